@@ -1,0 +1,58 @@
+"""Every environment variable that uwaga reads, in one typed table; nothing else in the package reads os.environ.
+
+    >>> sorted(VARIABLES)
+    ['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_THREADS']
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    name: str
+    meaning: str
+
+
+VARIABLES = {
+    variable.name: variable
+    for variable in (
+        Variable(name="UWAGA_LEVEL", meaning="instruction set of the native kernels; unset: the best possible"),
+        Variable(name="UWAGA_LIBRARY", meaning="path of the native library; unset: the one installed in the package"),
+        Variable(name="UWAGA_DATA", meaning="folder for downloads and caches; unset: ~/.cache/uwaga"),
+        Variable(name="UWAGA_THREADS", meaning="threads of the native kernels; unset: torch.get_num_threads()"),
+    )
+}
+
+
+def level() -> str | None:
+    """UWAGA_LEVEL, as written: the native library knows which levels there are."""
+    return _text("UWAGA_LEVEL")
+
+
+def library() -> Path | None:
+    """UWAGA_LIBRARY as a path; whether it exists is the loader's question."""
+    text = _text("UWAGA_LIBRARY")
+    return Path(text) if text else None
+
+
+def data() -> Path:
+    """UWAGA_DATA, else ~/.cache/uwaga. The folder need not exist."""
+    text = _text("UWAGA_DATA")
+    return Path(text).expanduser() if text else Path.home() / ".cache" / "uwaga"
+
+
+def threads() -> int | None:
+    """UWAGA_THREADS, a whole number of at least 1."""
+    text = _text("UWAGA_THREADS")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise ValueError(f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _text(name: str) -> str | None:
+    # An empty variable means the same as an unset one: that is how a shell clears it for one command.
+    return os.environ.get(VARIABLES[name].name) or None

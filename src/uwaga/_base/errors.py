@@ -1,0 +1,13 @@
+"""The errors that users see. Their texts are part of the interface: each has a test of its full text."""
+
+
+class ShapeError(ValueError):
+    """Tensors that do not fit together.
+
+    The message names the operation, states the broken rule in words, and lists every tensor with the letters that its
+    shape bound; an arrow marks the culprit:
+
+        attention: key and query disagree on head width D
+          query  (2, 12, 128, 64)   B=2  H=12 Q=128 D=64
+          key    (2, 12, 512, 80)   B=2  G=12 K=512 D=80   <- D was 64 from query
+    """

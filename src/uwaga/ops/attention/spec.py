@@ -1,0 +1,95 @@
+"""One call of attention after validation: what `api` hands to every engine.
+
+Letters: B sequences, H query heads, G key/value heads (H % G == 0), Q queries, K keys, D query/key width, E value
+width, N packed tokens, R ragged rows, L distances.
+
+An engine is a module with
+
+    refusal(call) -> str | None
+        why it cannot serve this call, in words that end a sentence "engine 'x' cannot serve this call: ...".
+        Cheap, and traceable by torch.compile: it looks at shapes, dtypes, devices and options, never at values.
+    forward(call) -> tuple[Tensor, Tensor | None]
+        output (B, H, Q, E) in the query's dtype, laid out as `new_output(call)`; and lse (B, H, Q) as `new_lse(call)`
+        where `options.wants_lse`, else None. A ragged call has B = 1, and the tokens of all sequences as Q and K.
+    backward(call, output, lse, grad_output, grad_lse, needs) -> tuple of six Tensor | None
+        gradients of query, key, value, relative, bias and sinks, each with the shape and dtype of its operand; `needs`
+        is six bools, and an entry that is not needed may be None. The gradient of `bias` may come as (B, H, Q, K) in
+        float32: the caller sums it to the bias's shape. `call.options.wants_lse` was true in the forward pass where
+        softmax is. grad_output has any strides; grad_lse is (B, H, Q) or None.
+
+Engines made of differentiable PyTorch operations offer `attend(call)` in place of the last two.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Where query 0 stands among the keys: the numbers of UWAGA_START_* in native/include/uwaga/c_api.h.
+START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The plain values of a call: hashable, and free of tensors."""
+
+    scale: float
+    softcap: float = 0.0  # 0: none
+    softmax: bool = True  # False: a_ij = s_ij
+    dropout: float = 0.0  # probability of dropping a weight
+    mask_program: tuple[int, ...] = ()  # records of six, see ops/mask_program.py
+    relative_zero: int = 0  # relative[h, j - i - start + relative_zero]
+    relative_start_mode: int = START_LAST
+    relative_start: int = 0  # where the mode is START_VALUE
+    max_queries: int = 0  # the longest sequence; Q and K of a dense call
+    max_keys: int = 0
+    wants_lse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Canonical operands (views of what the user passed, any strides) and options. Absent operands are None."""
+
+    query: Tensor  # (B, H, Q, D); ragged: (1, H, N, D), the transposed view of (N, H, D)
+    key: Tensor  # (B, G, K, D)
+    value: Tensor  # (B, G, K, E)
+    relative: Tensor | None = None  # (H, L) float32 (float64 for float64), contiguous
+    bias: Tensor | None = None  # floating, four dimensions that broadcast to (B, H, Q, K); ragged: (R, H, max Q, max K)
+    sinks: Tensor | None = None  # (H,) float32 (float64 for float64), contiguous
+    query_offsets: Tensor | None = None  # (R+1,) int64, contiguous; both are given, or neither
+    key_offsets: Tensor | None = None  # (R+1,) int64
+    relative_starts: Tensor | None = None  # (B,) int64 (ragged: (R,)), where the mode is START_PER_ROW
+    seed: Tensor | None = None  # int64 scalar, on the CPU, where dropout > 0
+    mask_tensors: tuple[Tensor, ...] = ()  # contiguous, except dense bool masks, which broadcast by zero strides
+    options: Options
+
+    @property
+    def sequences(self) -> int:
+        """B, or R of a ragged call."""
+        return self.query.shape[0] if self.query_offsets is None else self.query_offsets.shape[0] - 1
+
+    @property
+    def heads_per_key_head(self) -> int:
+        """H / G: query head h reads key head h // heads_per_key_head."""
+        return self.query.shape[1] // max(self.key.shape[1], 1)
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the arithmetic is done in: float64 for float64, float32 for everything else."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def new_output(call: Call) -> Tensor:
+    """Uninitialised (B, H, Q, E), laid out as the query is: heads inside tokens stay heads inside tokens, so that
+    merging the heads afterwards is a view wherever splitting them was one."""
+    batch, heads, queries, _ = call.query.shape
+    width = call.value.shape[3]
+    _, head_stride, token_stride, _ = call.query.stride()
+    if call.query_offsets is not None or head_stride < token_stride:
+        return call.query.new_empty((batch, queries, heads, width)).transpose(1, 2)
+    return call.query.new_empty((batch, heads, queries, width))
+
+
+def new_lse(call: Call) -> Tensor:
+    """Uninitialised (B, H, Q) log-sum-exp, float32 (float64 for float64)."""
+    return call.query.new_empty(call.query.shape[:3], dtype=compute_dtype(call.query.dtype))
