@@ -17,7 +17,8 @@ An engine is a module with
         float32: the caller sums it to the bias's shape. `call.options.wants_lse` was true in the forward pass where
         softmax is. grad_output has any strides; grad_lse is (B, H, Q) or None.
 
-Engines made of differentiable PyTorch operations offer `attend(call)` in place of the last two.
+Engines made of differentiable PyTorch operations offer `attend(call) -> tuple[Tensor, Tensor | None]` in place of the
+last two.
 """
 
 from dataclasses import dataclass

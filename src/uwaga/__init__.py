@@ -1,0 +1,57 @@
+"""uwaga: exact Transformer attention that you can run, train and look inside.
+
+The public names; each is imported when first used, so that `import uwaga` costs nothing beyond `import torch`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uwaga._base.errors import ShapeError
+    from uwaga.ops.attention.api import attention, explain
+    from uwaga.ops.biases import AlibiBias, RelativeBias
+    from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
+    from uwaga.ops.ragged import Ragged
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlibiBias",
+    "Causal",
+    "Documents",
+    "KeyLengths",
+    "Ragged",
+    "RelativeBias",
+    "ShapeError",
+    "Window",
+    "__version__",
+    "attention",
+    "explain",
+]
+
+_HOME = {
+    "AlibiBias": "uwaga.ops.biases",
+    "Causal": "uwaga.ops.masks",
+    "Documents": "uwaga.ops.masks",
+    "KeyLengths": "uwaga.ops.masks",
+    "Ragged": "uwaga.ops.ragged",
+    "RelativeBias": "uwaga.ops.biases",
+    "ShapeError": "uwaga._base.errors",
+    "Window": "uwaga.ops.masks",
+    "attention": "uwaga.ops.attention.api",
+    "explain": "uwaga.ops.attention.api",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "integrations":
+        return import_module("uwaga.integrations")
+    if name not in _HOME:
+        raise AttributeError(f"module 'uwaga' has no attribute {name!r}")
+    # Kept in the module, so that the next use of the name does not come here.
+    globals()[name] = value = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,129 @@
+"""The door: validate once, choose an engine, call it.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens,
+R ragged rows.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention import available, run
+from uwaga.ops.attention.choose import Choice
+from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.masks import Mask
+
+
+class AttendedLse(NamedTuple):
+    """The output of attention and the log-sum-exp of each query's scores, (..., H, Q), or Ragged (N, H)."""
+
+    output: Operand
+    lse: Operand
+
+
+def attention(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    normalize: str | None = "softmax",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    impl: str | None = None,
+) -> Operand:
+    """Exact attention, sum_j a_ij v_j with a_ij = softmax_j(q_i . k_j * scale) over the keys that query i sees.
+
+    ops/attention/reference.py says in forty lines what every option means.
+
+    Args:
+        query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D). Strided views are read
+            in place.
+        key: (..., G, K, D), with the same leading dimensions (nothing is broadcast: expand them, which copies nothing).
+            H must be a multiple of G: query head h reads key head h // (H // G).
+        value: (..., G, K, E).
+        mask: which keys a query sees: Causal, Window, KeyLengths, Documents, a bool tensor that broadcasts to the scores
+            (..., H, Q, K), or any of these joined by & and |. None: all of them.
+        bias: added to the scores after scale and softcap: AlibiBias, RelativeBias, or a floating tensor that broadcasts
+            to the scores. Its entries of -inf hide the key.
+        scale: None for 1/sqrt(D), or a number; 1.0 for none.
+        normalize: "softmax", or None for a_ij = s_ij.
+        softcap: c > 0 bounds the scores to c * tanh(s / c), before the bias.
+        sinks: (H,) a logit per head that takes part in the denominator only.
+        dropout: probability in [0, 1) of dropping a weight; kept ones grow by 1 / (1 - dropout). Drawn from the default
+            generator's seed: torch.manual_seed governs it.
+        impl: None chooses (see `explain`); "cpu", "torch", "linear" or "reference" runs that engine or raises.
+
+    Returns:
+        (..., H, Q, E) in the query's dtype; Ragged where the query is. A query that sees no key gives zeros.
+
+    Raises:
+        ShapeError: shapes that do not fit together.
+        ValueError: mixed dtypes or devices, an unknown option, or a named engine that cannot serve.
+
+    >>> x = torch.eye(3)
+    >>> attention(x, x, x, scale=1.0, normalize=None)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
+    """
+    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+    output, _ = run.run(call, available.chosen(call, impl))
+    return restore(query, output)
+
+
+def attention_and_lse(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    normalize: str | None = "softmax",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    impl: str | None = None,
+) -> AttendedLse:
+    """`attention`, and the log-sum-exp of each query's scores, differentiable too: float32 (float64 for float64).
+
+    A query that sees no key has lse = -inf, or its head's sink where there is one.
+    """
+    if normalize != "softmax":
+        raise ValueError("attention: there is no log-sum-exp without softmax")
+    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
+    output, lse = run.run(call, available.chosen(call, impl))
+    assert lse is not None
+    return AttendedLse(restore(query, output), restore_lse(query, lse))
+
+
+def explain(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    normalize: str | None = "softmax",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    impl: str | None = None,
+) -> Choice:
+    """Which engine `attention` would take with these arguments, why, and why not the others; computes nothing.
+
+    >>> x = torch.zeros(4, 8, dtype=torch.float64)
+    >>> explain(x, x, x).engine
+    'reference'
+    """
+    # The state of the random generator is part of what a call may not change when it only asks.
+    with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
+        call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+    return available.choice(call, impl)

@@ -1,0 +1,163 @@
+"""What can be wrong with a call, and the words for it. Letters as in api.py."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from uwaga._base.shapes import Named, bind, shape_error
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.ragged import Ragged
+from uwaga.ops.sizes import Sizes
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_OPERANDS = ("query", "key", "value")
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """ValueError or ShapeError unless three tensors fit together."""
+    try:
+        batch, heads, _, width = query.shape
+        key_batch, groups, keys, key_width = key.shape
+        value_batch, value_groups, value_keys, _ = value.shape
+        fits = (
+            batch == key_batch == value_batch
+            and groups == value_groups
+            and keys == value_keys
+            and width == key_width > 0
+            and groups > 0
+            and heads % groups == 0
+            and query.dtype is key.dtype is value.dtype
+            and query.device == key.device == value.device
+            and query.dtype in DTYPES
+        )
+    except (ValueError, AttributeError):  # another rank, or no tensor
+        fits = False
+    if not fits:
+        _explain(query, key, value)
+
+
+def ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
+    """The same for three ragged batches."""
+    kinds = {name: type(x).__name__ for name, x in zip(_OPERANDS, (query, key, value), strict=True)}
+    if any(kind != "Ragged" for kind in kinds.values()):
+        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        raise ValueError(f"attention: query, key and value must all be Ragged or none of them, but {listed}")
+    _explain(query.values, key.values, value.values, is_ragged=True)
+    offsets = [Named.of(f"{n}.offsets", x.offsets.shape, "R+1") for n, x in zip(_OPERANDS, (query, key, value))]
+    bind("attention", offsets)
+    if key.offsets is not value.offsets and _differ(key.offsets, value.offsets):
+        rule = "key and value must have the same offsets"
+        raise shape_error("attention", rule, offsets[1:], "value.offsets", "holds other numbers")
+
+
+def options(scale: float, normalize: str | None, softcap: float | None, sinks: Tensor | None, dropout: float) -> None:
+    """ValueError unless each plain option has a meaning."""
+    if normalize not in ("softmax", None):
+        raise ValueError(f"attention: normalize must be 'softmax' or None, not {normalize!r}")
+    if isinstance(scale, Tensor) or not math.isfinite(scale):
+        raise ValueError(f"attention: scale must be a finite number or None, not {scale!r}")
+    if softcap is not None and not 0.0 < softcap < math.inf:
+        raise ValueError(f"attention: softcap must be a positive number or None, not {softcap!r}")
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"attention: dropout must be at least 0 and less than 1, not {dropout!r}")
+    if normalize is None and sinks is not None:
+        raise ValueError("attention: sinks are part of the softmax's denominator; normalize=None has none")
+
+
+def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
+    """ShapeError or ValueError unless sinks are (H,) floating numbers."""
+    if sinks.shape != (sizes.heads,):
+        culprit = Named(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
+        rule = f"sinks must be one per query head, ({sizes.heads},)"
+        raise shape_error("attention", rule, (*sizes.operands, culprit), "sinks", "is not (H,)")
+    if not sinks.dtype.is_floating_point:
+        raise ValueError(f"attention: sinks must be floating, not {sinks.dtype}")
+    same_device("sinks", sinks, query)
+
+
+def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
+    """ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
+    if isinstance(bias, Tensor):
+        allowed = {query.dtype, torch.float32}
+        if bias.dtype not in allowed:
+            hint = "; a bool tensor is a mask: mask=..." if bias.dtype == torch.bool else ""
+            kinds = " or ".join(sorted(map(str, allowed)))
+            raise ValueError(f"attention: bias must be {kinds}, not {bias.dtype}{hint}")
+        same_device("bias", bias, query)
+        return
+    if not isinstance(bias, DistanceBias):
+        raise ValueError(f"attention: bias must be a floating tensor or a bias, not {type(bias).__name__}")
+    parameter = bias.parameter()
+    if bias.heads() != sizes.heads:
+        culprit = Named(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
+        rule = f"{type(bias).__name__} must have one column per query head, {sizes.heads}"
+        raise shape_error("attention", rule, (*sizes.operands, culprit), "bias", f"has {bias.heads()}")
+    same_device("bias", parameter, query)
+
+
+def same_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    if tensor.device != query.device:
+        raise ValueError(f"attention: {name} is on {tensor.device}, query on {query.device}")
+
+
+def named(query: Tensor | Ragged, key: Tensor | Ragged, value: Tensor | Ragged) -> tuple[Named, ...]:
+    """The three operands with their letters."""
+    if isinstance(query, Ragged):
+        return _named(query.values, key.values, value.values, is_ragged=True)
+    return _named(query, key, value, is_ragged=False)
+
+
+def _named(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool) -> tuple[Named, ...]:
+    letters = _letters_ragged(query.dim()) if is_ragged else _letters(query.dim())
+    shapes = (query.shape, key.shape, value.shape)
+    return tuple(Named.of(name, shape, x) for name, shape, x in zip(_OPERANDS, shapes, letters, strict=True))
+
+
+def _letters(rank: int) -> tuple[str, str, str]:
+    if rank == 2:
+        return "Q D", "K D", "K E"
+    leading = {3: "", 4: "B"}.get(rank, " ".join(f"B{n + 1}" for n in range(rank - 3)))
+    return f"{leading} H Q D", f"{leading} G K D", f"{leading} G K E"
+
+
+def _letters_ragged(rank: int) -> tuple[str, str, str]:
+    # The packed tokens of queries and of keys are counted apart: N1 and N2.
+    return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
+
+
+def _explain(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool = False) -> None:
+    """Check everything slowly, one thing after the other, and raise at the first that is wrong."""
+    for name, x in zip(_OPERANDS, (query, key, value), strict=True):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"attention: {name} must be a tensor or Ragged, not {type(x).__name__}")
+    tensors = _named(query, key, value, is_ragged=is_ragged)
+    if query.dim() < 2 or (is_ragged and query.dim() > 3):
+        forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
+        bare = [Named(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
+        raise shape_error("attention", f"query must be {forms}", bare, "query", f"has {query.dim()} dimensions")
+    sizes = bind("attention", tensors)
+    heads, groups = sizes.get("H", 1), sizes.get("G", 1)
+    if groups == 0 or heads % groups:
+        rule = "query heads H must be a multiple of key heads G"
+        raise shape_error("attention", rule, tensors, "key", f"H={heads} is not a multiple of G={groups}")
+    if sizes["D"] == 0:
+        raise shape_error("attention", "head width D must be at least 1", tensors, "query", "has D=0")
+    _check_kinds(query, key, value)
+
+
+def _check_kinds(query: Tensor, key: Tensor, value: Tensor) -> None:
+    dtypes = [str(x.dtype) for x in (query, key, value)]
+    if len(set(dtypes)) > 1:
+        raise ValueError(f"attention: query, key and value must have one dtype, not {', '.join(dtypes)}")
+    if query.dtype not in DTYPES:
+        raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {query.dtype}")
+    devices = [str(x.device) for x in (query, key, value)]
+    if len(set(devices)) > 1:
+        raise ValueError(f"attention: query, key and value must be on one device, not {', '.join(devices)}")
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    from uwaga._base.eager import is_readable
+
+    return is_readable(a) and is_readable(b) and not torch.equal(a, b)

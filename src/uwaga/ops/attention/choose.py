@@ -1,0 +1,74 @@
+"""Which engine serves a call: a pure function of what is asked and what each engine refuses."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# The order in which engines are preferred; the first that does not refuse serves.
+_ORDER = ("cpu", "torch", "reference")
+# Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
+_ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
+# No fast kernel computes in float64, and the reference keeps every promise there.
+_ORDER_FLOAT64 = ("linear", "reference", "cpu", "torch")
+
+NAMES = ("cpu", "linear", "reference", "torch")
+
+_WHY = {
+    "cpu": "native kernels on the CPU",
+    "linear": "without softmax, Q (K^T V) costs O(N D E)",
+    "reference": "no faster engine serves this call",
+    "torch": "PyTorch's own fused kernels",
+}
+
+
+class Choice(NamedTuple):
+    """The engine that serves a call, why, and why the engines preferred to it do not."""
+
+    engine: str
+    reason: str
+    refused: dict[str, str]
+
+
+def order(*, softmax: bool, is_float64: bool) -> tuple[str, ...]:
+    """The engines in order of preference."""
+    if is_float64:
+        return _ORDER_FLOAT64
+    return _ORDER if softmax else _ORDER_WITHOUT_SOFTMAX
+
+
+def choose(
+    *, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None], impl: str | None = None
+) -> Choice:
+    """The first engine in the order of preference that does not refuse, or the named one.
+
+    Args:
+        softmax: whether scores are normalised.
+        is_float64: whether the query is float64.
+        refusals: for each engine why it cannot serve, or None.
+        impl: the engine that the caller named, or None.
+
+    Raises:
+        ValueError: no engine of this name, or it refuses. A named engine never falls back.
+
+    >>> choose(softmax=True, is_float64=False, refusals={"cpu": None, "linear": "softmax", "torch": None,
+    ...     "reference": None}).engine
+    'cpu'
+    """
+    refused = {name: why for name, why in refusals.items() if why is not None}
+    if impl is not None:
+        require_name(impl)
+        if impl in refused:
+            raise ValueError(f"attention: engine {impl!r} cannot serve this call: {refused[impl]}")
+        return Choice(impl, "named by the caller", refused)
+    for name in order(softmax=softmax, is_float64=is_float64):
+        if name not in refused:
+            return Choice(name, "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name], refused)
+    raise AssertionError("the reference serves every call")
+
+
+def require_name(impl: str) -> None:
+    if impl not in NAMES:
+        raise ValueError(f"attention: no engine is called {impl!r}; there are {', '.join(map(repr, NAMES))}")
+
+
+def _is_oracle(name: str, is_float64: bool) -> bool:
+    return name == "reference" and is_float64

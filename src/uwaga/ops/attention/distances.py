@@ -1,0 +1,46 @@
+"""Biases that depend on the distance only: from the value object to one vector per head, and to scores.
+
+Letters: B sequences, H query heads, Q queries, K keys, L distances.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.mask_program import lower_start
+from uwaga.ops.sizes import Sizes
+
+
+def lower(bias: DistanceBias, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> dict:
+    """The operands of a Call: the vector (H, L) over every distance that the call meets, and where its zero is."""
+    mode, value, starts = lower_start(sizes, bias.start)
+    lowest = value
+    spread = 0
+    if mode == START_LAST:
+        # Query i of a sequence with K keys and Q queries stands at i + K - Q: distances from 1 - K to Q - 1.
+        lowest = sizes.keys - sizes.queries
+    elif starts is not None and starts.numel():
+        least, most = (int(x) for x in starts.aminmax())
+        lowest, spread = most, most - least
+    zero = sizes.queries - 1 + lowest
+    length = max(sizes.queries + sizes.keys - 1 + spread, 0)
+    vector_HL = bias.vector(torch.arange(length, device=device) - zero)
+    return {
+        "relative": vector_HL.to(dtype).contiguous(),
+        "relative_starts": starts,
+        "relative_zero": zero,
+        "relative_start_mode": mode,
+        "relative_start": value,
+    }
+
+
+def relative_scores(call: Call) -> Tensor:
+    """(B or 1, H, Q, K) of a dense call: relative[h, j - p] with query i at position p = i + start."""
+    options, device = call.options, call.query.device
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    start = {START_LAST: keys - queries, START_VALUE: options.relative_start}.get(options.relative_start_mode)
+    start_B11 = call.relative_starts[:, None, None] if start is None else start
+    i_Q1, j_K = torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
+    place_BQK = (j_K - i_Q1 - start_B11 + options.relative_zero).view(-1, queries, keys)
+    return call.relative[:, place_BQK].transpose(0, 1)

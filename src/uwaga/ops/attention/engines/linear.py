@@ -1,0 +1,167 @@
+"""Attention without softmax by associativity: (Q K^T) V = Q (K^T V), O(N * D * E) in place of O(N * N * (D + E)).
+
+    z_i = sum_j (q_i . k_j) v_j = q_i . S    with the state S = sum_j k_j v_j^T, a D x E matrix
+
+Causal: S runs along the sequence (Katharopoulos et al., "Transformers are RNNs", 2020), by chunks: within a chunk
+the scores are computed as such, and what lies before it comes through the state. The gradients are three more of the
+same products, so the backward pass keeps nothing but its inputs and can itself be differentiated.
+
+Letters: B sequences, H query heads, G key/value heads, P sequences and heads as one, Q queries, K keys, T tokens of
+both, D query/key width, E value width, C tokens of a chunk, X chunks of a segment.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention.sequences import join, split
+from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, Call, compute_dtype
+from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
+
+_CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
+_SEGMENT = 64 * _CHUNK  # tokens at once: keeps the scores of a segment, 4 MiB a head, near the caches
+
+
+def refusal(call: Call) -> str | None:
+    options = call.options
+    if options.softmax:
+        return "softmax cannot be reassociated"
+    if options.softcap or options.dropout or call.bias is not None or call.relative is not None:
+        return "softcap, dropout and biases act on each score"
+    if _parse(options.mask_program) is None:
+        return "of masks it knows Causal (with one start for all sequences), KeyLengths and both together"
+    return None
+
+
+def attend(call: Call) -> tuple[Tensor, None]:
+    """The output (B, H, Q, E); there is no lse without softmax."""
+    if call.query_offsets is None:
+        return _attend_dense(call), None
+    return join(call, [_attend_dense(part) for part in split(call)], None)
+
+
+def _parse(program: tuple[int, ...]) -> tuple[tuple[int, ...] | None, int | None] | None:
+    """The causal band's record and the tensor of lengths, or None where the program is anything else."""
+    records = [program[at : at + RECORD] for at in range(0, len(program), RECORD)]
+    bands = [r for r in records if r[0] == BAND and r[1] != START_PER_ROW and r[3] == -UNBOUNDED and r[4] < UNBOUNDED]
+    lengths = [r[5] for r in records if r[0] == LENGTHS]
+    joints = [r for r in records if r[0] == AND]
+    if len(bands) > 1 or len(lengths) > 1 or len(bands) + len(lengths) + len(joints) != len(records):
+        return None
+    return bands[0] if bands else None, lengths[0] if lengths else None
+
+
+def _attend_dense(call: Call) -> Tensor:
+    parsed = _parse(call.options.mask_program)
+    assert parsed is not None
+    band, lengths = parsed
+    (batch, heads, queries, _), (_, groups, keys, _) = call.query.shape, call.key.shape
+    before = keys if band is None else _keys_before_first(band, queries, keys)
+    q_BHQD, k_BGKD, v_BGKE = call.query, call.key, call.value
+    sees_BQ = (torch.arange(queries, device=q_BHQD.device) + before > 0)[None] if keys else q_BHQD.new_zeros((1, 1)) > 0
+    if lengths is not None:
+        inside_BK = torch.arange(keys, device=k_BGKD.device) < call.mask_tensors[lengths][:, None]
+        k_BGKD = torch.where(inside_BK[:, None, :, None], k_BGKD, 0.0)
+        v_BGKE = torch.where(inside_BK[:, None, :, None], v_BGKE, 0.0)
+        sees_BQ = sees_BQ & inside_BK.any(-1, keepdim=True)
+    q_BHQD = torch.where(sees_BQ[:, None, :, None], q_BHQD, 0.0)
+
+    before = min(max(before, -queries), keys)
+    out_BHQE = _all(q_BHQD, k_BGKD[:, :, : max(before, 0)], v_BGKE[:, :, : max(before, 0)])
+    if band is not None:
+        late = max(-before, 0)  # the first queries, which see nothing
+        rest = [_heads(x[:, :, max(before, 0) :], heads) for x in (k_BGKD, v_BGKE)]
+        past_PTE = Past.apply(q_BHQD[:, :, late:].flatten(0, 1), *rest)
+        past_BHTE = past_PTE.unflatten(0, (batch, heads))
+        out_BHQE = out_BHQE + torch.nn.functional.pad(past_BHTE, (0, 0, late, 0))
+    out_BHQE = torch.where(sees_BQ[:, None, :, None], out_BHQE * call.options.scale, 0.0)
+    return out_BHQE.to(call.query.dtype)
+
+
+def _keys_before_first(band: tuple[int, ...], queries: int, keys: int) -> int:
+    """How many keys query 0 sees: start + high + 1; query i sees i more. Negative: the first queries see nothing."""
+    _, mode, value, _, high, _ = band
+    return (keys - queries if mode == START_LAST else value) + high + 1
+
+
+def _all(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKE: Tensor) -> Tensor:
+    """Every query over every key, in float32 (float64 for float64)."""
+    compute = compute_dtype(q_BHQD.dtype)
+    state_BGDE = k_BGKD.to(compute).transpose(-1, -2) @ v_BGKE.to(compute)
+    q_BGQD = q_BHQD.to(compute).unflatten(1, (k_BGKD.shape[1], -1)).flatten(2, 3)
+    return (q_BGQD @ state_BGDE).unflatten(2, (-1, q_BHQD.shape[2])).flatten(1, 2)
+
+
+def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
+    """(P, K, D): each key head once per query head that reads it."""
+    return x_BGKD.repeat_interleave(heads // x_BGKD.shape[1], dim=1).flatten(0, 1)
+
+
+class Past(torch.autograd.Function):
+    """z_i = sum over j < i of (q_i . k_j) v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
+
+    @staticmethod
+    def forward(ctx, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor) -> Tensor:
+        ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
+        return _past(q_PQD, k_PKD, v_PKE)
+
+    @staticmethod
+    def backward(ctx, grad_PQE: Tensor):
+        q_PQD, k_PKD, v_PKE = ctx.saved_tensors
+        queries, keys = q_PQD.shape[1], k_PKD.shape[1]
+        # dq_i = sum_{j<i} (dz_i . v_j) k_j;  dk_j = sum_{i>j} (v_j . dz_i) q_i;  dv_j = sum_{i>j} (k_j . q_i) dz_i:
+        # the last two run from the end, where query i stands before key j.
+        grad_q = Past.apply(grad_PQE, v_PKE, k_PKD)
+        q, k, v, grad = (_fit(x, max(queries, keys)).flip(1) for x in (q_PQD, k_PKD, v_PKE, grad_PQE))
+        grad_k = Past.apply(v, grad, q).flip(1)[:, :keys]
+        grad_v = Past.apply(k, q, grad).flip(1)[:, :keys]
+        return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype)
+
+
+def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor) -> Tensor:
+    compute = compute_dtype(q_PQD.dtype)
+    heads, queries = q_PQD.shape[:2]
+    out_PQE = q_PQD.new_empty((heads, queries, v_PKE.shape[2]), dtype=compute)
+    state_PDE = q_PQD.new_zeros((heads, k_PKD.shape[2], v_PKE.shape[2]), dtype=compute)
+    poison_P1 = q_PQD.new_zeros((heads, 1), dtype=compute)
+    for first in range(0, queries, _SEGMENT):
+        segment = slice(first, min(first + _SEGMENT, queries))
+        tokens = segment.stop - first
+        q, k, v = (_fit(x[:, segment].to(compute), tokens) for x in (q_PQD, k_PKD, v_PKE))
+        k, v, poison_PT = _without_poison(k, v)
+        out_PQE[:, segment], state_PDE = _segment(q, k, v, state_PDE)
+        if poison_PT is not None or poison_P1.isnan().any():
+            after_PT = poison_P1 + (q.new_zeros((heads, tokens)) if poison_PT is None else poison_PT).cumsum(1)
+            out_PQE[:, segment] += torch.cat((poison_P1, after_PT[:, :-1]), dim=1)[..., None]
+            poison_P1 = after_PT[:, -1:]
+    out_PQE[:, :1] = 0.0  # the first query sees nothing, whatever it holds
+    return out_PQE
+
+
+def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> tuple[Tensor, Tensor]:
+    """The outputs of one segment, and the state after it."""
+    tokens = q_PTD.shape[1]
+    chunk = min(_CHUNK, tokens)
+    whole = -(-tokens // chunk) * chunk
+    q, k, v = (_fit(x, whole).unflatten(1, (-1, chunk)) for x in (q_PTD, k_PTD, v_PTE))
+    scores_PXCC = (q @ k.transpose(-1, -2)).tril_(-1)
+    added_PXDE = k.transpose(-1, -2) @ v
+    after_PXDE = added_PXDE.cumsum(1) + state_PDE[:, None]
+    before_PXDE = torch.cat((state_PDE[:, None], after_PXDE[:, :-1]), dim=1)
+    out_PXCE = scores_PXCC @ v + q @ before_PXDE
+    return out_PXCE.flatten(1, 2)[:, :tokens], after_PXDE[:, -1]
+
+
+def _without_poison(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Keys and values with zeros where they are not finite, and a (P, T) of nan there: 0 * nan would reach queries
+    that do not see them, so their effect is added to those that do."""
+    poison_PT = (k_PTD * 0.0).sum(-1) + (v_PTE * 0.0).sum(-1)
+    bad_PT1 = poison_PT.isnan()[..., None]
+    if not bad_PT1.any():
+        return k_PTD, v_PTE, None
+    return k_PTD.masked_fill(bad_PT1, 0.0), v_PTE.masked_fill(bad_PT1, 0.0), poison_PT
+
+
+def _fit(x_PTD: Tensor, tokens: int) -> Tensor:
+    """Cut or zero-padded to a number of tokens."""
+    missing = tokens - x_PTD.shape[1]
+    return x_PTD[:, :tokens] if missing <= 0 else torch.nn.functional.pad(x_PTD, (0, 0, 0, missing))

@@ -1,0 +1,130 @@
+"""PyTorch's own fused kernels: scaled_dot_product_attention, and varlen_attn for ragged batches on CUDA.
+
+The right choice on CUDA, and the fallback on the CPU. Three differences of PyTorch's kernels are made good here, and one
+cannot be: queries that see nothing give zeros; hidden keys hold zeros where no query sees them; masks that SDPA cannot
+express are handed over in dense form, which is O(Q * K). But in a key that *some* query sees, a nan can reach a query
+that does not see it (0 * nan inside the kernel): only the other engines promise that it does not.
+
+Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.sequences import join, split
+from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.mask_program import BAND, RECORD, UNBOUNDED, visible
+
+_VARLEN_DTYPES = (torch.float16, torch.bfloat16)
+
+
+def refusal(call: Call) -> str | None:
+    options = call.options
+    if not options.softmax:
+        return "PyTorch's kernels always apply softmax"
+    if options.softcap:
+        return "PyTorch's kernels have no softcap"
+    if call.sinks is not None:
+        return "PyTorch's kernels have no sinks"
+    if options.dropout:
+        return "PyTorch's kernels draw dropout of their own, which no other engine can replay"
+    if options.wants_lse:
+        return "scaled_dot_product_attention does not return the log-sum-exp"
+    return None
+
+
+def attend(call: Call) -> tuple[Tensor, None]:
+    """The output (B, H, Q, E)."""
+    if call.query_offsets is None:
+        return _attend_dense(call), None
+    window = _varlen_window(call)
+    if window is not None:
+        return _attend_varlen(call, window), None
+    return join(call, [_attend_dense(part) for part in split(call)], None)
+
+
+def _attend_dense(call: Call) -> Tensor:
+    query, key, value = call.query, call.key, call.value
+    options = {"scale": call.options.scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    if key.shape[2] == 0:
+        return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
+    if call.bias is None and call.relative is None:
+        if not call.options.mask_program:
+            return scaled_dot_product_attention(query, key, value, **options)
+        if _is_upper_left_causal(call):
+            return scaled_dot_product_attention(query, key, value, is_causal=True, **options)
+
+    visible_BHQK = _visible(call)
+    sees_BHQ1, seen_BHK1 = visible_BHQK.any(-1, keepdim=True), visible_BHQK.any(-2)[..., None]
+    query = torch.where(sees_BHQ1, query, 0.0)
+    # A key head is hidden where no query head of its group sees it; a mask per query head is not looked into.
+    if seen_BHK1.shape[1] == 1 or query.shape[1] == key.shape[1]:
+        key, value = torch.where(seen_BHK1, key, 0.0), torch.where(seen_BHK1, value, 0.0)
+    # SDPA makes nan of a row that sees nothing: let it see everything, and drop the result.
+    out_BHQE = scaled_dot_product_attention(query, key, value, _attn_mask(call, visible_BHQK | ~sees_BHQ1), **options)
+    return torch.where(sees_BHQ1, out_BHQE, 0.0)
+
+
+def _visible(call: Call) -> Tensor:
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    visible_BHQK = visible(call.options.mask_program, call.mask_tensors, queries, keys, call.query.device)
+    if call.bias is not None:
+        visible_BHQK = visible_BHQK & (call.bias != -float("inf"))
+    return visible_BHQK.expand(*visible_BHQK.shape[:2], queries, keys)
+
+
+def _attn_mask(call: Call, visible_BHQK: Tensor) -> Tensor:
+    """Mask and biases as SDPA takes them: bool, or floating in the query's dtype."""
+    if call.bias is None and call.relative is None:
+        return visible_BHQK
+    bias = call.query.new_zeros((), dtype=compute_dtype(call.query.dtype))
+    if call.relative is not None:
+        bias = bias + relative_scores(call)
+    if call.bias is not None:
+        bias = bias + torch.where(call.bias == -float("inf"), 0.0, call.bias)
+    return torch.where(visible_BHQK, bias, -float("inf")).to(call.query.dtype)
+
+
+def _is_upper_left_causal(call: Call) -> bool:
+    program, queries, keys = call.options.mask_program, call.query.shape[2], call.key.shape[2]
+    if len(program) != RECORD or program[0] != BAND or program[3] != -UNBOUNDED or program[4] != 0:
+        return False
+    return (program[1] == START_LAST and queries == keys) or (program[1] == START_VALUE and program[2] == 0)
+
+
+def _varlen_window(call: Call) -> tuple[int, int] | None:
+    """The window of varlen_attn that says the same as the call, or None where there is none."""
+    width, program = call.query.shape[3], call.options.mask_program
+    if not call.query.is_cuda or call.query.dtype not in _VARLEN_DTYPES:
+        return None
+    if call.bias is not None or call.relative is not None:
+        return None
+    if width != call.value.shape[3] or width > 256 or width % 8:  # the widths of the flash kernels
+        return None
+    if not program:
+        return -1, -1
+    operation, mode, _, low, high, _ = program[:RECORD]
+    if len(program) != RECORD or operation != BAND or mode != START_LAST or low > 0 or high < 0:
+        return None
+    return (-1 if low == -UNBOUNDED else -low), (-1 if high == UNBOUNDED else high)
+
+
+def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # here, since importing it registers operators
+
+    query, key, value = (x[0].transpose(0, 1) for x in (call.query, call.key, call.value))
+    out_NHE = varlen_attn(
+        query,
+        key,
+        value,
+        call.query_offsets.int(),
+        call.key_offsets.int(),
+        call.options.max_queries,
+        call.options.max_keys,
+        scale=call.options.scale,
+        window_size=window,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return out_NHE.transpose(0, 1)[None]

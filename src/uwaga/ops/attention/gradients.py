@@ -1,0 +1,101 @@
+"""Forward, backward and double backward of one call by any engine: what the eager functions and the registered
+operators share.
+
+Letters as in spec.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention import reference
+from uwaga.ops.attention.available import engine as engine_named
+from uwaga.ops.attention.spec import Call
+
+# The operands that gradients flow to, in the order of every list of six below.
+DIFFERENTIABLE = ("query", "key", "value", "relative", "bias", "sinks")
+Gradients = tuple[Tensor | None, ...]
+
+
+def operands(call: Call) -> tuple[Tensor | None, ...]:
+    return call.query, call.key, call.value, call.relative, call.bias, call.sinks
+
+
+def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
+    module = engine_named(engine)
+    return module.attend(call) if hasattr(module, "attend") else module.forward(call)
+
+
+def backward(
+    engine: str,
+    call: Call,
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    needs: Sequence[bool],
+) -> Gradients:
+    """The six gradients, each with the shape and dtype of its operand, None where not needed."""
+    module = engine_named(engine)
+    if hasattr(module, "attend"):
+        return _differentiate(module.attend, call, grad_output, grad_lse, needs)
+    gradients = module.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
+    return tuple(
+        _like(operand, gradient) if needed else None
+        for operand, gradient, needed in zip(operands(call), gradients, needs, strict=True)
+    )
+
+
+def double_backward(
+    call: Call, grad_output: Tensor, grad_lse: Tensor | None, cotangents: Gradients, needs: Sequence[bool]
+) -> Gradients:
+    """Gradients of the backward pass's results, weighted by `cotangents`, to the six operands, grad_output and grad_lse.
+
+    It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
+    """
+    with torch.enable_grad():
+        inputs = [_leaf(x, True) for x in (*operands(call), grad_output, grad_lse)]
+        repeated = replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=False)))
+        first = _differentiate(reference.attend, repeated, inputs[6], inputs[7], needs, create_graph=True)
+        pairs = [(x, y) for x, y in zip(first, cotangents, strict=True) if x is not None and y is not None]
+    return _grad([x for x, _ in pairs], [y for _, y in pairs], inputs, [x is not None for x in inputs])
+
+
+def _differentiate(attend, call, grad_output, grad_lse, needs, create_graph: bool = False) -> Gradients:
+    with torch.enable_grad():
+        # Within a double backward the operands are leaves already, and a detached copy would cut the graph.
+        inputs = operands(call) if create_graph else [_leaf(x, n) for x, n in zip(operands(call), needs, strict=True)]
+        output, lse = attend(replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=True))))
+        outputs, weights = [output], [grad_output]
+        if grad_lse is not None:
+            outputs.append(lse)
+            weights.append(grad_lse)
+        return _grad(outputs, weights, inputs, needs, create_graph)
+
+
+def _grad(outputs, weights, inputs, needs, create_graph: bool = False) -> Gradients:
+    """torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
+    wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
+    live = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]
+    if not wanted or not live:
+        found = iter([torch.zeros_like(x) for x in wanted])
+    else:
+        ys, ws = zip(*live, strict=True)
+        grads = torch.autograd.grad(
+            ys, wanted, ws, create_graph=create_graph, allow_unused=True, materialize_grads=True
+        )
+        found = iter(grads)
+    return tuple(next(found) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
+
+
+def _leaf(tensor: Tensor | None, needs_grad: bool) -> Tensor | None:
+    return None if tensor is None else tensor.detach().requires_grad_(needs_grad)
+
+
+def _like(operand: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    if operand is None:
+        return None
+    assert gradient is not None
+    return gradient.sum_to_size(operand.shape).to(operand.dtype)

@@ -1,0 +1,158 @@
+"""From what the user passed to a Call, and back. Everything that can be wrong with a call is found here.
+
+The common case must stay cheap: its shapes are compared once, and only a failure looks for the words to say.
+Letters as in api.py.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention import check, distances
+from uwaga.ops.attention.spec import Call, Options, compute_dtype
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.mask_program import MaskProgram
+from uwaga.ops.masks import Mask, as_mask
+from uwaga.ops.ragged import Ragged
+from uwaga.ops.sizes import Sizes
+
+Operand = Tensor | Ragged
+
+
+def lower(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    mask: Mask | Tensor | None,
+    bias: DistanceBias | Tensor | None,
+    scale: float | None,
+    normalize: str | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    dropout: float,
+    wants_lse: bool,
+) -> Call:
+    """The validated call. Positional, since it is on the path of every call and takes all of `attention`'s arguments."""
+    is_ragged = isinstance(query, Ragged)
+    if is_ragged or isinstance(key, Ragged) or isinstance(value, Ragged):
+        check.ragged(query, key, value)
+        q, k, v = _packed(query.values), _packed(key.values), _packed(value.values)
+        offsets = (query.offsets, key.offsets)
+        longest = (query.max_length, key.max_length)
+    else:
+        check.dense(query, key, value)
+        q, k, v = _four(query), _four(key), _four(value)
+        offsets = (None, None)
+        longest = (q.shape[2], k.shape[2])
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape[3])
+    check.options(scale, normalize, softcap, sinks, dropout)
+
+    program: tuple[int, ...] = ()
+    mask_tensors: tuple[Tensor, ...] = ()
+    extras: dict = {}
+    if mask is not None or bias is not None or sinks is not None:
+        sizes = _sizes(query, key, value, q, longest)
+        if mask is not None:
+            program, mask_tensors = _mask(mask, sizes, q)
+        if bias is not None:
+            extras = _bias(bias, sizes, q)
+        if sinks is not None:
+            check.sinks(sinks, sizes, q)
+            sinks = sinks.to(compute_dtype(q.dtype)).contiguous()
+    return Call(
+        query=q,
+        key=k,
+        value=v,
+        relative=extras.get("relative"),
+        bias=extras.get("bias"),
+        sinks=sinks,
+        query_offsets=offsets[0],
+        key_offsets=offsets[1],
+        relative_starts=extras.get("relative_starts"),
+        seed=torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout else None,
+        mask_tensors=mask_tensors,
+        options=Options(
+            scale=float(scale),
+            softcap=float(softcap or 0.0),
+            softmax=normalize is not None,
+            dropout=float(dropout),
+            mask_program=program,
+            relative_zero=extras.get("relative_zero", 0),
+            relative_start_mode=extras.get("relative_start_mode", 0),
+            relative_start=extras.get("relative_start", 0),
+            max_queries=longest[0],
+            max_keys=longest[1],
+            wants_lse=wants_lse,
+        ),
+    )
+
+
+def restore(query: Operand, output_BHQE: Tensor) -> Operand:
+    """The output with the query's own dimensions."""
+    if isinstance(query, Ragged):
+        values = output_BHQE[0].transpose(0, 1)
+        return query.with_values(values if query.values.dim() == 3 else values[:, 0])
+    rank = query.dim()
+    if rank == 4:
+        return output_BHQE
+    return output_BHQE[(0,) * (4 - rank)] if rank < 4 else output_BHQE.unflatten(0, query.shape[:-3])
+
+
+def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
+    """The lse with the query's own dimensions, less its width."""
+    return restore(query, lse_BHQ[..., None]).squeeze(-1) if isinstance(query, Tensor) else _squeeze(query, lse_BHQ)
+
+
+def _squeeze(query: Ragged, lse_BHQ: Tensor) -> Ragged:
+    values = lse_BHQ[0].transpose(0, 1)
+    return query.with_values(values if query.values.dim() == 3 else values[:, 0])
+
+
+def _four(x: Tensor) -> Tensor:
+    """(B, H, Q, D), a view wherever the leading dimensions allow it."""
+    rank = x.dim()
+    if rank == 4:
+        return x
+    return x[(None,) * (4 - rank)] if rank < 4 else x.flatten(0, -4)
+
+
+def _packed(values: Tensor) -> Tensor:
+    """(1, H, N, D), a view of (N, H, D) or (N, D)."""
+    return values.transpose(0, 1)[None] if values.dim() == 3 else values[None, None]
+
+
+def _sizes(query: Operand, key: Operand, value: Operand, q: Tensor, longest: tuple[int, int]) -> Sizes:
+    named = check.named(query, key, value)
+    if isinstance(query, Ragged):
+        return Sizes(
+            queries=longest[0],
+            keys=longest[1],
+            batch=(len(query),),
+            heads=q.shape[1],
+            query_offsets=query.offsets,
+            key_offsets=key.offsets,
+            query_tokens=query.values.shape[0],
+            key_tokens=key.values.shape[0],
+            operands=named,
+        )
+    batch = tuple(query.shape[:-3])
+    return Sizes(
+        queries=longest[0], keys=longest[1], batch=batch, heads=q.shape[1], matrix=query.dim() == 2, operands=named
+    )
+
+
+def _mask(mask: Mask | Tensor, sizes: Sizes, q: Tensor) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    program = MaskProgram(sizes)
+    as_mask(mask).encode(program)
+    for tensor in program.tensors:
+        check.same_device("mask", tensor, q)
+    return tuple(program.records), tuple(program.tensors)
+
+
+def _bias(bias: DistanceBias | Tensor, sizes: Sizes, q: Tensor) -> dict:
+    check.bias(bias, sizes, q)
+    if isinstance(bias, Tensor):
+        return {"bias": sizes.per_score("bias", bias)}
+    return distances.lower(bias, sizes, compute_dtype(q.dtype), q.device)

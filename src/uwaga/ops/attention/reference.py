@@ -1,0 +1,148 @@
+"""What attention means, in plain PyTorch operations: the specification, and in float64 the oracle of every engine.
+
+    s_ij = q_i . k_j * scale                            scores; then softcap, then bias
+    a_ij = exp(s_ij) / sum_j exp(s_ij)                  weights, over the keys j that query i sees
+    z_i  = sum_j a_ij v_j                               output
+    lse_i = log sum_j exp(s_ij)
+
+after Vaswani et al., "Attention Is All You Need" (2017); grouped heads after Ainslie et al., "GQA" (2023); softcap after
+Gemma 2 (2024); sinks after Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (2023), as a logit per
+head that takes weight and gives no value.
+
+A query that sees no key gives zeros, lse = -inf and no gradient. A pair that the mask hides is never multiplied, not even
+by zero, since 0 * nan is nan: what a hidden key or value holds cannot be found in any output or gradient.
+
+Letters: B sequences, H query heads, G key/value heads (query head h reads key head h // (H / G)), Q queries, K keys,
+D query/key width, E value width. Arithmetic is float32 (float64 for float64), whatever the inputs are stored in.
+Memory is O(Q * K): this is to be read and to be checked against, not to be fast.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.dropout import kept
+from uwaga.ops.attention.sequences import join, split
+from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.mask_program import visible
+
+_INFINITY = float("inf")
+
+
+def refusal(call: Call) -> None:
+    """It serves every call."""
+    return None
+
+
+def attend(call: Call) -> tuple[Tensor, Tensor | None]:
+    """The output (B, H, Q, E) in the query's dtype, and the lse (B, H, Q) where softmax is; differentiable twice."""
+    if call.query_offsets is None:
+        return _attend_dense(call)
+    parts = [_attend_dense(part) for part in split(call)]
+    lses = [lse for _, lse in parts if lse is not None]
+    return join(call, [output for output, _ in parts], lses if call.options.softmax else None)
+
+
+def _attend_dense(call: Call) -> tuple[Tensor, Tensor | None]:
+    compute = compute_dtype(call.query.dtype)
+    visible_BHQK = _visible(call)
+    q_BHQD = torch.where(visible_BHQK.any(-1, keepdim=True), call.query.to(compute), 0.0)
+    k_BHKD = call.key.to(compute).repeat_interleave(call.heads_per_key_head, dim=1)
+    v_BHKE = call.value.to(compute).repeat_interleave(call.heads_per_key_head, dim=1)
+
+    scores_BHQK = _scores(call, q_BHQD, k_BHKD, visible_BHQK)
+    if call.options.softmax:
+        weights_BHQK, lse_BHQ = _softmax(scores_BHQK, visible_BHQK, call.sinks)
+    else:
+        weights_BHQK, lse_BHQ = torch.where(visible_BHQK, scores_BHQK, 0.0), None
+    out_BHQE = mix(_dropout(call, weights_BHQK), v_BHKE, visible_BHQK)
+    # A query that sees nothing has no part in any gradient, whatever the gradient of its output holds.
+    out_BHQE = torch.where(visible_BHQK.any(-1, keepdim=True), out_BHQE, 0.0)
+    return out_BHQE.to(call.query.dtype), lse_BHQ
+
+
+def _visible(call: Call) -> Tensor:
+    """(B or 1, H or 1, Q, K): the mask, less the pairs that a bias of -inf hides."""
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    visible_BHQK = visible(call.options.mask_program, call.mask_tensors, queries, keys, call.query.device)
+    if call.bias is not None:
+        visible_BHQK = visible_BHQK & (call.bias != -_INFINITY)
+    return visible_BHQK.expand(*visible_BHQK.shape[:2], queries, keys)
+
+
+def _scores(call: Call, q_BHQD: Tensor, k_BHKD: Tensor, visible_BHQK: Tensor) -> Tensor:
+    """s_ij with softcap and biases; hidden entries hold anything."""
+    scores_BHQK = dot(q_BHQD, k_BHKD, visible_BHQK) * call.options.scale
+    if call.options.softcap:
+        scores_BHQK = call.options.softcap * torch.tanh(scores_BHQK / call.options.softcap)
+    if call.relative is not None:
+        scores_BHQK = scores_BHQK + relative_scores(call)
+    if call.bias is not None:
+        scores_BHQK = scores_BHQK + call.bias
+    return scores_BHQK
+
+
+def _softmax(scores_BHQK: Tensor, visible_BHQK: Tensor, sinks_H: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and log-sum-exp over the visible keys, and the sinks in the denominator."""
+    # Subtracting the row's largest score changes nothing in exact arithmetic and keeps exp in range.
+    seen_BHQK = torch.where(visible_BHQK, scores_BHQK, -_INFINITY).detach()
+    none_BHQ1 = seen_BHQK.new_full((*seen_BHQK.shape[:-1], 1), -_INFINITY)
+    largest_BHQ1 = torch.cat((seen_BHQK, none_BHQ1), dim=-1).amax(-1, keepdim=True)
+    if sinks_H is not None:
+        largest_BHQ1 = torch.maximum(largest_BHQ1, sinks_H.detach()[:, None, None])
+    largest_BHQ1 = torch.where(largest_BHQ1 == -_INFINITY, 0.0, largest_BHQ1)
+
+    shifted_BHQK = torch.where(visible_BHQK, scores_BHQK - largest_BHQ1, 0.0)
+    exp_BHQK = torch.where(visible_BHQK, shifted_BHQK.exp(), 0.0)
+    sum_BHQ1 = exp_BHQK.sum(-1, keepdim=True)
+    if sinks_H is not None:
+        sum_BHQ1 = sum_BHQ1 + (sinks_H[:, None, None] - largest_BHQ1).exp()
+    is_empty_BHQ1 = sum_BHQ1 == 0
+    sum_BHQ1 = torch.where(is_empty_BHQ1, 1.0, sum_BHQ1)
+    lse_BHQ1 = torch.where(is_empty_BHQ1, -_INFINITY, largest_BHQ1 + sum_BHQ1.log())
+    return exp_BHQK / sum_BHQ1, lse_BHQ1.squeeze(-1)
+
+
+def _dropout(call: Call, weights_BHQK: Tensor) -> Tensor:
+    if not call.options.dropout:
+        return weights_BHQK
+    batch, heads = call.query.shape[:2]
+    weights_BHQK = weights_BHQK.expand(batch, heads, -1, -1)
+    kept_BHQK = kept(call.seed, call.options.dropout, *weights_BHQK.shape, weights_BHQK.device)
+    return torch.where(kept_BHQK, weights_BHQK / (1.0 - call.options.dropout), 0.0)
+
+
+def dot(q_BHQD: Tensor, k_BHKD: Tensor, visible_BHQK: Tensor) -> Tensor:
+    """q_i . k_j for the visible pairs, in such a way that no hidden key meets a query, forward or backward."""
+    k_BHKD = _hide_unseen(k_BHKD, visible_BHQK)
+    bad_K = _not_finite(k_BHKD)
+    if bad_K is None:
+        return q_BHQD @ k_BHKD.transpose(-1, -2)
+    good_BHKD = k_BHKD.masked_fill(bad_K[:, None], 0.0)
+    j = bad_K.nonzero().squeeze(-1)
+    k_BHQJD = torch.where(visible_BHQK[..., j, None], k_BHKD[:, :, None, j], 0.0)
+    scores_BHQJ = (q_BHQD[..., None, :] * k_BHQJD).sum(-1)
+    return (q_BHQD @ good_BHKD.transpose(-1, -2)).index_copy(-1, j, scores_BHQJ)
+
+
+def mix(weights_BHQK: Tensor, v_BHKE: Tensor, visible_BHQK: Tensor) -> Tensor:
+    """sum_j a_ij v_j over the visible pairs, in such a way that no hidden value is met, forward or backward."""
+    v_BHKE = _hide_unseen(v_BHKE, visible_BHQK)
+    bad_K = _not_finite(v_BHKE)
+    if bad_K is None:
+        return weights_BHQK @ v_BHKE
+    j = bad_K.nonzero().squeeze(-1)
+    v_BHQJE = torch.where(visible_BHQK[..., j, None], v_BHKE[:, :, None, j], 0.0)
+    bad_BHQE = (weights_BHQK[..., j, None] * v_BHQJE).sum(-2)
+    return weights_BHQK @ v_BHKE.masked_fill(bad_K[:, None], 0.0) + bad_BHQE
+
+
+def _hide_unseen(x_BHKD: Tensor, visible_BHQK: Tensor) -> Tensor:
+    """Zeros in place of the keys or values that no query sees, such as padding."""
+    return torch.where(visible_BHQK.any(-2)[..., None], x_BHKD, 0.0)
+
+
+def _not_finite(x_BHKD: Tensor) -> Tensor | None:
+    """(K,) bool: the keys that hold a nan or an infinity in any sequence and head; None where there are none."""
+    bad_K = ~x_BHKD.detach().isfinite().all(-1).flatten(0, 1).all(0)
+    return bad_K if bad_K.any() else None

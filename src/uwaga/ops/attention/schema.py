@@ -1,0 +1,193 @@
+"""The registered operators uwaga::forward, uwaga::backward and uwaga::double_backward.
+
+torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (eager.py).
+All of them take the same flat list of a call's operands and options, CALL below.
+
+Letters as in spec.py.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention import folding, gradients
+from uwaga.ops.attention.spec import Call, Options, new_lse, new_output
+
+CALL = (
+    "Tensor query, Tensor key, Tensor value, Tensor? relative, Tensor? bias, Tensor? sinks, "
+    "Tensor? query_offsets, Tensor? key_offsets, Tensor? relative_starts, Tensor? seed, Tensor[] mask_tensors, "
+    "SymInt[] mask_program, SymInt relative_zero, int relative_start_mode, SymInt relative_start, "
+    "SymInt max_queries, SymInt max_keys, float scale, float softcap, bool softmax, float dropout, str engine"
+)
+CALL_LENGTH = CALL.count(",") + 1
+
+torch.library.define("uwaga::forward", f"({CALL}) -> (Tensor, Tensor)")
+torch.library.define(
+    "uwaga::backward",
+    f"(Tensor grad_output, Tensor? grad_lse, Tensor output, Tensor lse, bool[] needs, {CALL})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+torch.library.define(
+    "uwaga::double_backward",
+    f"(Tensor?[] cotangents, Tensor grad_output, Tensor? grad_lse, bool[] needs, {CALL})"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
+    """The call as a registered operator. Its lse is always computed: whether a gradient will read it is not known yet."""
+    output, lse = torch.ops.uwaga.forward(*flatten(call, engine))
+    return output, lse if call.options.softmax else None
+
+
+def flatten(call: Call, engine: str) -> tuple:
+    """A call as the operators' list CALL."""
+    o = call.options
+    tensors = (*gradients.operands(call), call.query_offsets, call.key_offsets, call.relative_starts, call.seed)
+    mask = (list(call.mask_tensors), list(o.mask_program))
+    places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
+    return (*tensors, *mask, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
+
+
+def unflatten(arguments: Sequence) -> tuple[Call, str]:
+    """The call and the engine from the operators' list CALL."""
+    (query, key, value, relative, bias, sinks, query_offsets, key_offsets, relative_starts, seed) = arguments[:10]
+    (mask_tensors, mask_program, zero, mode, start, max_queries, max_keys) = arguments[10:17]
+    (scale, softcap, softmax, dropout, engine) = arguments[17:]
+    options = Options(
+        scale=scale,
+        softcap=softcap,
+        softmax=softmax,
+        dropout=dropout,
+        mask_program=tuple(mask_program),
+        relative_zero=zero,
+        relative_start_mode=mode,
+        relative_start=start,
+        max_queries=max_queries,
+        max_keys=max_keys,
+        wants_lse=softmax,
+    )
+    call = Call(
+        query=query,
+        key=key,
+        value=value,
+        relative=relative,
+        bias=bias,
+        sinks=sinks,
+        query_offsets=query_offsets,
+        key_offsets=key_offsets,
+        relative_starts=relative_starts,
+        seed=seed,
+        mask_tensors=tuple(mask_tensors),
+        options=options,
+    )
+    return call, engine
+
+
+# Kernels. An operator returns tensors of its own in the layout that its fake promises, never None.
+
+
+def _forward(*arguments):
+    call, engine = unflatten(arguments)
+    output, lse = gradients.forward(engine, call)
+    if engine != "cpu":  # the native engine lays its results out in this way itself
+        output = new_output(call).copy_(output)
+    return output, call.query.new_empty(0) if lse is None else lse.contiguous()
+
+
+def _backward(grad_output, grad_lse, output, lse, needs, *arguments):
+    call, engine = unflatten(arguments)
+    found = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
+    return _present(call, found, gradients.operands(call))
+
+
+def _double_backward(cotangents, grad_output, grad_lse, needs, *arguments):
+    call, _ = unflatten(arguments)
+    found = gradients.double_backward(call, grad_output, grad_lse, tuple(cotangents), needs)
+    return _present(call, found, (*gradients.operands(call), grad_output, grad_lse))
+
+
+def _present(call: Call, found: gradients.Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Contiguous gradients; an empty tensor for each that is absent."""
+    return tuple(
+        call.query.new_empty(0) if x is None else torch.empty(y.shape, dtype=y.dtype, device=y.device).copy_(x)
+        for x, y in zip(found, like, strict=True)
+    )
+
+
+# Fakes: shapes, dtypes and layouts only.
+
+
+def _forward_fake(*arguments):
+    call, _ = unflatten(arguments)
+    return new_output(call), new_lse(call) if call.options.softmax else call.query.new_empty(0)
+
+
+def _backward_fake(grad_output, grad_lse, output, lse, needs, *arguments):
+    call, _ = unflatten(arguments)
+    return _fakes(call, gradients.operands(call), needs)
+
+
+def _double_backward_fake(cotangents, grad_output, grad_lse, needs, *arguments):
+    call, _ = unflatten(arguments)
+    return _fakes(call, (*gradients.operands(call), grad_output, grad_lse), (True,) * 8)
+
+
+def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor, ...]:
+    return tuple(
+        torch.empty(x.shape, dtype=x.dtype, device=x.device) if x is not None and needed else call.query.new_empty(0)
+        for x, needed in zip(like, needs, strict=True)
+    )
+
+
+# Autograd: what was absent stays absent.
+
+
+def _forward_setup(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:10], *inputs[10], *output)
+    ctx.plain = inputs[11:]
+    ctx.set_materialize_grads(False)
+
+
+def _forward_autograd(ctx, grad_output, grad_lse):
+    *tensors, output, lse = ctx.saved_tensors
+    arguments = (*tensors[:10], tensors[10:], *ctx.plain)
+    # Only the operands' own needs count: those of offsets and masks are false.
+    needs = list(ctx.needs_input_grad[:6])
+    nothing = (None,) * (CALL_LENGTH - 6)
+    if grad_output is None and grad_lse is None:
+        return (*(None,) * 6, *nothing)
+    if grad_output is None:
+        grad_output = torch.zeros_like(output)
+    found = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, needs, *arguments)
+    return (*(x if needed else None for x, needed in zip(found, needs, strict=True)), *nothing)
+
+
+def _backward_setup(ctx, inputs, output):
+    grad_output, grad_lse, _, _, needs, *arguments = inputs
+    ctx.save_for_backward(grad_output, grad_lse, *arguments[:10], *arguments[10])
+    ctx.plain, ctx.needs = arguments[11:], needs
+    ctx.set_materialize_grads(False)
+
+
+def _backward_autograd(ctx, *cotangents):
+    grad_output, grad_lse, *tensors = ctx.saved_tensors
+    arguments = (*tensors[:10], tensors[10:], *ctx.plain)
+    found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
+    like = (*tensors[:6], grad_output, grad_lse)
+    *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
+    return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *(None,) * (CALL_LENGTH - 6))
+
+
+for _name, _kernel, _fake in (
+    ("uwaga::forward", _forward, _forward_fake),
+    ("uwaga::backward", _backward, _backward_fake),
+    ("uwaga::double_backward", _double_backward, _double_backward_fake),
+):
+    torch.library.impl(_name, "CompositeExplicitAutograd", _kernel)
+    torch.library.register_fake(_name, _fake)
+torch.library.register_autograd("uwaga::forward", _forward_autograd, setup_context=_forward_setup)
+torch.library.register_autograd("uwaga::backward", _backward_autograd, setup_context=_backward_setup)
+torch.library.register_vmap("uwaga::forward", folding.forward)
+torch.library.register_vmap("uwaga::backward", folding.backward)

@@ -1,0 +1,72 @@
+"""A ragged call as dense calls, one per sequence: how every engine without ragged kernels serves it.
+
+Letters as in spec.py.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention.spec import START_PER_ROW, Call
+from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
+
+
+def split(call: Call) -> list[Call]:
+    """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens."""
+    assert call.query_offsets is not None and call.key_offsets is not None
+    queries, keys = call.query_offsets.tolist(), call.key_offsets.tolist()
+    return [
+        _sequence(call, row, slice(queries[row], queries[row + 1]), slice(keys[row], keys[row + 1]))
+        for row in range(len(queries) - 1)
+    ]
+
+
+def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[Tensor, Tensor | None]:
+    """The packed output and lse of a ragged call from those of its sequences."""
+    heads, width = call.query.shape[1], call.value.shape[3]
+    empty = call.query.new_zeros((1, heads, 0, width))
+    output = torch.cat([out.transpose(1, 2) for out in (empty, *outputs)], dim=1).transpose(1, 2)
+    if lses is None:
+        return output, None
+    return output, torch.cat(lses, dim=2) if lses else call.query.new_zeros((1, heads, 0))
+
+
+def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
+    lengths = (queries.stop - queries.start, keys.stop - keys.start)
+    return Call(
+        query=call.query[:, :, queries],
+        key=call.key[:, :, keys],
+        value=call.value[:, :, keys],
+        relative=call.relative,
+        bias=None if call.bias is None else _scores(call.bias, row, *lengths),
+        sinks=call.sinks,
+        relative_starts=None if call.relative_starts is None else call.relative_starts[row : row + 1],
+        # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 of a later seed.
+        seed=None if call.seed is None else call.seed + row * call.query.shape[1],
+        mask_tensors=_mask_tensors(call, row, queries, keys),
+        options=replace(call.options, max_queries=lengths[0], max_keys=lengths[1]),
+    )
+
+
+def _mask_tensors(call: Call, row: int, queries: slice, keys: slice) -> tuple[Tensor, ...]:
+    tensors = list(call.mask_tensors)
+    program = call.options.mask_program
+    for at in range(0, len(program), RECORD):
+        operation, mode, value, _, _, index = program[at : at + RECORD]
+        if operation == LENGTHS or (operation == BAND and mode == START_PER_ROW):
+            tensors[index] = tensors[index][row : row + 1]
+        elif operation == DOCUMENTS:
+            tensors[index] = tensors[index][None, keys]
+            if value != -1:
+                tensors[value] = tensors[value][None, queries]
+        elif operation == DENSE:
+            tensors[index] = _scores(tensors[index], row, queries.stop - queries.start, keys.stop - keys.start)
+    return tuple(tensors)
+
+
+def _scores(dense: Tensor, row: int, queries: int, keys: int) -> Tensor:
+    """The part of a tensor that broadcasts to (R, H, longest Q, longest K) which lies over one sequence."""
+    rows = slice(row, row + 1) if dense.shape[0] > 1 else slice(None)
+    columns = [slice(size) if n > 1 else slice(None) for n, size in ((dense.shape[2], queries), (dense.shape[3], keys))]
+    return dense[rows, :, columns[0], columns[1]]

@@ -1,0 +1,103 @@
+"""Biases that depend on the distance j - p only: one vector per head, never a Q x K tensor.
+
+Query i stands at position p = i + start; `start` as in masks.py. The vectors are made of differentiable PyTorch
+operations, so gradients reach slopes and tables. Letters: H query heads, L distances.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.mask_program import Start
+
+
+class DistanceBias(ABC):
+    """A bias that is a function of the distance; `start` says where query 0 stands."""
+
+    __slots__ = ()
+    start: Start
+
+    @abstractmethod
+    def heads(self) -> int:
+        """H, for the shape check."""
+
+    @abstractmethod
+    def parameter(self) -> Tensor:
+        """The tensor that it is made of, for the messages and the checks of device."""
+
+    @abstractmethod
+    def vector(self, distance_L: Tensor) -> Tensor:
+        """(H, L): the bias at each distance j - p."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AlibiBias(DistanceBias):
+    """-slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022; symmetric form). slopes: (H,)."""
+
+    slopes: Tensor
+    _: KW_ONLY
+    start: Start = None
+
+    def __post_init__(self) -> None:
+        if self.slopes.dim() != 1:
+            raise ValueError(f"AlibiBias: slopes must be (H,), one per query head, not {tuple(self.slopes.shape)}")
+
+    def heads(self) -> int:
+        return self.slopes.shape[0]
+
+    def parameter(self) -> Tensor:
+        return self.slopes
+
+    def vector(self, distance_L: Tensor) -> Tensor:
+        return -self.slopes[:, None] * distance_L.abs()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RelativeBias(DistanceBias):
+    """table[bucket(j - p), h], with the buckets of T5 (Raffel et al., 2020): one per distance up to half of them, then
+    logarithmically wider ones up to `max_distance`. Half of the buckets look ahead where `bidirectional`.
+
+    table: (buckets, H), learnable.
+    """
+
+    table: Tensor
+    _: KW_ONLY
+    bidirectional: bool = True
+    max_distance: int = 128
+    start: Start = None
+
+    def __post_init__(self) -> None:
+        if self.table.dim() != 2:
+            raise ValueError(f"RelativeBias: table must be (buckets, H), not {tuple(self.table.shape)}")
+        one_way = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]
+        if one_way < 2 or self.max_distance <= one_way // 2:
+            rule = "needs at least two buckets a direction and a max_distance beyond half of them"
+            raise ValueError(f"RelativeBias: {rule}, not {one_way} and {self.max_distance}")
+
+    def heads(self) -> int:
+        return self.table.shape[1]
+
+    def parameter(self) -> Tensor:
+        return self.table
+
+    def vector(self, distance_L: Tensor) -> Tensor:
+        return self.table[self.bucket(distance_L)].T
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """T5's bucket of each distance j - p, as in transformers' T5Attention._relative_position_bucket."""
+        buckets = self.table.shape[0]
+        if self.bidirectional:
+            buckets //= 2
+            first = (distance > 0).long() * buckets
+            away = distance.abs()
+        else:
+            first = 0
+            away = (-distance).clamp(min=0)
+        exact = buckets // 2
+        # float32 and this order of operations, since checkpoints were trained with its rounding at the bucket edges.
+        growth = torch.log(away.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        wide = exact + (growth * (buckets - exact)).long()
+        return first + torch.where(away < exact, away, wide.clamp(max=buckets - 1))

@@ -1,0 +1,163 @@
+"""Masks as small values: which keys a query sees, without a Q x K tensor.
+
+    >>> Causal() & Window(left=128, right=0)        # doctest: +ELLIPSIS
+    Both(left=Causal(...), right=Window(...))
+
+Query i stands at position p = i + start among the keys; `start` is None (lower right: the last query meets the last
+key, right for a cache), a number (0 is the upper left of SDPA's and ONNX's is_causal) or an int64 tensor with one per
+batch row. Letters: B batch, H query heads, Q queries, K keys, N packed tokens.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from uwaga.ops import mask_blocks
+from uwaga.ops.mask_blocks import Interval
+from uwaga.ops.mask_program import AND, OR, Block, MaskProgram, Start, visible
+from uwaga.ops.sizes import Sizes
+
+
+class Mask(ABC):
+    """What all masks can do; a new one only says how it encodes itself."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def encode(self, program: MaskProgram) -> None:
+        """Append this mask to the program."""
+
+    def over(self, sizes: Sizes) -> MaskProgram:
+        """This mask as the program that engines read."""
+        program = MaskProgram(sizes)
+        self.encode(program)
+        return program
+
+    def block(self, rows: Interval, columns: Interval, sizes: Sizes, *, sequence: int = 0, head: int = 0) -> Block:
+        """What this mask makes of queries rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of a dense batch.
+
+        >>> Causal().block((0, 64), (64, 128), Sizes(queries=128, keys=128))
+        <Block.EMPTY: 0>
+        """
+        return mask_blocks.block(self.over(sizes), rows, columns, sequence, head)
+
+    def dense(self, sizes: Sizes, device: str = "cpu") -> Tensor:
+        """The Q x K form, for tests and pictures: bool, four dimensions that broadcast to (B, H, Q, K)."""
+        program = self.over(sizes)
+        return visible(tuple(program.records), tuple(program.tensors), sizes.queries, sizes.keys, device)
+
+    def __and__(self, other: "Mask | Tensor") -> "Both":
+        return Both(left=self, right=as_mask(other))
+
+    def __rand__(self, other: "Mask | Tensor") -> "Both":
+        return Both(left=as_mask(other), right=self)
+
+    def __or__(self, other: "Mask | Tensor") -> "Either":
+        return Either(left=self, right=as_mask(other))
+
+    def __ror__(self, other: "Mask | Tensor") -> "Either":
+        return Either(left=as_mask(other), right=self)
+
+
+@dataclass(frozen=True, slots=True)
+class Causal(Mask):
+    """Keys up to the query's own position: j <= p; without itself (strictly past): j < p."""
+
+    include_self: bool = True
+    start: Start = None
+
+    def encode(self, program: MaskProgram) -> None:
+        program.band(None, 0 if self.include_self else -1, self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Mask):
+    """Keys near the query: p - left <= j <= p + right; None is unbounded on that side."""
+
+    left: int | None
+    right: int | None
+    start: Start = None
+
+    def __post_init__(self) -> None:
+        for name, reach in (("left", self.left), ("right", self.right)):
+            if reach is not None and reach < 0:
+                raise ValueError(f"Window: {name} must be at least 0 or None (unbounded), not {reach}")
+
+    def encode(self, program: MaskProgram) -> None:
+        program.band(None if self.left is None else -self.left, self.right, self.start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyLengths(Mask):
+    """The first lengths[b] keys of each sequence: a padded batch. `lengths` are integers that broadcast to the batch
+    dimensions. They must lie in 0..K; that is checked where it is free: on the CPU, outside torch.compile."""
+
+    lengths: Tensor
+
+    def encode(self, program: MaskProgram) -> None:
+        program.lengths(self.lengths)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Documents(Mask):
+    """Keys of the query's own document: those with the same id.
+
+    `ids` are integers per key, (K,) or (batch..., K); over a ragged batch (N,), one per packed key. The queries are the
+    last Q positions, unless `query_ids` says their ids: (Q,), (batch..., Q) or, ragged, one per packed query.
+    """
+
+    ids: Tensor
+    query_ids: Tensor | None = field(default=None, kw_only=True)
+
+    def encode(self, program: MaskProgram) -> None:
+        program.documents(self.ids, self.query_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseMask(Mask):
+    """Any bool tensor that broadcasts to the scores (..., H, Q, K); True is visible. Users pass the tensor itself."""
+
+    bits: Tensor
+
+    def encode(self, program: MaskProgram) -> None:
+        program.dense(self.bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Both(Mask):
+    """Keys that both masks show: left & right."""
+
+    left: Mask
+    right: Mask
+
+    def encode(self, program: MaskProgram) -> None:
+        self.left.encode(program)
+        self.right.encode(program)
+        program.combine(AND)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Either(Mask):
+    """Keys that one of the masks shows: left | right."""
+
+    left: Mask
+    right: Mask
+
+    def encode(self, program: MaskProgram) -> None:
+        self.left.encode(program)
+        self.right.encode(program)
+        program.combine(OR)
+
+
+def as_mask(mask: object) -> Mask:
+    """A mask, from a mask or a bool tensor; anything else is an error that says what to do."""
+    if isinstance(mask, Mask):
+        return mask
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"attention: mask must be a mask or a bool tensor, not {type(mask).__name__}")
+    if mask.dtype.is_floating_point:
+        raise ValueError(f"attention: mask must be bool, not {mask.dtype}; an additive float tensor is a bias: bias=...")
+    if str(mask.dtype) != "torch.bool":
+        raise ValueError(f"attention: mask must be bool (True is visible), not {mask.dtype}")
+    return DenseMask(bits=mask)

@@ -1,0 +1,150 @@
+"""A batch of sequences of different lengths, packed one after the other: no padding is stored or computed.
+
+Letters: N packed tokens, R ragged rows (sequences), T the longest of them.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from uwaga._base.eager import is_readable
+from uwaga._base.shapes import Named, shape_error
+
+
+class Ragged:
+    """R sequences in one tensor: sequence r is values[offsets[r]:offsets[r + 1]].
+
+    Args:
+        values: (N, ...), all tokens; (N, H, D) as an operand of attention, or (N, D) for one head.
+        offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
+        max_length: the longest sequence where the caller knows it; else it is read from the offsets (inside
+            torch.compile, where they cannot be read, N stands in for it as an upper bound).
+
+    Raises:
+        ShapeError: offsets that do not fit. Their values are checked where that is free: on the CPU, outside a graph.
+
+    >>> batch = Ragged(torch.arange(5.0), torch.tensor([0, 2, 2, 5]))
+    >>> batch
+    Ragged(values (5,) float32, lengths [2, 0, 3])
+    >>> [row.tolist() for row in batch.to_list()]
+    [[0.0, 1.0], [], [2.0, 3.0, 4.0]]
+    """
+
+    __slots__ = ("max_length", "offsets", "values")
+
+    def __init__(self, values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> None:
+        _check(values, offsets, max_length)
+        self.values = values
+        self.offsets = offsets
+        self.max_length = _longest(values, offsets) if max_length is None else max_length
+
+    @staticmethod
+    def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":
+        """Pack (R, T, ...) with lengths (R,): what lies behind a length is dropped."""
+        if lengths.shape != padded.shape[:1]:
+            tensors = (_named("padded", padded, "R", "T"), _named("lengths", lengths, "R"))
+            raise shape_error("Ragged.from_padded", "there must be one length per row", tensors, "lengths", "is not (R,)")
+        if is_readable(lengths) and lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= padded.shape[1]:
+            raise ValueError(f"Ragged.from_padded: lengths must lie between 0 and {padded.shape[1]}, not {lengths.tolist()}")
+        inside_RT = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
+        return Ragged(padded[inside_RT], _offsets(lengths))
+
+    @staticmethod
+    def from_list(rows: Sequence[Tensor]) -> "Ragged":
+        """Pack sequences (T_r, ...); at least one, since an empty list has no width."""
+        if not rows:
+            raise ValueError("Ragged.from_list: needs at least one sequence")
+        lengths = torch.tensor([row.shape[0] for row in rows], device=rows[0].device)
+        return Ragged(torch.cat(list(rows)), _offsets(lengths))
+
+    @staticmethod
+    def from_nested(nested: Tensor) -> "Ragged":
+        """From a torch nested tensor of jagged layout, (R, ragged, ...). Shares its memory."""
+        if not nested.is_nested or nested.layout != torch.jagged:
+            raise ValueError("Ragged.from_nested: needs a nested tensor of layout torch.jagged")
+        if nested._ragged_idx != 1 or nested.lengths() is not None:
+            raise ValueError("Ragged.from_nested: the ragged dimension must be the second, without holes: (R, ragged, ...)")
+        return Ragged(nested.values(), nested.offsets())
+
+    @property
+    def lengths(self) -> Tensor:
+        """(R,) int64."""
+        return self.offsets.diff()
+
+    def with_values(self, values: Tensor) -> "Ragged":
+        """The same sequences with other contents (N, ...): what a layer returns. The offsets are not checked again."""
+        if values.shape[:1] != self.values.shape[:1]:
+            rule = "new values must have as many tokens as the old ones"
+            raise _misfit(values, self.offsets, rule, f"end at {self.values.shape[0]}")
+        return Ragged(values, self.offsets, max_length=self.max_length)
+
+    def to_padded(self, *, fill: float = 0.0, length: int | None = None) -> Tensor:
+        """(R, length, ...), filled behind each sequence; length defaults to the longest."""
+        length = self.max_length if length is None else length
+        if length < self.max_length:
+            raise ValueError(f"Ragged.to_padded: length {length} is less than the longest sequence, {self.max_length}")
+        rows = self.offsets.shape[0] - 1
+        row_N = torch.repeat_interleave(torch.arange(rows, device=self.values.device), self.lengths)
+        place_N = torch.arange(self.values.shape[0], device=self.values.device) - self.offsets[row_N] + row_N * length
+        padded = self.values.new_full((rows * length, *self.values.shape[1:]), fill)
+        return padded.index_copy(0, place_N, self.values).unflatten(0, (rows, length))
+
+    def to_list(self) -> list[Tensor]:
+        """Views of the sequences, (T_r, ...) each."""
+        return list(self.values.split(self.lengths.tolist()))
+
+    def to_nested(self) -> Tensor:
+        """A torch nested tensor of jagged layout, (R, ragged, ...). Shares the memory."""
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def __len__(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    def __repr__(self) -> str:
+        kind = str(self.values.dtype).removeprefix("torch.")
+        lengths = self.lengths.tolist() if len(self) <= 8 else f"{len(self)} rows up to {self.max_length}"
+        return f"Ragged(values {tuple(self.values.shape)} {kind}, lengths {lengths})"
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.cat((lengths.new_zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+
+
+def _longest(values: Tensor, offsets: Tensor) -> int:
+    if torch.compiler.is_compiling():
+        return values.shape[0]
+    return int(offsets.diff().max()) if offsets.shape[0] > 1 else 0
+
+
+def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
+    if values.dim() < 1 or offsets.dim() != 1 or offsets.shape[0] < 1:
+        raise _misfit(values, offsets, "values must be (N, ...) and offsets (R+1,)", "needs one dimension")
+    if offsets.dtype != torch.int64:
+        raise ValueError(f"Ragged: offsets must be int64, not {offsets.dtype}")
+    if offsets.device != values.device:
+        raise ValueError(f"Ragged: offsets are on {offsets.device}, values on {values.device}")
+    if max_length is None and is_readable(offsets):
+        _check_rising(values, offsets)
+
+
+def _check_rising(values: Tensor, offsets: Tensor) -> None:
+    numbers = offsets.tolist()
+    if numbers[0] != 0:
+        raise _misfit(values, offsets, "offsets must start at 0", f"offsets[0] is {numbers[0]}")
+    for row in range(len(numbers) - 1):
+        if numbers[row + 1] < numbers[row]:
+            note = f"offsets[{row + 1}] is {numbers[row + 1]} after {numbers[row]}"
+            raise _misfit(values, offsets, "offsets must not fall", note)
+    if numbers[-1] != values.shape[0]:
+        note = f"offsets[{len(numbers) - 1}] is {numbers[-1]}, N is {values.shape[0]}"
+        raise _misfit(values, offsets, "offsets must end at the number of packed tokens N", note)
+
+
+def _misfit(values: Tensor, offsets: Tensor, rule: str, note: str) -> ValueError:
+    return shape_error("Ragged", rule, (_named("values", values, "N"), _named("offsets", offsets, "R+1")), "offsets", note)
+
+
+def _named(name: str, tensor: Tensor, *letters: str) -> Named:
+    padded = (*letters, *("",) * (tensor.dim() - len(letters)))
+    return Named(name=name, shape=tuple(tensor.shape), letters=padded[: max(tensor.dim(), 0)])
