@@ -8,8 +8,6 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 # PyTorch 2.13.0 unless you pinned your own. Both variables: newer pips read only the second one while building.
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
-# Here a native library that does not build is an error, not a reason to do without.
-export UWAGA_BUILD_NATIVE = 1
 
 .PHONY: run test bench lint format setup native-test sanitize clean
 
@@ -22,38 +20,39 @@ test: setup native-test
 bench: setup
 	uwaga bench
 
-lint: setup
+lint: $(VENV)/installed
 	ruff check .
 	ruff format --check .
 	lint-imports
 	mypy
 
-format: setup
+format: $(VENV)/installed
 	ruff check --fix .
 	ruff format .
 
 native-test: setup
-	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
-	cmake --build build/native
 	ctest --test-dir build/native --output-on-failure
 
 # The same tests under AddressSanitizer and UndefinedBehaviorSanitizer.
-sanitize: setup
+sanitize: $(VENV)/installed
 	cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUWAGA_TESTS=ON -DUWAGA_SANITIZE=ON
 	cmake --build build/sanitize
 	ctest --test-dir build/sanitize --output-on-failure
 
-setup: $(VENV)/installed
+setup: $(VENV)/installed build/native/installed
 
-$(VENV)/build-tools: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja
+	UWAGA_BUILD_NATIVE=0 python -m pip install --quiet --no-build-isolation --editable ".[dev]"
 	touch $@
 
-# Editable, without a build environment: what is there already is not asked for again, and only what changed compiles.
-$(VENV)/installed: $(VENV)/build-tools CMakeLists.txt $(shell find native -type f)
-	python -m pip install --quiet --no-build-isolation --editable ".[dev]"
+# Straight into src/, where the editable package looks; one build folder for the library and its tests.
+build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -type f)
+	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
+	cmake --build build/native
+	cmake --install build/native --prefix src
 	touch $@
 
 clean:
-	rm -rf build $(VENV)
+	rm -rf build $(VENV) src/uwaga/_native

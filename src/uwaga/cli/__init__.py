@@ -1,0 +1,22 @@
+"""The command line: one file per verb. What a verb needs beyond typer, it imports when it runs."""
+
+import typer
+
+from uwaga.cli.bench import bench
+from uwaga.cli.demo import demo
+from uwaga.cli.doctor import doctor
+
+app = typer.Typer(
+    name="uwaga",
+    help="Exact Transformer attention that you can run, train and look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
+)
+for verb in (bench, demo, doctor):
+    app.command()(verb)
+
+
+def main() -> None:
+    """What the console script `uwaga` calls."""
+    app()

@@ -1,0 +1,97 @@
+"""`uwaga bench`: about a minute of timings beside PyTorch on this machine."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from uwaga.cli.contests import Contest
+    from uwaga.cli.timing import Race
+
+
+class Task(NamedTuple):
+    """One row of the table. The contest is made when its turn comes, and its tensors are freed after it."""
+
+    what: str
+    sizes: str
+    make: "Callable[[], Contest]"
+
+
+def bench(
+    seconds: Annotated[float, typer.Option(help="How long to measure in all; the set-up comes on top.")] = 40.0,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small to tell anything, for tests.")] = False,
+) -> None:
+    """Time attention beside PyTorch's own, on this machine."""
+    import torch
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from uwaga.cli import machine
+    from uwaga.cli.timing import race
+
+    console = Console()
+    table = _table()
+    tasks = list(_tasks(tiny))
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("", total=len(tasks))
+        for task in tasks:
+            progress.update(bar, description=f"{task.what} {task.sizes}")
+            contest = task.make()
+            contest.check()
+            table.add_row(task.what, task.sizes, *_figures(contest, race(contest.sides, seconds=seconds / len(tasks))))
+            progress.advance(bar)
+    console.print(table)
+    console.print(
+        f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
+        "Runs in turn, medians; more than 1x: uwaga is faster."
+    )
+
+
+def _tasks(tiny: bool) -> Iterator[Task]:
+    import torch
+
+    from uwaga.cli import contests
+
+    heads, width, short, middle, long, keys, median = (2, 16, 8, 12, 16, 64, 5) if tiny else (
+        12, 64, 128, 512, 1024, 2**18, 64
+    )  # fmt: skip
+    for name, dtype in {"float32": torch.float32, "bfloat16": torch.bfloat16}.items():
+        for what, tokens, make in (
+            ("forward", short, contests.forward),
+            ("forward", long, contests.forward),
+            ("forward, causal", middle, partial(contests.forward, causal=True)),
+            ("forward + backward", middle, contests.backward),
+        ):
+            yield Task(what, f"{heads} x {tokens} x {width} {name}", partial(make, 1, heads, tokens, width, dtype))
+    lengths = contests.document_lengths(16, median)
+    sizes = f"{len(lengths)} documents, {contests.wasted(lengths):.0%} padding"
+    yield Task("ragged", sizes, partial(contests.ragged, lengths, heads, width, torch.float32))
+    yield Task("decode", f"8 x 1 x {keys:,} keys x {width}", partial(contests.decode, 8, keys, width, torch.float32))
+
+
+def _table() -> "Table":
+    from rich.table import Table
+
+    table = Table(title="uwaga beside PyTorch")
+    table.add_column("what")
+    table.add_column("heads x tokens x width")
+    for heading in ("ratio", "uwaga ms", "torch ms", "GFLOP/s"):
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _figures(contest: "Contest", measured: "Race") -> tuple[str, ...]:
+    from uwaga.cli.contests import OURS, THEIRS
+
+    ratio = measured.ratio(THEIRS, to=OURS)
+    style = "green" if ratio >= 1 else "red"
+    return (
+        f"[{style}]{ratio:.2f}x[/]",
+        f"{measured.seconds(OURS) * 1e3:.3g}",
+        f"{measured.seconds(THEIRS) * 1e3:.3g}",
+        f"{contest.flops / measured.seconds(OURS) / 1e9:.0f}",
+    )

@@ -1,0 +1,138 @@
+"""One operation, done by uwaga and by PyTorch: what `uwaga bench` and the programs in benchmarks/ run.
+
+Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors and allocate their own results.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import uwaga
+from uwaga.cli.timing import Side
+
+OURS, THEIRS = "uwaga", "torch"
+
+
+class Contest(NamedTuple):
+    """The sides by name, and how many floating-point operations the result needs (2 for one multiply-add)."""
+
+    sides: dict[str, Side]
+    flops: float
+    read: Callable[[str, object], list[Tensor]]  # what a side returned, as tensors that all sides share
+
+    def check(self) -> None:
+        """Run every side once: a comparison of sides that disagree means nothing."""
+        expected = self.read(THEIRS, self.sides[THEIRS]())
+        for name in self.sides.keys() - {THEIRS}:
+            for ours, theirs in zip(self.read(name, self.sides[name]()), expected, strict=True):
+                _require_close(name, ours, theirs)
+
+
+def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Contest:
+    query, key, value = _operands((batch, heads, tokens, width), dtype)
+    mask = uwaga.Causal() if causal else None
+    sides = {
+        OURS: lambda: uwaga.attention(query, key, value, mask=mask),
+        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=causal),
+    }
+    return Contest(sides, _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
+
+
+def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Contest:
+    """Forward and backward: 2 products one way, 5 the other (the scores are computed again)."""
+    operands = _operands((batch, heads, tokens, width), dtype)
+    for operand in operands:
+        operand.requires_grad_(True)
+    grad = torch.randn_like(operands[0])
+    mask = uwaga.Causal() if causal else None
+
+    def gradients(output: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(output, operands, grad)
+
+    sides: dict[str, Side] = {
+        OURS: lambda: gradients(uwaga.attention(*operands, mask=mask)),
+        THEIRS: lambda: gradients(F.scaled_dot_product_attention(*operands, is_causal=causal)),
+    }
+    return Contest(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
+
+
+def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Contest:
+    """Documents of many lengths: packed, each alone, and padded to the longest as PyTorch needs them."""
+    packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
+    alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
+    padded = [operand.to_padded().transpose(1, 2) for operand in packed]  # (B, H, N, D)
+    visible = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    sides: dict[str, Side] = {
+        OURS: lambda: uwaga.attention(packed[0], packed[1], packed[2]).values,
+        "alone": lambda: [uwaga.attention(*document) for document in zip(*alone, strict=True)],
+        THEIRS: lambda: F.scaled_dot_product_attention(*padded, attn_mask=visible[:, None, None, :]),
+    }
+
+    def read(side: str, result: Any) -> list[Tensor]:
+        if side == "alone":
+            return [torch.cat([document.transpose(0, 1) for document in result])]
+        return [result if side == OURS else result.transpose(1, 2)[visible]]
+
+    return Contest(sides, 4 * heads * width * sum(length * length for length in lengths), read)
+
+
+def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Contest:
+    """One query against many keys, as when a language model writes its next token."""
+    _, key, value = _operands((1, heads, keys, width), dtype)
+    query = torch.randn(1, heads, 1, width).to(dtype)
+    sides = {
+        OURS: lambda: uwaga.attention(query, key, value),
+        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value),
+    }
+    return Contest(sides, 4 * heads * keys * width, _tensors)
+
+
+def document_lengths(count: int, median: int, spread: float = 0.83) -> list[int]:
+    """Lengths as a real collection of documents has them: log-normal, at evenly spaced quantiles, shuffled.
+
+    The Python Enhancement Proposals, counted in words, have a spread of 0.83. Padded to the longest, 32 such
+    documents waste 91 % of the square that attention computes.
+
+    >>> lengths = document_lengths(32, median=160)
+    >>> f"{wasted(lengths):.0%}"
+    '91%'
+    """
+    normal = statistics.NormalDist()
+    quantiles = [normal.inv_cdf((rank + 0.5) / count) for rank in range(count)]
+    lengths = [max(1, round(median * math.exp(spread * quantile))) for quantile in quantiles]
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    return [lengths[position] for position in order]
+
+
+def wasted(lengths: list[int]) -> float:
+    """The share of the padded square that is computed for nothing."""
+    return 1 - sum(length * length for length in lengths) / (len(lengths) * max(lengths) ** 2)
+
+
+def _operands(shape: tuple[int, ...], dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).to(dtype) for _ in range(3)]
+
+
+def _pairs(sequences: int, tokens: int, causal: bool) -> float:
+    """How many (query, key) pairs are visible."""
+    return sequences * (tokens * (tokens + 1) / 2 if causal else tokens * tokens)
+
+
+def _tensors(_: str, result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def _require_close(name: str, ours: Tensor, theirs: Tensor) -> None:
+    eps = torch.finfo(theirs.dtype).eps
+    ours, theirs = (tensor.detach().reshape(-1)[:1_000_000].float() for tensor in (ours, theirs))
+    # A few roundings of the storage type: enough to tell a wrong answer from another order of the same sums.
+    allowed = 8 * eps * max(1.0, float(theirs.abs().max()))
+    difference = float((ours - theirs).abs().max())
+    if not difference <= allowed:
+        raise AssertionError(f"{name} differs from {THEIRS} by {difference:.2e}, more than {allowed:.2e}")

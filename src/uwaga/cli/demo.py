@@ -1,0 +1,115 @@
+"""`uwaga demo`: the operation, first on five tokens step by step, then on a batch of documents."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+    from torch import Tensor
+
+_TOKENS = ("this", "is", "a", "pen", ".")
+# Two widths that one can picture: the first for words that point, the second for things. Nothing is learned here.
+_VECTORS = ((1.0, 0.5), (0.5, 0.0), (0.5, 1.0), (0.0, 2.0), (0.0, 0.0))
+_HEADS, _WIDTH, _DOCUMENTS, _MEDIAN = 12, 64, 24, 96
+
+
+def demo() -> None:
+    """Show attention at work: five tokens step by step, then a batch of documents beside padding."""
+    from rich.console import Console
+
+    console = Console()
+    _five_tokens(console)
+    _documents(console)
+
+
+def _five_tokens(console: "Console") -> None:
+    import torch
+
+    import uwaga
+
+    x_ND = torch.tensor(_VECTORS)
+    console.rule("[bold]1. this is a pen .")
+    console.print("Five tokens, each a vector of two numbers. Every token asks all tokens: how much are you like me?")
+    console.print(_matrix("X", x_ND, ("pointing", "thing")))
+    console.print(_matrix("scores = X Xᵀ", x_ND @ x_ND.T, _TOKENS, heat=True))
+
+    console.print("The crude form mixes the vectors by the scores: [bold]attention(X, X, X, scale=1.0, normalize=None)")
+    crude = uwaga.attention(x_ND, x_ND, x_ND, scale=1.0, normalize=None)
+    console.print(_matrix("X Xᵀ X", crude, ("pointing", "thing")))
+
+    console.print("Softmax makes each row of scores sum to 1: [bold]attention(X, X, X)")
+    weights = uwaga.attention(x_ND, x_ND, torch.eye(len(_TOKENS)))
+    console.print(_matrix("weights (one-hot values show them)", weights, _TOKENS, heat=True))
+
+    console.print("Strictly past: each token asks those before it: [bold]Causal(include_self=False)")
+    past = uwaga.attention(x_ND, x_ND, torch.eye(len(_TOKENS)), mask=uwaga.Causal(include_self=False))
+    console.print(_matrix("weights", past, _TOKENS, heat=True))
+
+
+def _documents(console: "Console") -> None:
+    import torch
+
+    import uwaga
+    from uwaga.cli import contests
+    from uwaga.cli.timing import race
+
+    lengths = contests.document_lengths(_DOCUMENTS, _MEDIAN)
+    console.rule("[bold]2. A batch of documents")
+    console.print(
+        f"{len(lengths)} documents of {min(lengths)} to {max(lengths)} tokens, spread as real ones are, "
+        f"{_HEADS} heads of width {_WIDTH}, float32. One square per 10 tokens:"
+    )
+    for length in sorted(lengths, reverse=True)[:: max(1, len(lengths) // 8)]:
+        words, padding = max(1, length // 10), (max(lengths) - length) // 10
+        console.print(f"  [green]{'■' * words}[/][dim]{'·' * padding}[/] {length}")
+    console.print(f"Padded to the longest, [bold red]{contests.wasted(lengths):.0%}[/] of the work is for nothing.\n")
+
+    contest = contests.ragged(lengths, _HEADS, _WIDTH, torch.float32)
+    with console.status("timing, in turn"):
+        contest.check()
+        measured = race(contest.sides, seconds=4.0)
+    console.print(_timings(*(measured.seconds(side) for side in (contests.OURS, "alone", contests.THEIRS))))
+    packed = uwaga.Ragged.from_list([torch.randn(length, _HEADS, _WIDTH) for length in lengths])
+    choice = uwaga.explain(packed, packed, packed)
+    console.print(f"[bold]uwaga.explain[/] says who did it: engine [bold]{choice.engine}[/], {choice.reason}.")
+    for engine, why in choice.refused.items():
+        console.print(f"  not {engine}: {why}")
+
+
+def _timings(ours: float, alone: float, padded: float) -> "Table":
+    from rich.table import Table
+
+    table = Table(title="One pass over the batch, medians")
+    table.add_column("how")
+    table.add_column("ms", justify="right")
+    table.add_column("times as long", justify="right")
+    for how, seconds in (
+        ("uwaga, ragged: one call", ours),
+        ("uwaga, each document alone", alone),
+        ("PyTorch, padded with a mask", padded),
+    ):
+        table.add_row(how, f"{seconds * 1e3:.1f}", f"{seconds / ours:.2f}x")
+    return table
+
+
+def _matrix(title: str, matrix: "Tensor", columns: "Sequence[str]", *, heat: bool = False) -> "Table":
+    """Rows are the five tokens. With `heat`, the larger a number the warmer its ground."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right", min_width=5)
+    largest = max(float(matrix.abs().max()), 1e-9)
+    for token, row in zip(_TOKENS, matrix.tolist(), strict=True):
+        table.add_row(token, *(_cell(number, number / largest if heat else 0.0) for number in row))
+    return table
+
+
+def _cell(number: float, warmth: float) -> str:
+    if warmth <= 0:
+        return f"{number:.2f}"
+    red, green, blue = (round(30 + warmth * (high - 30)) for high in (230, 120, 40))
+    return f"[white on rgb({red},{green},{blue})]{number:.2f}[/]"

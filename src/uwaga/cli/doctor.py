@@ -1,0 +1,139 @@
+"""`uwaga doctor`: what is installed, what the kernels run on, and what is missing and why.
+
+It works where the native library does not: that is when it is needed. The exit code is 0 either way.
+"""
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from uwaga._base import env
+
+Status = Literal["ok", "note", "missing"]
+
+# Not ours, but they decide how many threads there are and where.
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    topic: str
+    name: str
+    value: str
+    status: Status = "ok"
+    why: str = ""
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON list of findings, for programs.")] = False,
+) -> None:
+    """Say what is installed, what the kernels run on, and what is missing and why."""
+    findings = list(examine())
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        _show(findings)
+
+
+def examine() -> Iterator[Finding]:
+    """Every finding, in the order in which they are shown."""
+    yield from _versions()
+    yield from _native()
+    yield from _threads()
+    yield from _devices()
+    yield from _environment()
+
+
+def _versions() -> Iterator[Finding]:
+    import uwaga
+    from uwaga.cli import machine
+
+    yield Finding(topic="versions", name="python", value=platform.python_version())
+    yield Finding(topic="versions", name="uwaga", value=uwaga.__version__)
+    for distribution in ("torch", "numpy"):
+        version = machine.version(distribution)
+        if version is None:
+            yield Finding(topic="versions", name=distribution, value="none", status="missing", why="not installed")
+        else:
+            yield Finding(topic="versions", name=distribution, value=version)
+    yield Finding(topic="machine", name="system", value=f"{platform.system()} {platform.machine()}")
+    yield Finding(topic="machine", name="processor", value=f"{machine.processor()}, {machine.processors()} usable")
+
+
+def _native() -> Iterator[Finding]:
+    from uwaga._base import native
+
+    if (why := native.reason_unavailable()) is not None:
+        why += "; the PyTorch engine serves. To build it: pip install with a C++ compiler present"
+        yield Finding(topic="kernels", name="native library", value="none", status="missing", why=why)
+        return
+    library = native.library()
+    yield Finding(topic="kernels", name="native library", value=str(library.path))
+    possible = native.levels_possible()
+    chosen = "UWAGA_LEVEL" if env.level() else "the best that this processor has"
+    yield Finding(topic="kernels", name="instruction set", value=native.level(), why=chosen)
+    others = ", ".join(level for level in native.levels() if level not in possible)
+    why = f"built but not on this processor: {others}" if others else ""
+    yield Finding(topic="kernels", name="possible", value=", ".join(possible), why=why)
+    pool = library.thread_pool
+    value, status = ("shared with PyTorch", "ok") if pool.shared else ("of its own", "note")
+    yield Finding(topic="kernels", name="thread pool", value=value, status=status, why=pool.reason)
+
+
+def _threads() -> Iterator[Finding]:
+    import torch
+
+    yield Finding(topic="threads", name="PyTorch", value=str(torch.get_num_threads()))
+    try:
+        fixed = env.threads()
+    except ValueError as error:
+        yield Finding(topic="threads", name="uwaga", value="none", status="missing", why=str(error))
+        return
+    why = "as PyTorch" if fixed is None else "UWAGA_THREADS"
+    yield Finding(topic="threads", name="uwaga", value=str(fixed or torch.get_num_threads()), why=why)
+
+
+def _devices() -> Iterator[Finding]:
+    import torch
+
+    if torch.cuda.is_available():
+        for index in range(torch.cuda.device_count()):
+            yield Finding(topic="devices", name=f"cuda:{index}", value=torch.cuda.get_device_name(index))
+    else:
+        why = "PyTorch sees no CUDA device; everything here works without one"
+        yield Finding(topic="devices", name="cuda", value="none", why=why)
+
+
+def _environment() -> Iterator[Finding]:
+    for name, variable in env.VARIABLES.items():
+        value = os.environ.get(name)
+        yield Finding(topic="environment", name=name, value="unset" if value is None else value, why=variable.meaning)
+    for name in _THREAD_VARIABLES:
+        if name in os.environ:
+            yield Finding(topic="environment", name=name, value=os.environ[name], why="read by OpenMP")
+
+
+def _show(findings: list[Finding]) -> None:
+    from itertools import groupby
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    signs = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=max(map(len, signs)))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_column(style="dim", overflow="fold")
+    for topic, group in groupby(findings, key=lambda finding: finding.topic):
+        table.add_row("", f"[bold]{topic}[/]")
+        for finding in group:
+            table.add_row(signs[finding.status], finding.name, escape(finding.value), escape(finding.why))
+    Console().print(table)

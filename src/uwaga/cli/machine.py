@@ -1,0 +1,53 @@
+"""What a figure or a failure depends on: the machine and the versions. Never its name, nor where anything lies."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+
+def processor() -> str:
+    """The processor's own name for itself.
+
+    >>> len(processor()) > 0
+    True
+    """
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    if platform.system() == "Darwin":
+        return subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def processors() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def free_bytes() -> int | None:
+    """Memory that can be had without swapping, or None where the system does not say."""
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def version(distribution: str) -> str | None:
+    """The installed version, or None. Reads metadata; imports nothing."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:  # not a Linux machine
+        return []

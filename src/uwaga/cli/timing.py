@@ -1,0 +1,72 @@
+"""Time several ways of doing one thing against each other, in one process and in turn.
+
+A machine's clock, caches and neighbours change from second to second, and by more than what is to be measured. So the
+sides run in rounds, one sample of each, first in one order and then in the other; a ratio is taken within a round and
+the median over the rounds.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+Side = Callable[[], object]
+
+_SAMPLE_SECONDS = 0.005  # a sample repeats its call until it lasts about this long: the clock's ticks then do not show
+
+
+class Race(NamedTuple):
+    """What `race` measured: for every side the seconds of one call, one figure per round."""
+
+    samples: dict[str, list[float]]
+
+    @property
+    def rounds(self) -> int:
+        return min(len(samples) for samples in self.samples.values())
+
+    def seconds(self, side: str) -> float:
+        """The median over the rounds."""
+        return statistics.median(self.samples[side])
+
+    def ratio(self, side: str, to: str) -> float:
+        """How many times longer `side` takes than `to`: the median of the ratios within each round.
+
+        >>> Race({"a": [2.0, 4.0, 6.0], "b": [1.0, 1.0, 2.0]}).ratio("a", to="b")
+        3.0
+        """
+        return statistics.median(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
+
+
+def race(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, most: int = 51) -> Race:
+    """Run the sides in turn for about `seconds` in all.
+
+    Args:
+        sides: what to call, by name.
+        seconds: when to stop starting new rounds.
+        least: rounds that are run however long they take.
+        most: rounds after which more would tell nothing new.
+    """
+    repeats = {name: _repeats(side) for name, side in sides.items()}
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    order = list(sides)
+    started = time.perf_counter()
+    for round_number in range(most):
+        if round_number >= least and time.perf_counter() - started > seconds:
+            break
+        for name in order:
+            samples[name].append(_sample(sides[name], repeats[name]))
+        order.reverse()
+    return Race(samples)
+
+
+def _repeats(side: Side) -> int:
+    side()  # pages, caches and whatever is made on first use
+    once = _sample(side, 1)
+    return max(1, int(_SAMPLE_SECONDS / max(once, 1e-9)))
+
+
+def _sample(side: Side, repeats: int) -> float:
+    started = time.perf_counter()
+    for _ in range(repeats):
+        side()
+    return (time.perf_counter() - started) / repeats
