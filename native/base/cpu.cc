@@ -1,0 +1,29 @@
+// Compiled for the baseline processor: this runs before anything is known about the real one.
+#include "base/cpu.h"
+
+namespace uwaga {
+
+uint32_t cpu_features() {
+#if defined(__x86_64__) || defined(__i386__)
+  static const uint32_t features = [] {
+    __builtin_cpu_init();  // asks the operating system about the registers too
+    uint32_t found = 0;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+      found |= kAvx2;
+    }
+    if ((found & kAvx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      found |= kAvx512;
+      if (__builtin_cpu_supports("avx512bf16")) found |= kAvx512Bf16;
+    }
+    return found;
+  }();
+  return features;
+#elif defined(__aarch64__)
+  return kNeon;
+#else
+  return 0;
+#endif
+}
+
+}  // namespace uwaga

@@ -1,0 +1,19 @@
+// What the processor (and the operating system, which must save the registers) can do.
+#ifndef UWAGA_BASE_CPU_H_
+#define UWAGA_BASE_CPU_H_
+
+#include <stdint.h>
+
+namespace uwaga {
+
+enum : uint32_t {
+  kAvx2 = 1u << 0,        // with FMA and F16C
+  kAvx512 = 1u << 1,      // F, BW, DQ, VL
+  kAvx512Bf16 = 1u << 2,
+  kNeon = 1u << 3,
+};
+
+uint32_t cpu_features();
+
+}  // namespace uwaga
+#endif  // UWAGA_BASE_CPU_H_

@@ -1,0 +1,38 @@
+// Work shared among threads: one function run by several threads at once, which take numbered pieces from a counter.
+#ifndef UWAGA_BASE_PARALLEL_H_
+#define UWAGA_BASE_PARALLEL_H_
+
+#include <stdint.h>
+
+#include <atomic>
+
+#include "uwaga/c_api.h"
+
+namespace uwaga {
+
+// Runs `function(context, thread)` on up to `threads` threads, thread numbers from 0, and returns when all are done.
+void run_on_threads(int threads, void (*function)(void* context, int thread), void* context);
+void set_gomp_parallel(uwaga_gomp_parallel function);
+
+// Runs piece(n, thread) for every n < count, in any order; each thread takes the next piece when it is free.
+template <class Piece>
+void for_pieces(int threads, int64_t count, const Piece& piece) {
+  struct Context {
+    std::atomic<int64_t> next{0};
+    int64_t count;
+    const Piece* piece;
+  } context;
+  context.count = count;
+  context.piece = &piece;
+  const int useful = static_cast<int>(count < threads ? count : threads);
+  run_on_threads(
+      useful,
+      [](void* raw, int thread) {
+        Context& c = *static_cast<Context*>(raw);
+        for (int64_t n; (n = c.next.fetch_add(1, std::memory_order_relaxed)) < c.count;) (*c.piece)(n, thread);
+      },
+      &context);
+}
+
+}  // namespace uwaga
+#endif  // UWAGA_BASE_PARALLEL_H_

@@ -1,0 +1,54 @@
+// Memory that a thread keeps from call to call: a fresh allocation per call would spend its time in page faults.
+#ifndef UWAGA_BASE_SCRATCH_H_
+#define UWAGA_BASE_SCRATCH_H_
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <new>
+
+namespace uwaga {
+
+// A 64-byte aligned array of floats that only grows.
+class Scratch {
+ public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { free(data_); }
+
+  float* reserve(int64_t count) {
+    if (count > size_) {
+      free(data_);
+      size_ = 0;
+      const size_t bytes = (static_cast<size_t>(count) * sizeof(float) + 63) / 64 * 64;
+      data_ = static_cast<float*>(aligned_alloc(64, bytes));
+      if (!data_) throw std::bad_alloc();
+      size_ = count;
+    }
+    return data_;
+  }
+
+ private:
+  float* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+// Hands out consecutive pieces of one array; the first round, with a null base, only adds up their sizes.
+class Layout {
+ public:
+  explicit Layout(float* base) : base_(base) {}
+  float* take(int64_t count) {
+    float* piece = base_ ? base_ + used_ : nullptr;
+    used_ += (count + 15) / 16 * 16;
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* base_;
+  int64_t used_ = 0;
+};
+
+}  // namespace uwaga
+#endif  // UWAGA_BASE_SCRATCH_H_

@@ -1,0 +1,48 @@
+// Masks as the drivers see them: is a block of queries and keys empty, full or partial, and which keys does a query see.
+#ifndef UWAGA_DRIVERS_MASK_H_
+#define UWAGA_DRIVERS_MASK_H_
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "drivers/problem.h"
+
+namespace uwaga {
+
+enum class Visibility { kEmpty = 0, kPartial = 1, kFull = 2 };
+
+struct KeyRange {
+  int64_t first, last;
+};
+
+class Mask {
+ public:
+  explicit Mask(const uwaga_problem& problem);
+
+  bool sees_all() const { return problem_.mask_operations == 0; }
+  // Of queries [i0, i1) against keys [j0, j1) of one sequence, for every head.
+  Visibility block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
+  // A range outside which queries [i0, i1) see no key.
+  KeyRange hull(const Sequence& s, int64_t i0, int64_t i1) const;
+  // Bit n: whether query i sees key j0 + n, for n < count <= 64.
+  uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
+
+ private:
+  // Smallest and largest document among each 64 keys, so that blocks of packed documents are told apart at once.
+  struct DocumentBlocks {
+    std::vector<int64_t> first_block;  // per sequence
+    std::vector<int64_t> low, high;
+  };
+
+  Visibility documents_block(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s,
+                             int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
+  KeyRange documents_hull(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s, int64_t i0,
+                          int64_t i1) const;
+
+  const uwaga_problem& problem_;
+  std::vector<DocumentBlocks> documents_;  // one per operation, empty where it is of another kind
+};
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_MASK_H_

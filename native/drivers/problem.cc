@@ -1,0 +1,85 @@
+#include "drivers/problem.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace uwaga {
+namespace {
+
+bool known_type(const uwaga_tensor& t) { return t.dtype >= UWAGA_FLOAT32 && t.dtype <= UWAGA_FLOAT16; }
+
+bool start_is_readable(const uwaga_start& start) {
+  return start.mode == UWAGA_START_LAST || start.mode == UWAGA_START_VALUE ||
+         (start.mode == UWAGA_START_PER_ROW && start.starts);
+}
+
+const char* reason_to_refuse_mask(const uwaga_problem& p) {
+  if (p.mask_operations < 0 || p.mask_operations > UWAGA_MASK_MAX_OPERATIONS) return "mask program is too long";
+  int depth = 0;
+  for (int64_t n = 0; n < p.mask_operations; ++n) {
+    const uwaga_mask_operation& op = p.mask[n];
+    switch (op.operation) {
+      case UWAGA_MASK_AND:
+      case UWAGA_MASK_OR:
+        if (depth < 2) return "mask program takes two operands where it has fewer";
+        --depth;
+        continue;
+      case UWAGA_MASK_BAND:
+        if (!start_is_readable(op.start)) return "mask band has no readable start";
+        break;
+      case UWAGA_MASK_LENGTHS:
+      case UWAGA_MASK_DOCUMENTS:
+        if (!op.ids) return "mask operation has no ids";
+        break;
+      case UWAGA_MASK_DENSE:
+        if (!op.bits) return "dense mask has no bits";
+        break;
+      default:
+        return "mask program has an unknown operation";
+    }
+    ++depth;
+  }
+  return p.mask_operations > 0 && depth != 1 ? "mask program does not end in one value" : nullptr;
+}
+
+const char* reason_to_refuse_offsets(const int64_t* offsets, int64_t sequences, int64_t longest) {
+  if (!offsets) return nullptr;
+  if (offsets[0] < 0) return "offsets start below zero";
+  for (int64_t b = 0; b < sequences; ++b) {
+    if (offsets[b + 1] < offsets[b]) return "offsets do not rise";
+    if (offsets[b + 1] - offsets[b] > longest) return "a sequence is longer than the longest that was announced";
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const char* reason_to_refuse(const uwaga_problem& p) {
+  if (p.sequences < 0 || p.queries < 0 || p.keys < 0) return "a size is negative";
+  if (p.query_heads < 1 || p.key_heads < 1 || p.query_heads % p.key_heads) return "query heads must be a multiple of key heads";
+  if (p.query_width < 1 || p.value_width < 1) return "a width is below one";
+  if (p.query_width > (1 << 16) || p.value_width > (1 << 16)) return "a width is above 65536";
+  if (p.queries > (int64_t{1} << 40) || p.keys > (int64_t{1} << 31) - 64) return "a sequence is too long";
+  if (!known_type(p.query) || !known_type(p.key) || !known_type(p.value)) return "unknown element type";
+  if (p.bias.data && !known_type(p.bias)) return "unknown element type of the bias";
+  if (p.relative && !start_is_readable(p.relative_start)) return "relative bias has no readable start";
+  if (!(p.dropout >= 0.0f && p.dropout < 1.0f)) return "dropout must lie in [0, 1)";
+  if (p.threads < 1) return "threads must be at least one";
+  if (const char* reason = reason_to_refuse_offsets(p.query_offsets, p.sequences, p.queries)) return reason;
+  if (const char* reason = reason_to_refuse_offsets(p.key_offsets, p.sequences, p.keys)) return reason;
+  return reason_to_refuse_mask(p);
+}
+
+ScoreRule rule_of(const uwaga_problem& p) {
+  ScoreRule rule{};
+  rule.scale = std::fabs(p.scale);
+  rule.softcap = p.softcap;
+  rule.biased = p.relative || p.bias.data;
+  rule.softmax = p.normalize != 0;
+  rule.keep = 1.0f - p.dropout;
+  rule.drop_threshold =
+      static_cast<uint32_t>(std::min(std::floor(static_cast<double>(p.dropout) * 4294967296.0), 4294967295.0));
+  return rule;
+}
+
+}  // namespace uwaga

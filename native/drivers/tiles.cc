@@ -1,0 +1,97 @@
+#include "drivers/tiles.h"
+
+#include <string.h>
+
+#include <limits>
+
+#include "base/half.h"
+
+namespace uwaga {
+namespace {
+
+uint64_t splitmix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+template <class T>
+uint64_t add_dense_row(const T* from, int64_t column, int count, float* bias) {
+  uint64_t hidden = 0;
+  for (int n = 0; n < count; ++n) {
+    const float x = widen(from[n * column]);
+    hidden |= static_cast<uint64_t>(x == -std::numeric_limits<float>::infinity()) << n;
+    bias[n] += x;
+  }
+  return hidden;
+}
+
+}  // namespace
+
+TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last) {
+  TileRows tile{};
+  for (int64_t r = first; r < last && tile.count < kTileRows; ++r) {
+    const RowOfWork row = row_of_work(p, key_head, r);
+    if (p.dropout > 0.0f) {
+      const uint64_t head = p.seed + static_cast<uint64_t>(s.index * p.query_heads + row.head);
+      tile.row_keys[tile.count] = static_cast<uint32_t>(splitmix(splitmix(head) + static_cast<uint64_t>(row.query)));
+    }
+    tile.rows[tile.count++] = row;
+  }
+  return tile;
+}
+
+void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,
+                 uint64_t* bits) {
+  const int64_t start = p.relative ? start_of(p.relative_start, s) : 0;
+  for (int r = 0; r < tile.count; ++r) {
+    float* row = bias + r * kBlockKeys;
+    const RowOfWork at = tile.rows[r];
+    memset(row, 0, kBlockKeys * sizeof(float));
+    if (p.relative) {
+      const float* from = p.relative + at.head * p.relative_head + (j0 - at.query - start) + p.relative_zero;
+      memcpy(row, from, count * sizeof(float));
+    }
+    if (!p.bias.data) continue;
+    const char* from = row_address(p.bias, s.index, at.head, at.query) + j0 * p.bias.column * element_size(p.bias.dtype);
+    if (p.bias.dtype == UWAGA_FLOAT32) {
+      bits[r] &= ~add_dense_row(reinterpret_cast<const float*>(from), p.bias.column, count, row);
+    } else if (p.bias.dtype == UWAGA_BFLOAT16) {
+      bits[r] &= ~add_dense_row(reinterpret_cast<const bfloat16*>(from), p.bias.column, count, row);
+    } else {
+      bits[r] &= ~add_dense_row(reinterpret_cast<const float16*>(from), p.bias.column, count, row);
+    }
+  }
+}
+
+void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
+                  int64_t j0, int count, float* bias, TileView* view) {
+  const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
+  const int64_t i0 = tile.first_query(), i1 = tile.last_query() + 1;
+  if (known == Visibility::kPartial) known = mask.block(s, i0, i1, j0, j0 + count);
+  view->empty = known == Visibility::kEmpty;
+  if (view->empty) return;
+  for (int r = 0; r < tile.count; ++r) {
+    view->bits[r] = known == Visibility::kFull ? all : mask.bits(s, tile.rows[r].head, tile.rows[r].query, j0, count);
+  }
+  if (p.relative || p.bias.data) gather_bias(p, s, tile, j0, count, bias, view->bits);
+  uint64_t any = 0, every = ~uint64_t{0};
+  for (int r = 0; r < tile.count; ++r) {
+    any |= view->bits[r];
+    every &= view->bits[r];
+  }
+  view->empty = any == 0;
+  if (view->empty) return;
+  view->masked = every != ~uint64_t{0};
+  view->mask = {view->masked ? view->bits : nullptr, __builtin_ctzll(any), 64 - __builtin_clzll(any), false};
+}
+
+bool block_is_finite(const Kernels& kernels, const float* packed, int count, int width) {
+  for (int64_t w = 0; w < width; w += kernels.strip) {
+    if (!kernels.all_finite(packed + w * kBlockKeys, int64_t{count} * kernels.strip)) return false;
+  }
+  return true;
+}
+
+}  // namespace uwaga

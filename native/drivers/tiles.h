@@ -1,0 +1,48 @@
+// What forward and backward drivers share about tiles: their masks, their biases, dropout's keys.
+#ifndef UWAGA_DRIVERS_TILES_H_
+#define UWAGA_DRIVERS_TILES_H_
+
+#include <stdint.h>
+
+#include "drivers/mask.h"
+#include "drivers/problem.h"
+
+namespace uwaga {
+
+// Rows [first, last) of the work list of one sequence and key head.
+struct RowBlock {
+  int64_t sequence, key_head, first, last;
+};
+
+// Six rows (or fewer) of the work list, with what the kernels want to know of each.
+struct TileRows {
+  int count;
+  RowOfWork rows[kTileRows];
+  uint32_t row_keys[kTileRows];
+  int64_t first_query() const { return rows[0].query; }
+  int64_t last_query() const { return rows[count - 1].query; }
+};
+
+TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last);
+
+// Fills bias[6][64] for keys [j0, j0 + count) and clears from `bits` the keys that a dense bias of -inf hides.
+void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,
+                 uint64_t* bits);
+
+// The part of a block that a tile sees.
+struct TileView {
+  bool empty, masked;
+  uint64_t bits[kTileRows];
+  TileMask mask;  // points into `bits` where masked
+};
+
+// `known` is what is already known of the whole row block against this block of keys. `bias` receives the tile's
+// biases where the problem has some.
+void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
+                  int64_t j0, int count, float* bias, TileView* view);
+
+// The values of a block packed as rows: is every number finite?
+bool block_is_finite(const Kernels& kernels, const float* packed, int count, int width);
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_TILES_H_

@@ -1,0 +1,151 @@
+// The whole boundary between the native library and everything above it.
+//
+// Plain C, no Python and no PyTorch: the caller passes pointers, strides and sizes, and gets a status back.
+// Every stride is in elements, may be zero (broadcast) or negative, and is honoured in place.
+//
+// Letters: B sequences, H query heads, G key/value heads (H % G == 0), Q queries, K keys, D query/key width,
+// E value width, all per sequence. Query i of a sequence stands at position i + start among its keys.
+#ifndef UWAGA_C_API_H_
+#define UWAGA_C_API_H_
+
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define UWAGA_EXPORT __declspec(dllexport)
+#else
+#define UWAGA_EXPORT __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raised by one whenever a struct below changes; the loader refuses a library whose number differs from its own.
+#define UWAGA_ABI_VERSION 1
+
+// Element types of query, key, value, outputs and dense biases.
+enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
+
+enum {
+  UWAGA_OK = 0,
+  UWAGA_BAD_ARGUMENT = 1,   // a size, type or program that the library does not serve
+  UWAGA_OUT_OF_MEMORY = 2,
+};
+
+// One (B, H, rows, columns) operand. Ragged operands have one `batch` and token offsets in uwaga_problem.
+typedef struct {
+  void* data;          // null where the operand is absent
+  int64_t batch, head, row, column;  // strides, in elements
+  int32_t dtype;
+  int32_t reserved;
+} uwaga_tensor;
+
+// A mask is a postfix program over the atoms below, evaluated in {empty, partial, full} for blocks and in bits for
+// rows of 64 keys. An empty program sees every key.
+enum {
+  UWAGA_MASK_BAND = 0,       // low <= j - (i + start) <= high
+  UWAGA_MASK_LENGTHS = 1,    // j < ids[b]
+  UWAGA_MASK_DOCUMENTS = 2,  // ids[j] == query_ids[i]
+  UWAGA_MASK_DENSE = 3,      // bits[b, h, i, j] != 0
+  UWAGA_MASK_AND = 10,
+  UWAGA_MASK_OR = 11,
+};
+#define UWAGA_MASK_MAX_OPERATIONS 32
+#define UWAGA_UNBOUNDED (INT64_C(1) << 62)  // as low (negated) or high of a band
+
+// Where query 0 stands among the keys.
+enum {
+  UWAGA_START_LAST = 0,    // the last query meets the last key: start = K - Q of the sequence
+  UWAGA_START_VALUE = 1,   // start = value
+  UWAGA_START_PER_ROW = 2, // start = starts[b]
+};
+typedef struct {
+  int32_t mode;
+  int32_t reserved;
+  int64_t value;
+  const int64_t* starts;
+} uwaga_start;
+
+typedef struct {
+  int32_t operation;
+  int32_t reserved;
+  uwaga_start start;      // BAND
+  int64_t low, high;      // BAND
+  const int64_t* ids;     // LENGTHS: one per sequence. DOCUMENTS: per key, at ids + b*id_batch + key_offset[b] + j
+  const int64_t* query_ids;  // DOCUMENTS: per query, likewise with query_offset; null: ids at i + K - Q
+  int64_t id_batch, query_id_batch;
+  const uint8_t* bits;    // DENSE
+  int64_t batch, head, row, column;  // DENSE: strides in bytes
+} uwaga_mask_operation;
+
+// What every driver is told about one call of attention.
+typedef struct {
+  int64_t sequences, query_heads, key_heads;  // B, H, G
+  int64_t queries, keys;                      // Q, K of a dense batch; the largest of a ragged one
+  int64_t query_width, value_width;           // D, E
+  const int64_t* query_offsets;  // (B+1,) rows in the packed query, or null: dense, Q rows each
+  const int64_t* key_offsets;    // (B+1,) rows in the packed key and value, or null
+  uwaga_tensor query, key, value;
+  const uwaga_mask_operation* mask;
+  int64_t mask_operations;
+  // scores: s = softcap(q.k * scale) + relative + bias, then the mask; a bias of -inf masks too
+  float scale;
+  float softcap;                 // 0: none
+  const float* relative;         // relative[h * relative_head + (j - i - start) + relative_zero], or null
+  int64_t relative_head, relative_zero;
+  uwaga_start relative_start;
+  uwaga_tensor bias;             // dense float bias, broadcast by zero strides
+  const float* sinks;            // (H,) logits in the denominator, or null
+  int32_t normalize;             // 1: softmax. 0: a_ij = s_ij
+  int32_t threads;
+  float dropout;                 // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
+  uint32_t reserved;
+  uint64_t seed;
+} uwaga_problem;
+
+typedef struct {
+  uwaga_tensor output;   // (B, H, Q, E), dtype of query
+  uwaga_tensor lse;      // (B, H, Q), float32 (column stride unused), or data null: not wanted
+} uwaga_forward_result;
+
+typedef struct {
+  uwaga_tensor output, grad_output;  // (B, H, Q, E)
+  uwaga_tensor lse;                  // (B, H, Q) float32, as the forward pass gave it
+  uwaga_tensor grad_lse;             // (B, H, Q) float32, or data null: zero
+  uwaga_tensor grad_query, grad_key, grad_value;  // dtypes of query, key, value; data null: not wanted
+  float* grad_relative;  // like relative, zeroed by the caller and added to, or null
+  float* grad_sinks;     // (H,), zeroed by the caller and added to, or null
+  uwaga_tensor grad_bias;  // (B, H, Q, K) float32, or data null: not wanted
+} uwaga_backward_args;
+
+// All return a status; uwaga_last_error() then holds the sentence (per thread).
+UWAGA_EXPORT int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
+UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args);
+// normalize = 0 by associativity: no bias, softcap, dropout; a mask of at most one causal band and lengths.
+UWAGA_EXPORT int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
+UWAGA_EXPORT const char* uwaga_last_error(void);
+
+// What block [i0, i1) x [j0, j1) of sequence b, head h is: 0 empty, 1 partial, 2 full; negative: a bad program.
+UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,
+                                  int64_t j0, int64_t j1);
+// Bit n of the result: whether query i sees key j0 + n (n < 64, j0 + n < K).
+UWAGA_EXPORT uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0);
+
+UWAGA_EXPORT int uwaga_abi_version(void);
+UWAGA_EXPORT int64_t uwaga_problem_size(void);  // in bytes: the caller checks its own layout against it
+// Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `possible` asks the processor.
+UWAGA_EXPORT const char* uwaga_level_name(int index);
+UWAGA_EXPORT int uwaga_level_possible(int index);
+UWAGA_EXPORT const char* uwaga_level(void);            // the one in use
+UWAGA_EXPORT int uwaga_set_level(const char* name);    // by name, or null: the best possible
+
+// Work runs on the caller's OpenMP pool where its GOMP_parallel is handed over here, else on threads of its own.
+typedef void (*uwaga_gomp_parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
+UWAGA_EXPORT void uwaga_set_gomp_parallel(uwaga_gomp_parallel function);
+// Measured peak of fused multiply-adds in float32, in GFLOP/s, on `threads` threads (benchmarks only).
+UWAGA_EXPORT double uwaga_measure_peak(int threads, double seconds);
+
+#ifdef __cplusplus
+}
+#endif
+#endif  // UWAGA_C_API_H_

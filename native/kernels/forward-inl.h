@@ -1,0 +1,278 @@
+// The forward tile: scores of 6 rows against a block of keys, softmax on the way, then the values.
+// Included inside the level's namespace.
+//
+// Both products are the same loop: `VECTORS` vectors of the packed operand are loaded once per step and meet a
+// broadcast element of each row, so ROWS * VECTORS accumulators stay in registers and every load feeds ROWS (or VECTORS)
+// multiply-adds. Entries of `a` lie A_ROW apart between rows and A_DEPTH apart along the depth of the product.
+
+// Multiply-add on whole vectors of one 32-bit word per lane: a float, or a pair of bfloat16 (see pairs-inl.h).
+struct FloatProduct {
+  static inline F step(F a, F b, F c) { return fma(a, b, c); }
+};
+
+template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
+inline __attribute__((always_inline)) void accumulate(const float* a, const float* b, int depth,
+                                                      F (&c)[ROWS][VECTORS]) {
+  for (int d = 0; d < depth; ++d) {
+    F right[VECTORS];
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; ++r) {
+      const F left = broadcast(a[r * A_ROW]);
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; ++v) c[r][v] = Step::step(left, right[v], c[r][v]);
+    }
+    a += A_DEPTH;
+    b += kStrip;
+  }
+}
+
+// scores[r][0:VECTORS * kLanes] of one strip of keys.
+template <class Step, int ROWS, int VECTORS>
+inline __attribute__((always_inline)) void score_strip(const float* query, const float* keys, int depth,
+                                                       float* scores) {
+  F c[ROWS][VECTORS];
+#pragma GCC unroll 6
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
+  }
+  accumulate<Step, ROWS, VECTORS, 1, kTileRows>(query, keys, depth, c);
+#pragma GCC unroll 6
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) store(scores + r * kBlockKeys + v * kLanes, c[r][v]);
+  }
+}
+
+// out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b.
+template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
+inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth,
+                                                         const float* factor, float* out, int64_t out_row) {
+  F c[ROWS][VECTORS];
+#pragma GCC unroll 6
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) {
+      c[r][v] = load(out + r * out_row + v * kLanes);
+      if (factor) c[r][v] = mul(c[r][v], broadcast(factor[r]));
+    }
+  }
+  accumulate<Step, ROWS, VECTORS, A_ROW, A_DEPTH>(a, b, depth, c);
+#pragma GCC unroll 6
+  for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; ++v) store(out + r * out_row + v * kLanes, c[r][v]);
+  }
+}
+
+// Runs f<VECTORS>(strip) over strips of `width` columns, the last with just the vectors that it needs.
+template <class Function>
+inline __attribute__((always_inline)) void for_strips(int width, const Function& f) {
+  int w = 0;
+  for (; w + kStrip <= width; w += kStrip) f(constant<kStripVectors>(), w);
+  const int vectors = (width - w + kLanes - 1) / kLanes;
+  if (vectors == 0) return;
+  if (vectors == kStripVectors) return f(constant<kStripVectors>(), w);
+  if constexpr (kStripVectors > 1) {
+    if (vectors == 1) return f(constant<1>(), w);
+  }
+  if constexpr (kStripVectors > 2) {
+    if (vectors == 2) return f(constant<2>(), w);
+    if (vectors == 3) return f(constant<3>(), w);
+  }
+}
+
+template <class Function>
+inline __attribute__((always_inline)) void with_row_count(int rows, const Function& f) {
+  switch (rows) {
+    case 1: return f(constant<1>());
+    case 2: return f(constant<2>());
+    case 3: return f(constant<3>());
+    case 4: return f(constant<4>());
+    case 5: return f(constant<5>());
+    default: return f(constant<6>());
+  }
+}
+
+template <class Step>
+inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns, float* scores) {
+  with_row_count(rows, [&](auto r) {
+    for_strips(columns, [&](auto v, int n) {
+      score_strip<Step, r.value, v.value>(query, keys + int64_t{n} * depth, depth, scores + n);
+    });
+  });
+}
+
+// The bits of a row's keys from n on; all set where nothing masks.
+inline uint32_t lane_bits(const uint64_t* bits, int row, int n) {
+  return bits ? static_cast<uint32_t>(bits[row] >> n) : ~0u;
+}
+
+// Scores to natural units: scale, softcap, bias. Only where the rule is not plain.
+inline void shape_scores(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
+  const F scale = broadcast(rule.scale);
+  for (int r = 0; r < rows; ++r) {
+    for (int n = first; n < last; n += kLanes) {
+      float* at = scores + r * kBlockKeys + n;
+      F y = mul(load(at), scale);
+      if (rule.softcap != 0.0f) {
+        y = mul(broadcast(rule.softcap), tanh_of(div(y, broadcast(rule.softcap))));
+      }
+      if (bias) y = add(y, load(bias + r * kBlockKeys + n));
+      store(at, y);
+    }
+  }
+}
+
+// Maximum of each row with its old one; masked scores become -inf on the way.
+inline void update_maximum(float* scores, const TileMask& mask, int rows, int first, int last, const float* old,
+                           float* updated) {
+  const F hidden = broadcast(-__builtin_inff());
+  for (int r = 0; r < rows; ++r) {
+    float* row = scores + r * kBlockKeys;
+    F top = hidden;
+    for (int n = first; n < last; n += kLanes) {
+      F s = load(row + n);
+      if (mask.bits) {
+        s = select(lane_bits(mask.bits, r, n), s, hidden);
+        store(row + n, s);
+      }
+      top = max(s, top);
+    }
+    const float best = reduce_max(top);
+    updated[r] = best > old[r] ? best : old[r];
+  }
+}
+
+// exp((x - maximum) * unit) is computed as 2^(x * u - maximum * u), u = unit * log2(e), one multiply-add and no
+// rounding of the difference. A row that has seen nothing yet keeps 0 in place of its maximum of -inf.
+inline float exponent_offset(float maximum, float unit) {
+  return maximum == -__builtin_inff() ? 0.0f : maximum * unit;
+}
+
+// Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
+inline void softmax_of_tile(const ForwardTile& tile, int first, int last, const ScoreRule& rule, float* rescale) {
+  const float unit = (rule.plain() ? rule.scale : 1.0f) * kLog2E;
+  float maximum[kTileRows];
+  update_maximum(tile.scores, tile.mask, tile.rows, first, last, tile.state.maximum, maximum);
+  float offset[kTileRows];
+  for (int r = 0; r < tile.rows; ++r) {
+    offset[r] = exponent_offset(maximum[r], unit);
+    const float before = tile.state.maximum[r];
+    rescale[r] = before == -__builtin_inff() ? before : exponent_offset(before, unit) - offset[r];
+    tile.state.maximum[r] = maximum[r];
+  }
+  for (int r = 0; r < kTileRows; r += kLanes) store(rescale + r, exp2_of(load(rescale + r)));
+  for (int r = 0; r < tile.rows; ++r) {
+    float* row = tile.scores + r * kBlockKeys;
+    const F slope = broadcast(unit);
+    const F shift = broadcast(-offset[r]);
+    F sum = mul(load(tile.state.sum + r * kMaxLanes), broadcast(rescale[r]));
+    for (int n = first; n < last; n += kLanes) {
+      const F p = exp2_of(fma(load(row + n), slope, shift));
+      store(row + n, p);
+      sum = add(sum, p);
+    }
+    store(tile.state.sum + r * kMaxLanes, sum);
+  }
+}
+
+// normalize=None: the weights are the scores, and 0 where the mask hides.
+inline void hide_scores(float* scores, const TileMask& mask, int rows, int first, int last) {
+  if (!mask.bits) return;
+  for (int r = 0; r < rows; ++r) {
+    for (int n = first; n < last; n += kLanes) {
+      float* at = scores + r * kBlockKeys + n;
+      store(at, select(lane_bits(mask.bits, r, n), load(at), zero()));
+    }
+  }
+}
+
+inline void drop_weights(float* weights, const uint32_t* row_keys, int rows, int first, int last, int first_key,
+                         uint32_t threshold) {
+  for (int r = 0; r < rows; ++r) {
+    for (int n = first; n < last; n += kLanes) {
+      float* at = weights + r * kBlockKeys + n;
+      const uint32_t kept = keep_bits(row_keys[r], static_cast<uint32_t>(first_key + n), threshold);
+      store(at, select(kept, load(at), zero()));
+    }
+  }
+}
+
+// One row's share of the product, key by key, leaving out hidden keys: the same multiply-adds in the same order as the
+// tile's, so the same bits, but what a hidden value holds never enters.
+inline void guarded_row(const float* weights, uint64_t bits, const float* values, int first, int last, float factor,
+                        float* out, int width) {
+  for (int w = 0; w < width; w += kLanes) {
+    F c = mul(load(out + w), broadcast(factor));
+    const float* strip = values + int64_t{w / kStrip} * kBlockKeys * kStrip + w % kStrip;
+    for (int n = first; n < last; ++n) {
+      if (bits >> n & 1) c = fma(broadcast(weights[n]), load(strip + n * kStrip), c);
+    }
+    store(out + w, c);
+  }
+}
+
+inline void values_of_tile(const ForwardTile& tile, const Block& block, int first, int last, const float* factor) {
+  const int64_t out_row = padded_width(tile.value_width);
+  if (tile.mask.guard) {
+    for (int r = 0; r < tile.rows; ++r) {
+      guarded_row(tile.scores + r * kBlockKeys, tile.mask.bits[r], block.values, first, last, factor[r],
+                  tile.state.output + r * out_row, tile.value_width);
+    }
+    return;
+  }
+  with_row_count(tile.rows, [&](auto r) {
+    for_strips(tile.value_width, [&](auto v, int w) {
+      product_strip<FloatProduct, r.value, v.value, kBlockKeys, 1>(
+          tile.scores + first, block.values + int64_t{w} * kBlockKeys + first * kStrip, last - first, factor,
+          tile.state.output + w, out_row);
+    });
+  });
+}
+
+// The columns a tile works on: its visible keys, widened to whole vectors for the scores.
+inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, float* rescale) {
+  const int first = tile.mask.first / kLanes * kLanes;
+  const int last = (tile.mask.last + kLanes - 1) / kLanes * kLanes;
+  if (!rule.plain()) shape_scores(tile.scores, tile.bias, tile.rows, first, last, rule);
+  if (rule.softmax) {
+    softmax_of_tile(tile, first, last, rule, rescale);
+  } else {
+    hide_scores(tile.scores, tile.mask, tile.rows, first, last);
+    for (int r = 0; r < kTileRows; ++r) rescale[r] = 1.0f;
+  }
+  if (rule.keep < 1.0f) {
+    drop_weights(tile.scores, tile.row_keys, tile.rows, first, last, block.first_key, rule.drop_threshold);
+  }
+}
+
+inline void forward_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+  alignas(64) float rescale[kMaxLanes] = {};
+  scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.scores);
+  weigh_tile(tile, block, rule, rescale);
+  values_of_tile(tile, block, tile.mask.first, tile.mask.last, rescale);
+}
+
+inline float lane_sum(const float* sum) { return reduce_add(load(sum)); }
+
+// Two parts of a row's softmax become one: total = total * 2^(..) + part * 2^(..).
+inline void merge_rows(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
+                       int width) {
+  const int64_t row_width = padded_width(width);
+  for (int r = 0; r < rows; ++r) {
+    RowResult& sum = total_rows[r];
+    const RowResult& more = part_rows[r];
+    const float maximum = more.maximum > sum.maximum ? more.maximum : sum.maximum;
+    const float base = exponent_offset(maximum, kLog2E);
+    alignas(64) float factor[kMaxLanes] = {sum.maximum * kLog2E - base, more.maximum * kLog2E - base};
+    for (int n = 0; n < 2; n += kLanes) store(factor + n, exp2_of(load(factor + n)));
+    sum = {maximum, sum.sum * factor[0] + more.sum * factor[1]};
+    float* out = total + r * row_width;
+    for (int w = 0; w < width; w += kLanes) {
+      store(out + w, fma(load(part + r * row_width + w), broadcast(factor[1]), mul(load(out + w), broadcast(factor[0]))));
+    }
+  }
+}

@@ -1,0 +1,149 @@
+// The contract between drivers and kernels: a table of functions, one table per instruction set.
+//
+// A kernel works on one tile: up to 6 rows of queries against one block of up to 64 keys, in float32 (or, where the
+// processor has the instruction, on pairs of bfloat16). Tiles see packed operands only:
+//
+//   columns of a block   packed[(n / S) * (W * S) + w * S + n % S] = x[n][w]     n < 64 rows of x, w < W    (scores)
+//   rows of a block      packed[(w / S) * (R * S) + n * S + w % S] = x[n][w]     n < R, w < W               (values)
+//   rows of a tile       packed[w * 6 + r] = x[r][w]                             r < 6                      (queries)
+//
+// with S = `strip`, so that the innermost loop of every product reads one operand with unit stride and broadcasts the
+// other. Entries past the block's edge are zero.
+//
+// What a row comes to depends on that row, its keys and nothing else: not on the rows beside it in the tile, not on
+// which blocks a mask let the driver skip. Bit equality of ragged, padded and single calls rests on this.
+#ifndef UWAGA_KERNELS_KERNELS_H_
+#define UWAGA_KERNELS_KERNELS_H_
+
+#include <stdint.h>
+
+namespace uwaga {
+
+constexpr int kBlockKeys = 64;
+constexpr int kTileRows = 6;
+constexpr int kMaxLanes = 16;
+constexpr int kMaxStrip = 64;
+
+// A strided matrix as the caller stores it; strides in elements.
+struct Rows {
+  const void* data;
+  int64_t row, column;
+  int dtype;
+};
+
+// Everything that turns a raw product q.k into a weight, apart from the mask.
+struct ScoreRule {
+  float scale;      // >= 0: a negative one is folded into the packed queries
+  float softcap;    // 0: none
+  bool biased;      // whether tiles bring biases
+  bool softmax;
+  float keep;       // probability of keeping a weight; 1: no dropout
+  uint32_t drop_threshold;
+  bool plain() const { return softcap == 0.0f && !biased && softmax; }
+};
+
+// One block of keys as the tiles see it.
+struct Block {
+  const float* keys;    // packed columns
+  const float* values;  // packed rows
+  int first_key;        // of the block in its sequence (for dropout's hash)
+  int count;            // keys in the block, <= 64
+};
+
+struct TileMask {
+  const uint64_t* bits;  // one word per row, or null: every key of the block is seen
+  int first, last;       // no row sees a key of the block outside [first, last)
+  bool guard;            // a weight of zero must not meet its value, which may be infinite or NaN
+};
+
+// Online softmax of 6 rows: weights so far are exp(s - maximum * unit), unit being the rule's scale where it is plain.
+struct TileState {
+  float* output;   // [6][padded width of values]
+  float* maximum;  // [6]
+  float* sum;      // [6][kMaxLanes], partial sums by lane
+};
+
+struct ForwardTile {
+  const float* query;  // packed rows of a tile
+  float* scores;       // [6][64] scratch
+  const float* bias;   // [6][64], or null
+  const uint32_t* row_keys;  // dropout's hash of each row
+  int rows, query_width, value_width;
+  TileMask mask;
+  TileState state;
+};
+
+// The state of a row after all its keys, in natural units.
+struct RowResult {
+  float maximum, sum;
+};
+
+// One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products.
+struct BackwardTile {
+  const float* query;        // packed rows of a tile
+  const float* grad_output;  // packed rows of a tile
+  const float* bias;         // [6][64], or null
+  const float* lse;          // [6]
+  const float* delta;        // [6] sum_e dO_e O_e - dlse
+  const uint32_t* row_keys;
+  float* weights;            // [6][64] out: the weights that met the values (dropout applied)
+  float* grad_scores;        // [6][64] out: d loss / d (q.k)
+  float* grad_bias;          // [6][64] out: d loss / d bias, or null
+  int rows, query_width, value_width;
+  TileMask mask;
+};
+
+// out[r][0:width] (+)= sum over n in [first, last) of a[n * a_depth + r * a_row] * packed rows[n][0:width]
+struct Product {
+  const float* a;
+  const float* b;     // packed rows, `b_depth` of them
+  float* out;
+  int64_t out_row;
+  int rows, first, last, b_depth, width;
+};
+
+struct Kernels {
+  const char* name;
+  int strip;
+  // Whether bfloat16 operands stay bfloat16 when packed, two along the depth of a product per 32-bit word.
+  bool pairs;
+
+  void (*pack_columns)(float* out, const Rows& x, int count, int width);
+  void (*pack_rows)(float* out, const Rows& x, int count, int depth, int width);
+  // Rows of a tile by pointer, times `factor`.
+  void (*pack_tile)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype, float factor);
+  bool (*all_finite)(const float* packed, int64_t count);
+
+  void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
+  // Same on operands packed as pairs of bfloat16; null where `pairs` is false.
+  void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
+  void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
+  void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                          float factor);
+  void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
+
+  // Folds the lane sums of `rows` rows and merges them into the totals: total = exp(..) total + exp(..) part.
+  void (*merge_rows)(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
+                     int width);
+  float (*lane_sum)(const float* sum);
+  // out[0:width] = row[0:width] * factor, in the caller's type.
+  void (*write_row)(void* out, int64_t column, int dtype, const float* row, float factor, int width);
+  float (*dot_rows)(const void* a, int64_t a_column, int a_dtype, const void* b, int64_t b_column, int b_dtype,
+                    int width);
+
+  void (*backward_tile)(const BackwardTile&, const Block&, const ScoreRule&);
+  void (*product_rows)(const Product&);     // a[r][n]: a_row = 64, a_depth = 1
+  void (*product_columns)(const Product&);  // a[n][r]: a_row = 1, a_depth = 64
+  void (*add_to)(float* total, const float* part, int64_t count);
+
+  double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
+};
+
+// Levels of this build by index, lowest first; null past the end. Possible: this processor has what it needs.
+const Kernels* level_at(int index);
+bool level_possible(int index);
+const Kernels* active_level();
+const Kernels* set_level(const char* name);  // null name: the best possible; null result: there is no such level here
+
+}  // namespace uwaga
+#endif  // UWAGA_KERNELS_KERNELS_H_

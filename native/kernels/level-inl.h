@@ -1,0 +1,37 @@
+// Everything of one instruction set: included by its source file after the level's simd header, inside no namespace.
+// UWAGA_LEVEL is the namespace, UWAGA_LEVEL_NAME what users call it.
+
+namespace uwaga {
+namespace UWAGA_LEVEL {
+namespace {
+
+template <int N>
+struct constant {
+  static constexpr int value = N;
+};
+template <class T>
+struct remove_pointer_to_const;
+template <class T>
+struct remove_pointer_to_const<const T*> {
+  using type = T;
+};
+// Rows of outputs in scratch are padded to whole vectors of any level.
+inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1) / kMaxLanes * kMaxLanes; }
+
+#include "kernels/math-inl.h"
+#include "kernels/pack-inl.h"
+#include "kernels/forward-inl.h"
+#include "kernels/backward-inl.h"
+#include "kernels/peak-inl.h"
+
+}  // namespace
+
+extern const Kernels kKernels;
+const Kernels kKernels = {
+    UWAGA_LEVEL_NAME, kStrip,    false,         pack_columns, pack_rows,     pack_tile,       all_finite,
+    forward_tile,     nullptr,   nullptr,       nullptr,      nullptr,       merge_rows,      lane_sum,
+    write_row,        dot_rows,  backward_tile, product_rows, product_columns, add_to,        peak_flops,
+};
+
+}  // namespace UWAGA_LEVEL
+}  // namespace uwaga

@@ -1,0 +1,159 @@
+// Packing: operands copied, widened to float32 and laid out for the tiles (layouts in kernels.h).
+// Included inside the level's namespace.
+
+constexpr int kStrip = kStripVectors * kLanes;
+
+inline const float* typed(const void* p, const float*) { return static_cast<const float*>(p); }
+inline const bfloat16* typed(const void* p, const bfloat16*) { return static_cast<const bfloat16*>(p); }
+inline const float16* typed(const void* p, const float16*) { return static_cast<const float16*>(p); }
+
+// Calls f with a null pointer of the element type that `dtype` names.
+template <class Function>
+inline void with_type(int dtype, const Function& f) {
+  if (dtype == UWAGA_FLOAT32) return f(static_cast<const float*>(nullptr));
+  if (dtype == UWAGA_BFLOAT16) return f(static_cast<const bfloat16*>(nullptr));
+  f(static_cast<const float16*>(nullptr));
+}
+
+// Up to kLanes entries x[0], x[column], ... as floats; the rest zero.
+template <class T>
+inline F load_strided(const T* x, int64_t column, int count) {
+  if (column == 1) return count >= kLanes ? load(x) : load_partial(x, count);
+  float lanes[kLanes] = {};
+  for (int n = 0; n < kLanes && n < count; ++n) lanes[n] = widen(x[n * column]);
+  return load(lanes);
+}
+
+template <class T>
+inline void pack_columns_of(float* out, const T* x, const Rows& rows, int count, int width) {
+  for (int n0 = 0; n0 < count; n0 += kLanes) {
+    float* strip = out + int64_t{n0 / kStrip} * width * kStrip + n0 % kStrip;
+    const int live = count - n0 < kLanes ? count - n0 : kLanes;
+    if (rows.row == 1) {  // already transposed in memory
+      for (int w = 0; w < width; ++w) {
+        const T* from = x + n0 + w * rows.column;
+        store(strip + int64_t{w} * kStrip, live == kLanes ? load(from) : load_partial(from, live));
+      }
+      continue;
+    }
+    for (int w0 = 0; w0 < width; w0 += kLanes) {
+      F lanes[kLanes];
+      const int left = width - w0 < kLanes ? width - w0 : kLanes;
+      for (int n = 0; n < kLanes; ++n) {
+        lanes[n] = n < live ? load_strided(x + (n0 + n) * rows.row + w0 * rows.column, rows.column, left) : zero();
+      }
+      transpose(lanes);
+      for (int w = 0; w < left; ++w) store(strip + int64_t{w0 + w} * kStrip, lanes[w]);
+    }
+  }
+  // The last strip in use is read to its end.
+  const int filled = (count + kLanes - 1) / kLanes * kLanes;
+  const int wanted = (count + kStrip - 1) / kStrip * kStrip;
+  for (int n0 = filled; n0 < wanted; n0 += kLanes) {
+    float* strip = out + int64_t{n0 / kStrip} * width * kStrip + n0 % kStrip;
+    for (int w = 0; w < width; ++w) store(strip + int64_t{w} * kStrip, zero());
+  }
+}
+
+inline void pack_columns(float* out, const Rows& rows, int count, int width) {
+  with_type(rows.dtype, [&](auto* type) { pack_columns_of(out, typed(rows.data, type), rows, count, width); });
+}
+
+template <class T>
+inline void pack_rows_of(float* out, const T* x, const Rows& rows, int count, int depth, int width) {
+  for (int w0 = 0; w0 < width; w0 += kStrip) {
+    float* strip = out + int64_t{w0 / kStrip} * depth * kStrip;
+    for (int n = 0; n < count; ++n) {
+      const T* from = x + n * rows.row + w0 * rows.column;
+      for (int v = 0; v < kStripVectors; ++v) {
+        const int left = width - w0 - v * kLanes;
+        const F lanes = left > 0 ? load_strided(from + v * kLanes * rows.column, rows.column, left) : zero();
+        store(strip + int64_t{n} * kStrip + v * kLanes, lanes);
+      }
+    }
+  }
+}
+
+inline void pack_rows(float* out, const Rows& rows, int count, int depth, int width) {
+  with_type(rows.dtype, [&](auto* type) { pack_rows_of(out, typed(rows.data, type), rows, count, depth, width); });
+}
+
+// Tiles are written in ascending w, whole vectors at a time: what spills over the six rows is overwritten by the next
+// w, so `out` needs room for kMaxLanes floats past its end.
+template <class T>
+inline void pack_tile_of(float* out, const void* const* rows, int count, int width, int64_t column, float factor) {
+  if constexpr (kLanes >= kTileRows) {
+    const F times = broadcast(factor);
+    for (int w0 = 0; w0 < width; w0 += kLanes) {
+      const int left = width - w0 < kLanes ? width - w0 : kLanes;
+      F lanes[kLanes];
+      for (int n = 0; n < kLanes; ++n) {
+        lanes[n] = n < count ? mul(times, load_strided(static_cast<const T*>(rows[n]) + w0 * column, column, left))
+                             : zero();
+      }
+      transpose(lanes);
+      for (int w = 0; w < left; ++w) store(out + (w0 + w) * kTileRows, lanes[w]);
+    }
+  } else {
+    for (int n = 0; n < kTileRows; ++n) {
+      for (int w = 0; w < width; ++w) {
+        out[w * kTileRows + n] = n < count ? factor * widen(static_cast<const T*>(rows[n])[w * column]) : 0.0f;
+      }
+    }
+  }
+}
+
+inline void pack_tile(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
+                      float factor) {
+  with_type(dtype, [&](auto* type) {
+    using T = typename remove_pointer_to_const<decltype(type)>::type;
+    pack_tile_of<T>(out, rows, count, width, column, factor);
+  });
+}
+
+inline bool all_finite(const float* packed, int64_t count) {  // count is a multiple of kLanes
+  // inf - inf and NaN - NaN are NaN, and a NaN in a sum stays.
+  F sum = zero();
+  for (int64_t n = 0; n < count; n += kLanes) {
+    const F x = load(packed + n);
+    sum = add(sum, sub(x, x));
+  }
+  return reduce_add(sum) == 0.0f;
+}
+
+template <class T>
+inline void write_row_of(T* out, int64_t column, const float* row, float factor, int width) {
+  const F times = broadcast(factor);
+  for (int w = 0; w < width; w += kLanes) {
+    const int left = width - w < kLanes ? width - w : kLanes;
+    const F lanes = mul(times, left == kLanes ? load(row + w) : load_partial(row + w, left));
+    if (column == 1) {
+      store_partial(out + w, lanes, left);
+    } else {
+      T narrow[kLanes];
+      store_partial(narrow, lanes, kLanes);
+      for (int n = 0; n < left; ++n) out[(w + n) * column] = narrow[n];
+    }
+  }
+}
+
+inline void write_row(void* out, int64_t column, int dtype, const float* row, float factor, int width) {
+  with_type(dtype, [&](auto* type) {
+    using T = typename remove_pointer_to_const<decltype(type)>::type;
+    write_row_of(static_cast<T*>(out), column, row, factor, width);
+  });
+}
+
+inline float dot_rows(const void* a, int64_t a_column, int a_dtype, const void* b, int64_t b_column, int b_dtype,
+                      int width) {
+  F sum = zero();
+  with_type(a_dtype, [&](auto* a_type) {
+    with_type(b_dtype, [&](auto* b_type) {
+      for (int w = 0; w < width; w += kLanes) {
+        sum = fma(load_strided(typed(a, a_type) + w * a_column, a_column, width - w),
+                  load_strided(typed(b, b_type) + w * b_column, b_column, width - w), sum);
+      }
+    });
+  });
+  return reduce_add(sum);
+}

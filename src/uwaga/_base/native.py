@@ -1,0 +1,175 @@
+"""Find the native library, check it, and hand out its functions.
+
+The library is plain C behind ctypes (native/include/uwaga/c_api.h): it is loaded on first use, not on import, and
+where it cannot be loaded the reason is kept for `uwaga doctor` and `uwaga.explain`.
+"""
+
+import ctypes
+import functools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from uwaga._base import env
+
+ABI_VERSION = 1  # UWAGA_ABI_VERSION of c_api.h
+STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
+
+
+class NativeUnavailable(RuntimeError):
+    """The native library cannot be used here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadPool:
+    """Where the library's threads come from."""
+
+    shared: bool  # whether they are PyTorch's own
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    path: Path
+    functions: ctypes.CDLL
+    thread_pool: ThreadPool
+
+
+def default_path() -> Path:
+    """Where the build puts the library, inside the package."""
+    suffix = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
+    return Path(__file__).parent.parent / "_native" / f"libuwaga_native.{suffix}"
+
+
+@functools.cache
+def _load() -> Library | str:
+    """The library, or why there is none."""
+    path = env.library() or default_path()
+    if not path.is_file():
+        return f"there is no native library at {path}"
+    try:
+        functions = ctypes.CDLL(str(path))
+        _declare(functions)
+    except (OSError, AttributeError) as error:
+        return f"the native library at {path} cannot be loaded: {error}"
+    if (found := functions.uwaga_abi_version()) != ABI_VERSION:
+        return f"the native library at {path} has interface {found}, and this package needs {ABI_VERSION}"
+    if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
+        return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, possible=True))}"
+    return Library(path=path, functions=functions, thread_pool=_share_thread_pool(functions))
+
+
+def _declare(functions: ctypes.CDLL) -> None:
+    pointer, text = ctypes.c_void_p, ctypes.c_char_p
+    signatures = {
+        "uwaga_forward": (ctypes.c_int, (pointer, pointer)),
+        "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
+        "uwaga_last_error": (text, ()),
+        "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
+        "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),
+        "uwaga_abi_version": (ctypes.c_int, ()),
+        "uwaga_problem_size": (ctypes.c_int64, ()),
+        "uwaga_level_name": (text, (ctypes.c_int,)),
+        "uwaga_level_possible": (ctypes.c_int, (ctypes.c_int,)),
+        "uwaga_level": (text, ()),
+        "uwaga_set_level": (ctypes.c_int, (text,)),
+        "uwaga_set_gomp_parallel": (None, (pointer,)),
+        "uwaga_measure_peak": (ctypes.c_double, (ctypes.c_int, ctypes.c_double)),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:
+    """Hand over the GOMP_parallel that PyTorch's own library is bound to, so that both run on one pool.
+
+    Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds the very
+    OpenMP that PyTorch uses, whatever its file is called, and never a second copy.
+    """
+    import torch
+
+    folder = Path(torch.__file__).parent / "lib"
+    name = "libtorch_cpu.dylib" if sys.platform == "darwin" else "libtorch_cpu.so"
+    if sys.platform == "win32" or not (folder / name).is_file():
+        return ThreadPool(shared=False, reason=f"PyTorch has no {name} to look in")
+    try:
+        symbol = ctypes.CDLL(str(folder / name)).GOMP_parallel
+    except (OSError, AttributeError):
+        return ThreadPool(shared=False, reason="PyTorch's OpenMP offers no GOMP_parallel")
+    functions.uwaga_set_gomp_parallel(ctypes.cast(symbol, ctypes.c_void_p))
+    return ThreadPool(shared=True, reason="GOMP_parallel of PyTorch's OpenMP")
+
+
+def library() -> Library:
+    """The loaded library. Raises NativeUnavailable."""
+    loaded = _load()
+    if isinstance(loaded, str):
+        raise NativeUnavailable(loaded)
+    return loaded
+
+
+def reason_unavailable() -> str | None:
+    """Why there is no native library, or None where there is one."""
+    loaded = _load()
+    return loaded if isinstance(loaded, str) else None
+
+
+def check(status: int) -> None:
+    """Raise what a status of the library stands for."""
+    if status == STATUS_OK:
+        return
+    sentence = library().functions.uwaga_last_error().decode()
+    if status == STATUS_OUT_OF_MEMORY:
+        raise MemoryError(f"uwaga native library: {sentence}")
+    raise ValueError(f"uwaga native library: {sentence}")
+
+
+def threads() -> int:
+    """How many threads a call uses: UWAGA_THREADS, else PyTorch's own number."""
+    fixed = _fixed_threads()
+    if fixed is not None:
+        return fixed
+    import torch
+
+    return torch.get_num_threads()
+
+
+@functools.cache
+def _fixed_threads() -> int | None:
+    return env.threads()
+
+
+def _levels(functions: ctypes.CDLL, *, possible: bool) -> tuple[str, ...]:
+    names, index = [], 0
+    while (name := functions.uwaga_level_name(index)) is not None:
+        if not possible or functions.uwaga_level_possible(index):
+            names.append(name.decode())
+        index += 1
+    return tuple(names)
+
+
+def levels() -> tuple[str, ...]:
+    """Instruction-set levels of this build, lowest first."""
+    return _levels(library().functions, possible=False)
+
+
+def levels_possible() -> tuple[str, ...]:
+    """Those that this processor can run."""
+    return _levels(library().functions, possible=True)
+
+
+def level() -> str:
+    """The level in use."""
+    return library().functions.uwaga_level().decode()
+
+
+def set_level(name: str | None) -> None:
+    """Use a level by name, for tests and benchmarks; None: the best possible. Raises ValueError."""
+    if library().functions.uwaga_set_level(None if name is None else name.encode()) != STATUS_OK:
+        raise ValueError(f"level must be one of {', '.join(levels_possible())}, not {name!r}")
+
+
+def measure_peak(threads: int, seconds: float) -> float:
+    """Float32 multiply-adds as fast as this level can, in GFLOP/s."""
+    return library().functions.uwaga_measure_peak(threads, seconds)
