@@ -47,7 +47,7 @@ def bench(
     console.print(table)
     console.print(
         f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
-        "Runs in turn, medians; more than 1x: uwaga is faster."
+        "Medians of runs in turn; more than 1x: uwaga is faster."
     )
 
 
@@ -63,24 +63,25 @@ def _tasks(tiny: bool) -> Iterator[Task]:
         for what, tokens, make in (
             ("forward", short, contests.forward),
             ("forward", long, contests.forward),
-            ("forward, causal", middle, partial(contests.forward, causal=True)),
-            ("forward + backward", middle, contests.backward),
+            ("causal", middle, partial(contests.forward, causal=True)),
+            ("with backward", middle, contests.backward),
         ):
             yield Task(what, f"{heads} x {tokens} x {width} {name}", partial(make, 1, heads, tokens, width, dtype))
     lengths = contests.document_lengths(16, median)
     sizes = f"{len(lengths)} documents, {contests.wasted(lengths):.0%} padding"
     yield Task("ragged", sizes, partial(contests.ragged, lengths, heads, width, torch.float32))
-    yield Task("decode", f"8 x 1 x {keys:,} keys x {width}", partial(contests.decode, 8, keys, width, torch.float32))
+    yield Task("decode", f"8 x {keys:,} keys x {width}", partial(contests.decode, 8, keys, width, torch.float32))
 
 
 def _table() -> "Table":
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="uwaga beside PyTorch")
-    table.add_column("what")
-    table.add_column("heads x tokens x width")
-    for heading in ("ratio", "uwaga ms", "torch ms", "GFLOP/s"):
-        table.add_column(heading, justify="right")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("heads x tokens x width", no_wrap=True)
+    for heading in ("ratio", "uwaga\nms", "torch\nms", "GFLOP\n/s"):
+        table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 

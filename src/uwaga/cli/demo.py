@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _TOKENS = ("this", "is", "a", "pen", ".")
 # Two widths that one can picture: the first for words that point, the second for things. Nothing is learned here.
 _VECTORS = ((1.0, 0.5), (0.5, 0.0), (0.5, 1.0), (0.0, 2.0), (0.0, 0.0))
+_WIDTHS = ("pointing", "thing")
 _HEADS, _WIDTH, _DOCUMENTS, _MEDIAN = 12, 64, 24, 96
 
 
@@ -26,25 +27,24 @@ def demo() -> None:
 
 def _five_tokens(console: "Console") -> None:
     import torch
+    from rich.columns import Columns
 
     import uwaga
 
     x_ND = torch.tensor(_VECTORS)
-    console.rule("[bold]1. this is a pen .")
-    console.print("Five tokens, each a vector of two numbers. Every token asks all tokens: how much are you like me?")
-    console.print(_matrix("X", x_ND, ("pointing", "thing")))
-    console.print(_matrix("scores = X Xᵀ", x_ND @ x_ND.T, _TOKENS, heat=True))
-
-    console.print("The crude form mixes the vectors by the scores: [bold]attention(X, X, X, scale=1.0, normalize=None)")
+    one_hot_NN = torch.eye(len(_TOKENS))  # as values they make the output show the weights
     crude = uwaga.attention(x_ND, x_ND, x_ND, scale=1.0, normalize=None)
-    console.print(_matrix("X Xᵀ X", crude, ("pointing", "thing")))
+    weights = uwaga.attention(x_ND, x_ND, one_hot_NN)
+    past = uwaga.attention(x_ND, x_ND, one_hot_NN, mask=uwaga.Causal(include_self=False))
 
-    console.print("Softmax makes each row of scores sum to 1: [bold]attention(X, X, X)")
-    weights = uwaga.attention(x_ND, x_ND, torch.eye(len(_TOKENS)))
-    console.print(_matrix("weights (one-hot values show them)", weights, _TOKENS, heat=True))
-
-    console.print("Strictly past: each token asks those before it: [bold]Causal(include_self=False)")
-    past = uwaga.attention(x_ND, x_ND, torch.eye(len(_TOKENS)), mask=uwaga.Causal(include_self=False))
+    console.rule("[bold]1. this is a pen .")
+    console.print("Five tokens X, two numbers each. Every token asks every other: how alike are we?")
+    console.print(Columns([_matrix("X", x_ND, _WIDTHS), _matrix("scores: X Xᵀ", x_ND @ x_ND.T, _TOKENS, heat=True)]))
+    console.print("The crude form mixes the vectors by these scores; softmax first makes each row sum to 1.")
+    console.print("  [bold]attention(X, X, X, scale=1.0, normalize=None)     attention(X, X, X)")
+    console.print(Columns([_matrix("X Xᵀ X", crude, _WIDTHS), _matrix("weights", weights, _TOKENS, heat=True)]))
+    console.print("Strictly past: a token asks those before it alone, and the first has nobody to ask.")
+    console.print("  [bold]attention(X, X, X, mask=Causal(include_self=False))")
     console.print(_matrix("weights", past, _TOKENS, heat=True))
 
 
@@ -79,9 +79,10 @@ def _documents(console: "Console") -> None:
 
 
 def _timings(ours: float, alone: float, padded: float) -> "Table":
+    from rich import box
     from rich.table import Table
 
-    table = Table(title="One pass over the batch, medians")
+    table = Table(title="One pass over the batch, medians", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("how")
     table.add_column("ms", justify="right")
     table.add_column("times as long", justify="right")
@@ -96,9 +97,10 @@ def _timings(ours: float, alone: float, padded: float) -> "Table":
 
 def _matrix(title: str, matrix: "Tensor", columns: "Sequence[str]", *, heat: bool = False) -> "Table":
     """Rows are the five tokens. With `heat`, the larger a number the warmer its ground."""
+    from rich import box
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in columns:
         table.add_column(column, justify="right", min_width=5)

@@ -1,0 +1,8 @@
+"""How fast are forward and backward together, beside PyTorch's? The work is counted as 2 + 5 products."""
+
+from harness import options, parse, run_grid
+
+from uwaga.cli.contests import backward
+
+if __name__ == "__main__":
+    run_grid(parse(options(__doc__)), "Forward and backward", backward, operands=14)

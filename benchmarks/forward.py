@@ -1,0 +1,8 @@
+"""How fast is one forward pass over a dense batch, beside PyTorch's scaled_dot_product_attention?"""
+
+from harness import options, parse, run_grid
+
+from uwaga.cli.contests import forward
+
+if __name__ == "__main__":
+    run_grid(parse(options(__doc__)), "Forward", forward, operands=6)

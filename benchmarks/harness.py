@@ -1,0 +1,215 @@
+"""What the benchmarks share: the grid, the options, the table and the report.
+
+Letters: B*H sequences times heads, N tokens, D width.
+
+Every benchmark takes the same options (see --help), prints a markdown table row by row, and with --report appends it
+to a file of benchmarks/results/, with the date, the machine, the versions and the command.
+"""
+
+import argparse
+import datetime
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+import uwaga
+from uwaga._base import native
+from uwaga.cli import machine
+from uwaga.cli.contests import OURS, THEIRS, Contest
+from uwaga.cli.timing import Race, race
+
+HEADS = 12  # H; B*H of the grid is a multiple
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+RESULTS = Path(__file__).parent / "results"
+
+
+class Cell(NamedTuple):
+    """One cell of the grid."""
+
+    batch: int
+    heads: int
+    tokens: int
+    width: int
+    dtype: str
+
+    @property
+    def bytes(self) -> int:
+        """One operand (B, H, N, D)."""
+        return self.batch * self.heads * self.tokens * self.width * DTYPES[self.dtype].itemsize
+
+
+def options(question: str, *, grid: bool = True) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=question, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    if grid:
+        parser.add_argument("--bh", type=_integers, default=[12, 96, 384], help="B*H, multiples of 12")
+        parser.add_argument("--n", type=_integers, default=[64, 128, 256, 512, 1024, 2048, 4096], help="tokens")
+        parser.add_argument("--d", type=_integers, default=[32, 64, 128], help="widths")
+    parser.add_argument("--dtype", type=_dtypes, default=["float32", "bfloat16"], help="element types")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="for both sides")
+    parser.add_argument("--seconds", type=float, default=3.0, help="per row; at least three rounds run, however long")
+    parser.add_argument("--quick", action="store_true", help="sizes too small to tell anything, for tests")
+    parser.add_argument("--report", metavar="NAME", help="append to benchmarks/results/NAME.md")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The options, with the threads set."""
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.seconds = 0.0
+        if hasattr(chosen, "bh"):
+            chosen.bh, chosen.n, chosen.d = [12], [16, 33], [32]
+    torch.set_num_threads(chosen.threads)
+    torch.manual_seed(0)
+    return chosen
+
+
+def cells(chosen: argparse.Namespace) -> Iterator[Cell]:
+    """The grid, the cheap cells first, so that a run that is cut short has told the most."""
+    grid = [
+        Cell(bh // HEADS, HEADS, tokens, width, dtype)
+        for dtype in chosen.dtype
+        for bh in chosen.bh
+        for tokens in chosen.n
+        for width in chosen.d
+    ]
+    yield from sorted(grid, key=lambda cell: (DTYPES[cell.dtype].itemsize != 4, cell.tokens**2 * cell.batch))
+
+
+class Report:
+    """A markdown table, printed row by row and appended to a file at the end."""
+
+    def __init__(self, chosen: argparse.Namespace, question: str, headings: Sequence[str]) -> None:
+        self._chosen = chosen
+        self._lines: list[str] = []
+        self.peak = _peak(chosen)
+        self.say(f"## {question}\n")
+        self.say(facts(chosen, self.peak) + "\n")
+        self.row(*headings)
+        self.row(*("---" for _ in headings))
+
+    def say(self, line: str) -> None:
+        print(line, flush=True)
+        self._lines.append(line)
+
+    def row(self, *entries: str) -> None:
+        self.say("| " + " | ".join(entries) + " |")
+
+    def share_of_peak(self, flops_per_second: float) -> str:
+        return f"{flops_per_second / self.peak:.2f}" if self.peak else "-"
+
+    def close(self) -> None:
+        if self._chosen.report is None:
+            return
+        RESULTS.mkdir(exist_ok=True)
+        with (RESULTS / f"{self._chosen.report}.md").open("a", encoding="utf-8") as file:
+            file.write("\n".join(self._lines) + "\n\n")
+
+
+Make = Callable[..., Contest]
+
+
+def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands: int, full: Make | None = None) -> None:
+    """A whole benchmark over the grid.
+
+    Args:
+        chosen: the options.
+        question: the heading of the report.
+        make: the contest of a cell, from batch, heads, tokens, width and dtype.
+        operands: how many tensors of the operands' size a side holds: a cell that cannot fit is skipped, aloud.
+        full: the same without its causal mask; then a column says how much of the full pass uwaga takes.
+    """
+    headings = ["B*H", "N", "D", "type", "ratio", "uwaga ms", "torch ms", "GFLOP/s", "torch", "of peak", "torch"]
+    report = Report(chosen, question, headings + ["of full"] * (full is not None))
+    ratios: dict[str, list[float]] = {}
+    for cell in cells(chosen):
+        sizes = (str(cell.batch * cell.heads), str(cell.tokens), str(cell.width), cell.dtype)
+        if (why := _does_not_fit(cell, operands)) is not None:
+            report.row(*sizes, why, *[""] * (len(headings) - 5 + (full is not None)))
+            continue
+        arguments = (cell.batch, cell.heads, cell.tokens, cell.width, DTYPES[cell.dtype])
+        contest = make(*arguments)
+        contest.check()
+        sides = contest.sides if full is None else contest.sides | {"full": full(*arguments).sides[OURS]}
+        measured = race(sides, seconds=chosen.seconds)
+        ratios.setdefault(cell.dtype, []).append(measured.ratio(THEIRS, to=OURS))
+        of_full = () if full is None else (f"{measured.ratio(OURS, to='full'):.2f}",)
+        report.row(*sizes, *figures(report, contest, measured), *of_full)
+    report.say("")
+    for dtype, found in ratios.items():
+        report.say(f"{dtype}: {summary(found)}.\n")
+    report.close()
+
+
+def _does_not_fit(cell: Cell, operands: int) -> str | None:
+    needed, free = operands * cell.bytes, machine.free_bytes()
+    if free is None or needed < free:
+        return None
+    return f"skipped: needs {needed / 2**30:.0f} GiB, and {free / 2**30:.0f} are free"
+
+
+def figures(report: Report, contest: Contest, measured: Race) -> tuple[str, ...]:
+    """Ratio, milliseconds of both, GFLOP/s of both, share of the peak of both."""
+    speeds = [contest.flops / measured.seconds(side) / 1e9 for side in (OURS, THEIRS)]
+    return (
+        f"{measured.ratio(THEIRS, to=OURS):.2f}",
+        *(f"{measured.seconds(side) * 1e3:.4g}" for side in (OURS, THEIRS)),
+        *(f"{speed:.1f}" for speed in speeds),
+        *(report.share_of_peak(speed) for speed in speeds),
+    )
+
+
+def summary(ratios: list[float]) -> str:
+    """
+    >>> summary([1.0, 4.0])
+    'lowest 1.00, geometric mean 2.00, highest 4.00, 2 cells, 0 below 1'
+    """
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    below = sum(ratio < 1 for ratio in ratios)
+    return (
+        f"lowest {min(ratios):.2f}, geometric mean {mean:.2f}, highest {max(ratios):.2f}, "
+        f"{len(ratios)} cells, {below} below 1"
+    )
+
+
+def facts(chosen: argparse.Namespace, peak: float | None) -> str:
+    """Date, machine, versions and command; no names of hosts, no paths."""
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    level = "no native library" if native.reason_unavailable() else f"instruction set {native.level()}"
+    measured = f", multiply-add peak {peak:.0f} GFLOP/s in float32" if peak else ""
+    return (
+        f"{datetime.datetime.now(tz=datetime.UTC).date()}, {machine.processor()}, {chosen.threads} threads, {level}"
+        f"{measured}; uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}; `{command}`.\n"
+        "Ratio: PyTorch's time over uwaga's, median over rounds in which both ran; times are medians."
+    )
+
+
+def _peak(chosen: argparse.Namespace) -> float | None:
+    if native.reason_unavailable() is not None:
+        return None
+    return native.measure_peak(chosen.threads, 0.02 if chosen.quick else 1.0)
+
+
+def _revision() -> str:
+    found = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f" ({found.stdout.strip()})" if found.returncode == 0 else ""
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _dtypes(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DTYPES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DTYPES)}")
+    return names

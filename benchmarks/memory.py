@@ -1,0 +1,72 @@
+"""How much memory does a pass need beyond its inputs and outputs?
+
+Each pass runs in a process of its own, after a tiny one of the same kind that loads what is loaded on first use. The
+peak is Linux's count of resident memory during the pass, less what was there just before, less the results.
+"""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from harness import DTYPES, Report, options, parse
+
+from uwaga.cli.contests import OURS, THEIRS, backward, forward
+
+HEADINGS = ("pass", "side", "H", "N", "D", "type", "results MiB", "beyond MiB", "per thread / (N*E) bytes", "s")
+PASSES = {"forward": forward, "with backward": backward}
+
+
+def measure(name: str, side: str, heads: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[int, int, float]:
+    """Bytes of the results, bytes beyond them, and seconds."""
+    from time import perf_counter
+
+    PASSES[name](1, heads, 8, width, dtype).sides[side]()
+    contest = PASSES[name](1, heads, tokens, width, dtype)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+    before = _status("VmRSS")
+    started = perf_counter()
+    result = contest.sides[side]()
+    seconds = perf_counter() - started
+    tensors = result if isinstance(result, tuple) else (result,)
+    results = sum(tensor.nbytes for tensor in tensors)
+    return results, _status("VmHWM") - before - results, seconds
+
+
+def _status(field: str) -> int:
+    """Bytes of a field of /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def _in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
+    command = [sys.executable, str(Path(__file__)), "--threads", str(chosen.threads), "--one", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+if __name__ == "__main__":
+    parser = options(__doc__, grid=False)
+    parser.add_argument("--heads", type=int, default=1, help="H")
+    parser.add_argument("--tokens", type=int, default=65_536, help="N")
+    parser.add_argument("--width", type=int, default=64, help="D and E")
+    parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
+    chosen = parse(parser)
+    if chosen.one:
+        name, side, heads, tokens, width, dtype = chosen.one
+        print(*measure(name, side, int(heads), int(tokens), int(width), DTYPES[dtype]))
+        sys.exit()
+    if chosen.quick:
+        chosen.tokens = 256
+    report = Report(chosen, "Memory", HEADINGS)
+    for dtype in chosen.dtype:
+        for name in PASSES:
+            for side in (OURS, THEIRS):
+                sizes = (str(chosen.heads), str(chosen.tokens), str(chosen.width), dtype)
+                results, beyond, seconds = _in_a_process(chosen, name, side, *sizes)
+                per_thread = int(beyond) / chosen.threads / (chosen.tokens * chosen.width)
+                mebibytes = (f"{int(size) / 2**20:.1f}" for size in (results, beyond))
+                report.row(name, side, *sizes, *mebibytes, f"{per_thread:.1f}", f"{float(seconds):.2f}")
+    whole = chosen.tokens**2 * 4 / 2**20
+    report.say(f"\nOne whole matrix of weights would be {whole:,.0f} MiB per head in float32.")
+    report.close()

@@ -1,0 +1,40 @@
+"""What does a ragged batch cost, beside each document alone at full speed, and beside padding with a mask?
+
+Document lengths are spread as those of a real collection (see document_lengths); about 91 % of the padded square is
+waste. GFLOP/s count useful work only: the pairs inside documents.
+"""
+
+from harness import DTYPES, Report, options, parse
+
+from uwaga.cli.contests import OURS, THEIRS, document_lengths, ragged, wasted
+from uwaga.cli.timing import race
+
+HEADINGS = ("documents", "H", "D", "type", "waste", "padded/ragged", "ragged/alone", "ragged ms", "alone ms",
+            "padded ms", "useful GFLOP/s", "alone", "padded", "of peak")  # fmt: skip
+
+if __name__ == "__main__":
+    parser = options(__doc__, grid=False)
+    parser.add_argument("--documents", type=int, default=32, help="how many")
+    parser.add_argument("--median", type=int, default=160, help="their median length in tokens")
+    chosen = parse(parser)
+    if chosen.quick:
+        chosen.documents, chosen.median = 6, 5
+    lengths = document_lengths(chosen.documents, chosen.median)
+    report = Report(
+        chosen, f"Ragged: {chosen.documents} documents of {min(lengths)} to {max(lengths)} tokens", HEADINGS
+    )
+    for dtype in chosen.dtype:
+        for heads, width in ((12, 32), (12, 64), (12, 128)):
+            contest = ragged(lengths, heads, width, DTYPES[dtype])
+            contest.check()
+            measured = race(contest.sides, seconds=chosen.seconds)
+            speeds = [contest.flops / measured.seconds(side) / 1e9 for side in (OURS, "alone", THEIRS)]
+            report.row(
+                str(chosen.documents), str(heads), str(width), dtype, f"{wasted(lengths):.0%}",
+                f"{measured.ratio(THEIRS, to=OURS):.2f}",
+                f"{measured.ratio(OURS, to='alone'):.3f}",
+                *(f"{measured.seconds(side) * 1e3:.4g}" for side in (OURS, "alone", THEIRS)),
+                *(f"{speed:.1f}" for speed in speeds),
+                report.share_of_peak(speeds[0]),
+            )  # fmt: skip
+    report.close()
