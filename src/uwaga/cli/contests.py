@@ -5,7 +5,7 @@ Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors an
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ OURS, THEIRS = "uwaga", "torch"
 class Contest(NamedTuple):
     """The sides by name, and how many floating-point operations the result needs (2 for one multiply-add)."""
 
-    sides: dict[str, Side]
+    sides: Mapping[str, Side]
     flops: float
     read: Callable[[str, object], list[Tensor]]  # what a side returned, as tensors that all sides share
 
@@ -45,18 +45,16 @@ def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype,
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Contest:
     """Forward and backward: 2 products one way, 5 the other (the scores are computed again)."""
-    operands = _operands((batch, heads, tokens, width), dtype)
-    for operand in operands:
-        operand.requires_grad_(True)
-    grad = torch.randn_like(operands[0])
+    query, key, value = operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
+    grad = torch.randn_like(query)
     mask = uwaga.Causal() if causal else None
 
-    def gradients(output: Tensor) -> tuple[Tensor, ...]:
+    def gradients(output: Any) -> tuple[Tensor, ...]:
         return torch.autograd.grad(output, operands, grad)
 
     sides: dict[str, Side] = {
-        OURS: lambda: gradients(uwaga.attention(*operands, mask=mask)),
-        THEIRS: lambda: gradients(F.scaled_dot_product_attention(*operands, is_causal=causal)),
+        OURS: lambda: gradients(uwaga.attention(query, key, value, mask=mask)),
+        THEIRS: lambda: gradients(F.scaled_dot_product_attention(query, key, value, is_causal=causal)),
     }
     return Contest(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
 
@@ -65,18 +63,18 @@ def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Co
     """Documents of many lengths: packed, each alone, and padded to the longest as PyTorch needs them."""
     packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
     alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
-    padded = [operand.to_padded().transpose(1, 2) for operand in packed]  # (B, H, N, D)
+    query, key, value = (operand.to_padded().transpose(1, 2) for operand in packed)  # (B, H, N, D)
     visible = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     sides: dict[str, Side] = {
-        OURS: lambda: uwaga.attention(packed[0], packed[1], packed[2]).values,
+        OURS: lambda: uwaga.attention(packed[0], packed[1], packed[2]),
         "alone": lambda: [uwaga.attention(*document) for document in zip(*alone, strict=True)],
-        THEIRS: lambda: F.scaled_dot_product_attention(*padded, attn_mask=visible[:, None, None, :]),
+        THEIRS: lambda: F.scaled_dot_product_attention(query, key, value, visible[:, None, None, :]),
     }
 
     def read(side: str, result: Any) -> list[Tensor]:
         if side == "alone":
             return [torch.cat([document.transpose(0, 1) for document in result])]
-        return [result if side == OURS else result.transpose(1, 2)[visible]]
+        return [result.values if side == OURS else result.transpose(1, 2)[visible]]
 
     return Contest(sides, 4 * heads * width * sum(length * length for length in lengths), read)
 

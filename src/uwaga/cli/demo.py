@@ -1,6 +1,6 @@
 """`uwaga demo`: the operation, first on five tokens step by step, then on a batch of documents."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from torch import Tensor
+
+    from uwaga import Ragged
 
 _TOKENS = ("this", "is", "a", "pen", ".")
 # Two widths that one can picture: the first for words that point, the second for things. Nothing is learned here.
@@ -95,7 +97,7 @@ def _timings(ours: float, alone: float, padded: float) -> "Table":
     return table
 
 
-def _matrix(title: str, matrix: "Tensor", columns: "Sequence[str]", *, heat: bool = False) -> "Table":
+def _matrix(title: str, matrix: "Tensor | Ragged", columns: "Sequence[str]", *, heat: bool = False) -> "Table":
     """Rows are the five tokens. With `heat`, the larger a number the warmer its ground."""
     from rich import box
     from rich.table import Table
@@ -104,8 +106,9 @@ def _matrix(title: str, matrix: "Tensor", columns: "Sequence[str]", *, heat: boo
     table.add_column("")
     for column in columns:
         table.add_column(column, justify="right", min_width=5)
-    largest = max(float(matrix.abs().max()), 1e-9)
-    for token, row in zip(_TOKENS, matrix.tolist(), strict=True):
+    rows = cast("Tensor", matrix).tolist()
+    largest = max(abs(number) for row in rows for number in row)
+    for token, row in zip(_TOKENS, rows, strict=True):
         table.add_row(token, *(_cell(number, number / largest if heat else 0.0) for number in row))
     return table
 

@@ -82,8 +82,10 @@ def _native() -> Iterator[Finding]:
     why = f"built but not on this processor: {others}" if others else ""
     yield Finding(topic="kernels", name="possible", value=", ".join(possible), why=why)
     pool = library.thread_pool
-    value, status = ("shared with PyTorch", "ok") if pool.shared else ("of its own", "note")
-    yield Finding(topic="kernels", name="thread pool", value=value, status=status, why=pool.reason)
+    value = "shared with PyTorch" if pool.shared else "of its own"
+    yield Finding(
+        topic="kernels", name="thread pool", value=value, status="ok" if pool.shared else "note", why=pool.reason
+    )
 
 
 def _threads() -> Iterator[Finding]:
