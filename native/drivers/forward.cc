@@ -171,7 +171,7 @@ class RowBlockPass {
       look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
       if (view.empty) continue;
       if (view.masked) {
-        if (finite < 0) finite = block_is_finite(kernels_, w_.values, count, static_cast<int>(p_.value_width));
+        if (finite < 0) finite = packed_rows_are_finite(kernels_, w_.values, count, kBlockKeys, static_cast<int>(p_.value_width));
         view.mask.guard = !finite;
       }
       const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kTileRows,

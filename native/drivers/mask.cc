@@ -31,9 +31,9 @@ const int64_t* key_ids(const uwaga_problem& p, const uwaga_mask_operation& op, c
   return op.ids + (p.key_offsets ? s.key_offset : s.index * op.id_batch);
 }
 
-int64_t query_id(const uwaga_problem& p, const uwaga_mask_operation& op, const Sequence& s, int64_t i) {
-  if (!op.query_ids) return key_ids(p, op, s)[i + s.keys - s.queries];
-  return op.query_ids[(p.query_offsets ? s.query_offset : s.index * op.query_id_batch) + i];
+const int64_t* query_ids(const uwaga_problem& p, const uwaga_mask_operation& op, const Sequence& s) {
+  if (!op.query_ids) return key_ids(p, op, s) + s.keys - s.queries;
+  return op.query_ids + (p.query_offsets ? s.query_offset : s.index * op.query_id_batch);
 }
 
 Visibility both(Visibility a, Visibility b) { return std::min(a, b); }
@@ -58,50 +58,54 @@ T evaluate(const uwaga_problem& p, const Atom& atom, const Meet& meet, const Joi
 
 }  // namespace
 
+void Mask::IdBlocks::append(const int64_t* ids, int64_t count) {
+  first_block.push_back(static_cast<int64_t>(ranges.size()));
+  for (int64_t j = 0; j < count; j += kBlockKeys) {
+    const auto ends = std::minmax_element(ids + j, ids + std::min(count, j + kBlockKeys));
+    ranges.push_back({*ends.first, *ends.second});
+  }
+}
+
+Mask::IdRange Mask::IdBlocks::cover(int64_t sequence, int64_t first, int64_t last) const {
+  const IdRange* block = ranges.data() + first_block[sequence];
+  IdRange all = block[first / kBlockKeys];
+  for (int64_t n = first / kBlockKeys + 1; n <= (last - 1) / kBlockKeys; ++n) {
+    all = {std::min(all.low, block[n].low), std::max(all.high, block[n].high)};
+  }
+  return all;
+}
+
 Mask::Mask(const uwaga_problem& problem) : problem_(problem) {
+  documents_.resize(problem.mask_operations);
   for (int64_t n = 0; n < problem.mask_operations; ++n) {
     const uwaga_mask_operation& op = problem.mask[n];
     if (op.operation != UWAGA_MASK_DOCUMENTS) continue;
-    documents_.resize(problem.mask_operations);
-    DocumentBlocks& blocks = documents_[n];
     for (int64_t b = 0; b < problem.sequences; ++b) {
       const Sequence s = sequence_of(problem, b);
-      const int64_t* ids = key_ids(problem, op, s);
-      blocks.first_block.push_back(static_cast<int64_t>(blocks.low.size()));
-      for (int64_t j = 0; j < s.keys; j += kBlockKeys) {
-        const auto ends = std::minmax_element(ids + j, ids + std::min(s.keys, j + kBlockKeys));
-        blocks.low.push_back(*ends.first);
-        blocks.high.push_back(*ends.second);
-      }
+      documents_[n].keys.append(key_ids(problem, op, s), s.keys);
+      if (op.query_ids) documents_[n].queries.append(query_ids(problem, op, s), s.queries);
     }
   }
 }
 
-Visibility Mask::documents_block(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s,
-                                 int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {
-  int64_t query_low = query_id(problem_, op, s, i0), query_high = query_low;
-  for (int64_t i = i0 + 1; i < i1; ++i) {
-    const int64_t id = query_id(problem_, op, s, i);
-    query_low = std::min(query_low, id);
-    query_high = std::max(query_high, id);
-  }
-  const int64_t base = blocks.first_block[s.index];
-  int64_t key_low = blocks.low[base + j0 / kBlockKeys], key_high = blocks.high[base + j0 / kBlockKeys];
-  for (int64_t n = j0 / kBlockKeys + 1; n <= (j1 - 1) / kBlockKeys; ++n) {
-    key_low = std::min(key_low, blocks.low[base + n]);
-    key_high = std::max(key_high, blocks.high[base + n]);
-  }
-  if (query_high < key_low || key_high < query_low) return Visibility::kEmpty;
-  const bool one = query_low == query_high && key_low == key_high && query_low == key_low;
+Mask::IdRange Mask::query_cover(const Documents& documents, const Sequence& s, int64_t i0, int64_t i1) const {
+  if (!documents.queries.ranges.empty()) return documents.queries.cover(s.index, i0, i1);
+  return documents.keys.cover(s.index, i0 + s.keys - s.queries, i1 + s.keys - s.queries);
+}
+
+Visibility Mask::documents_block(const Documents& documents, const Sequence& s, IdRange queries, int64_t j0,
+                                 int64_t j1) const {
+  const IdRange keys = documents.keys.cover(s.index, j0, j1);
+  if (queries.high < keys.low || keys.high < queries.low) return Visibility::kEmpty;
+  const bool one = queries.low == queries.high && keys.low == keys.high;
   return one ? Visibility::kFull : Visibility::kPartial;
 }
 
-KeyRange Mask::documents_hull(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s,
-                              int64_t i0, int64_t i1) const {
+KeyRange Mask::documents_hull(const Documents& documents, const Sequence& s, IdRange queries) const {
   int64_t first = s.keys, last = 0;
   for (int64_t j = 0; j < s.keys; j += kBlockKeys) {
     const int64_t end = std::min(s.keys, j + kBlockKeys);
-    if (documents_block(op, blocks, s, i0, i1, j, end) == Visibility::kEmpty) continue;
+    if (documents_block(documents, s, queries, j, end) == Visibility::kEmpty) continue;
     first = std::min(first, j);
     last = end;
   }
@@ -118,7 +122,7 @@ Visibility Mask::block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, in
         return j1 <= op.ids[s.index] ? Visibility::kFull
                                      : (j0 < op.ids[s.index] ? Visibility::kPartial : Visibility::kEmpty);
       case UWAGA_MASK_DOCUMENTS:
-        return documents_block(op, documents_[n], s, i0, i1, j0, j1);
+        return documents_block(documents_[n], s, query_cover(documents_[n], s, i0, i1), j0, j1);
       default:
         return Visibility::kPartial;  // dense: only its bits tell
     }
@@ -139,7 +143,7 @@ KeyRange Mask::hull(const Sequence& s, int64_t i0, int64_t i1) const {
       case UWAGA_MASK_LENGTHS:
         return clamped(0, op.ids[s.index]);
       case UWAGA_MASK_DOCUMENTS:
-        return documents_hull(op, documents_[n], s, i0, i1);
+        return documents_hull(documents_[n], s, query_cover(documents_[n], s, i0, i1));
       default:
         return clamped(0, s.keys);
     }
@@ -166,7 +170,7 @@ uint64_t Mask::bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int cou
         return word_of_range(0, op.ids[s.index] - 1 - j0);
       case UWAGA_MASK_DOCUMENTS: {
         const int64_t* ids = key_ids(problem_, op, s) + j0;
-        const int64_t own = query_id(problem_, op, s, i);
+        const int64_t own = query_ids(problem_, op, s)[i];
         uint64_t word = 0;
         for (int n = 0; n < count; ++n) word |= static_cast<uint64_t>(ids[n] == own) << n;
         return word;

@@ -29,19 +29,28 @@ class Mask {
   uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
 
  private:
-  // Smallest and largest document among each 64 keys, so that blocks of packed documents are told apart at once.
-  struct DocumentBlocks {
+  // Smallest and largest document among each 64 positions, so that blocks of packed documents are told apart at once.
+  struct IdRange {
+    int64_t low, high;
+  };
+  struct IdBlocks {
     std::vector<int64_t> first_block;  // per sequence
-    std::vector<int64_t> low, high;
+    std::vector<IdRange> ranges;
+    void append(const int64_t* ids, int64_t count);
+    // Covers positions [first, last) of a sequence, and perhaps some around them.
+    IdRange cover(int64_t sequence, int64_t first, int64_t last) const;
+  };
+  struct Documents {
+    IdBlocks keys, queries;  // queries stay empty where their ids are the keys'
   };
 
-  Visibility documents_block(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s,
-                             int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
-  KeyRange documents_hull(const uwaga_mask_operation& op, const DocumentBlocks& blocks, const Sequence& s, int64_t i0,
-                          int64_t i1) const;
+  IdRange query_cover(const Documents& documents, const Sequence& s, int64_t i0, int64_t i1) const;
+  Visibility documents_block(const Documents& documents, const Sequence& s, IdRange queries, int64_t j0,
+                             int64_t j1) const;
+  KeyRange documents_hull(const Documents& documents, const Sequence& s, IdRange queries) const;
 
   const uwaga_problem& problem_;
-  std::vector<DocumentBlocks> documents_;  // one per operation, empty where it is of another kind
+  std::vector<Documents> documents_;  // one per operation, empty where it is of another kind
 };
 
 }  // namespace uwaga

@@ -87,9 +87,9 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   view->mask = {view->masked ? view->bits : nullptr, __builtin_ctzll(any), 64 - __builtin_clzll(any), false};
 }
 
-bool block_is_finite(const Kernels& kernels, const float* packed, int count, int width) {
+bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width) {
   for (int64_t w = 0; w < width; w += kernels.strip) {
-    if (!kernels.all_finite(packed + w * kBlockKeys, int64_t{count} * kernels.strip)) return false;
+    if (!kernels.all_finite(packed + w * depth, int64_t{count} * kernels.strip)) return false;
   }
   return true;
 }

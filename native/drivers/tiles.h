@@ -41,8 +41,8 @@ struct TileView {
 void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
                   int64_t j0, int count, float* bias, TileView* view);
 
-// The values of a block packed as rows: is every number finite?
-bool block_is_finite(const Kernels& kernels, const float* packed, int count, int width);
+// Is every number of `count` packed rows (of room for `depth`) finite?
+bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_TILES_H_

@@ -1,4 +1,108 @@
-inline void backward_tile(const BackwardTile&, const Block&, const ScoreRule&) {}
-inline void product_rows(const Product&) {}
-inline void product_columns(const Product&) {}
-inline void add_to(float*, const float*, int64_t) {}
+// The backward tile, and the products that share its weights. Included inside the level's namespace.
+//
+//     P = exp(s - lse)    dP = dO V^T    dS = P * (dP - delta)    delta = sum_e dO_e O_e - dlse
+//     dV += P^T dO        dK += dS^T Q   dQ += dS K
+//
+// (Dao, "FlashAttention-2", 2023, algorithm 2.) The scale is left to the last step, where dQ and dK are written.
+
+// P and dS of one row, n columns at a time, from raw scores in `weights` and dP in `grad_scores`, both in place.
+inline void backward_row(const BackwardTile& tile, int r, int first, int last, const Block& block,
+                         const ScoreRule& rule) {
+  float* weights = tile.weights + r * kBlockKeys;
+  float* grads = tile.grad_scores + r * kBlockKeys;
+  const bool plain = rule.plain();
+  const float lse = tile.lse[r];
+  const F slope = broadcast((plain ? rule.scale : 1.0f) * kLog2E);
+  // A row that sees nothing has lse = -inf; its weights are 0. What the shift loses in rounding, the same for the whole
+  // row, comes back as a factor: exp(x) is 1 + x this close to 1.
+  const float offset = -lse * kLog2E;
+  const F shift = broadcast(lse == -__builtin_inff() ? lse : offset);
+  const double lost = -static_cast<double>(lse) * 1.4426950408889634 - offset;
+  const F correction = broadcast(lost == lost ? static_cast<float>(1.0 + 0.6931471805599453 * lost) : 1.0f);
+  const F delta = broadcast(tile.delta[r]);
+  const F growth = broadcast(1.0f / rule.keep);
+  for (int n = first; n < last; n += kLanes) {
+    F y = load(weights + n), dp = load(grads + n);
+    F bend = broadcast(1.0f);  // derivative of the softcap
+    if (!plain) {
+      y = mul(y, broadcast(rule.scale));
+      if (rule.softcap != 0.0f) {
+        const F t = tanh_of(div(y, broadcast(rule.softcap)));
+        y = mul(t, broadcast(rule.softcap));
+        bend = sub(broadcast(1.0f), mul(t, t));
+      }
+      if (tile.bias) y = add(y, load(tile.bias + r * kBlockKeys + n));
+    }
+    F p = rule.softmax ? mul(exp2_of(fma(y, slope, shift)), correction) : y;
+    F met = p;  // the weight that met the value
+    if (rule.keep < 1.0f) {
+      const uint32_t kept = keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
+      met = select(kept, p, zero());
+      dp = select(kept, mul(dp, growth), zero());
+    }
+    F ds = rule.softmax ? mul(p, sub(dp, delta)) : dp;
+    if (tile.mask.bits) {
+      const uint32_t seen = lane_bits(tile.mask.bits, r, n);
+      met = select(seen, met, zero());
+      ds = select(seen, ds, zero());
+      bend = select(seen, bend, zero());
+    }
+    store(weights + n, met);
+    if (tile.grad_bias) store(tile.grad_bias + r * kBlockKeys + n, ds);
+    store(grads + n, plain ? ds : mul(ds, bend));
+  }
+}
+
+inline void clear_columns(float* tile, int rows, int first, int last) {
+  for (int r = 0; r < rows; ++r) {
+    for (int n = 0; n < first; n += kLanes) store(tile + r * kBlockKeys + n, zero());
+    for (int n = last; n < kBlockKeys; n += kLanes) store(tile + r * kBlockKeys + n, zero());
+  }
+}
+
+// `block.keys` and `block.values` are both packed as columns here.
+inline void backward_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
+  const int first = tile.mask.first / kLanes * kLanes;
+  const int last = (tile.mask.last + kLanes - 1) / kLanes * kLanes;
+  scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.weights);
+  scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last,
+                               tile.grad_scores);
+  for (int r = 0; r < tile.rows; ++r) backward_row(tile, r, first, last, block, rule);
+  clear_columns(tile.weights, tile.rows, first, last);
+  clear_columns(tile.grad_scores, tile.rows, first, last);
+  if (tile.grad_bias) clear_columns(tile.grad_bias, tile.rows, first, last);
+}
+
+template <int A_ROW, int A_DEPTH>
+inline void product_of(const Product& p) {
+  const int depth = p.last - p.first;
+  for_strips(p.width, [&](auto v, int w) {
+    const float* b = p.b + int64_t{w} * p.b_depth + p.first * kStrip;
+    const float* a = p.a + p.first * A_DEPTH;
+    int r = 0;
+    for (; r + kTileRows <= p.rows; r += kTileRows) {
+      product_strip<FloatProduct, kTileRows, v.value, A_ROW, A_DEPTH>(a + r * A_ROW, b, depth, nullptr,
+                                                                      p.out + r * p.out_row + w, p.out_row);
+    }
+    if (r == p.rows) return;
+    with_row_count(p.rows - r, [&](auto rows) {
+      product_strip<FloatProduct, rows.value, v.value, A_ROW, A_DEPTH>(a + r * A_ROW, b, depth, nullptr,
+                                                                       p.out + r * p.out_row + w, p.out_row);
+    });
+  });
+}
+
+inline void product_rows(const Product& p) { product_of<kBlockKeys, 1>(p); }
+inline void product_columns(const Product& p) { product_of<1, kBlockKeys>(p); }
+
+inline void add_to(float* total, const float* part, int64_t count) {  // count is a multiple of kLanes
+  for (int64_t n = 0; n < count; n += kLanes) store(total + n, add(load(total + n), load(part + n)));
+}
+
+// out[0:width] += a * b[0:width], where b is one row packed in strips of `b_depth`.
+inline void add_scaled_row(float* out, float a, const float* b, int b_depth, int width) {
+  for (int w = 0; w < width; w += kLanes) {
+    const float* lanes = b + int64_t{w / kStrip} * b_depth * kStrip + w % kStrip;
+    store(out + w, fma(broadcast(a), load(lanes), load(out + w)));
+  }
+}

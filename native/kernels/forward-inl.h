@@ -46,7 +46,8 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
   }
 }
 
-// out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b.
+// out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b; a null factor means 1. The sum starts from
+// zero and is added as one: rounding errors then grow with the square root of the block, not of the whole sequence.
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
 inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth,
                                                          const float* factor, float* out, int64_t out_row) {
@@ -54,16 +55,16 @@ inline __attribute__((always_inline)) void product_strip(const float* a, const f
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) {
-      c[r][v] = load(out + r * out_row + v * kLanes);
-      if (factor) c[r][v] = mul(c[r][v], broadcast(factor[r]));
-    }
+    for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
   }
   accumulate<Step, ROWS, VECTORS, A_ROW, A_DEPTH>(a, b, depth, c);
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) store(out + r * out_row + v * kLanes, c[r][v]);
+    for (int v = 0; v < VECTORS; ++v) {
+      float* at = out + r * out_row + v * kLanes;
+      store(at, factor ? fma(load(at), broadcast(factor[r]), c[r][v]) : add(load(at), c[r][v]));
+    }
   }
 }
 
@@ -169,13 +170,14 @@ inline void softmax_of_tile(const ForwardTile& tile, int first, int last, const 
     float* row = tile.scores + r * kBlockKeys;
     const F slope = broadcast(unit);
     const F shift = broadcast(-offset[r]);
-    F sum = mul(load(tile.state.sum + r * kMaxLanes), broadcast(rescale[r]));
+    F sum = zero();
     for (int n = first; n < last; n += kLanes) {
       const F p = exp2_of(fma(load(row + n), slope, shift));
       store(row + n, p);
       sum = add(sum, p);
     }
-    store(tile.state.sum + r * kMaxLanes, sum);
+    float* total = tile.state.sum + r * kMaxLanes;
+    store(total, fma(load(total), broadcast(rescale[r]), sum));
   }
 }
 
@@ -206,12 +208,12 @@ inline void drop_weights(float* weights, const uint32_t* row_keys, int rows, int
 inline void guarded_row(const float* weights, uint64_t bits, const float* values, int first, int last, float factor,
                         float* out, int width) {
   for (int w = 0; w < width; w += kLanes) {
-    F c = mul(load(out + w), broadcast(factor));
+    F c = zero();
     const float* strip = values + int64_t{w / kStrip} * kBlockKeys * kStrip + w % kStrip;
     for (int n = first; n < last; ++n) {
       if (bits >> n & 1) c = fma(broadcast(weights[n]), load(strip + n * kStrip), c);
     }
-    store(out + w, c);
+    store(out + w, fma(load(out + w), broadcast(factor), c));
   }
 }
 

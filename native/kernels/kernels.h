@@ -93,7 +93,7 @@ struct BackwardTile {
   TileMask mask;
 };
 
-// out[r][0:width] (+)= sum over n in [first, last) of a[n * a_depth + r * a_row] * packed rows[n][0:width]
+// out[r][0:width] += sum over n in [first, last) of a[n * a_depth + r * a_row] * packed rows[n][0:width]
 struct Product {
   const float* a;
   const float* b;     // packed rows, `b_depth` of them
@@ -135,6 +135,8 @@ struct Kernels {
   void (*product_rows)(const Product&);     // a[r][n]: a_row = 64, a_depth = 1
   void (*product_columns)(const Product&);  // a[n][r]: a_row = 1, a_depth = 64
   void (*add_to)(float* total, const float* part, int64_t count);
+  // out[0:width] += a * row 0 of packed rows: the products entry by entry, where a hidden entry may be NaN.
+  void (*add_scaled_row)(float* out, float a, const float* b, int b_depth, int width);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };

@@ -1,6 +1,11 @@
 // Everything of one instruction set: included by its source file after the level's simd header, inside no namespace.
 // UWAGA_LEVEL is the namespace, UWAGA_LEVEL_NAME what users call it.
 
+#ifndef UWAGA_PAIR_KERNELS  // a level that multiplies pairs of bfloat16 names its four kernels for them
+#define UWAGA_LEVEL_PAIRS false
+#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr
+#endif
+
 namespace uwaga {
 namespace UWAGA_LEVEL {
 namespace {
@@ -28,9 +33,10 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 
 extern const Kernels kKernels;
 const Kernels kKernels = {
-    UWAGA_LEVEL_NAME, kStrip,    false,         pack_columns, pack_rows,     pack_tile,       all_finite,
-    forward_tile,     nullptr,   nullptr,       nullptr,      nullptr,       merge_rows,      lane_sum,
-    write_row,        dot_rows,  backward_tile, product_rows, product_columns, add_to,        peak_flops,
+    UWAGA_LEVEL_NAME, kStrip,       UWAGA_LEVEL_PAIRS, pack_columns, pack_rows,       pack_tile,
+    all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        write_row,
+    dot_rows,         backward_tile, product_rows,     product_columns, add_to,       add_scaled_row,
+    peak_flops,
 };
 
 }  // namespace UWAGA_LEVEL
