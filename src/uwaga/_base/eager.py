@@ -1,4 +1,4 @@
-"""Whether this is plain eager execution: real tensors, whose values may be read and whose operators need no dispatch."""
+"""Who looks on while this runs: nobody (plain eager mode), torch.func, or a tracer such as torch.compile."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,14 @@ from torch.nn import Parameter
 _PLAIN = (Tensor, Parameter)
 
 
-def is_eager() -> bool:
-    """False under torch.compile and export, inside torch.func transforms, and under any dispatch mode."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack()
-    )
+def is_traced() -> bool:
+    """Under torch.compile or export, or any dispatch mode (fake tensors, make_fx, flop counters)."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
+def is_transformed() -> bool:
+    """Inside torch.func's vmap, grad and their relatives."""
+    return torch._C._are_functorch_transforms_active()
 
 
 def is_plain(tensor: Tensor | None) -> bool:
@@ -22,5 +23,5 @@ def is_plain(tensor: Tensor | None) -> bool:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor in eager mode."""
-    return is_eager() and is_plain(tensor) and tensor.device.type == "cpu"
+    """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor, and nobody looks on."""
+    return is_plain(tensor) and tensor.device.type == "cpu" and not is_traced() and not is_transformed()

@@ -145,9 +145,12 @@ def visible(program: tuple[int, ...], tensors: tuple[Tensor, ...], queries: int,
         operation, mode, value, low, high, index = record
         if operation == BAND:
             start = {START_LAST: keys - queries, START_VALUE: value}.get(mode)
-            start_B111 = tensors[index][:, None, None, None] if start is None else start
-            distance_BHQK = j_K - i_Q1 - start_B111
-            return ((distance_BHQK >= low) & (distance_BHQK <= high)).view(-1, 1, queries, keys)
+            distance_QK = j_K - i_Q1
+            if start is None:
+                distance_BHQK = distance_QK - tensors[index][:, None, None, None]
+            else:
+                distance_BHQK = (distance_QK - start)[None, None]
+            return (distance_BHQK >= low) & (distance_BHQK <= high)
         if operation == LENGTHS:
             return (j_K < tensors[index][:, None])[:, None, None, :]
         if operation == DOCUMENTS:

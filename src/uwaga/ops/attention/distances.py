@@ -40,7 +40,6 @@ def relative_scores(call: Call) -> Tensor:
     options, device = call.options, call.query.device
     queries, keys = call.query.shape[2], call.key.shape[2]
     start = {START_LAST: keys - queries, START_VALUE: options.relative_start}.get(options.relative_start_mode)
-    start_B11 = call.relative_starts[:, None, None] if start is None else start
-    i_Q1, j_K = torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
-    place_BQK = (j_K - i_Q1 - start_B11 + options.relative_zero).view(-1, queries, keys)
+    place_QK = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None] + options.relative_zero
+    place_BQK = (place_QK - start)[None] if start is not None else place_QK - call.relative_starts[:, None, None]
     return call.relative[:, place_BQK].transpose(0, 1)

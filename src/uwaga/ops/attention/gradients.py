@@ -4,7 +4,8 @@ operators share.
 Letters as in spec.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -12,15 +13,9 @@ from torch import Tensor
 
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.available import engine as engine_named
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.spec import DIFFERENTIABLE, Call
 
-# The operands that gradients flow to, in the order of every list of six below.
-DIFFERENTIABLE = ("query", "key", "value", "relative", "bias", "sinks")
 Gradients = tuple[Tensor | None, ...]
-
-
-def operands(call: Call) -> tuple[Tensor | None, ...]:
-    return call.query, call.key, call.value, call.relative, call.bias, call.sinks
 
 
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
@@ -44,7 +39,7 @@ def backward(
     gradients = module.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
     return tuple(
         _like(operand, gradient) if needed else None
-        for operand, gradient, needed in zip(operands(call), gradients, needs, strict=True)
+        for operand, gradient, needed in zip(call.operands, gradients, needs, strict=True)
     )
 
 
@@ -55,8 +50,8 @@ def double_backward(
 
     It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
     """
-    with torch.enable_grad():
-        inputs = [_leaf(x, True) for x in (*operands(call), grad_output, grad_lse)]
+    with _recording():
+        inputs = [_leaf(x, True) for x in (*call.operands, grad_output, grad_lse)]
         repeated = replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=False)))
         first = _differentiate(reference.attend, repeated, inputs[6], inputs[7], needs, create_graph=True)
         pairs = [(x, y) for x, y in zip(first, cotangents, strict=True) if x is not None and y is not None]
@@ -64,9 +59,9 @@ def double_backward(
 
 
 def _differentiate(attend, call, grad_output, grad_lse, needs, create_graph: bool = False) -> Gradients:
-    with torch.enable_grad():
+    with _recording():
         # Within a double backward the operands are leaves already, and a detached copy would cut the graph.
-        inputs = operands(call) if create_graph else [_leaf(x, n) for x, n in zip(operands(call), needs, strict=True)]
+        inputs = call.operands if create_graph else [_leaf(x, n) for x, n in zip(call.operands, needs, strict=True)]
         output, lse = attend(replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=True))))
         outputs, weights = [output], [grad_output]
         if grad_lse is not None:
@@ -88,6 +83,16 @@ def _grad(outputs, weights, inputs, needs, create_graph: bool = False) -> Gradie
         )
         found = iter(grads)
     return tuple(next(found) if needed and x is not None else None for x, needed in zip(inputs, needs, strict=True))
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Autograd, also inside an operator's kernel: there the dispatcher leaves it out, and without this guard all
+    gradients would be zeros."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    excluded = excluded - torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
 
 
 def _leaf(tensor: Tensor | None, needs_grad: bool) -> Tensor | None:

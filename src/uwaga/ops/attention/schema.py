@@ -1,6 +1,6 @@
 """The registered operators uwaga::forward, uwaga::backward and uwaga::double_backward.
 
-torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (eager.py).
+torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (functions.py).
 All of them take the same flat list of a call's operands and options, CALL below.
 
 Letters as in spec.py.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.attention import folding, gradients
-from uwaga.ops.attention.spec import Call, Options, new_lse, new_output
+from uwaga.ops.attention.spec import FIXED_TENSORS, Call, Options, new_lse, new_output
 
 CALL = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative, Tensor? bias, Tensor? sinks, "
@@ -37,24 +37,28 @@ torch.library.define(
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The call as a registered operator. Its lse is always computed: whether a gradient will read it is not known yet."""
-    output, lse = torch.ops.uwaga.forward(*flatten(call, engine))
+    output, lse = call_forward(call.tensors, call.options, engine)
     return output, lse if call.options.softmax else None
 
 
-def flatten(call: Call, engine: str) -> tuple:
+def call_forward(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple[Tensor, Tensor]:
+    """The operator uwaga::forward over `Call.tensors`; the lse is empty where there is no softmax."""
+    return torch.ops.uwaga.forward(*flatten(tensors, options, engine))
+
+
+def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple:
     """A call as the operators' list CALL."""
-    o = call.options
-    tensors = (*gradients.operands(call), call.query_offsets, call.key_offsets, call.relative_starts, call.seed)
-    mask = (list(call.mask_tensors), list(o.mask_program))
+    o = options
     places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
-    return (*tensors, *mask, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
+    plain = (list(o.mask_program), *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
+    return (*tensors[:FIXED_TENSORS], list(tensors[FIXED_TENSORS:]), *plain)
 
 
 def unflatten(arguments: Sequence) -> tuple[Call, str]:
     """The call and the engine from the operators' list CALL."""
-    (query, key, value, relative, bias, sinks, query_offsets, key_offsets, relative_starts, seed) = arguments[:10]
-    (mask_tensors, mask_program, zero, mode, start, max_queries, max_keys) = arguments[10:17]
-    (scale, softcap, softmax, dropout, engine) = arguments[17:]
+    *fixed, mask_tensors = arguments[: FIXED_TENSORS + 1]
+    mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
+    scale, softcap, softmax, dropout, engine = arguments[FIXED_TENSORS + 7 :]
     options = Options(
         scale=scale,
         softcap=softcap,
@@ -68,21 +72,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
         max_keys=max_keys,
         wants_lse=softmax,
     )
-    call = Call(
-        query=query,
-        key=key,
-        value=value,
-        relative=relative,
-        bias=bias,
-        sinks=sinks,
-        query_offsets=query_offsets,
-        key_offsets=key_offsets,
-        relative_starts=relative_starts,
-        seed=seed,
-        mask_tensors=tuple(mask_tensors),
-        options=options,
-    )
-    return call, engine
+    return Call.of((*fixed, *mask_tensors), options), engine
 
 
 # Kernels. An operator returns tensors of its own in the layout that its fake promises, never None.
@@ -99,13 +89,13 @@ def _forward(*arguments):
 def _backward(grad_output, grad_lse, output, lse, needs, *arguments):
     call, engine = unflatten(arguments)
     found = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
-    return _present(call, found, gradients.operands(call))
+    return _present(call, found, call.operands)
 
 
 def _double_backward(cotangents, grad_output, grad_lse, needs, *arguments):
     call, _ = unflatten(arguments)
     found = gradients.double_backward(call, grad_output, grad_lse, tuple(cotangents), needs)
-    return _present(call, found, (*gradients.operands(call), grad_output, grad_lse))
+    return _present(call, found, (*call.operands, grad_output, grad_lse))
 
 
 def _present(call: Call, found: gradients.Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
@@ -126,12 +116,12 @@ def _forward_fake(*arguments):
 
 def _backward_fake(grad_output, grad_lse, output, lse, needs, *arguments):
     call, _ = unflatten(arguments)
-    return _fakes(call, gradients.operands(call), needs)
+    return _fakes(call, call.operands, needs)
 
 
 def _double_backward_fake(cotangents, grad_output, grad_lse, needs, *arguments):
     call, _ = unflatten(arguments)
-    return _fakes(call, (*gradients.operands(call), grad_output, grad_lse), (True,) * 8)
+    return _fakes(call, (*call.operands, grad_output, grad_lse), (True,) * 8)
 
 
 def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor, ...]:
@@ -145,17 +135,17 @@ def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> 
 
 
 def _forward_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:10], *inputs[10], *output)
-    ctx.plain = inputs[11:]
+    ctx.save_for_backward(*inputs[:FIXED_TENSORS], *inputs[FIXED_TENSORS], *output)
+    ctx.plain = inputs[FIXED_TENSORS + 1 :]
     ctx.set_materialize_grads(False)
 
 
 def _forward_autograd(ctx, grad_output, grad_lse):
     *tensors, output, lse = ctx.saved_tensors
-    arguments = (*tensors[:10], tensors[10:], *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:], *ctx.plain)
     # Only the operands' own needs count: those of offsets and masks are false.
     needs = list(ctx.needs_input_grad[:6])
-    nothing = (None,) * (CALL_LENGTH - 6)
+    nothing = _nothing(tensors[FIXED_TENSORS:], ctx.plain[0])
     if grad_output is None and grad_lse is None:
         return (*(None,) * 6, *nothing)
     if grad_output is None:
@@ -166,18 +156,24 @@ def _forward_autograd(ctx, grad_output, grad_lse):
 
 def _backward_setup(ctx, inputs, output):
     grad_output, grad_lse, _, _, needs, *arguments = inputs
-    ctx.save_for_backward(grad_output, grad_lse, *arguments[:10], *arguments[10])
-    ctx.plain, ctx.needs = arguments[11:], needs
+    ctx.save_for_backward(grad_output, grad_lse, *arguments[:FIXED_TENSORS], *arguments[FIXED_TENSORS])
+    ctx.plain, ctx.needs = arguments[FIXED_TENSORS + 1 :], needs
     ctx.set_materialize_grads(False)
 
 
 def _backward_autograd(ctx, *cotangents):
     grad_output, grad_lse, *tensors = ctx.saved_tensors
-    arguments = (*tensors[:10], tensors[10:], *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:], *ctx.plain)
     found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
     *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
-    return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *(None,) * (CALL_LENGTH - 6))
+    return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *_nothing(tensors[FIXED_TENSORS:], ctx.plain[0]))
+
+
+def _nothing(mask_tensors: Sequence[Tensor], mask_program: Sequence[int]) -> tuple:
+    """The gradients of all arguments of CALL behind the six operands. PyTorch wants a list for a list of tensors, and
+    takes an empty list of anything for one."""
+    return (*(None,) * 4, [None] * len(mask_tensors), None if mask_program else [], *(None,) * (CALL_LENGTH - 12))
 
 
 for _name, _kernel, _fake in (
@@ -190,4 +186,3 @@ for _name, _kernel, _fake in (
 torch.library.register_autograd("uwaga::forward", _forward_autograd, setup_context=_forward_setup)
 torch.library.register_autograd("uwaga::backward", _backward_autograd, setup_context=_backward_setup)
 torch.library.register_vmap("uwaga::forward", folding.forward)
-torch.library.register_vmap("uwaga::backward", folding.backward)

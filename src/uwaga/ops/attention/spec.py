@@ -21,6 +21,7 @@ Engines made of differentiable PyTorch operations offer `attend(call) -> tuple[T
 last two.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,11 @@ from torch import Tensor
 
 # Where query 0 stands among the keys: the numbers of UWAGA_START_* in native/include/uwaga/c_api.h.
 START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
+
+# The operands that gradients flow to.
+DIFFERENTIABLE = ("query", "key", "value", "relative", "bias", "sinks")
+# How many tensors of `Call.tensors` come before those of the mask.
+FIXED_TENSORS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,36 @@ class Call:
     mask_tensors: tuple[Tensor, ...] = ()  # contiguous, except dense bool masks, which broadcast by zero strides
     options: Options
 
+    @staticmethod
+    def of(tensors: Sequence[Tensor | None], options: Options) -> "Call":
+        """The call whose `tensors` these are."""
+        query, key, value, relative, bias, sinks, query_offsets, key_offsets, relative_starts, seed, *masks = tensors
+        return Call(
+            query=query,
+            key=key,
+            value=value,
+            relative=relative,
+            bias=bias,
+            sinks=sinks,
+            query_offsets=query_offsets,
+            key_offsets=key_offsets,
+            relative_starts=relative_starts,
+            seed=seed,
+            mask_tensors=tuple(masks),
+            options=options,
+        )
+
+    @property
+    def operands(self) -> tuple[Tensor | None, ...]:
+        """The six that gradients flow to, in the order of DIFFERENTIABLE."""
+        return self.query, self.key, self.value, self.relative, self.bias, self.sinks
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """All tensors: the operands, four that say where things are, and those of the mask."""
+        places = (self.query_offsets, self.key_offsets, self.relative_starts, self.seed)
+        return (*self.operands, *places, *self.mask_tensors)
+
     @property
     def sequences(self) -> int:
         """B, or R of a ragged call."""
@@ -86,9 +122,11 @@ def new_output(call: Call) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     width = call.value.shape[3]
     _, head_stride, token_stride, _ = call.query.stride()
-    if call.query_offsets is not None or head_stride < token_stride:
-        return call.query.new_empty((batch, queries, heads, width)).transpose(1, 2)
-    return call.query.new_empty((batch, heads, queries, width))
+    # Strided from the start rather than a transposed view: autograd forbids changing a view in place.
+    heads_inside = call.query_offsets is not None or head_stride < token_stride
+    steps = (width, heads * width) if heads_inside else (queries * width, width)
+    strides = (queries * heads * width, *steps, 1)
+    return call.query.new_empty_strided((batch, heads, queries, width), strides)
 
 
 def new_lse(call: Call) -> Tensor:

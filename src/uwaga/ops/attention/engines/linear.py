@@ -18,7 +18,7 @@ from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, Call, compute_dt
 from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
 
 _CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
-_SEGMENT = 64 * _CHUNK  # tokens at once: keeps the scores of a segment, 4 MiB a head, near the caches
+_SEGMENT = 16 * _CHUNK  # tokens at once: keeps the scores of a segment, 1 MiB a head, in the caches
 
 
 def refusal(call: Call) -> str | None:
@@ -54,27 +54,29 @@ def _attend_dense(call: Call) -> Tensor:
     parsed = _parse(call.options.mask_program)
     assert parsed is not None
     band, lengths = parsed
-    (batch, heads, queries, _), (_, groups, keys, _) = call.query.shape, call.key.shape
-    before = keys if band is None else _keys_before_first(band, queries, keys)
-    q_BHQD, k_BGKD, v_BGKE = call.query, call.key, call.value
-    sees_BQ = (torch.arange(queries, device=q_BHQD.device) + before > 0)[None] if keys else q_BHQD.new_zeros((1, 1)) > 0
+    query, key, value, queries, keys = call.query, call.key, call.value, call.query.shape[2], call.key.shape[2]
     if lengths is not None:
-        inside_BK = torch.arange(keys, device=k_BGKD.device) < call.mask_tensors[lengths][:, None]
-        k_BGKD = torch.where(inside_BK[:, None, :, None], k_BGKD, 0.0)
-        v_BGKE = torch.where(inside_BK[:, None, :, None], v_BGKE, 0.0)
-        sees_BQ = sees_BQ & inside_BK.any(-1, keepdim=True)
-    q_BHQD = torch.where(sees_BQ[:, None, :, None], q_BHQD, 0.0)
+        query, key, value = _hide(query, key, value, call.mask_tensors[lengths])
+    if band is None or keys == 0:
+        return _all(query, key, value, call.options.scale).to(query.dtype)
 
-    before = min(max(before, -queries), keys)
-    out_BHQE = _all(q_BHQD, k_BGKD[:, :, : max(before, 0)], v_BGKE[:, :, : max(before, 0)])
-    if band is not None:
-        late = max(-before, 0)  # the first queries, which see nothing
-        rest = [_heads(x[:, :, max(before, 0) :], heads) for x in (k_BGKD, v_BGKE)]
-        past_PTE = Past.apply(q_BHQD[:, :, late:].flatten(0, 1), *rest)
-        past_BHTE = past_PTE.unflatten(0, (batch, heads))
-        out_BHQE = out_BHQE + torch.nn.functional.pad(past_BHTE, (0, 0, late, 0))
-    out_BHQE = torch.where(sees_BQ[:, None, :, None], out_BHQE * call.options.scale, 0.0)
-    return out_BHQE.to(call.query.dtype)
+    # Query i sees the first i + before keys: those before the last of query 0's are seen by all, the rest one by one.
+    before = _keys_before_first(band, queries, keys)
+    shared, late = min(max(before - 1, 0), keys), min(max(1 - before, 0), queries)
+    rest_PKD, rest_PKE = (_heads(x[:, :, shared:], query.shape[1]) for x in (key, value))
+    past_PQE = Past.apply(query[:, :, late:].flatten(0, 1), rest_PKD, rest_PKE, call.options.scale)
+    out_BHQE = torch.nn.functional.pad(past_PQE.unflatten(0, query.shape[:2]), (0, 0, late, 0))
+    if shared:
+        out_BHQE = out_BHQE + _all(query, key[:, :, :shared], value[:, :, :shared], call.options.scale)
+    return out_BHQE.to(query.dtype)
+
+
+def _hide(query: Tensor, key: Tensor, value: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros for the keys beyond each length, and for the queries of a sequence without keys: they see nothing."""
+    inside_BK = torch.arange(key.shape[2], device=key.device) < lengths_B[:, None]
+    inside_BK1 = inside_BK[:, None, :, None]
+    sees_B111 = (lengths_B > 0)[:, None, None, None]
+    return torch.where(sees_B111, query, 0.0), torch.where(inside_BK1, key, 0.0), torch.where(inside_BK1, value, 0.0)
 
 
 def _keys_before_first(band: tuple[int, ...], queries: int, keys: int) -> int:
@@ -83,12 +85,14 @@ def _keys_before_first(band: tuple[int, ...], queries: int, keys: int) -> int:
     return (keys - queries if mode == START_LAST else value) + high + 1
 
 
-def _all(q_BHQD: Tensor, k_BGKD: Tensor, v_BGKE: Tensor) -> Tensor:
-    """Every query over every key, in float32 (float64 for float64)."""
-    compute = compute_dtype(q_BHQD.dtype)
-    state_BGDE = k_BGKD.to(compute).transpose(-1, -2) @ v_BGKE.to(compute)
-    q_BGQD = q_BHQD.to(compute).unflatten(1, (k_BGKD.shape[1], -1)).flatten(2, 3)
-    return (q_BGQD @ state_BGDE).unflatten(2, (-1, q_BHQD.shape[2])).flatten(1, 2)
+def _all(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    """Every query over every key, (B, H, Q, E) in float32 (float64 for float64)."""
+    if key.shape[2] == 0:  # zeros that depend on the query without reading it: it may hold a nan
+        return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
+    compute = compute_dtype(query.dtype)
+    state_BGDE = key.to(compute).transpose(-1, -2) @ value.to(compute) * scale
+    q_BGQD = query.to(compute).unflatten(1, (key.shape[1], -1)).flatten(2, 3)
+    return (q_BGQD @ state_BGDE).unflatten(2, (-1, query.shape[2])).flatten(1, 2)
 
 
 def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
@@ -97,27 +101,28 @@ def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
 
 
 class Past(torch.autograd.Function):
-    """z_i = sum over j < i of (q_i . k_j) v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
+    """z_i = sum over j <= i of (q_i . k_j) * scale * v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
 
     @staticmethod
-    def forward(ctx, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor) -> Tensor:
+    def forward(ctx, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
-        return _past(q_PQD, k_PKD, v_PKE)
+        ctx.scale = scale
+        return _past(q_PQD, k_PKD, v_PKE, scale)
 
     @staticmethod
     def backward(ctx, grad_PQE: Tensor):
         q_PQD, k_PKD, v_PKE = ctx.saved_tensors
         queries, keys = q_PQD.shape[1], k_PKD.shape[1]
-        # dq_i = sum_{j<i} (dz_i . v_j) k_j;  dk_j = sum_{i>j} (v_j . dz_i) q_i;  dv_j = sum_{i>j} (k_j . q_i) dz_i:
+        # dq_i = sum_{j<=i} (dz_i . v_j) k_j;  dk_j = sum_{i>=j} (v_j . dz_i) q_i;  dv_j = sum_{i>=j} (k_j . q_i) dz_i:
         # the last two run from the end, where query i stands before key j.
-        grad_q = Past.apply(grad_PQE, v_PKE, k_PKD)
+        grad_q = Past.apply(grad_PQE, v_PKE, k_PKD, ctx.scale)
         q, k, v, grad = (_fit(x, max(queries, keys)).flip(1) for x in (q_PQD, k_PKD, v_PKE, grad_PQE))
-        grad_k = Past.apply(v, grad, q).flip(1)[:, :keys]
-        grad_v = Past.apply(k, q, grad).flip(1)[:, :keys]
-        return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype)
+        grad_k = Past.apply(v, grad, q, ctx.scale).flip(1)[:, :keys]
+        grad_v = Past.apply(k, q, grad, ctx.scale).flip(1)[:, :keys]
+        return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
 
 
-def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor) -> Tensor:
+def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
     compute = compute_dtype(q_PQD.dtype)
     heads, queries = q_PQD.shape[:2]
     out_PQE = q_PQD.new_empty((heads, queries, v_PKE.shape[2]), dtype=compute)
@@ -125,15 +130,13 @@ def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor) -> Tensor:
     poison_P1 = q_PQD.new_zeros((heads, 1), dtype=compute)
     for first in range(0, queries, _SEGMENT):
         segment = slice(first, min(first + _SEGMENT, queries))
-        tokens = segment.stop - first
-        q, k, v = (_fit(x[:, segment].to(compute), tokens) for x in (q_PQD, k_PKD, v_PKE))
+        q, k, v = (_fit(x[:, segment].to(compute), segment.stop - first) for x in (q_PQD, k_PKD, v_PKE))
         k, v, poison_PT = _without_poison(k, v)
-        out_PQE[:, segment], state_PDE = _segment(q, k, v, state_PDE)
-        if poison_PT is not None or poison_P1.isnan().any():
-            after_PT = poison_P1 + (q.new_zeros((heads, tokens)) if poison_PT is None else poison_PT).cumsum(1)
-            out_PQE[:, segment] += torch.cat((poison_P1, after_PT[:, :-1]), dim=1)[..., None]
-            poison_P1 = after_PT[:, -1:]
-    out_PQE[:, :1] = 0.0  # the first query sees nothing, whatever it holds
+        out_PQE[:, segment], state_PDE = _segment(q * scale, k, v, state_PDE)
+        if poison_P1.isnan().any() or poison_PT.isnan().any():
+            poison_PT = poison_P1 + poison_PT.cumsum(1)
+            out_PQE[:, segment] += poison_PT[..., None]
+            poison_P1 = poison_PT[:, -1:]
     return out_PQE
 
 
@@ -141,24 +144,22 @@ def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> 
     """The outputs of one segment, and the state after it."""
     tokens = q_PTD.shape[1]
     chunk = min(_CHUNK, tokens)
-    whole = -(-tokens // chunk) * chunk
-    q, k, v = (_fit(x, whole).unflatten(1, (-1, chunk)) for x in (q_PTD, k_PTD, v_PTE))
-    scores_PXCC = (q @ k.transpose(-1, -2)).tril_(-1)
-    added_PXDE = k.transpose(-1, -2) @ v
-    after_PXDE = added_PXDE.cumsum(1) + state_PDE[:, None]
+    q, k, v = (_fit(x, -(-tokens // chunk) * chunk).unflatten(1, (-1, chunk)) for x in (q_PTD, k_PTD, v_PTE))
+    scores_PXCC = (q @ k.transpose(-1, -2)).tril_()
+    after_PXDE = (k.transpose(-1, -2) @ v).cumsum(1) + state_PDE[:, None]
     before_PXDE = torch.cat((state_PDE[:, None], after_PXDE[:, :-1]), dim=1)
     out_PXCE = scores_PXCC @ v + q @ before_PXDE
     return out_PXCE.flatten(1, 2)[:, :tokens], after_PXDE[:, -1]
 
 
-def _without_poison(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys and values with zeros where they are not finite, and a (P, T) of nan there: 0 * nan would reach queries
-    that do not see them, so their effect is added to those that do."""
+def _without_poison(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and values with zeros where they are not finite, and a (P, T) of 0 or nan that says where: 0 * nan would
+    reach queries that do not see them, so their effect is added to those that do."""
     poison_PT = (k_PTD * 0.0).sum(-1) + (v_PTE * 0.0).sum(-1)
     bad_PT1 = poison_PT.isnan()[..., None]
-    if not bad_PT1.any():
-        return k_PTD, v_PTE, None
-    return k_PTD.masked_fill(bad_PT1, 0.0), v_PTE.masked_fill(bad_PT1, 0.0), poison_PT
+    if bad_PT1.any():
+        k_PTD, v_PTE = k_PTD.masked_fill(bad_PT1, 0.0), v_PTE.masked_fill(bad_PT1, 0.0)
+    return k_PTD, v_PTE, poison_PT
 
 
 def _fit(x_PTD: Tensor, tokens: int) -> Tensor:

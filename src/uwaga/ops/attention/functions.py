@@ -1,0 +1,91 @@
+"""Gradients of opaque engines in eager mode, and torch.func over them.
+
+These functions do what the registered operators in schema.py do, without the dispatcher: an operator with autograd costs
+0.2 ms a call, more than the kernels need for a short batch, and torch.func does not differentiate operators at all.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from uwaga._base.eager import is_transformed
+from uwaga.ops.attention import folding, gradients
+from uwaga.ops.attention.spec import Call, Options
+
+
+def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
+    """The call by an engine, recorded for autograd and torch.func."""
+    options = call.options
+    if options.softmax and not options.wants_lse:  # the backward pass reads the lse
+        options = replace(options, wants_lse=True)
+    return Attention.apply(options, engine, *call.tensors)
+
+
+class Attention(torch.autograd.Function):
+    """The output and lse of the call with these options and `Call.tensors`."""
+
+    @staticmethod
+    def forward(options: Options, engine: str, *tensors: Tensor | None):
+        return gradients.forward(engine, Call.of(tensors, options))
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.options, ctx.engine, *tensors = inputs
+        # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
+        ctx.save_for_backward(*tensors, *output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
+        *tensors, output, lse = ctx.saved_tensors
+        absent = (None,) * (len(tensors) - 6)
+        if grad_output is None and grad_lse is None:
+            return None, None, *(None,) * 6, *absent
+        if grad_output is None:
+            grad_output = torch.zeros_like(output)
+        needs = ctx.needs_input_grad[2:8]
+        if torch.is_grad_enabled() or is_transformed():  # create_graph=True
+            state = (grad_output, grad_lse, output, lse)
+            found = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
+        else:
+            call = Call.of(tensors, ctx.options)
+            found = gradients.backward(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
+        return None, None, *found, *absent
+
+    @staticmethod
+    def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):
+        folded = folding.fold(info.batch_size, in_dims[2:], tensors, options)
+        return folding.unfold(info.batch_size, Attention.apply(options, engine, *folded))
+
+
+class AttentionBackward(torch.autograd.Function):
+    """The backward pass of Attention as something to differentiate once more."""
+
+    @staticmethod
+    def forward(options, engine, needs, grad_output, grad_lse, output, lse, *tensors):
+        return gradients.backward(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.options, _, ctx.needs, grad_output, grad_lse, _, _, *tensors = inputs
+        ctx.save_for_backward(*tensors, grad_output, grad_lse)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *cotangents: Tensor | None):
+        if is_transformed():
+            raise NotImplementedError(
+                "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
+            )
+        *tensors, grad_output, grad_lse = ctx.saved_tensors
+        found = gradients.double_backward(Call.of(tensors, ctx.options), grad_output, grad_lse, cotangents, ctx.needs)
+        return None, None, None, *found[6:], None, None, *found[:6], *(None,) * (len(tensors) - 6)
+
+    @staticmethod
+    def vmap(info, in_dims, options, engine, needs, *tensors):
+        state = folding.lead_all(info.batch_size, in_dims[3:7], tensors[:4])
+        folded = folding.fold(info.batch_size, in_dims[7:], tensors[4:], options, needs)
+        return folding.unfold(info.batch_size, AttentionBackward.apply(options, engine, needs, *state, *folded))
