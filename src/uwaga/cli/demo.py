@@ -1,6 +1,8 @@
 """`uwaga demo`: the operation, first on five tokens step by step, then on a batch of documents."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,13 +20,13 @@ _WIDTHS = ("pointing", "thing")
 _HEADS, _WIDTH, _DOCUMENTS, _MEDIAN = 12, 64, 24, 96
 
 
-def demo() -> None:
+def demo(seconds: Annotated[float, typer.Option(help="How long to time the documents.")] = 4.0) -> None:
     """Show attention at work: five tokens step by step, then a batch of documents beside padding."""
     from rich.console import Console
 
     console = Console()
     _five_tokens(console)
-    _documents(console)
+    _documents(console, seconds)
 
 
 def _five_tokens(console: "Console") -> None:
@@ -50,7 +52,7 @@ def _five_tokens(console: "Console") -> None:
     console.print(_matrix("weights", past, _TOKENS, heat=True))
 
 
-def _documents(console: "Console") -> None:
+def _documents(console: "Console", seconds: float) -> None:
     import torch
 
     import uwaga
@@ -71,7 +73,7 @@ def _documents(console: "Console") -> None:
     contest = contests.ragged(lengths, _HEADS, _WIDTH, torch.float32)
     with console.status("timing, in turn"):
         contest.check()
-        measured = race(contest.sides, seconds=4.0)
+        measured = race(contest.sides, seconds=seconds)
     console.print(_timings(*(measured.seconds(side) for side in (contests.OURS, "alone", contests.THEIRS))))
     packed = uwaga.Ragged.from_list([torch.randn(length, _HEADS, _WIDTH) for length in lengths])
     choice = uwaga.explain(packed, packed, packed)
@@ -88,12 +90,12 @@ def _timings(ours: float, alone: float, padded: float) -> "Table":
     table.add_column("how")
     table.add_column("ms", justify="right")
     table.add_column("times as long", justify="right")
-    for how, seconds in (
+    for how, took in (
         ("uwaga, ragged: one call", ours),
         ("uwaga, each document alone", alone),
         ("PyTorch, padded with a mask", padded),
     ):
-        table.add_row(how, f"{seconds * 1e3:.1f}", f"{seconds / ours:.2f}x")
+        table.add_row(how, f"{took * 1e3:.1f}", f"{took / ours:.2f}x")
     return table
 
 

@@ -1,0 +1,33 @@
+"""Every benchmark runs, on sizes too small to tell anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py") if path.name != "harness.py")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_runs(program: Path) -> None:
+    done = subprocess.run([sys.executable, str(program), "--quick"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("## ")
+    table = [line for line in lines if line.startswith("| ")]
+    assert len(table) > 2
+    assert len({line.count("|") for line in table}) == 1
+
+
+def test_a_report_is_appended_with_what_the_figures_depend_on(tmp_path: Path, root: Path) -> None:
+    """The harness writes beside itself, so it runs from a copy."""
+    for name in ("harness.py", "forward.py"):
+        (tmp_path / name).write_text((root / "benchmarks" / name).read_text())
+    command = [sys.executable, str(tmp_path / "forward.py"), "--quick", "--dtype", "float32", "--report", "2026-trial"]
+    for _ in range(2):
+        subprocess.run(command, capture_output=True, text=True, check=True)
+    report = (tmp_path / "results" / "2026-trial.md").read_text()
+    assert report.count("## Forward") == 2
+    assert "`python benchmarks/forward.py --quick --dtype float32 --report 2026-trial`" in report
+    assert str(tmp_path) not in report

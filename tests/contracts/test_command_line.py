@@ -1,0 +1,19 @@
+"""The command line's surface is a list: a verb or an option that comes or goes is a decision, and shows up here."""
+
+from typer.main import get_command
+
+from uwaga.cli import app
+
+SURFACE = {
+    "bench": {"--seconds", "--tiny"},
+    "demo": {"--seconds"},
+    "doctor": {"--json"},
+}
+
+
+def test_verbs_and_options_are_these() -> None:
+    found = {
+        name: {option for parameter in verb.params for option in parameter.opts}
+        for name, verb in get_command(app).commands.items()
+    }
+    assert found == SURFACE

@@ -1,0 +1,138 @@
+"""The documents are true: their examples run, their tables and folder map are those of the code."""
+
+import ast
+import doctest
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import uwaga
+from uwaga._base import env
+from uwaga.cli import app
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(ROOT.glob("*.md")) + sorted((ROOT / "docs").glob("*.md"))
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def examples(document: Path) -> str:
+    """The python blocks of a document, one session after the other."""
+    return "\n".join(
+        re.findall(r"^```python\n(.*?)^```$", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    )
+
+
+def rows(document: Path, heading: str) -> list[list[str]]:
+    """The rows of the table under the given first heading, as lists of cells."""
+    lines = iter(document.read_text(encoding="utf-8").splitlines())
+    next(line for line in lines if line.startswith(f"| {heading} |"))
+    next(lines)
+    found = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        found.append([cell.strip() for cell in line.strip("|").split(" | ")])
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_example_runs(document: Path) -> None:
+    torch.manual_seed(0)
+    session = doctest.DocTestParser().get_doctest(examples(document), {}, document.name, str(document), 0)
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    said: list[str] = []
+    runner.run(session, out=said.append)
+    assert runner.failures == 0, "".join(said)
+
+
+def test_readme_has_examples() -> None:
+    assert examples(ROOT / "README.md").count(">>>") > 5
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", document.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (document.parent / target).exists(), target
+
+
+def names_for_forms() -> dict[str, object]:
+    tokens, width = 6, 4
+    x = torch.randn(tokens, width)
+    return {name: getattr(uwaga, name) for name in uwaga.__all__} | {
+        "X": x, "K": x, "V": torch.randn(tokens, 2), "q": x[:2].expand(1, 3, 2, width), "k": x.expand(1, 3, tokens, width),
+        "v": x.expand(1, 3, tokens, width), "slopes": torch.rand(3), "table": torch.randn(32, 3),
+        "scores": torch.randn(3, 2, tokens), "visible": torch.rand(2, tokens) > 0.5, "lengths": torch.tensor([4]),
+        "ids": torch.tensor([0, 0, 1, 1, 1, 1]), "sinks": torch.zeros(3),
+        "ragged": uwaga.Ragged.from_list([torch.randn(n, 3, width) for n in (2, 3)]),
+    }  # fmt: skip
+
+
+FORMS = [call for _, calls in rows(ROOT / "README.md", "form") for call in re.findall(r"`(.*?)`", calls)]
+
+
+@pytest.mark.parametrize("call", FORMS)
+def test_every_form_of_the_readme_runs(call: str) -> None:
+    names = names_for_forms()
+    if call == "attention(q, K, K)" or call == "attention(q, K, V)":
+        names["q"] = torch.randn(2, 4)
+    result = eval(call, names)
+    finite = result.values if isinstance(result, uwaga.Ragged) else result
+    assert torch.isfinite(finite).all()
+
+
+def test_variables_of_the_readme_are_those_of_the_code() -> None:
+    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "README.md", "variable")}
+    assert listed == {name: variable.meaning for name, variable in env.VARIABLES.items()}
+
+
+def test_commands_of_the_readme_are_those_of_the_code() -> None:
+    listed = [command.strip("`") for command, _ in rows(ROOT / "README.md", "command")]
+    assert listed == [f"uwaga {command.callback.__name__}" for command in sorted_commands()]
+
+
+def sorted_commands() -> list:
+    order = {"doctor": 0, "bench": 1, "demo": 2}
+    return sorted(app.registered_commands, key=lambda command: order[command.callback.__name__])
+
+
+def test_the_folder_map_is_the_tree() -> None:
+    block = re.search(
+        r"^```text\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    assert block is not None
+    listed = [line.split()[0].rstrip("/") for line in block[1].splitlines()]
+    assert listed == sorted(folders())
+
+
+def folders() -> set[str]:
+    """Every folder that holds a file of the project, but for pure corridors such as src/."""
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    found = {str(Path(file).parent) for file in files} - {"."}
+    return found | {"native", "tests"} & {folder.split("/")[0] for folder in found}
+
+
+def test_makefile_targets_in_the_documents_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        asked = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", document.read_text(encoding="utf-8"), re.MULTILINE))
+        assert asked <= targets, document.name
+
+
+def test_sources_are_plain_ascii_where_they_explain() -> None:
+    """Comments are ASCII (a terminal somewhere has no other letters); strings and docstrings for people may not be."""
+    import io
+    import tokenize
+
+    for source in sorted((ROOT / "src").rglob("*.py")) + sorted((ROOT / "benchmarks").rglob("*.py")):
+        text = source.read_text(encoding="utf-8")
+        ast.parse(text)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                assert token.string.isascii(), f"{source.name}: {token.string}"

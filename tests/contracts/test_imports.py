@@ -1,0 +1,63 @@
+"""What `import uwaga` costs and needs: always in a process of its own."""
+
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+FreshPython = Callable[..., str]
+
+SMALL_CALL = (
+    "import torch, uwaga; x = torch.eye(3); print(uwaga.attention(x, x, x).shape, uwaga.explain(x, x, x).engine)"
+)
+
+
+def test_import_costs_less_than_50_ms_beyond_torch(fresh_python: FreshPython) -> None:
+    program = "import torch, time; t = time.perf_counter(); import uwaga; print(time.perf_counter() - t)"
+    assert statistics.median(float(fresh_python(program)) for _ in range(5)) < 0.050
+
+
+def test_import_alone_does_not_even_import_torch(fresh_python: FreshPython) -> None:
+    assert fresh_python("import uwaga, sys; print('torch' in sys.modules)").strip() == "False"
+
+
+def test_works_where_the_native_library_is_not(
+    fresh_python: FreshPython, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    nowhere = str(tmp_path_factory.mktemp("empty") / "libuwaga_native.so")
+    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=nowhere).split() == ["torch.Size([3,", "3])", "torch"]
+
+
+def test_works_where_the_native_library_is_something_else(fresh_python: FreshPython, tmp_path) -> None:
+    broken = tmp_path / "libuwaga_native.so"
+    broken.write_text("not a library")
+    assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(broken)).split()[-1] == "torch"
+
+
+def test_a_named_engine_without_its_library_raises_and_says_why(fresh_python: FreshPython, tmp_path) -> None:
+    program = """
+import torch, uwaga
+x = torch.eye(3)
+try:
+    uwaga.attention(x, x, x, impl="cpu")
+except ValueError as error:
+    print(error)
+"""
+    nowhere = tmp_path / "gone.so"
+    assert fresh_python(program, UWAGA_LIBRARY=str(nowhere)).strip() == (
+        f"attention: engine 'cpu' cannot serve this call: there is no native library at {nowhere}"
+    )
+
+
+@pytest.mark.parametrize("package", ["typer", "rich", "numpy", "hypothesis", "pytest", "jaxtyping", "transformers"])
+def test_works_without(package: str, fresh_python: FreshPython) -> None:
+    """None in sys.modules is how Python says that an import shall fail."""
+    # torch itself imports some of these where it finds them, so it comes first.
+    program = f"import sys, torch; sys.modules[{package!r}] = None; {SMALL_CALL}"
+    assert "torch.Size([3, 3])" in fresh_python(program)
+
+
+def test_the_base_reads_no_variable_behind_the_back_of_env(root) -> None:
+    for source in (root / "src" / "uwaga").rglob("*.py"):
+        if source.parent.name != "cli" and source.name != "env.py":
+            assert "environ" not in source.read_text(encoding="utf-8"), source

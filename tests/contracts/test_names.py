@@ -1,0 +1,44 @@
+"""The public surface is a list: a name that comes or goes is a decision, and shows up here."""
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import uwaga
+
+PUBLIC = [
+    "AlibiBias",
+    "Causal",
+    "Documents",
+    "KeyLengths",
+    "Ragged",
+    "RelativeBias",
+    "ShapeError",
+    "Window",
+    "__version__",
+    "attention",
+    "explain",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(uwaga.__all__) == PUBLIC
+
+
+def test_every_public_name_is_there_and_listed() -> None:
+    for name in PUBLIC:
+        assert getattr(uwaga, name) is not None
+        assert name in dir(uwaga)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError) as caught:
+        uwaga.atention  # noqa: B018
+    assert str(caught.value) == "module 'uwaga' has no attribute 'atention'"
+
+
+def test_installed_version_is_the_one_in_the_source(root: Path) -> None:
+    assert metadata.version("uwaga") == uwaga.__version__
+    assert re.search(rf"^## {re.escape(uwaga.__version__)}\b", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
