@@ -95,10 +95,10 @@ class MaskProgram:
         return ids.reshape(-1, length).long().contiguous()
 
     def _check_lengths(self, lengths: Tensor) -> None:
-        low, high = lengths.aminmax()
-        if low < 0 or high > self.sizes.keys:
-            keys = self.sizes.keys
-            rule = f"KeyLengths must lie between 0 and the {keys} keys, but they reach from {int(low)} to {int(high)}"
+        numbers, keys = lengths.tolist(), self.sizes.keys
+        low, high = min(numbers), max(numbers)
+        if low < 0 or high > keys:
+            rule = f"KeyLengths must lie between 0 and the {keys} keys, but they reach from {low} to {high}"
             raise ValueError(f"attention: {rule}")
 
     def _check_last_queries(self) -> None:

@@ -18,7 +18,7 @@ class Ragged:
     Args:
         values: (N, ...), all tokens; (N, H, D) as an operand of attention, or (N, D) for one head.
         offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
-        max_length: the longest sequence where the caller knows it; else it is read from the offsets (inside
+        max_length: the longest sequence, or more, where the caller knows it; else it is read from the offsets (inside
             torch.compile, where they cannot be read, N stands in for it as an upper bound).
 
     Raises:
@@ -35,9 +35,10 @@ class Ragged:
 
     def __init__(self, values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> None:
         _check(values, offsets, max_length)
-        self.values = values
-        self.offsets = offsets
-        self.max_length = _longest(values, offsets) if max_length is None else max_length
+        self._set(values, offsets, _longest(values, offsets) if max_length is None else max_length)
+
+    def _set(self, values: Tensor, offsets: Tensor, max_length: int) -> None:
+        self.values, self.offsets, self.max_length = values, offsets, max_length
 
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":
@@ -77,7 +78,9 @@ class Ragged:
         if values.shape[:1] != self.values.shape[:1]:
             rule = "new values must have as many tokens as the old ones"
             raise _misfit(values, self.offsets, rule, f"end at {self.values.shape[0]}")
-        return Ragged(values, self.offsets, max_length=self.max_length)
+        same = Ragged.__new__(Ragged)
+        same._set(values, self.offsets, self.max_length)
+        return same
 
     def to_padded(self, *, fill: float = 0.0, length: int | None = None) -> Tensor:
         """(R, length, ...), filled behind each sequence; length defaults to the longest."""
@@ -124,11 +127,11 @@ def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
         raise ValueError(f"Ragged: offsets must be int64, not {offsets.dtype}")
     if offsets.device != values.device:
         raise ValueError(f"Ragged: offsets are on {offsets.device}, values on {values.device}")
-    if max_length is None and is_readable(offsets):
-        _check_rising(values, offsets)
+    if is_readable(offsets):
+        _check_rising(values, offsets, values.shape[0] if max_length is None else max_length)
 
 
-def _check_rising(values: Tensor, offsets: Tensor) -> None:
+def _check_rising(values: Tensor, offsets: Tensor, max_length: int) -> None:
     numbers = offsets.tolist()
     if numbers[0] != 0:
         raise _misfit(values, offsets, "offsets must start at 0", f"offsets[0] is {numbers[0]}")
@@ -136,6 +139,9 @@ def _check_rising(values: Tensor, offsets: Tensor) -> None:
         if numbers[row + 1] < numbers[row]:
             note = f"offsets[{row + 1}] is {numbers[row + 1]} after {numbers[row]}"
             raise _misfit(values, offsets, "offsets must not fall", note)
+        if numbers[row + 1] - numbers[row] > max_length:
+            note = f"row {row} has {numbers[row + 1] - numbers[row]} tokens"
+            raise _misfit(values, offsets, f"no row may be longer than max_length {max_length}", note)
     if numbers[-1] != values.shape[0]:
         note = f"offsets[{len(numbers) - 1}] is {numbers[-1]}, N is {values.shape[0]}"
         raise _misfit(values, offsets, "offsets must end at the number of packed tokens N", note)

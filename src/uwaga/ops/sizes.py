@@ -4,13 +4,15 @@ Letters: B sequences (all leading dimensions as one), H query heads, Q queries, 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from uwaga._base.shapes import Named, shape_error
 
-_INTEGERS = ("torch.int64", "torch.int32", "torch.int16", "torch.int8", "torch.uint8")
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class Sizes:
     key_offsets: Tensor | None = None
     query_tokens: int = 0  # N of a ragged call
     key_tokens: int = 0
-    operands: tuple[Named, ...] = ()  # for the messages
+    operands: Callable[[], tuple[Named, ...]] = tuple  # for the messages: only a failure asks
 
     @property
     def is_ragged(self) -> bool:
@@ -44,6 +46,8 @@ class Sizes:
     def per_sequence(self, name: str, tensor: Tensor) -> Tensor:
         """(B,) int64 from an integer tensor that broadcasts to the batch dimensions."""
         self.need_integers(name, tensor)
+        if tensor.shape == self.batch and len(self.batch) == 1:
+            return tensor.long().contiguous()
         if not _broadcasts(tensor.shape, self.batch):
             raise self.misfit(name, tensor, f"{name} must broadcast to the batch dimensions {self.batch}")
         return tensor.broadcast_to(self.batch).reshape(-1).long().contiguous()
@@ -60,13 +64,13 @@ class Sizes:
         return full.expand(*self.batch, *full.shape[-3:]).reshape(self.sequences, *full.shape[-3:])
 
     def need_integers(self, name: str, tensor: Tensor) -> None:
-        if str(tensor.dtype) not in _INTEGERS:
+        if tensor.dtype not in _INTEGERS:
             raise ValueError(f"attention: {name} must be integers, not {tensor.dtype}")
 
     def misfit(self, name: str, tensor: Tensor, rule: str) -> ValueError:
         """The ShapeError of a mask's or bias's tensor, shown below the operands."""
         culprit = Named(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
-        return shape_error("attention", rule, (*self.operands, culprit), name, "does not broadcast")
+        return shape_error("attention", rule, (*self.operands(), culprit), name, "does not broadcast")
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

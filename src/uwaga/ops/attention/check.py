@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_readable
 from uwaga._base.shapes import Named, bind, shape_error
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.ragged import Ragged
@@ -27,9 +28,7 @@ def dense(query: Tensor, key: Tensor, value: Tensor) -> None:
             and width == key_width > 0
             and groups > 0
             and heads % groups == 0
-            and query.dtype is key.dtype is value.dtype
-            and query.device == key.device == value.device
-            and query.dtype in DTYPES
+            and _same_kind(query, key, value)
         )
     except (ValueError, AttributeError):  # another rank, or no tensor
         fits = False
@@ -39,14 +38,36 @@ def dense(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 def ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
     """The same for three ragged batches."""
+    try:
+        q, k, v = query.values, key.values, value.values
+        q_sizes, k_sizes, v_sizes = q.shape, k.shape, v.shape
+        fits = (
+            len(q_sizes) == len(k_sizes) == len(v_sizes) == 3
+            and k_sizes[:2] == v_sizes[:2]
+            and q_sizes[2] == k_sizes[2] > 0
+            and k_sizes[1] > 0
+            and q_sizes[1] % k_sizes[1] == 0
+            and _same_kind(q, k, v)
+            and query.offsets.shape == key.offsets.shape
+            and (key.offsets is value.offsets or not _differ(key.offsets, value.offsets))
+        )
+    except AttributeError:  # not all of them are Ragged
+        fits = False
+    if not fits:
+        _explain_ragged(query, key, value)
+
+
+def _explain_ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
+    """What does not fit in three ragged batches, if anything does not."""
     kinds = {name: type(x).__name__ for name, x in zip(_OPERANDS, (query, key, value), strict=True)}
     if any(kind != "Ragged" for kind in kinds.values()):
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise ValueError(f"attention: query, key and value must all be Ragged or none of them, but {listed}")
     _explain(query.values, key.values, value.values, is_ragged=True)
-    offsets = [Named.of(f"{n}.offsets", x.offsets.shape, "R+1") for n, x in zip(_OPERANDS, (query, key, value))]
+    batches = zip(_OPERANDS, (query, key, value), strict=True)
+    offsets = [Named.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in batches]
     bind("attention", offsets)
-    if key.offsets is not value.offsets and _differ(key.offsets, value.offsets):
+    if _differ(key.offsets, value.offsets):
         rule = "key and value must have the same offsets"
         raise shape_error("attention", rule, offsets[1:], "value.offsets", "holds other numbers")
 
@@ -70,7 +91,7 @@ def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
     if sinks.shape != (sizes.heads,):
         culprit = Named(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({sizes.heads},)"
-        raise shape_error("attention", rule, (*sizes.operands, culprit), "sinks", "is not (H,)")
+        raise shape_error("attention", rule, (*sizes.operands(), culprit), "sinks", "is not (H,)")
     if not sinks.dtype.is_floating_point:
         raise ValueError(f"attention: sinks must be floating, not {sinks.dtype}")
     same_device("sinks", sinks, query)
@@ -92,7 +113,7 @@ def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
     if bias.heads() != sizes.heads:
         culprit = Named(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
         rule = f"{type(bias).__name__} must have one column per query head, {sizes.heads}"
-        raise shape_error("attention", rule, (*sizes.operands, culprit), "bias", f"has {bias.heads()}")
+        raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"has {bias.heads()}")
     same_device("bias", parameter, query)
 
 
@@ -157,7 +178,10 @@ def _check_kinds(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise ValueError(f"attention: query, key and value must be on one device, not {', '.join(devices)}")
 
 
-def _differ(a: Tensor, b: Tensor) -> bool:
-    from uwaga._base.eager import is_readable
+def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    dtype, device = query.dtype, query.device
+    return dtype is key.dtype is value.dtype and dtype in DTYPES and device == key.device == value.device
 
+
+def _differ(a: Tensor, b: Tensor) -> bool:
     return is_readable(a) and is_readable(b) and not torch.equal(a, b)

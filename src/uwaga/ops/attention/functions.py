@@ -20,11 +20,26 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     options = call.options
     if options.softmax and not options.wants_lse:  # the backward pass reads the lse
         options = replace(options, wants_lse=True)
-    return Attention.apply(options, engine, *call.tensors)
+    function = TransformedAttention if is_transformed() else Attention
+    return function.apply(options, engine, *call.tensors)
 
 
 class Attention(torch.autograd.Function):
     """The output and lse of the call with these options and `Call.tensors`."""
+
+    @staticmethod
+    def forward(ctx, options: Options, engine: str, *tensors: Tensor | None):
+        output, lse = gradients.forward(engine, Call.of(tensors, options))
+        _save(ctx, options, engine, tensors, output, lse)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
+        return _backward(ctx, grad_output, grad_lse, create_graph=torch.is_grad_enabled())
+
+
+class TransformedAttention(torch.autograd.Function):
+    """The same in the form that torch.func asks for; to bind its arguments costs PyTorch 50 us a call."""
 
     @staticmethod
     def forward(options: Options, engine: str, *tensors: Tensor | None):
@@ -32,32 +47,41 @@ class Attention(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.options, ctx.engine, *tensors = inputs
-        # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
-        ctx.save_for_backward(*tensors, *output)
-        ctx.set_materialize_grads(False)
+        options, engine, *tensors = inputs
+        _save(ctx, options, engine, tensors, *output)
 
     @staticmethod
     def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
-        *tensors, output, lse = ctx.saved_tensors
-        absent = (None,) * (len(tensors) - 6)
-        if grad_output is None and grad_lse is None:
-            return None, None, *(None,) * 6, *absent
-        if grad_output is None:
-            grad_output = torch.zeros_like(output)
-        needs = ctx.needs_input_grad[2:8]
-        if torch.is_grad_enabled() or is_transformed():  # create_graph=True
-            state = (grad_output, grad_lse, output, lse)
-            found = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
-        else:
-            call = Call.of(tensors, ctx.options)
-            found = gradients.backward(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
-        return None, None, *found, *absent
+        return _backward(ctx, grad_output, grad_lse, create_graph=True)
 
     @staticmethod
     def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):
         folded = folding.fold(info.batch_size, in_dims[2:], tensors, options)
-        return folding.unfold(info.batch_size, Attention.apply(options, engine, *folded))
+        return folding.unfold(info.batch_size, TransformedAttention.apply(options, engine, *folded))
+
+
+def _save(ctx, options: Options, engine: str, tensors, output: Tensor, lse: Tensor | None) -> None:
+    ctx.options, ctx.engine = options, engine
+    # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
+    ctx.save_for_backward(*tensors, output, lse)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, create_graph: bool):
+    *tensors, output, lse = ctx.saved_tensors
+    absent = (None,) * (len(tensors) - 6)
+    if grad_output is None and grad_lse is None:
+        return None, None, *(None,) * 6, *absent
+    if grad_output is None:
+        grad_output = torch.zeros_like(output)
+    needs = ctx.needs_input_grad[2:8]
+    if create_graph:
+        state = (grad_output, grad_lse, output, lse)
+        found = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
+    else:
+        call = Call.of(tensors, ctx.options)
+        found = gradients.backward(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
+    return None, None, *found, *absent
 
 
 class AttentionBackward(torch.autograd.Function):

@@ -103,4 +103,6 @@ def _like(operand: Tensor | None, gradient: Tensor | None) -> Tensor | None:
     if operand is None:
         return None
     assert gradient is not None
-    return gradient.sum_to_size(operand.shape).to(operand.dtype)
+    if gradient.shape != operand.shape:
+        gradient = gradient.sum_to_size(operand.shape)
+    return gradient if gradient.dtype == operand.dtype else gradient.to(operand.dtype)

@@ -5,6 +5,7 @@ Letters as in api.py.
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -124,7 +125,7 @@ def _packed(values: Tensor) -> Tensor:
 
 
 def _sizes(query: Operand, key: Operand, value: Operand, q: Tensor, longest: tuple[int, int]) -> Sizes:
-    named = check.named(query, key, value)
+    named = partial(check.named, query, key, value)
     if isinstance(query, Ragged):
         return Sizes(
             queries=longest[0],
