@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "drivers/backward.h"
 #include "drivers/forward.h"
+#include "drivers/linear.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"
 
@@ -41,6 +42,11 @@ int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* resu
 
 int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args) {
   return serve(*problem, [&] { uwaga::backward(*problem, *args); });
+}
+
+int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
+  if (const char* reason = uwaga::reason_to_refuse_linear(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
+  return serve(*problem, [&] { uwaga::linear_forward(*problem, *result); });
 }
 
 const char* uwaga_last_error(void) { return g_last_error; }

@@ -138,6 +138,14 @@ struct Kernels {
   // out[0:width] += a * row 0 of packed rows: the products entry by entry, where a hidden entry may be NaN.
   void (*add_scaled_row)(float* out, float a, const float* b, int b_depth, int width);
 
+  // state[0:rows_width][0:width] += sum over n < count of a[n]^T b[n], a and b being packed rows of room for `depth`;
+  // the state is itself packed rows, of room for `rows_width` rounded up to whole strips.
+  void (*add_outer_product)(float* state, const float* a, const float* b, int count, int depth, int rows_width,
+                            int width);
+  // out[r][0:width] += a tile of `rows` packed rows, `depth` wide, times such a state.
+  void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* state, int rows, int depth,
+                           int width);
+
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };
 

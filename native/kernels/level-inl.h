@@ -27,6 +27,7 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/pack-inl.h"
 #include "kernels/forward-inl.h"
 #include "kernels/backward-inl.h"
+#include "kernels/linear-inl.h"
 #include "kernels/peak-inl.h"
 
 }  // namespace
@@ -36,7 +37,7 @@ const Kernels kKernels = {
     UWAGA_LEVEL_NAME, kStrip,       UWAGA_LEVEL_PAIRS, pack_columns, pack_rows,       pack_tile,
     all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        write_row,
     dot_rows,         backward_tile, product_rows,     product_columns, add_to,       add_scaled_row,
-    peak_flops,
+    add_outer_product, add_tile_product, peak_flops,
 };
 
 }  // namespace UWAGA_LEVEL

@@ -1,0 +1,298 @@
+// Attention without softmax by associativity, in O(N D E): z_i = q_i S_i with the state S_i = sum of k_j v_j^T over the
+// keys that query i sees. Under a causal mask S runs along the sequence (Katharopoulos et al., "Transformers are RNNs",
+// 2020).
+//
+// Queries go in blocks of 64. What all queries of a block see, up to a multiple of 64 keys, reaches them through the
+// state; the one or two blocks of keys at the diagonal through their scores. States are kept at every 4,096 keys: first
+// each segment's own sum (in parallel), then their running sums (in order), and from there block by block. So a state
+// depends on its position alone, and neither threads nor batch change a bit.
+#include "drivers/linear.h"
+
+#include <algorithm>
+#include <atomic>
+#include <new>
+#include <vector>
+
+#include "base/parallel.h"
+#include "base/scratch.h"
+#include "drivers/mask.h"
+#include "drivers/problem.h"
+#include "drivers/tiles.h"
+
+namespace uwaga {
+namespace {
+
+constexpr int64_t kSegmentKeys = 4096;
+constexpr int64_t kBlockQueries = 64;
+
+// The keys that a query sees are those below a limit that rises by one per query, or never.
+struct Limit {
+  bool causal = false;
+  uwaga_start start{};
+  int64_t high = 0;
+  const int64_t* lengths = nullptr;
+
+  static bool read(const uwaga_problem& p, Limit* limit) {
+    int bands = 0, lengths = 0, joints = 0;
+    for (int64_t n = 0; n < p.mask_operations; ++n) {
+      const uwaga_mask_operation& op = p.mask[n];
+      if (op.operation == UWAGA_MASK_BAND && op.low <= -UWAGA_UNBOUNDED && op.high < UWAGA_UNBOUNDED) {
+        ++bands;
+        limit->causal = true;
+        limit->start = op.start;
+        limit->high = op.high;
+      } else if (op.operation == UWAGA_MASK_LENGTHS) {
+        ++lengths;
+        limit->lengths = op.ids;
+      } else if (op.operation == UWAGA_MASK_AND) {
+        ++joints;
+      } else {
+        return false;
+      }
+    }
+    return bands <= 1 && lengths <= 1 && joints == std::max(0, bands + lengths - 1);
+  }
+
+  int64_t keys(const Sequence& s) const {
+    return lengths ? std::min(s.keys, std::max<int64_t>(0, lengths[s.index])) : s.keys;
+  }
+  // Query i sees keys [0, seen(i)).
+  int64_t seen(const Sequence& s, int64_t i) const {
+    const int64_t all = keys(s);
+    if (!causal) return all;
+    return std::min(all, std::max<int64_t>(0, i + start_of(start, s) + high + 1));
+  }
+};
+
+struct Workspace {
+  float *keys, *key_rows, *values, *scores, *state, *query, *output, *maximum, *sum;
+
+  static int64_t lay_out(const uwaga_problem& p, float* base, Workspace* w) {
+    Layout layout(base);
+    w->keys = layout.take(kBlockKeys * p.query_width);
+    w->key_rows = layout.take(kBlockKeys * rounded_up(p.query_width, kMaxStrip));
+    w->values = layout.take(kBlockKeys * rounded_up(p.value_width, kMaxStrip));
+    w->scores = layout.take(kTileRows * kBlockKeys);
+    w->state = layout.take(rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip));
+    w->query = layout.take(p.query_width * kTileRows + kMaxLanes);
+    w->output = layout.take(kTileRows * padded_width(p.value_width));
+    w->maximum = layout.take(kTileRows);
+    w->sum = layout.take(kTileRows * kMaxLanes);
+    return layout.used();
+  }
+};
+
+class Linear {
+ public:
+  Linear(const uwaga_problem& p, const uwaga_forward_result& result)
+      : p_(p), result_(result), mask_(p), kernels_(*active_level()), rule_(rule_of(p)) {
+    Limit::read(p, &limit_);
+    rule_.scale = 1.0f;  // the queries bring it
+    state_size_ = rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip);
+  }
+
+  void run() {
+    // One list of key segments over all sequences and key heads; `states_` holds a state before each.
+    std::vector<Piece> segments, queries;
+    for (int64_t b = 0; b < p_.sequences; ++b) {
+      const Sequence s = sequence_of(p_, b);
+      for (int64_t g = 0; g < p_.key_heads; ++g) {
+        const int64_t first = static_cast<int64_t>(segments.size());
+        for (int64_t j = 0; j <= limit_.keys(s); j += kSegmentKeys) segments.push_back({b, g, j, first});
+        for (int64_t i = 0; i < s.queries; i += kSegmentKeys) queries.push_back({b, g, i, first});
+      }
+    }
+    const int64_t count = static_cast<int64_t>(segments.size());
+    float* states = states_.reserve(count * state_size_);
+    for_pieces(p_.threads, count, [&](int64_t n, int) {
+      guarded([&] {
+        const Piece& at = segments[n];
+        const Sequence s = sequence_of(p_, at.sequence);
+        float* state = states + n * state_size_;
+        std::fill(state, state + state_size_, 0.0f);
+        add_keys(s, at.key_head, at.first, std::min(limit_.keys(s), at.first + kSegmentKeys), state);
+      });
+    });
+    raise();
+    for_pieces(p_.threads, p_.sequences * p_.key_heads, [&](int64_t n, int) { run_sums(segments, n, states); });
+    for_pieces(p_.threads, static_cast<int64_t>(queries.size()), [&](int64_t n, int) {
+      guarded([&] { run_queries(queries[n], states); });
+    });
+    raise();
+  }
+
+ private:
+  struct Piece {
+    int64_t sequence, key_head, first;
+    int64_t first_segment;  // of its sequence and head
+  };
+
+  template <class Work>
+  void guarded(const Work& work) {
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      out_of_memory_.store(true);
+    }
+  }
+  void raise() const {
+    if (out_of_memory_.load()) throw std::bad_alloc();
+  }
+
+  Workspace workspace() const {
+    thread_local Scratch scratch;
+    Workspace w;
+    Workspace::lay_out(p_, scratch.reserve(Workspace::lay_out(p_, nullptr, &w)), &w);
+    return w;
+  }
+
+  Rows rows_at(const uwaga_tensor& t, const Sequence& s, int64_t g, int64_t j) const {
+    return {key_address(p_, t, s, g, j), t.row, t.column, t.dtype};
+  }
+
+  // state += k_j v_j^T over keys [first, last), first being a multiple of 64.
+  void add_keys(const Sequence& s, int64_t g, int64_t first, int64_t last, float* state) const {
+    const Workspace w = workspace();
+    for (int64_t j = first; j < last; j += kBlockKeys) {
+      const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, last - j));
+      kernels_.pack_rows(w.key_rows, rows_at(p_.key, s, g, j), count, kBlockKeys, width(p_.query_width));
+      kernels_.pack_rows(w.values, rows_at(p_.value, s, g, j), count, kBlockKeys, width(p_.value_width));
+      kernels_.add_outer_product(state, w.key_rows, w.values, count, kBlockKeys, width(p_.query_width),
+                                 width(p_.value_width));
+    }
+  }
+
+  // A segment's own sum becomes the sum of all before it.
+  void run_sums(const std::vector<Piece>& segments, int64_t unit, float* states) const {
+    const auto mine = [&](const Piece& at) { return at.sequence * p_.key_heads + at.key_head == unit; };
+    std::vector<float> sum(state_size_, 0.0f), own(state_size_);
+    auto at = std::find_if(segments.begin(), segments.end(), mine);
+    for (; at != segments.end() && mine(*at); ++at) {
+      float* state = states + (at - segments.begin()) * state_size_;
+      std::copy(state, state + state_size_, own.begin());
+      std::copy(sum.begin(), sum.end(), state);
+      kernels_.add_to(sum.data(), own.data(), state_size_);
+    }
+  }
+
+  // The state before key block `block` (of 64): the kept one before its segment, then block by block.
+  void load_state(const Piece& at, const Sequence& s, int64_t block, const float* states, float* state,
+                  int64_t* loaded) const {
+    const int64_t per_segment = kSegmentKeys / kBlockKeys;
+    if (*loaded < 0 || *loaded / per_segment != block / per_segment) {
+      const float* kept = states + (at.first_segment + block / per_segment) * state_size_;
+      std::copy(kept, kept + state_size_, state);
+      *loaded = block / per_segment * per_segment;
+    }
+    if (*loaded < block) add_keys(s, at.key_head, *loaded * kBlockKeys, block * kBlockKeys, state);
+    *loaded = block;
+  }
+
+  void run_queries(const Piece& at, const float* states) const {
+    const Sequence s = sequence_of(p_, at.sequence);
+    std::vector<float> state(state_size_);
+    int64_t loaded = -1;
+    const int64_t last = std::min(s.queries, at.first + kSegmentKeys);
+    for (int64_t i = at.first; i < last; i += kBlockQueries) {
+      const int64_t end = std::min(last, i + kBlockQueries);
+      // Whole blocks of keys that all these queries see; without a causal mask those are all keys, the last ones too.
+      int64_t through = limit_.seen(s, i) / kBlockKeys;
+      load_state(at, s, through, states, state.data(), &loaded);
+      run_block(at, s, i, end, through * kBlockKeys, limit_.seen(s, end - 1), state.data());
+    }
+  }
+
+  // Queries [i0, i1): keys before j0 through the state, keys [j0, j1) through their scores.
+  void run_block(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+                 const float* state) const {
+    const int64_t group = p_.query_heads / p_.key_heads;
+    const int64_t tiles = ((i1 - i0) * group + kTileRows - 1) / kTileRows;
+    const int64_t query_tile = rounded_up(p_.query_width * kTileRows + kMaxLanes, 16);
+    const int64_t output_tile = kTileRows * padded_width(p_.value_width);
+    thread_local Scratch scratch;
+    float* queries = scratch.reserve(tiles * (query_tile + output_tile));
+    float* outputs = queries + tiles * query_tile;
+    std::fill(outputs, outputs + tiles * output_tile, 0.0f);
+    for (int64_t t = 0; t < tiles; ++t) {
+      const TileRows rows = tile_at(at, s, i0, i1, t);
+      const void* addresses[kTileRows];
+      for (int r = 0; r < rows.count; ++r) {
+        addresses[r] = query_address(p_, p_.query, s, rows.rows[r].head, rows.rows[r].query);
+      }
+      kernels_.pack_tile(queries + t * query_tile, addresses, rows.count, width(p_.query_width), p_.query.column,
+                         p_.query.dtype, p_.scale);
+      if (j0 > 0) {
+        kernels_.add_tile_product(outputs + t * output_tile, padded_width(p_.value_width), queries + t * query_tile,
+                                  state, rows.count, width(p_.query_width), width(p_.value_width));
+      }
+    }
+    for (int64_t j = j0; j < j1; j += kBlockKeys) {
+      add_scores(at, s, i0, i1, j, static_cast<int>(std::min<int64_t>(kBlockKeys, s.keys - j)), queries, outputs);
+    }
+    for (int64_t t = 0; t < tiles; ++t) {
+      const TileRows rows = tile_at(at, s, i0, i1, t);
+      for (int r = 0; r < rows.count; ++r) {
+        kernels_.write_row(query_address(p_, result_.output, s, rows.rows[r].head, rows.rows[r].query),
+                           result_.output.column, result_.output.dtype,
+                           outputs + t * output_tile + r * padded_width(p_.value_width), 1.0f, width(p_.value_width));
+      }
+    }
+  }
+
+  void add_scores(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j, int count,
+                  const float* queries, float* outputs) const {
+    const int64_t tiles = ((i1 - i0) * (p_.query_heads / p_.key_heads) + kTileRows - 1) / kTileRows;
+    const int64_t query_tile = rounded_up(p_.query_width * kTileRows + kMaxLanes, 16);
+    const int64_t output_tile = kTileRows * padded_width(p_.value_width);
+    const Workspace w = workspace();
+    kernels_.pack_columns(w.keys, rows_at(p_.key, s, at.key_head, j), count, width(p_.query_width));
+    kernels_.pack_rows(w.values, rows_at(p_.value, s, at.key_head, j), count, kBlockKeys, width(p_.value_width));
+    const bool finite = packed_rows_are_finite(kernels_, w.values, count, kBlockKeys, width(p_.value_width));
+    const Block block{w.keys, w.values, static_cast<int>(j), count};
+    for (int64_t t = 0; t < tiles; ++t) {
+      const TileRows rows = tile_at(at, s, i0, i1, t);
+      TileView view;
+      look_at_tile(p_, mask_, s, rows, Visibility::kPartial, j, count, nullptr, &view);
+      if (view.empty) continue;
+      view.mask.guard = view.masked && !finite;
+      const TileState state{outputs + t * output_tile, w.maximum, w.sum};
+      kernels_.forward_tile({queries + t * query_tile, w.scores, nullptr, rows.row_keys, rows.count,
+                             width(p_.query_width), width(p_.value_width), view.mask, state},
+                            block, rule_);
+    }
+  }
+
+  TileRows tile_at(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t t) const {
+    const int64_t group = p_.query_heads / p_.key_heads;
+    return tile_rows(p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group);
+  }
+
+  static int width(int64_t w) { return static_cast<int>(w); }
+
+  const uwaga_problem& p_;
+  const uwaga_forward_result& result_;
+  const Mask mask_;
+  const Kernels& kernels_;
+  ScoreRule rule_;
+  Limit limit_;
+  int64_t state_size_;
+  Scratch states_;
+  std::atomic<bool> out_of_memory_{false};
+};
+
+}  // namespace
+
+const char* reason_to_refuse_linear(const uwaga_problem& p) {
+  Limit limit;
+  if (p.normalize) return "softmax cannot be reassociated";
+  if (p.softcap != 0.0f || p.dropout > 0.0f || p.relative || p.bias.data) {
+    return "softcap, dropout and biases act on each score";
+  }
+  return Limit::read(p, &limit) ? nullptr : "of masks the linear form knows one causal band, lengths, and both";
+}
+
+void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result) {
+  Linear(problem, result).run();
+}
+
+}  // namespace uwaga
