@@ -2,9 +2,7 @@
 
 import typer
 
-from uwaga.cli.bench import bench
-from uwaga.cli.demo import demo
-from uwaga.cli.doctor import doctor
+from uwaga.cli import bench, demo, doctor
 
 app = typer.Typer(
     name="uwaga",
@@ -13,7 +11,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
 )
-for verb in (bench, demo, doctor):
+for verb in (bench.bench, demo.demo, doctor.doctor):
     app.command()(verb)
 
 
