@@ -14,7 +14,7 @@ HEADINGS = ("documents", "H", "D", "type", "waste", "padded/ragged", "ragged/alo
 
 if __name__ == "__main__":
     parser = options(__doc__, grid=False)
-    parser.add_argument("--documents", type=int, default=32, help="how many")
+    parser.add_argument("--documents", type=int, default=40, help="how many")
     parser.add_argument("--median", type=int, default=160, help="their median length in tokens")
     chosen = parse(parser)
     if chosen.quick:

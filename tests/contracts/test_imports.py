@@ -60,4 +60,4 @@ def test_works_without(package: str, fresh_python: FreshPython) -> None:
 def test_the_base_reads_no_variable_behind_the_back_of_env(root) -> None:
     for source in (root / "src" / "uwaga").rglob("*.py"):
         if source.parent.name != "cli" and source.name != "env.py":
-            assert "environ" not in source.read_text(encoding="utf-8"), source
+            assert "os.environ" not in source.read_text(encoding="utf-8"), source
