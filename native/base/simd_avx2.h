@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include "base/half.h"
+#include "kernels/kernels.h"
 
 namespace uwaga {
 namespace avx2 {
@@ -15,7 +16,6 @@ struct F {
 };
 constexpr int kLanes = 8;
 constexpr int kStripVectors = 2;  // 6 x 2 accumulators, 2 operands, 1 broadcast: 15 of 16 registers
-constexpr int kTileRows = 6;
 constexpr bool kDotsBfloat16 = false;
 
 inline __m256i first_lanes(int count) {
@@ -72,6 +72,7 @@ inline F sub(F a, F b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline F mul(F a, F b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F div(F a, F b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline F fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline F sub_product(F a, F b, F c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }
 inline F max(F a, F b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline F abs(F a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline F copy_sign(F magnitude, F sign) {
@@ -122,6 +123,21 @@ inline void transpose(F (&x)[8]) {
     x[n].v = _mm256_permute2f128_ps(b[n], b[n + 4], 0x20);
     x[n + 4].v = _mm256_permute2f128_ps(b[n], b[n + 4], 0x31);
   }
+}
+
+// Halves of pairs of rows meet until each lane holds one row's maximum.
+inline __m256 pair_maxima(__m256 a, __m256 b) {
+  return _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+}
+inline void row_maxima(const float* top, float* out) {
+  const __m256 r01 = pair_maxima(load(top).v, load(top + 8).v);
+  const __m256 r23 = pair_maxima(load(top + 16).v, load(top + 24).v);
+  const __m256 r45 = pair_maxima(load(top + 32).v, load(top + 40).v);
+  const __m256 r0123 = _mm256_max_ps(_mm256_shuffle_ps(r01, r23, 0x44), _mm256_shuffle_ps(r01, r23, 0xEE));
+  const __m256 r4545 = _mm256_max_ps(_mm256_shuffle_ps(r45, r45, 0x44), _mm256_shuffle_ps(r45, r45, 0xEE));
+  const __m256 low = _mm256_permute2f128_ps(r0123, r4545, 0x20);
+  const __m256 high = _mm256_permute2f128_ps(r0123, r4545, 0x31);
+  store(out, {_mm256_max_ps(low, high)});
 }
 
 inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) {

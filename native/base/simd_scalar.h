@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/half.h"
+#include "kernels/kernels.h"
 
 namespace uwaga {
 namespace scalar {
@@ -19,7 +20,6 @@ struct F {
 };
 constexpr int kLanes = 1;
 constexpr int kStripVectors = 4;  // vectors across a register tile
-constexpr int kTileRows = 6;      // rows down a register tile
 constexpr bool kDotsBfloat16 = false;
 
 inline F load(const float* p) { return {*p}; }
@@ -40,6 +40,7 @@ inline F sub(F a, F b) { return {a.v - b.v}; }
 inline F mul(F a, F b) { return {a.v * b.v}; }
 inline F div(F a, F b) { return {a.v / b.v}; }
 inline F fma(F a, F b, F c) { return {a.v * b.v + c.v}; }  // rounded once where the processor can
+inline F sub_product(F a, F b, F c) { return {a.v * b.v - c.v}; }  // a * b - c, rounded as fma is
 inline F max(F a, F b) { return {a.v > b.v ? a.v : b.v}; }  // b where either is NaN
 inline F abs(F a) { return {fabsf(a.v)}; }
 inline F copy_sign(F magnitude, F sign) { return {copysignf(magnitude.v, sign.v)}; }
@@ -62,6 +63,10 @@ inline uint32_t equals_bits(F a, F b) { return a.v == b.v ? 1u : 0u; }
 inline float reduce_add(F a) { return a.v; }
 inline float reduce_max(F a) { return a.v; }
 inline void transpose(F (&)[1]) {}
+// out[r] = the largest of top[r * kLanes ...], for six rows; `out` has room for kMaxLanes, the rest is not defined.
+inline void row_maxima(const float* top, float* out) {
+  for (int r = 0; r < kTileRows; ++r) out[r] = top[r];
+}
 
 // Bit n: whether key first + n survives dropout, by the counter hash of docs/kernels.md.
 inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) {

@@ -28,13 +28,15 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 int64_t chunk_count(const Sequence& s) { return (s.keys + kChunkKeys - 1) / kChunkKeys; }
 
-// Row blocks of 192 rows keep their outputs and one packed block in the second-level cache and pay little for packing;
-// smaller ones where that leaves threads without work.
+// The queries and outputs of a row block, with one packed block of keys, stay in the second-level cache, and packing is
+// paid for by many rows; smaller blocks where these would leave threads without work.
+constexpr int64_t kRowBlockFloats = 48 * 1024;
+
 int64_t rows_per_block(const uwaga_problem& p) {
-  int64_t rows = p.query_width + p.value_width <= 256 ? 192 : 96;
   const int64_t group = p.query_heads / p.key_heads;
+  int64_t rows = 768;
   const auto blocks = [&] { return p.sequences * p.key_heads * ((p.queries * group + rows - 1) / rows); };
-  while (rows > 48 && blocks() < 4 * p.threads) rows /= 2;
+  while (rows > 48 && (rows * (p.query_width + p.value_width) > kRowBlockFloats || blocks() < 4 * p.threads)) rows /= 2;
   return rows;
 }
 
@@ -73,7 +75,7 @@ struct Workspace {
     w->scores = layout.take(kTileRows * kBlockKeys);
     w->bias = layout.take(kTileRows * kBlockKeys);
     w->output = layout.take(tiles * w->output_tile);
-    w->maximum = layout.take(tiles * kTileRows);
+    w->maximum = layout.take(tiles * kMaxLanes);
     w->sum = layout.take(tiles * kTileRows * kStateRow);
     return layout.used();
   }
@@ -92,6 +94,9 @@ class RowBlockPass {
     tiles_ = (rows() + kTileRows - 1) / kTileRows;
     pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
              p.value.dtype == UWAGA_BFLOAT16;
+    for (int64_t t = 0; t < tiles_; ++t) {
+      rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
+    }
     thread_local Scratch scratch;
     Workspace sizes;
     Workspace::lay_out(p, tiles_, scratch.reserve(Workspace::lay_out(p, tiles_, nullptr, &sizes)), &w_);
@@ -104,7 +109,7 @@ class RowBlockPass {
   // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state.
   void run(int64_t j_first, int64_t j_last) {
     std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
-    std::fill(w_.maximum, w_.maximum + tiles_ * kTileRows, rule_.softmax ? kHidden : 0.0f);
+    std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, rule_.softmax ? kHidden : 0.0f);
     std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kStateRow, 0.0f);
     const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
     const KeyRange hull = mask_.hull(s_, i0, i1);
@@ -118,7 +123,7 @@ class RowBlockPass {
 
   RowResult result(int64_t row) const {
     const float unit = rule_.plain() ? rule_.scale : 1.0f;
-    const float top = w_.maximum[row];
+    const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
     return {top == kHidden ? top : top * unit, rule_.softmax ? kernels_.lane_sum(w_.sum + row * kStateRow) : 1.0f};
   }
 
@@ -136,7 +141,7 @@ class RowBlockPass {
     const float sign = p_.scale < 0.0f ? -1.0f : 1.0f;
     const auto pack = pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile;
     for (int64_t t = 0; t < tiles_; ++t) {
-      const TileRows tile = rows_of_tile(t);
+      const TileRows& tile = rows_[t];
       const void* addresses[kTileRows];
       for (int r = 0; r < tile.count; ++r) {
         addresses[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
@@ -144,10 +149,6 @@ class RowBlockPass {
       pack(w_.query + t * w_.query_tile, addresses, tile.count, static_cast<int>(p_.query_width), p_.query.column,
            p_.query.dtype, sign);
     }
-  }
-
-  TileRows rows_of_tile(int64_t t) const {
-    return tile_rows(p_, s_, block_.key_head, block_.first + t * kTileRows, block_.last);
   }
 
   void pack_block(int64_t j0, int count) {
@@ -166,15 +167,16 @@ class RowBlockPass {
     const auto forward_tile = pairs_ ? kernels_.forward_tile_pairs : kernels_.forward_tile;
     int finite = -1;  // not looked yet
     for (int64_t t = 0; t < tiles_; ++t) {
-      const TileRows rows = rows_of_tile(t);
+      const TileRows& rows = rows_[t];
       TileView view;
       look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
       if (view.empty) continue;
       if (view.masked) {
-        if (finite < 0) finite = packed_rows_are_finite(kernels_, w_.values, count, kBlockKeys, static_cast<int>(p_.value_width));
+        const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
+        if (finite < 0) finite = all_finite(kernels_, w_.values, count, kBlockKeys, static_cast<int>(p_.value_width));
         view.mask.guard = !finite;
       }
-      const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kTileRows,
+      const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
                             w_.sum + t * kTileRows * kStateRow};
       const ForwardTile tile{w_.query + t * w_.query_tile,
                              w_.scores,
@@ -196,6 +198,7 @@ class RowBlockPass {
   const RowBlock block_;
   const Sequence s_;
   Workspace w_;
+  std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
   bool pairs_;
 };

@@ -76,7 +76,7 @@ struct Workspace {
     w->state = layout.take(rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip));
     w->query = layout.take(p.query_width * kTileRows + kMaxLanes);
     w->output = layout.take(kTileRows * padded_width(p.value_width));
-    w->maximum = layout.take(kTileRows);
+    w->maximum = layout.take(kMaxLanes);
     w->sum = layout.take(kTileRows * kMaxLanes);
     return layout.used();
   }

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/half.h"
@@ -72,6 +73,13 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   if (known == Visibility::kPartial) known = mask.block(s, i0, i1, j0, j0 + count);
   view->empty = known == Visibility::kEmpty;
   if (view->empty) return;
+  if (known == Visibility::kFull && count == kBlockKeys && !p.bias.data) {
+    if (p.relative) gather_bias(p, s, tile, j0, count, bias, view->bits);
+    view->masked = false;
+    view->mask = {nullptr, 0, kBlockKeys, false};
+    std::fill(view->bits, view->bits + tile.count, all);
+    return;
+  }
   for (int r = 0; r < tile.count; ++r) {
     view->bits[r] = known == Visibility::kFull ? all : mask.bits(s, tile.rows[r].head, tile.rows[r].query, j0, count);
   }
@@ -90,6 +98,14 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width) {
   for (int64_t w = 0; w < width; w += kernels.strip) {
     if (!kernels.all_finite(packed + w * depth, int64_t{count} * kernels.strip)) return false;
+  }
+  return true;
+}
+
+bool packed_pairs_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width) {
+  const int64_t words = (count + 1) / 2, room = (depth + 1) / 2;
+  for (int64_t w = 0; w < width; w += kernels.strip) {
+    if (!kernels.all_finite_pairs(packed + w * room, words * kernels.strip)) return false;
   }
   return true;
 }

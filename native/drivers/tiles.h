@@ -43,6 +43,7 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
 
 // Is every number of `count` packed rows (of room for `depth`) finite?
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);
+bool packed_pairs_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_TILES_H_

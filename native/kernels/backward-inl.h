@@ -62,8 +62,7 @@ inline void clear_columns(float* tile, int rows, int first, int last) {
 
 // `block.keys` and `block.values` are both packed as columns here.
 inline void backward_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
-  const int first = tile.mask.first / kLanes * kLanes;
-  const int last = (tile.mask.last + kLanes - 1) / kLanes * kLanes;
+  const int first = first_column(tile.mask), last = last_column(tile.mask);
   scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.weights);
   scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last,
                                tile.grad_scores);

@@ -28,10 +28,10 @@ inline __attribute__((always_inline)) void accumulate(const float* a, const floa
   }
 }
 
-// scores[r][0:VECTORS * kLanes] of one strip of keys.
-template <class Step, int ROWS, int VECTORS>
+// scores[r][0:VECTORS * kLanes] of one strip of keys; where TOP, top[r] keeps the largest by lane.
+template <class Step, int ROWS, int VECTORS, bool TOP>
 inline __attribute__((always_inline)) void score_strip(const float* query, const float* keys, int depth,
-                                                       float* scores) {
+                                                       float* scores, float* top) {
   F c[ROWS][VECTORS];
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
@@ -41,8 +41,13 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
   accumulate<Step, ROWS, VECTORS, 1, kTileRows>(query, keys, depth, c);
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
+    F best = TOP ? load(top + r * kLanes) : zero();
 #pragma GCC unroll 4
-    for (int v = 0; v < VECTORS; ++v) store(scores + r * kBlockKeys + v * kLanes, c[r][v]);
+    for (int v = 0; v < VECTORS; ++v) {
+      store(scores + r * kBlockKeys + v * kLanes, c[r][v]);
+      if (TOP) best = max(c[r][v], best);
+    }
+    if (TOP) store(top + r * kLanes, best);
   }
 }
 
@@ -97,11 +102,12 @@ inline __attribute__((always_inline)) void with_row_count(int rows, const Functi
   }
 }
 
-template <class Step>
-inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns, float* scores) {
+template <class Step, bool TOP = false>
+inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns, float* scores,
+                           float* top = nullptr) {
   with_row_count(rows, [&](auto r) {
     for_strips(columns, [&](auto v, int n) {
-      score_strip<Step, r.value, v.value>(query, keys + int64_t{n} * depth, depth, scores + n);
+      score_strip<Step, r.value, v.value, TOP>(query, keys + int64_t{n} * depth, depth, scores + n, top);
     });
   });
 }
@@ -127,57 +133,79 @@ inline void shape_scores(float* scores, const float* bias, int rows, int first, 
   }
 }
 
-// Maximum of each row with its old one; masked scores become -inf on the way.
-inline void update_maximum(float* scores, const TileMask& mask, int rows, int first, int last, const float* old,
-                           float* updated) {
+// Largest score of each row by lane; masked scores become -inf on the way.
+inline void hide_and_find_top(float* scores, const TileMask& mask, int rows, int first, int last, float* top) {
   const F hidden = broadcast(-__builtin_inff());
   for (int r = 0; r < rows; ++r) {
     float* row = scores + r * kBlockKeys;
-    F top = hidden;
+    F best = hidden;
     for (int n = first; n < last; n += kLanes) {
       F s = load(row + n);
       if (mask.bits) {
         s = select(lane_bits(mask.bits, r, n), s, hidden);
         store(row + n, s);
       }
-      top = max(s, top);
+      best = max(s, best);
     }
-    const float best = reduce_max(top);
-    updated[r] = best > old[r] ? best : old[r];
+    store(top + r * kLanes, best);
   }
 }
 
 // exp((x - maximum) * unit) is computed as 2^(x * u - maximum * u), u = unit * log2(e), one multiply-add and no
 // rounding of the difference. A row that has seen nothing yet keeps 0 in place of its maximum of -inf.
-inline float exponent_offset(float maximum, float unit) {
-  return maximum == -__builtin_inff() ? 0.0f : maximum * unit;
+inline F exponent_offset(F maximum, F slope) {
+  return less_select(maximum, broadcast(-3.4028234663852886e38f), zero(), mul(maximum, slope));
+}
+
+// New maxima of the rows from their tops: `offset` for the exponents, `rescale` for what was summed before.
+inline void update_maxima(const float* top, float* maximum, F slope, float* offset, float* rescale) {
+  const F hidden = broadcast(-__builtin_inff());
+  row_maxima(top, offset);
+  for (int r = 0; r < kTileRows; r += kLanes) {
+    const F before = load(maximum + r);
+    const F now = max(load(offset + r), before);
+    const F shift = exponent_offset(now, slope);
+    const F growth = sub(exponent_offset(before, slope), shift);
+    const F seen = less_select(before, broadcast(-3.4028234663852886e38f), hidden, growth);
+    store(maximum + r, now);
+    store(offset + r, shift);
+    store(rescale + r, exp2_of(seen));
+  }
+}
+
+// exp(s - maximum) of VECTORS vectors of one row, in place; they join the row's sum one after another.
+template <int VECTORS>
+inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, F* sum) {
+  F p[VECTORS];
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) p[v] = sub_product(load(scores + v * kLanes), slope, offset);
+  exp2_each(p);
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) {
+    store(scores + v * kLanes, p[v]);
+    *sum = add(*sum, p[v]);
+  }
+}
+
+inline __attribute__((always_inline)) void exponentiate_row(float* row, int first, int last, F slope, F offset,
+                                                            float* total, float rescale) {
+  constexpr int kAtOnce = 4;
+  F sum = zero();
+  int n = first;
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) exponentiate<kAtOnce>(row + n, slope, offset, &sum);
+  for (; n < last; n += kLanes) exponentiate<1>(row + n, slope, offset, &sum);
+  store(total, fma(load(total), broadcast(rescale), sum));
 }
 
 // Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
-inline void softmax_of_tile(const ForwardTile& tile, int first, int last, const ScoreRule& rule, float* rescale) {
-  const float unit = (rule.plain() ? rule.scale : 1.0f) * kLog2E;
-  float maximum[kTileRows];
-  update_maximum(tile.scores, tile.mask, tile.rows, first, last, tile.state.maximum, maximum);
-  float offset[kTileRows];
+inline void softmax_of_tile(const ForwardTile& tile, int first, int last, const ScoreRule& rule, const float* top,
+                            float* rescale) {
+  alignas(64) float offset[kMaxLanes];
+  const F slope = broadcast((rule.plain() ? rule.scale : 1.0f) * kLog2E);
+  update_maxima(top, tile.state.maximum, slope, offset, rescale);
   for (int r = 0; r < tile.rows; ++r) {
-    offset[r] = exponent_offset(maximum[r], unit);
-    const float before = tile.state.maximum[r];
-    rescale[r] = before == -__builtin_inff() ? before : exponent_offset(before, unit) - offset[r];
-    tile.state.maximum[r] = maximum[r];
-  }
-  for (int r = 0; r < kTileRows; r += kLanes) store(rescale + r, exp2_of(load(rescale + r)));
-  for (int r = 0; r < tile.rows; ++r) {
-    float* row = tile.scores + r * kBlockKeys;
-    const F slope = broadcast(unit);
-    const F shift = broadcast(-offset[r]);
-    F sum = zero();
-    for (int n = first; n < last; n += kLanes) {
-      const F p = exp2_of(fma(load(row + n), slope, shift));
-      store(row + n, p);
-      sum = add(sum, p);
-    }
-    float* total = tile.state.sum + r * kMaxLanes;
-    store(total, fma(load(total), broadcast(rescale[r]), sum));
+    exponentiate_row(tile.scores + r * kBlockKeys, first, last, slope, broadcast(offset[r]),
+                     tile.state.sum + r * kMaxLanes, rescale[r]);
   }
 }
 
@@ -235,13 +263,18 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
   });
 }
 
-// The columns a tile works on: its visible keys, widened to whole vectors for the scores.
-inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, float* rescale) {
-  const int first = tile.mask.first / kLanes * kLanes;
-  const int last = (tile.mask.last + kLanes - 1) / kLanes * kLanes;
+// The columns that a tile works on are its visible keys, widened to whole vectors for the scores.
+inline int first_column(const TileMask& mask) { return mask.first / kLanes * kLanes; }
+inline int last_column(const TileMask& mask) { return (mask.last + kLanes - 1) / kLanes * kLanes; }
+
+// From raw scores to the weights that meet the values. `top` is known already where `has_top`.
+inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
+                       float* rescale) {
+  const int first = first_column(tile.mask), last = last_column(tile.mask);
   if (!rule.plain()) shape_scores(tile.scores, tile.bias, tile.rows, first, last, rule);
   if (rule.softmax) {
-    softmax_of_tile(tile, first, last, rule, rescale);
+    if (!has_top) hide_and_find_top(tile.scores, tile.mask, tile.rows, first, last, top);
+    softmax_of_tile(tile, first, last, rule, top, rescale);
   } else {
     hide_scores(tile.scores, tile.mask, tile.rows, first, last);
     for (int r = 0; r < kTileRows; ++r) rescale[r] = 1.0f;
@@ -252,9 +285,16 @@ inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreR
 }
 
 inline void forward_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
-  alignas(64) float rescale[kMaxLanes] = {};
-  scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.scores);
-  weigh_tile(tile, block, rule, rescale);
+  alignas(64) float rescale[kMaxLanes], top[kTileRows * kLanes];
+  for (int r = 0; r < kTileRows; ++r) store(top + r * kLanes, broadcast(-__builtin_inff()));
+  const bool whole = rule.plain() && !tile.mask.bits;
+  if (whole) {
+    scores_of_tile<FloatProduct, true>(tile.query, block.keys, tile.rows, tile.query_width, kBlockKeys, tile.scores,
+                                       top);
+  } else {
+    scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.scores);
+  }
+  weigh_tile(tile, block, rule, whole, top, rescale);
   values_of_tile(tile, block, tile.mask.first, tile.mask.last, rescale);
 }
 
@@ -268,7 +308,7 @@ inline void merge_rows(float* total, RowResult* total_rows, const float* part, c
     RowResult& sum = total_rows[r];
     const RowResult& more = part_rows[r];
     const float maximum = more.maximum > sum.maximum ? more.maximum : sum.maximum;
-    const float base = exponent_offset(maximum, kLog2E);
+    const float base = maximum == -__builtin_inff() ? 0.0f : maximum * kLog2E;
     alignas(64) float factor[kMaxLanes] = {sum.maximum * kLog2E - base, more.maximum * kLog2E - base};
     for (int n = 0; n < 2; n += kLanes) store(factor + n, exp2_of(load(factor + n)));
     sum = {maximum, sum.sum * factor[0] + more.sum * factor[1]};

@@ -59,7 +59,7 @@ struct TileMask {
 // Online softmax of 6 rows: weights so far are exp(s - maximum * unit), unit being the rule's scale where it is plain.
 struct TileState {
   float* output;   // [6][padded width of values]
-  float* maximum;  // [6]
+  float* maximum;  // [kMaxLanes], one per row and room for whole vectors
   float* sum;      // [6][kMaxLanes], partial sums by lane
 };
 
@@ -120,6 +120,7 @@ struct Kernels {
   void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
   void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                           float factor);
+  bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
   void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
 
   // Folds the lane sums of `rows` rows and merges them into the totals: total = exp(..) total + exp(..) part.
