@@ -24,6 +24,8 @@ namespace {
 
 constexpr int64_t kChunkKeys = 2048;
 constexpr int64_t kStateRow = kMaxLanes;  // lane sums of one row
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr double kLn2 = 0.693147180559945309;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 int64_t chunk_count(const Sequence& s) { return (s.keys + kChunkKeys - 1) / kChunkKeys; }
@@ -122,9 +124,10 @@ class RowBlockPass {
   }
 
   RowResult result(int64_t row) const {
-    const float unit = rule_.plain() ? rule_.scale : 1.0f;
+    if (!rule_.softmax) return {0.0f, 1.0f};
+    const float slope = (rule_.plain() ? rule_.scale : 1.0f) * kLog2E;  // as the kernels have it
     const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
-    return {top == kHidden ? top : top * unit, rule_.softmax ? kernels_.lane_sum(w_.sum + row * kStateRow) : 1.0f};
+    return {top == kHidden ? top : top * slope, kernels_.lane_sum(w_.sum + row * kStateRow)};
   }
 
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
@@ -321,17 +324,27 @@ class Forward {
     float factor = 1.0f / (1.0f - p_.dropout), lse = 0.0f;
     if (p_.normalize) {
       const bool sees_none = sum.sum == 0.0f;
+      double top = sees_none ? kHidden : sum.offset * kLn2;
       if (p_.sinks) {  // one more key, with a logit but no value
-        const float sink = p_.sinks[at.head], top = std::max(sum.maximum, sink);
-        factor *= sees_none ? 0.0f : std::exp(sum.maximum - top);
-        sum = {top, (sees_none ? 0.0f : sum.sum * std::exp(sum.maximum - top)) + std::exp(sink - top)};
+        const double sink = p_.sinks[at.head], highest = std::max(top, sink);
+        const double share = sees_none ? 0.0 : std::exp(top - highest);
+        factor *= static_cast<float>(share);
+        sum.sum = static_cast<float>(sum.sum * share + std::exp(sink - highest));
+        top = highest;
       }
-      lse = sum.sum == 0.0f ? kHidden : (result_.lse.data ? sum.maximum + std::log(sum.sum) : 0.0f);
+      if (result_.lse.data) lse = sum.sum == 0.0f ? kHidden : log_sum(top, sum.sum);
       factor = sees_none ? 0.0f : factor / sum.sum;
     }
     kernels_.write_row(query_address(p_, result_.output, s, at.head, at.query), result_.output.column,
                        result_.output.dtype, row, factor, static_cast<int>(p_.value_width));
     if (result_.lse.data) *reinterpret_cast<float*>(query_address(p_, result_.lse, s, at.head, at.query)) = lse;
+  }
+
+  // top + log(sum), rounded once: a float logarithm of a number near 1 loses nothing that shows.
+  static float log_sum(double top, float sum) {
+    int exponent;
+    const float fraction = std::frexp(sum, &exponent);
+    return static_cast<float>(top + exponent * kLn2 + std::log(fraction));
   }
 
   const uwaga_problem& p_;

@@ -5,42 +5,78 @@
 //
 // (Dao, "FlashAttention-2", 2023, algorithm 2.) The scale is left to the last step, where dQ and dK are written.
 
-// P and dS of one row, n columns at a time, from raw scores in `weights` and dP in `grad_scores`, both in place.
-inline void backward_row(const BackwardTile& tile, int r, int first, int last, const Block& block,
-                         const ScoreRule& rule) {
-  float* weights = tile.weights + r * kBlockKeys;
-  float* grads = tile.grad_scores + r * kBlockKeys;
-  const bool plain = rule.plain();
+// What the elements of one row share.
+struct BackwardRow {
+  F slope, shift, correction, delta;
+};
+
+inline BackwardRow backward_row(const BackwardTile& tile, int r, const ScoreRule& rule) {
   const float lse = tile.lse[r];
-  const F slope = broadcast((plain ? rule.scale : 1.0f) * kLog2E);
   // A row that sees nothing has lse = -inf; its weights are 0. What the shift loses in rounding, the same for the whole
   // row, comes back as a factor: exp(x) is 1 + x this close to 1.
   const float offset = -lse * kLog2E;
-  const F shift = broadcast(lse == -__builtin_inff() ? lse : offset);
   const double lost = -static_cast<double>(lse) * 1.4426950408889634 - offset;
-  const F correction = broadcast(lost == lost ? static_cast<float>(1.0 + 0.6931471805599453 * lost) : 1.0f);
-  const F delta = broadcast(tile.delta[r]);
+  const float correction = lost == lost ? static_cast<float>(1.0 + 0.6931471805599453 * lost) : 1.0f;
+  return {broadcast((rule.plain() ? rule.scale : 1.0f) * kLog2E), broadcast(lse == -__builtin_inff() ? lse : offset),
+          broadcast(correction), broadcast(tile.delta[r])};
+}
+
+// P and dS of VECTORS vectors of a row where nothing but scale and softmax acts, from raw scores in `weights` and dP in
+// `grads`, both in place.
+template <int VECTORS>
+inline __attribute__((always_inline)) void plain_backward(const BackwardRow& row, float* weights, float* grads) {
+  F p[VECTORS];
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) p[v] = fma(load(weights + v * kLanes), row.slope, row.shift);
+  exp2_each(p);
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) {
+    p[v] = mul(p[v], row.correction);
+    store(weights + v * kLanes, p[v]);
+    store(grads + v * kLanes, mul(p[v], sub(load(grads + v * kLanes), row.delta)));
+  }
+}
+
+inline void plain_backward_row(const BackwardTile& tile, int r, int first, int last, const ScoreRule& rule) {
+  constexpr int kAtOnce = 4;
+  float* weights = tile.weights + r * kBlockKeys;
+  float* grads = tile.grad_scores + r * kBlockKeys;
+  const BackwardRow row = backward_row(tile, r, rule);
+  int n = first;
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) plain_backward<kAtOnce>(row, weights + n, grads + n);
+  for (; n < last; n += kLanes) plain_backward<1>(row, weights + n, grads + n);
+  if (!tile.mask.bits) return;
+  for (n = first; n < last; n += kLanes) {
+    const uint32_t seen = lane_bits(tile.mask.bits, r, n);
+    store(weights + n, select(seen, load(weights + n), zero()));
+    store(grads + n, select(seen, load(grads + n), zero()));
+  }
+}
+
+// The same with every option: softcap, bias, dropout, no softmax.
+inline void general_backward_row(const BackwardTile& tile, int r, int first, int last, const Block& block,
+                                 const ScoreRule& rule) {
+  float* weights = tile.weights + r * kBlockKeys;
+  float* grads = tile.grad_scores + r * kBlockKeys;
+  const BackwardRow row = backward_row(tile, r, rule);
   const F growth = broadcast(1.0f / rule.keep);
   for (int n = first; n < last; n += kLanes) {
-    F y = load(weights + n), dp = load(grads + n);
+    F y = mul(load(weights + n), broadcast(rule.plain() ? 1.0f : rule.scale)), dp = load(grads + n);
     F bend = broadcast(1.0f);  // derivative of the softcap
-    if (!plain) {
-      y = mul(y, broadcast(rule.scale));
-      if (rule.softcap != 0.0f) {
-        const F t = tanh_of(div(y, broadcast(rule.softcap)));
-        y = mul(t, broadcast(rule.softcap));
-        bend = sub(broadcast(1.0f), mul(t, t));
-      }
-      if (tile.bias) y = add(y, load(tile.bias + r * kBlockKeys + n));
+    if (rule.softcap != 0.0f) {
+      const F t = tanh_of(div(y, broadcast(rule.softcap)));
+      y = mul(t, broadcast(rule.softcap));
+      bend = sub(broadcast(1.0f), mul(t, t));
     }
-    F p = rule.softmax ? mul(exp2_of(fma(y, slope, shift)), correction) : y;
+    if (tile.bias) y = add(y, load(tile.bias + r * kBlockKeys + n));
+    const F p = rule.softmax ? mul(exp2_of(fma(y, row.slope, row.shift)), row.correction) : y;
     F met = p;  // the weight that met the value
     if (rule.keep < 1.0f) {
       const uint32_t kept = keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
       met = select(kept, p, zero());
       dp = select(kept, mul(dp, growth), zero());
     }
-    F ds = rule.softmax ? mul(p, sub(dp, delta)) : dp;
+    F ds = rule.softmax ? mul(p, sub(dp, row.delta)) : dp;
     if (tile.mask.bits) {
       const uint32_t seen = lane_bits(tile.mask.bits, r, n);
       met = select(seen, met, zero());
@@ -49,7 +85,7 @@ inline void backward_row(const BackwardTile& tile, int r, int first, int last, c
     }
     store(weights + n, met);
     if (tile.grad_bias) store(tile.grad_bias + r * kBlockKeys + n, ds);
-    store(grads + n, plain ? ds : mul(ds, bend));
+    store(grads + n, mul(ds, bend));
   }
 }
 
@@ -66,7 +102,14 @@ inline void backward_tile(const BackwardTile& tile, const Block& block, const Sc
   scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.weights);
   scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last,
                                tile.grad_scores);
-  for (int r = 0; r < tile.rows; ++r) backward_row(tile, r, first, last, block, rule);
+  const bool plain = rule.plain() && rule.keep == 1.0f && !tile.grad_bias;
+  for (int r = 0; r < tile.rows; ++r) {
+    if (plain) {
+      plain_backward_row(tile, r, first, last, rule);
+    } else {
+      general_backward_row(tile, r, first, last, block, rule);
+    }
+  }
   clear_columns(tile.weights, tile.rows, first, last);
   clear_columns(tile.grad_scores, tile.rows, first, last);
   if (tile.grad_bias) clear_columns(tile.grad_bias, tile.rows, first, last);

@@ -307,11 +307,11 @@ inline void merge_rows(float* total, RowResult* total_rows, const float* part, c
   for (int r = 0; r < rows; ++r) {
     RowResult& sum = total_rows[r];
     const RowResult& more = part_rows[r];
-    const float maximum = more.maximum > sum.maximum ? more.maximum : sum.maximum;
-    const float base = maximum == -__builtin_inff() ? 0.0f : maximum * kLog2E;
-    alignas(64) float factor[kMaxLanes] = {sum.maximum * kLog2E - base, more.maximum * kLog2E - base};
+    const float highest = more.offset > sum.offset ? more.offset : sum.offset;
+    const float offset = highest == -__builtin_inff() ? 0.0f : highest;
+    alignas(64) float factor[kMaxLanes] = {sum.offset - offset, more.offset - offset};
     for (int n = 0; n < 2; n += kLanes) store(factor + n, exp2_of(load(factor + n)));
-    sum = {maximum, sum.sum * factor[0] + more.sum * factor[1]};
+    sum = {highest, sum.sum * factor[0] + more.sum * factor[1]};
     float* out = total + r * row_width;
     for (int w = 0; w < width; w += kLanes) {
       store(out + w, fma(load(part + r * row_width + w), broadcast(factor[1]), mul(load(out + w), broadcast(factor[0]))));

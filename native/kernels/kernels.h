@@ -73,9 +73,10 @@ struct ForwardTile {
   TileState state;
 };
 
-// The state of a row after all its keys, in natural units.
+// The softmax of a row over some of its keys: weights are 2^(x - offset), x being scores times log2(e), and `sum` is
+// theirs. The offset is the very number that the exponentials were taken with, so nothing is lost in passing it on.
 struct RowResult {
-  float maximum, sum;
+  float offset, sum;
 };
 
 // One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products.

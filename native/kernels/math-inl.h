@@ -1,7 +1,6 @@
 // Elementary functions on the level's vectors. Included inside the level's namespace, once per instruction set.
 
 constexpr float kLog2E = 1.44269504088896341f;
-constexpr float kLn2 = 0.693147180559945309f;
 
 // t = 2^t for t <= 127, to 1 ulp; 0 below -126.5; NaN stays NaN. Rounding to an integer is the addition of 1.5 * 2^23,
 // and the polynomial is the minimax one on [-1/2, 1/2] with p(0) = 1 (relative error 2.0e-9), so that 2^0 is exactly 1.
