@@ -1,7 +1,7 @@
 """Every environment variable that uwaga reads, in one typed table; nothing else in the package reads os.environ.
 
-    >>> sorted(VARIABLES)
-    ['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_THREADS']
+>>> sorted(VARIABLES)
+['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_THREADS']
 """
 
 import os

@@ -135,9 +135,7 @@ def _sdpa(original: Callable) -> Callable:
             q, k, v = _aligned(q, k, v, enable_gqa)
             mask, bias = _mask_and_bias(masks, is_causal)
             return attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
-        return original(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     return scaled_dot_product_attention
 

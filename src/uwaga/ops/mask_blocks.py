@@ -33,7 +33,9 @@ def _band(program: MaskProgram, record: tuple[int, ...], rows: Interval, columns
     return Block.FULL if low <= nearest and farthest <= high else Block.PARTIAL
 
 
-def _lengths(program: MaskProgram, record: tuple[int, ...], rows: Interval, columns: Interval, sequence: int, head: int):
+def _lengths(
+    program: MaskProgram, record: tuple[int, ...], rows: Interval, columns: Interval, sequence: int, head: int
+):
     length = int(program.tensors[record[5]][sequence])
     if columns[0] >= length:
         return Block.EMPTY

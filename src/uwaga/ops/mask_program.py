@@ -106,9 +106,13 @@ class MaskProgram:
         rule = "attention: Documents needs query_ids where a sequence has more queries than keys"
         if not sizes.is_ragged and sizes.queries > sizes.keys:
             raise ValueError(rule)
-        if sizes.is_ragged and sizes.query_offsets is not sizes.key_offsets and is_readable(sizes.query_offsets):
-            if bool((sizes.query_offsets.diff() > sizes.key_offsets.diff()).any()):
-                raise ValueError(rule)
+        other_lengths = sizes.is_ragged and sizes.query_offsets is not sizes.key_offsets
+        if other_lengths and is_readable(sizes.query_offsets) and _any_more(sizes.query_offsets, sizes.key_offsets):
+            raise ValueError(rule)
+
+
+def _any_more(query_offsets: Tensor, key_offsets: Tensor) -> bool:
+    return bool((query_offsets.diff() > key_offsets.diff()).any())
 
 
 def lower_start(sizes: Sizes, start: Start) -> tuple[int, int, Tensor | None]:

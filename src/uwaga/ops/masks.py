@@ -157,7 +157,9 @@ def as_mask(mask: object) -> Mask:
     if not isinstance(mask, Tensor):
         raise ValueError(f"attention: mask must be a mask or a bool tensor, not {type(mask).__name__}")
     if mask.dtype.is_floating_point:
-        raise ValueError(f"attention: mask must be bool, not {mask.dtype}; an additive float tensor is a bias: bias=...")
+        raise ValueError(
+            f"attention: mask must be bool, not {mask.dtype}; an additive float tensor is a bias: bias=..."
+        )
     if str(mask.dtype) != "torch.bool":
         raise ValueError(f"attention: mask must be bool (True is visible), not {mask.dtype}")
     return DenseMask(bits=mask)

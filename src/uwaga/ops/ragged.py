@@ -45,9 +45,17 @@ class Ragged:
         """Pack (R, T, ...) with lengths (R,): what lies behind a length is dropped."""
         if lengths.shape != padded.shape[:1]:
             tensors = (_named("padded", padded, "R", "T"), _named("lengths", lengths, "R"))
-            raise shape_error("Ragged.from_padded", "there must be one length per row", tensors, "lengths", "is not (R,)")
-        if is_readable(lengths) and lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= padded.shape[1]:
-            raise ValueError(f"Ragged.from_padded: lengths must lie between 0 and {padded.shape[1]}, not {lengths.tolist()}")
+            raise shape_error(
+                "Ragged.from_padded", "there must be one length per row", tensors, "lengths", "is not (R,)"
+            )
+        if (
+            is_readable(lengths)
+            and lengths.numel()
+            and not 0 <= int(lengths.min()) <= int(lengths.max()) <= padded.shape[1]
+        ):
+            raise ValueError(
+                f"Ragged.from_padded: lengths must lie between 0 and {padded.shape[1]}, not {lengths.tolist()}"
+            )
         inside_RT = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
         return Ragged(padded[inside_RT], _offsets(lengths))
 
@@ -65,7 +73,9 @@ class Ragged:
         if not nested.is_nested or nested.layout != torch.jagged:
             raise ValueError("Ragged.from_nested: needs a nested tensor of layout torch.jagged")
         if nested._ragged_idx != 1 or nested.lengths() is not None:
-            raise ValueError("Ragged.from_nested: the ragged dimension must be the second, without holes: (R, ragged, ...)")
+            raise ValueError(
+                "Ragged.from_nested: the ragged dimension must be the second, without holes: (R, ragged, ...)"
+            )
         return Ragged(nested.values(), nested.offsets())
 
     @property
@@ -148,7 +158,9 @@ def _check_rising(values: Tensor, offsets: Tensor, max_length: int) -> None:
 
 
 def _misfit(values: Tensor, offsets: Tensor, rule: str, note: str) -> ValueError:
-    return shape_error("Ragged", rule, (_named("values", values, "N"), _named("offsets", offsets, "R+1")), "offsets", note)
+    return shape_error(
+        "Ragged", rule, (_named("values", values, "N"), _named("offsets", offsets, "R+1")), "offsets", note
+    )
 
 
 def _named(name: str, tensor: Tensor, *letters: str) -> Named:

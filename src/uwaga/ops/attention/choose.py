@@ -35,9 +35,7 @@ def order(*, softmax: bool, is_float64: bool) -> tuple[str, ...]:
     return _ORDER if softmax else _ORDER_WITHOUT_SOFTMAX
 
 
-def choose(
-    *, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None], impl: str | None = None
-) -> Choice:
+def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None], impl: str | None = None) -> Choice:
     """The first engine in the order of preference that does not refuse, or the named one.
 
     Args:
@@ -61,7 +59,9 @@ def choose(
         return Choice(impl, "named by the caller", refused)
     for name in order(softmax=softmax, is_float64=is_float64):
         if name not in refused:
-            return Choice(name, "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name], refused)
+            return Choice(
+                name, "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name], refused
+            )
     raise AssertionError("the reference serves every call")
 
 

@@ -28,7 +28,9 @@ def fold(
         if dims[at] is not None:
             raise ValueError(f"attention: vmap over {name} is not supported; loop over the mapped dimension")
         if at < len(needs) and needs[at]:
-            raise ValueError(f"attention: vmap over the gradient of {name} is not supported; loop over the mapped dimension")
+            raise ValueError(
+                f"attention: vmap over the gradient of {name} is not supported; loop over the mapped dimension"
+            )
     folded = lead_all(size, dims, tensors)
     return [x if at in _SHARED else y for at, (x, y) in enumerate(zip(tensors, folded, strict=True))]
 

@@ -31,7 +31,7 @@ _INFINITY = float("inf")
 
 def refusal(call: Call) -> None:
     """It serves every call."""
-    return None
+    return
 
 
 def attend(call: Call) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_plain, is_transformed, is_traced
+from uwaga._base.eager import is_plain, is_traced, is_transformed
 from uwaga.ops.attention import available, functions, schema
 from uwaga.ops.attention.spec import Call
 

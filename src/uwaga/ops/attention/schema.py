@@ -167,7 +167,15 @@ def _backward_autograd(ctx, *cotangents):
     found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
     *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
-    return (of_grad_output, of_grad_lse, None, None, None, *of_operands, *_nothing(tensors[FIXED_TENSORS:], ctx.plain[0]))
+    return (
+        of_grad_output,
+        of_grad_lse,
+        None,
+        None,
+        None,
+        *of_operands,
+        *_nothing(tensors[FIXED_TENSORS:], ctx.plain[0]),
+    )
 
 
 def _nothing(mask_tensors: Sequence[Tensor], mask_program: Sequence[int]) -> tuple:

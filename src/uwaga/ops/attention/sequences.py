@@ -14,7 +14,8 @@ from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 def split(call: Call) -> list[Call]:
     """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens."""
-    assert call.query_offsets is not None and call.key_offsets is not None
+    assert call.query_offsets is not None
+    assert call.key_offsets is not None
     queries, keys = call.query_offsets.tolist(), call.key_offsets.tolist()
     return [
         _sequence(call, row, slice(queries[row], queries[row + 1]), slice(keys[row], keys[row + 1]))

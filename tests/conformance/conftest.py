@@ -1,0 +1,37 @@
+"""One suite per abstraction: every engine, and the native one at every instruction-set level that this machine has."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from uwaga._base import native
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests are no package
+
+_WHY_NOT_NATIVE = native.reason_unavailable()
+_LEVELS = native.levels_possible() if _WHY_NOT_NATIVE is None else ()
+_NATIVE = [f"cpu-{level}" for level in _LEVELS] or [
+    pytest.param("cpu-none", marks=pytest.mark.skip(reason=str(_WHY_NOT_NATIVE)))
+]
+
+
+def _use(name: str):
+    """The engine's name for `impl`, with the level set while the test runs."""
+    engine, _, level = name.partition("-")
+    before = native.level() if level else None
+    if level:
+        native.set_level(level)
+    yield engine
+    if level:
+        native.set_level(before)
+
+
+@pytest.fixture(params=["reference", "torch", "linear", *_NATIVE])
+def engine(request: pytest.FixtureRequest):
+    yield from _use(request.param)
+
+
+@pytest.fixture(params=_NATIVE)
+def cpu(request: pytest.FixtureRequest):
+    yield from _use(request.param)

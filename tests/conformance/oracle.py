@@ -1,0 +1,173 @@
+"""What an engine is measured against: the reference in float64, and a plain PyTorch computation in the input's dtype.
+
+The rule (DESIGN.md, "Exactness"): an engine's error against the float64 reference is at most twice that of the plain
+computation on the same inputs; no hand-tuned tolerance.
+
+Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from uwaga import Ragged
+from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import dropout, lower
+from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.sequences import split
+from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.mask_program import visible
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """Everything that a call computes: output, lse (None without softmax) and gradients by operand."""
+
+    output: Tensor
+    lse: Tensor | None
+    gradients: dict[str, Tensor]
+
+
+def plain(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Attention as one writes it down in PyTorch: every operation in the dtype of the query, with its rounding.
+
+    There are two ways to write softmax: as such, and as exp(s - logsumexp(s)). The second is what every kernel does
+    that does not keep its N x N weights, PyTorch's own included: it makes them again from the lse.
+    """
+    dtype, (batch, heads, queries, _) = call.query.dtype, call.query.shape
+    k = call.key.repeat_interleave(call.heads_per_key_head, dim=1)
+    v = call.value.repeat_interleave(call.heads_per_key_head, dim=1)
+    scores = call.query @ k.transpose(-1, -2) * call.options.scale
+    if call.options.softcap:
+        scores = call.options.softcap * torch.tanh(scores / call.options.softcap)
+    if call.relative is not None:
+        scores = scores + relative_scores(call).to(dtype)
+    if call.bias is not None:
+        scores = scores + call.bias.to(dtype)
+    seen = visible(call.options.mask_program, call.mask_tensors, queries, k.shape[2], "cpu")
+    seen = seen.expand(batch, heads, queries, k.shape[2])
+    if call.bias is not None:
+        seen = seen & (call.bias != -math.inf)
+    lse = None
+    if softmax:
+        scores = scores.masked_fill(~seen, torch.finfo(dtype).min)
+        if call.sinks is not None:
+            sinks = call.sinks.to(dtype)[:, None, None].expand(batch, heads, queries, 1)
+            scores = torch.cat((scores, sinks), dim=-1)
+        lse = torch.logsumexp(scores.float(), dim=-1)
+        of_all = torch.logsumexp(scores, dim=-1, keepdim=True)
+        weights = torch.exp(scores - of_all) if by_logarithm else torch.softmax(scores, dim=-1)
+        weights = weights[..., : k.shape[2]]
+        if call.sinks is None:
+            lse = torch.where(seen.any(-1), lse, -math.inf)
+    else:
+        weights = scores
+    weights = torch.where(seen, weights, 0.0)
+    if call.options.dropout:
+        kept = dropout.kept(call.seed, call.options.dropout, *weights.shape, "cpu")
+        weights = torch.where(kept, weights / (1 - call.options.dropout), 0.0)
+    return weights @ v, lse
+
+
+def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tuple:
+    """`plain` with the arguments of uwaga.attention."""
+    softmax = options.get("normalize", "softmax") is not None
+    arguments = {
+        "mask": None,
+        "bias": None,
+        "scale": None,
+        "normalize": "softmax",
+        "softcap": None,
+        "sinks": None,
+        "dropout": 0.0,
+        **options,
+    }
+    call = lower.lower(query, key, value, *arguments.values(), softmax)
+    if not isinstance(query, Ragged):
+        return plain(call, softmax, by_logarithm)
+    parts = [plain(part, softmax, by_logarithm) for part in split(call)]
+    output = torch.cat([out[0].transpose(0, 1) for out, _ in parts])
+    return output, torch.cat([lse[0].T for _, lse in parts]) if softmax else None
+
+
+def run_engine(impl: str):
+    """A function with the arguments of uwaga.attention that gives the output and the lse of an engine as tensors."""
+
+    def run(query, key, value, **options):
+        if options.get("normalize", "softmax") is None or impl == "torch":
+            output, lse = attention(query, key, value, impl=impl, **options), None
+        else:
+            output, lse = attention_and_lse(query, key, value, impl=impl, **options)
+        return _tensor(output), _tensor(lse)
+
+    return run
+
+
+def measure(run, operands: dict[str, Tensor], build, *, with_lse: bool = True, seed: int = 0) -> Result:
+    """Forward and backward of `run(**build(operands))`, with fixed gradients of the output and the lse."""
+    leaves = {name: x.detach().requires_grad_(x.is_floating_point()) for name, x in operands.items()}
+    torch.manual_seed(seed)
+    output, lse = run(**build(leaves))
+    generator = torch.Generator().manual_seed(seed + 1)
+    outputs, weights = [output], [torch.randn(output.shape, generator=generator).to(output.dtype)]
+    if with_lse and lse is not None and lse.requires_grad:
+        outputs.append(lse)
+        # A row that sees nothing has lse = -inf; a loss would not touch it.
+        weights.append(torch.where(lse.isfinite(), torch.randn(lse.shape, generator=generator), 0.0).to(lse.dtype))
+    wanted = {name: x for name, x in leaves.items() if x.requires_grad}
+    found = torch.autograd.grad(outputs, list(wanted.values()), weights, allow_unused=True, materialize_grads=True)
+    gradients = dict(zip(wanted, (x.detach() for x in found), strict=True))
+    return Result(output=output.detach(), lse=None if lse is None else lse.detach(), gradients=gradients)
+
+
+def to_float64(operands: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.double() if x.is_floating_point() else x for name, x in operands.items()}
+
+
+def usual(operands: dict[str, Tensor], build, *, with_lse: bool = True) -> list[Result]:
+    """The plain computations that an engine is measured by. In half precision only the first way counts: rounding a
+    logarithm to eight bits is a mistake, not a way to write it."""
+    direct = measure(run_plain, operands, build, with_lse=with_lse)
+    if operands["query"].dtype != torch.float32:
+        return [direct]
+    return [direct, measure(partial(run_plain, by_logarithm=True), operands, build, with_lse=with_lse)]
+
+
+def assert_as_exact(found: Result, exact: Result, plains: list[Result]) -> None:
+    """Every part of `found` is at most twice as far from `exact` as the plain computations are."""
+    _assert_near("output", found.output, exact.output, [x.output for x in plains], _size(exact.output))
+    if found.lse is not None:
+        _assert_near("lse", found.lse, exact.lse, [x.lse for x in plains], _size(exact.lse))
+    # A gradient may cancel to nothing, as the query's does where there is one key: its roundings are those of its terms.
+    scale = max(_size(x) for x in exact.gradients.values())
+    for name, gradient in found.gradients.items():
+        others = [x.gradients[name] for x in plains]
+        _assert_near(f"gradient of {name}", gradient, exact.gradients[name], others, scale)
+
+
+def _assert_near(what: str, found: Tensor, exact: Tensor, plains: list[Tensor], scale: float) -> None:
+    assert found.shape == exact.shape, what
+    is_finite = exact.isfinite()
+    assert torch.equal(found[~is_finite].double(), exact[~is_finite].double()), f"{what}: infinities differ"
+    if not is_finite.any():
+        return
+    # Errors are compared by their root mean square: it is the whole tensor's, and unlike the largest error it hardly
+    # moves when the same sum is taken in another order, so that the factor of two means something.
+    # One unit of the result's own dtype is allowed beside it: where the plain computation happens to be exact (one key,
+    # zeros, powers of two), an engine that adds in another order still has to round, and may.
+    allowed = 2 * max(_size(x - exact) for x in plains) + torch.finfo(found.dtype).eps * scale
+    error = _size(found - exact)
+    assert error <= allowed, f"{what}: error {error:.3g}, allowed {allowed:.3g}, of values of {_size(exact):.3g}"
+
+
+def _size(x: Tensor) -> float:
+    """The root mean square of the finite entries."""
+    x = x[x.isfinite()].double()
+    return float(x.square().mean().sqrt()) if x.numel() else 0.0
+
+
+def _tensor(x):
+    return x.values if isinstance(x, Ragged) else x
