@@ -133,9 +133,9 @@ def _show(findings: list[Finding]) -> None:
     table.add_column(min_width=max(map(len, signs)))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    table.add_column(style="dim", overflow="fold")
     for topic, group in groupby(findings, key=lambda finding: finding.topic):
         table.add_row("", f"[bold]{topic}[/]")
         for finding in group:
-            table.add_row(signs[finding.status], finding.name, escape(finding.value), escape(finding.why))
+            why = f"  [dim]{escape(finding.why)}[/]" if finding.why else ""
+            table.add_row(signs[finding.status], finding.name, escape(finding.value) + why)
     Console().print(table)
