@@ -9,7 +9,7 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
-.PHONY: run test bench lint format setup native-test sanitize clean
+.PHONY: run test bench lint format setup native-test sanitize emulate clean
 
 run: setup
 	uwaga demo
@@ -38,6 +38,12 @@ sanitize: $(VENV)/installed
 	cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DUWAGA_TESTS=ON -DUWAGA_SANITIZE=ON
 	cmake --build build/sanitize
 	ctest --test-dir build/sanitize --output-on-failure
+
+# The same tests on AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels.
+emulate: $(VENV)/installed
+	cmake -S . -B build/emulate -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON -DUWAGA_EMULATE_AVX512=ON
+	cmake --build build/emulate
+	ctest --test-dir build/emulate --output-on-failure
 
 setup: $(VENV)/installed build/native/installed
 
