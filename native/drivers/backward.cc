@@ -210,7 +210,7 @@ class UnitPass {
     const int64_t i1 = row_of_work(p_, unit_.key_head, last_row - 1).query + 1;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
     if (seen == Visibility::kEmpty) return;
-    const Block block{w.key_columns, w.value_columns, static_cast<int>(j0), count};
+    const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // columns both
     uint64_t bits[kBlockRows] = {};
     int first_seen = kBlockRows, last_seen = 0;  // rows of the tiles that see something
     bool masked = false;

@@ -23,6 +23,7 @@ namespace uwaga {
 namespace {
 
 constexpr int64_t kChunkKeys = 2048;
+constexpr int64_t kTilesWorthPacking = 4;
 constexpr int64_t kStateRow = kMaxLanes;  // lane sums of one row
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr double kLn2 = 0.693147180559945309;
@@ -154,19 +155,40 @@ class RowBlockPass {
     }
   }
 
-  void pack_block(int64_t j0, int count) {
+  // Values can be read where they lie if vectors fit; copying them pays only where many tiles read the copy.
+  bool reads_values_in_place() const {
+    return !pairs_ && tiles_ <= kTilesWorthPacking && p_.value.dtype == UWAGA_FLOAT32 && p_.value.column == 1 &&
+           p_.value_width % kMaxLanes == 0;
+  }
+
+  Block pack_block(int64_t j0, int count) {
     const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
     const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
                       p_.value.dtype};
     (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
                                                                    static_cast<int>(p_.query_width));
+    const int first_key = static_cast<int>(j0);
+    if (reads_values_in_place()) {
+      return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
+    }
     (pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
                                                              static_cast<int>(p_.value_width));
+    return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
+  }
+
+  bool values_are_finite(const Block& block) const {
+    if (block.values == w_.values) {
+      const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
+      return all_finite(kernels_, w_.values, block.count, kBlockKeys, static_cast<int>(p_.value_width));
+    }
+    for (int n = 0; n < block.count; ++n) {
+      if (!kernels_.all_finite(block.values + n * block.value_row, p_.value_width)) return false;
+    }
+    return true;
   }
 
   void visit(int64_t j0, int count, Visibility seen) {
-    pack_block(j0, count);
-    const Block block{w_.keys, w_.values, static_cast<int>(j0), count};
+    const Block block = pack_block(j0, count);
     const auto forward_tile = pairs_ ? kernels_.forward_tile_pairs : kernels_.forward_tile;
     int finite = -1;  // not looked yet
     for (int64_t t = 0; t < tiles_; ++t) {

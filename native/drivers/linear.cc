@@ -248,7 +248,7 @@ class Linear {
     kernels_.pack_columns(w.keys, rows_at(p_.key, s, at.key_head, j), count, width(p_.query_width));
     kernels_.pack_rows(w.values, rows_at(p_.value, s, at.key_head, j), count, kBlockKeys, width(p_.value_width));
     const bool finite = packed_rows_are_finite(kernels_, w.values, count, kBlockKeys, width(p_.value_width));
-    const Block block{w.keys, w.values, static_cast<int>(j), count};
+    const Block block{w.keys, w.values, kernels_.strip, kBlockKeys * kernels_.strip, static_cast<int>(j), count};
     for (int64_t t = 0; t < tiles; ++t) {
       const TileRows rows = tile_at(at, s, i0, i1, t);
       TileView view;

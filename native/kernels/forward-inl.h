@@ -11,20 +11,20 @@ struct FloatProduct {
 };
 
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
-inline __attribute__((always_inline)) void accumulate(const float* a, const float* b, int depth,
+inline __attribute__((always_inline)) void accumulate(const float* a, const float* b, int64_t b_step, int depth,
                                                       F (&c)[ROWS][VECTORS]) {
   for (int d = 0; d < depth; ++d) {
     F right[VECTORS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * kLanes);
 #pragma GCC unroll 6
     for (int r = 0; r < ROWS; ++r) {
       const F left = broadcast(a[r * A_ROW]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int v = 0; v < VECTORS; ++v) c[r][v] = Step::step(left, right[v], c[r][v]);
     }
     a += A_DEPTH;
-    b += kStrip;
+    b += b_step;
   }
 }
 
@@ -35,14 +35,14 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
   F c[ROWS][VECTORS];
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
   }
-  accumulate<Step, ROWS, VECTORS, 1, kTileRows>(query, keys, depth, c);
+  accumulate<Step, ROWS, VECTORS, 1, kTileRows>(query, keys, kStrip, depth, c);
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
     F best = TOP ? load(top + r * kLanes) : zero();
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
       store(scores + r * kBlockKeys + v * kLanes, c[r][v]);
       if (TOP) best = max(c[r][v], best);
@@ -55,17 +55,18 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
 // zero and is added as one: rounding errors then grow with the square root of the block, not of the whole sequence.
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
 inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth,
-                                                         const float* factor, float* out, int64_t out_row) {
+                                                         const float* factor, float* out, int64_t out_row,
+                                                         int64_t b_step = kStrip) {
   F c[ROWS][VECTORS];
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) c[r][v] = zero();
   }
-  accumulate<Step, ROWS, VECTORS, A_ROW, A_DEPTH>(a, b, depth, c);
+  accumulate<Step, ROWS, VECTORS, A_ROW, A_DEPTH>(a, b, b_step, depth, c);
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
       float* at = out + r * out_row + v * kLanes;
       store(at, factor ? fma(load(at), broadcast(factor[r]), c[r][v]) : add(load(at), c[r][v]));
@@ -102,9 +103,43 @@ inline __attribute__((always_inline)) void with_row_count(int rows, const Functi
   }
 }
 
+// One row alone would wait for its own sums, two or four at a time: it takes all strips of a block side by side.
+template <class Step, bool TOP>
+inline void scores_of_row(const float* query, const float* keys, int depth, float* scores, float* top) {
+  constexpr int kStrips = kBlockKeys / kStrip < 4 ? kBlockKeys / kStrip : 4;
+  for (int n = 0; n < kBlockKeys; n += kStrips * kStrip) {
+    F c[kStrips][kStripVectors];
+#pragma GCC unroll 4
+    for (int s = 0; s < kStrips; ++s) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kStripVectors; ++v) c[s][v] = zero();
+    }
+    const float* strip = keys + int64_t{n} * depth;
+    for (int d = 0; d < depth; ++d) {
+      const F left = broadcast(query[d * kTileRows]);
+#pragma GCC unroll 4
+      for (int s = 0; s < kStrips; ++s) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kStripVectors; ++v) {
+          c[s][v] = Step::step(left, load(strip + (int64_t{s} * depth + d) * kStrip + v * kLanes), c[s][v]);
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int s = 0; s < kStrips; ++s) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kStripVectors; ++v) {
+        store(scores + n + s * kStrip + v * kLanes, c[s][v]);
+        if (TOP) store(top, max(c[s][v], load(top)));
+      }
+    }
+  }
+}
+
 template <class Step, bool TOP = false>
 inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns, float* scores,
                            float* top = nullptr) {
+  if (rows == 1 && columns == kBlockKeys) return scores_of_row<Step, TOP>(query, keys, depth, scores, top);
   with_row_count(rows, [&](auto r) {
     for_strips(columns, [&](auto v, int n) {
       score_strip<Step, r.value, v.value, TOP>(query, keys + int64_t{n} * depth, depth, scores + n, top);
@@ -233,32 +268,43 @@ inline void drop_weights(float* weights, const uint32_t* row_keys, int rows, int
 
 // One row's share of the product, key by key, leaving out hidden keys: the same multiply-adds in the same order as the
 // tile's, so the same bits, but what a hidden value holds never enters.
-inline void guarded_row(const float* weights, uint64_t bits, const float* values, int first, int last, float factor,
+inline void guarded_row(const float* weights, uint64_t bits, const Block& block, int first, int last, float factor,
                         float* out, int width) {
   for (int w = 0; w < width; w += kLanes) {
     F c = zero();
-    const float* strip = values + int64_t{w / kStrip} * kBlockKeys * kStrip + w % kStrip;
+    const float* strip = block.values + w / kStrip * block.value_strip + w % kStrip;
     for (int n = first; n < last; ++n) {
-      if (bits >> n & 1) c = fma(broadcast(weights[n]), load(strip + n * kStrip), c);
+      if (bits >> n & 1) c = fma(broadcast(weights[n]), load(strip + n * block.value_row), c);
     }
     store(out + w, fma(load(out + w), broadcast(factor), c));
   }
 }
 
+constexpr int kRowVectors = 8;
+
 inline void values_of_tile(const ForwardTile& tile, const Block& block, int first, int last, const float* factor) {
   const int64_t out_row = padded_width(tile.value_width);
   if (tile.mask.guard) {
     for (int r = 0; r < tile.rows; ++r) {
-      guarded_row(tile.scores + r * kBlockKeys, tile.mask.bits[r], block.values, first, last, factor[r],
+      guarded_row(tile.scores + r * kBlockKeys, tile.mask.bits[r], block, first, last, factor[r],
                   tile.state.output + r * out_row, tile.value_width);
     }
     return;
   }
+  int done = 0;
+  if (tile.rows == 1 && block.value_strip == kStrip) {  // whole rows in place: more sums side by side, and one stream
+    for (; done + kRowVectors * kLanes <= tile.value_width; done += kRowVectors * kLanes) {
+      product_strip<FloatProduct, 1, kRowVectors, kBlockKeys, 1>(
+          tile.scores + first, block.values + done + first * block.value_row, last - first, factor,
+          tile.state.output + done, out_row, block.value_row);
+    }
+  }
   with_row_count(tile.rows, [&](auto r) {
-    for_strips(tile.value_width, [&](auto v, int w) {
+    for_strips(tile.value_width - done, [&](auto v, int from) {
+      const int w = done + from;
       product_strip<FloatProduct, r.value, v.value, kBlockKeys, 1>(
-          tile.scores + first, block.values + int64_t{w} * kBlockKeys + first * kStrip, last - first, factor,
-          tile.state.output + w, out_row);
+          tile.scores + first, block.values + w / kStrip * block.value_strip + first * block.value_row, last - first,
+          factor, tile.state.output + w, out_row, block.value_row);
     });
   });
 }

@@ -45,7 +45,8 @@ struct ScoreRule {
 // One block of keys as the tiles see it.
 struct Block {
   const float* keys;    // packed columns
-  const float* values;  // packed rows
+  const float* values;  // packed rows, or float32 rows in place
+  int64_t value_row, value_strip;  // distance from a value to the next, and from a strip of columns to the next
   int first_key;        // of the block in its sequence (for dropout's hash)
   int count;            // keys in the block, <= 64
 };
