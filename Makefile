@@ -31,6 +31,7 @@ format: $(VENV)/installed
 	ruff format .
 
 native-test: setup
+	cmake --build build/native
 	ctest --test-dir build/native --output-on-failure
 
 # The same tests under AddressSanitizer and UndefinedBehaviorSanitizer.
@@ -56,7 +57,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # Straight into src/, where the editable package looks; one build folder for the library and its tests.
 build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -type f)
 	cmake -S . -B build/native -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON
-	cmake --build build/native
+	cmake --build build/native --target uwaga_native
 	cmake --install build/native --prefix src
 	touch $@
 
