@@ -92,7 +92,7 @@ class MaskProgram:
             return ids.long().contiguous() if sizes.is_ragged else ids.long().contiguous()[None]
         if sizes.is_ragged or ids.shape != whole:
             raise sizes.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}")
-        return ids.reshape(-1, length).long().contiguous()
+        return ids.reshape(sizes.sequences, length).long().contiguous()
 
     def _check_lengths(self, lengths: Tensor) -> None:
         numbers, keys = lengths.tolist(), self.sizes.keys

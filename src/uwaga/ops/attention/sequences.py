@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention.spec import START_PER_ROW, Call
+from uwaga.ops.attention.spec import START_PER_ROW, Call, compute_dtype
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 
@@ -25,12 +25,13 @@ def split(call: Call) -> list[Call]:
 
 def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[Tensor, Tensor | None]:
     """The packed output and lse of a ragged call from those of its sequences."""
-    heads, width = call.query.shape[1], call.value.shape[3]
-    empty = call.query.new_zeros((1, heads, 0, width))
-    output = torch.cat([out.transpose(1, 2) for out in (empty, *outputs)], dim=1).transpose(1, 2)
+    # Nothing of the query, so that a batch of no sequences still has a gradient and a dtype.
+    none_1H0 = call.query[:, :, :0, 0]
+    none_10HE = none_1H0[..., None].expand(-1, -1, -1, call.value.shape[3]).transpose(1, 2)
+    output = torch.cat([none_10HE, *(out.transpose(1, 2) for out in outputs)], dim=1).transpose(1, 2)
     if lses is None:
         return output, None
-    return output, torch.cat(lses, dim=2) if lses else call.query.new_zeros((1, heads, 0))
+    return output, torch.cat([none_1H0.to(compute_dtype(call.query.dtype)), *lses], dim=2)
 
 
 def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:

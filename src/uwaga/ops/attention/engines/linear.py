@@ -63,7 +63,8 @@ def _attend_dense(call: Call) -> Tensor:
     # Query i sees the first i + before keys: those before the last of query 0's are seen by all, the rest one by one.
     before = _keys_before_first(band, queries, keys)
     shared, late = min(max(before - 1, 0), keys), min(max(1 - before, 0), queries)
-    rest_PKD, rest_PKE = (_heads(x[:, :, shared:], query.shape[1]) for x in (key, value))
+    last = shared + queries - late  # no query sees a key from here on
+    rest_PKD, rest_PKE = (_heads(x[:, :, shared:last], query.shape[1]) for x in (key, value))
     past_PQE = Past.apply(query[:, :, late:].flatten(0, 1), rest_PKD, rest_PKE, call.options.scale)
     out_BHQE = torch.nn.functional.pad(past_PQE.unflatten(0, query.shape[:2]), (0, 0, late, 0))
     if shared:
@@ -91,8 +92,10 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
     compute = compute_dtype(query.dtype)
     state_BGDE = key.to(compute).transpose(-1, -2) @ value.to(compute) * scale
-    q_BGQD = query.to(compute).unflatten(1, (key.shape[1], -1)).flatten(2, 3)
-    return (q_BGQD @ state_BGDE).unflatten(2, (-1, query.shape[2])).flatten(1, 2)
+    # All query heads of a group in one product: (B, G, H / G * Q, D).
+    per_group = (query.shape[1] // key.shape[1], query.shape[2])
+    q_BGQD = query.to(compute).unflatten(1, (key.shape[1], per_group[0])).flatten(2, 3)
+    return (q_BGQD @ state_BGDE).unflatten(2, per_group).flatten(1, 2)
 
 
 def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
@@ -101,7 +104,7 @@ def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
 
 
 class Past(torch.autograd.Function):
-    """z_i = sum over j <= i of (q_i . k_j) * scale * v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
+    """z_i = sum over j <= i of (q_i . k_j) * scale * v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E), K <= Q."""
 
     @staticmethod
     def forward(ctx, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
@@ -116,7 +119,7 @@ class Past(torch.autograd.Function):
         # dq_i = sum_{j<=i} (dz_i . v_j) k_j;  dk_j = sum_{i>=j} (v_j . dz_i) q_i;  dv_j = sum_{i>=j} (k_j . q_i) dz_i:
         # the last two run from the end, where query i stands before key j.
         grad_q = Past.apply(grad_PQE, v_PKE, k_PKD, ctx.scale)
-        q, k, v, grad = (_fit(x, max(queries, keys)).flip(1) for x in (q_PQD, k_PKD, v_PKE, grad_PQE))
+        q, k, v, grad = (_fit(x, queries).flip(1) for x in (q_PQD, k_PKD, v_PKE, grad_PQE))
         grad_k = Past.apply(v, grad, q, ctx.scale).flip(1)[:, :keys]
         grad_v = Past.apply(k, q, grad, ctx.scale).flip(1)[:, :keys]
         return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
