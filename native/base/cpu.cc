@@ -16,6 +16,9 @@ uint32_t cpu_features() {
       found |= kAvx512;
       if (__builtin_cpu_supports("avx512bf16")) found |= kAvx512Bf16;
     }
+#ifdef UWAGA_EMULATE_AVX512
+    if (found & kAvx2) found |= kAvx512 | kAvx512Bf16;
+#endif
     return found;
   }();
   return features;

@@ -1,9 +1,12 @@
 // Everything of one instruction set: included by its source file after the level's simd header, inside no namespace.
 // UWAGA_LEVEL is the namespace, UWAGA_LEVEL_NAME what users call it.
 
-#ifndef UWAGA_PAIR_KERNELS  // a level that multiplies pairs of bfloat16 names its four kernels for them
+#ifdef UWAGA_LEVEL_PAIRS  // this level multiplies pairs of bfloat16
+#define UWAGA_PAIR_KERNELS pack_columns_pairs, pack_rows_pairs, pack_tile_pairs, all_finite_pairs, forward_tile_pairs
+#else
 #define UWAGA_LEVEL_PAIRS false
-#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr
+#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr, nullptr
+#define UWAGA_NO_PAIRS
 #endif
 
 namespace uwaga {
@@ -26,6 +29,9 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/math-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/forward-inl.h"
+#ifndef UWAGA_NO_PAIRS
+#include "kernels/pairs-inl.h"
+#endif
 #include "kernels/backward-inl.h"
 #include "kernels/linear-inl.h"
 #include "kernels/peak-inl.h"

@@ -1,0 +1,49 @@
+// What the bfloat16 level adds to sixteen lanes: words that hold two bfloat16, and their dot product. See pairs-inl.h.
+#ifndef UWAGA_BASE_SIMD_AVX512_BF16_H_
+#define UWAGA_BASE_SIMD_AVX512_BF16_H_
+
+#include "base/simd_avx512.h"
+
+namespace uwaga {
+namespace UWAGA_LEVEL {
+namespace {
+
+inline F of_words(__m512i x) { return {_mm512_castsi512_ps(x)}; }
+inline __m512i words_of(F a) { return _mm512_castps_si512(a.v); }
+
+// c + a.low * b.low + a.high * b.high per word. The products are exact, the sums are rounded one after the other, and
+// denormal numbers count as zero: the instruction ignores the processor's floating-point settings.
+inline F pair_step(F a, F b, F c) { return {_mm512_dpbf16_ps(c.v, (__m512bh)b.v, (__m512bh)a.v)}; }
+
+// `count` entries (at most 32) from p on, two per word; the rest zero.
+inline F load_pairs(const bfloat16* p, int count) {
+  if (count == 2 * kLanes) return of_words(_mm512_loadu_si512(p));
+  return of_words(_mm512_maskz_loadu_epi16((1u << count) - 1u, p));
+}
+// `count` entries (at most 16) from p on, one per word in its low half; the rest zero.
+inline F load_halves(const bfloat16* p, int count) {
+  return of_words(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), p)));
+}
+inline F join_halves(F low, F high) {
+  return of_words(_mm512_or_si512(words_of(low), _mm512_slli_epi32(words_of(high), 16)));
+}
+inline F negate_pairs(F a) {
+  return of_words(_mm512_xor_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(0x80008000u))));
+}
+// Either entry of each word as a float.
+inline F low_halves(F a) { return of_words(_mm512_slli_epi32(words_of(a), 16)); }
+inline F high_halves(F a) {
+  return of_words(_mm512_and_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+// Bit 0 of `kept`: the low entries stay, bit 1: the high ones; the others become zero.
+inline F keep_halves(F a, uint32_t kept) {
+  const uint32_t mask = (kept & 1 ? 0xFFFFu : 0u) | (kept & 2 ? 0xFFFF0000u : 0u);
+  return of_words(_mm512_and_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(mask))));
+}
+// Entries of `first` and then of `second`, rounded to nearest even, two per word.
+inline F narrow_pairs(F first, F second) { return {(__m512)_mm512_cvtne2ps_pbh(second.v, first.v)}; }
+
+}  // namespace
+}  // namespace UWAGA_LEVEL
+}  // namespace uwaga
+#endif  // UWAGA_BASE_SIMD_AVX512_BF16_H_

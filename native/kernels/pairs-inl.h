@@ -1,0 +1,163 @@
+// The forward tile on pairs of bfloat16: one multiply-add of 16 words adds 32 products. Included inside the level's
+// namespace where the level has `pair_step`, `load_pairs`, `load_halves` and `narrow_pairs`.
+//
+// Two entries along the depth of a product share a 32-bit word, the earlier one in its low half; an odd last entry has a
+// zero beside it. Counted in words the layouts are those of kernels.h: a width W of the scores becomes W / 2 words, and
+// the rows of the values become half as many. A word is carried as a float and never computed with as one.
+//
+// What differs from float32: products are exact, sums are rounded per product as the instruction does it, and weights
+// are rounded to bfloat16 before they meet the values. The row's sum keeps them unrounded. The largest weight of a chunk
+// is 1 and loses nothing, so a row that looks at one key gives that value back as it is.
+
+struct PairProduct {
+  static inline F step(F a, F b, F c) { return pair_step(a, b, c); }
+};
+
+constexpr int kBlockPairs = kBlockKeys / 2;
+
+inline int pairs_of(int count) { return (count + 1) / 2; }
+
+inline uint32_t pair_of(bfloat16 low, bfloat16 high) {
+  return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
+}
+
+// Words of up to 2 * kLanes entries x[0], x[column], ...; the rest zero.
+inline F load_pairs_strided(const bfloat16* x, int64_t column, int count) {
+  if (column == 1) return load_pairs(x, count < 2 * kLanes ? count : 2 * kLanes);
+  bfloat16 entries[2 * kLanes] = {};
+  for (int n = 0; n < 2 * kLanes && n < count; ++n) entries[n] = x[n * column];
+  return load_pairs(entries, 2 * kLanes);
+}
+
+inline void pack_columns_pairs(float* out, const Rows& rows, int count, int width) {
+  const bfloat16* x = static_cast<const bfloat16*>(rows.data);
+  const int words = pairs_of(width);
+  const int wanted = (count + kStrip - 1) / kStrip * kStrip;  // the last strip in use is read to its end
+  for (int n0 = 0; n0 < wanted; n0 += kLanes) {
+    float* strip = out + int64_t{n0 / kStrip} * words * kStrip + n0 % kStrip;
+    for (int w0 = 0; w0 < words; w0 += kLanes) {
+      F lanes[kLanes];
+      const int left = words - w0 < kLanes ? words - w0 : kLanes;
+      for (int n = 0; n < kLanes; ++n) {
+        lanes[n] = n0 + n < count ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column, rows.column,
+                                                       width - 2 * w0)
+                                  : zero();
+      }
+      transpose(lanes);
+      for (int w = 0; w < left; ++w) store(strip + int64_t{w0 + w} * kStrip, lanes[w]);
+    }
+  }
+}
+
+// Up to kLanes entries x[0], x[column], ... in the low halves of words; the rest zero.
+inline F load_halves_strided(const bfloat16* x, int64_t column, int count) {
+  if (column == 1) return load_halves(x, count < kLanes ? count : kLanes);
+  bfloat16 entries[kLanes] = {};
+  for (int n = 0; n < kLanes && n < count; ++n) entries[n] = x[n * column];
+  return load_halves(entries, kLanes);
+}
+
+inline void pack_rows_pairs(float* out, const Rows& rows, int count, int depth, int width) {
+  const bfloat16* x = static_cast<const bfloat16*>(rows.data);
+  for (int w0 = 0; w0 < width; w0 += kStrip) {
+    float* strip = out + int64_t{w0 / kStrip} * pairs_of(depth) * kStrip;
+    for (int n = 0; n < count; n += 2) {
+      const bfloat16* from = x + n * rows.row + w0 * rows.column;
+      for (int v = 0; v < kStripVectors; ++v) {
+        const int left = width - w0 - v * kLanes;
+        const int64_t at = v * kLanes * rows.column;
+        const F low = left > 0 ? load_halves_strided(from + at, rows.column, left) : zero();
+        const F high = left > 0 && n + 1 < count ? load_halves_strided(from + rows.row + at, rows.column, left) : zero();
+        store(strip + int64_t{n / 2} * kStrip + v * kLanes, join_halves(low, high));
+      }
+    }
+  }
+}
+
+// `factor` is 1 or -1: another would have to round the queries. Spills past the six rows as pack_tile does.
+inline void pack_tile_pairs(float* out, const void* const* rows, int count, int width, int64_t column, int,
+                            float factor) {
+  const int words = pairs_of(width);
+  for (int w0 = 0; w0 < words; w0 += kLanes) {
+    const int left = words - w0 < kLanes ? words - w0 : kLanes;
+    F lanes[kLanes];
+    for (int n = 0; n < kLanes; ++n) {
+      lanes[n] = zero();
+      if (n >= count) continue;
+      lanes[n] = load_pairs_strided(static_cast<const bfloat16*>(rows[n]) + 2 * w0 * column, column, width - 2 * w0);
+      if (factor < 0.0f) lanes[n] = negate_pairs(lanes[n]);
+    }
+    transpose(lanes);
+    for (int w = 0; w < left; ++w) store(out + (w0 + w) * kTileRows, lanes[w]);
+  }
+}
+
+inline bool all_finite_pairs(const float* packed, int64_t count) {  // count, in words, is a multiple of kLanes
+  uint32_t finite = ~0u >> (32 - kLanes);
+  for (int64_t n = 0; n < count; n += kLanes) {
+    const F words = load(packed + n);
+    finite &= finite_bits(low_halves(words)) & finite_bits(high_halves(words));
+  }
+  return finite == ~0u >> (32 - kLanes);
+}
+
+// Weights of keys [first, last), multiples of kLanes, as words; whole words around them are zero.
+inline void narrow_weights(const float* weights, int rows, int first, int last, float* pairs) {
+  for (int r = 0; r < rows; ++r) {
+    const float* row = weights + r * kBlockKeys;
+    for (int n = first / (2 * kLanes) * 2 * kLanes; n < last; n += 2 * kLanes) {
+      const F low = n >= first ? load(row + n) : zero();
+      const F high = n + kLanes < last ? load(row + n + kLanes) : zero();
+      store(pairs + r * kBlockPairs + n / 2, narrow_pairs(low, high));
+    }
+  }
+}
+
+// guarded_row of forward-inl.h for pairs: a hidden entry's value counts as zero, and its weight is zero already.
+inline void guarded_pairs_row(const float* pairs, uint64_t bits, const float* values, int first, int last, float factor,
+                              float* out, int width) {
+  for (int w = 0; w < width; w += kLanes) {
+    F c = zero();
+    const float* strip = values + int64_t{w / kStrip} * kBlockPairs * kStrip + w % kStrip;
+    for (int n = first; n < last; ++n) {
+      const uint32_t seen = static_cast<uint32_t>(bits >> 2 * n) & 3;
+      if (seen) c = pair_step(broadcast(pairs[n]), keep_halves(load(strip + n * kStrip), seen), c);
+    }
+    store(out + w, fma(load(out + w), broadcast(factor), c));
+  }
+}
+
+inline void values_of_pairs_tile(const ForwardTile& tile, const Block& block, const float* pairs, const float* factor) {
+  const int64_t out_row = padded_width(tile.value_width);
+  const int first = tile.mask.first / 2, last = pairs_of(tile.mask.last);
+  if (tile.mask.guard) {
+    for (int r = 0; r < tile.rows; ++r) {
+      guarded_pairs_row(pairs + r * kBlockPairs, tile.mask.bits[r], block.values, first, last, factor[r],
+                        tile.state.output + r * out_row, tile.value_width);
+    }
+    return;
+  }
+  with_row_count(tile.rows, [&](auto r) {
+    for_strips(tile.value_width, [&](auto v, int w) {
+      product_strip<PairProduct, r.value, v.value, kBlockPairs, 1>(
+          pairs + first, block.values + int64_t{w} * kBlockPairs + first * kStrip, last - first, factor,
+          tile.state.output + w, out_row);
+    });
+  });
+}
+
+inline void forward_tile_pairs(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+  alignas(64) float rescale[kMaxLanes], top[kTileRows * kLanes];
+  alignas(64) float pairs[kTileRows * kBlockPairs];
+  for (int r = 0; r < kTileRows; ++r) store(top + r * kLanes, broadcast(-__builtin_inff()));
+  const bool whole = rule.plain() && !tile.mask.bits;
+  const int depth = pairs_of(tile.query_width);
+  if (whole) {
+    scores_of_tile<PairProduct, true>(tile.query, block.keys, tile.rows, depth, kBlockKeys, tile.scores, top);
+  } else {
+    scores_of_tile<PairProduct>(tile.query, block.keys, tile.rows, depth, tile.mask.last, tile.scores);
+  }
+  weigh_tile(tile, block, rule, whole, top, rescale);
+  narrow_weights(tile.scores, tile.rows, first_column(tile.mask), last_column(tile.mask), pairs);
+  values_of_pairs_tile(tile, block, pairs, rescale);
+}

@@ -1,0 +1,517 @@
+#include "tests/oracle.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace uwaga_tests {
+namespace {
+
+uint64_t splitmix(uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+  return x ^ x >> 31;
+}
+
+std::vector<int64_t> offsets_of(const std::vector<int64_t>& lengths) {
+  std::vector<int64_t> offsets = {0};
+  for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
+  return offsets;
+}
+
+}  // namespace
+
+int64_t Shape::longest(const std::vector<int64_t>& lengths) const {
+  int64_t most = 0;
+  for (const int64_t length : lengths) most = std::max(most, length);
+  return most;
+}
+int64_t Shape::offset(const std::vector<int64_t>& lengths, int64_t b) {
+  return std::accumulate(lengths.begin(), lengths.begin() + b, int64_t{0});
+}
+
+Shape dense_shape(int64_t b, int64_t h, int64_t g, int64_t q, int64_t k, int64_t d, int64_t e) {
+  return {b, h, g, d, e, false, std::vector<int64_t>(b, q), std::vector<int64_t>(b, k)};
+}
+Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vector<int64_t> keys, int64_t d, int64_t e) {
+  return {static_cast<int64_t>(queries.size()), h, g, d, e, true, queries, keys};
+}
+
+void MaskProgram::band(int64_t low, int64_t high, int mode, int64_t value) {
+  uwaga_mask_operation op{};
+  op.operation = UWAGA_MASK_BAND, op.low = low, op.high = high, op.start.mode = mode, op.start.value = value;
+  operations_.push_back(op);
+}
+void MaskProgram::band_per_row(int64_t low, int64_t high, std::vector<int64_t> starts) {
+  numbers_.push_back(starts);
+  band(low, high, UWAGA_START_PER_ROW);
+  operations_.back().start.starts = numbers_.back().data();
+}
+void MaskProgram::lengths(std::vector<int64_t> lengths) {
+  numbers_.push_back(lengths);
+  uwaga_mask_operation op{};
+  op.operation = UWAGA_MASK_LENGTHS, op.ids = numbers_.back().data();
+  operations_.push_back(op);
+}
+void MaskProgram::documents(Random& random, int64_t mean_length, bool own_query_ids, bool sorted) {
+  const auto ids_for = [&](const std::vector<int64_t>& lengths) {
+    std::vector<int64_t> ids;
+    for (const int64_t length : lengths) {
+      int64_t id = 0;
+      for (int64_t n = 0; n < length; ++n) {
+        if (random.below(mean_length) == 0) id = sorted ? id + 1 : random.between(-1, 3);
+        ids.push_back(id);
+      }
+    }
+    numbers_.push_back(ids);
+    return numbers_.back().data();
+  };
+  uwaga_mask_operation op{};
+  op.operation = UWAGA_MASK_DOCUMENTS;
+  op.ids = ids_for(shape_.keys);
+  op.id_batch = shape_.ragged ? 0 : shape_.longest(shape_.keys);
+  if (own_query_ids) {
+    op.query_ids = ids_for(shape_.queries);
+    op.query_id_batch = shape_.ragged ? 0 : shape_.longest(shape_.queries);
+  }
+  operations_.push_back(op);
+}
+void MaskProgram::dense(Random& random, double visible) {
+  dense([&](int64_t, int64_t, int64_t, int64_t) { return random.chance(visible); });
+}
+void MaskProgram::dense(const std::function<bool(int64_t, int64_t, int64_t, int64_t)>& sees) {
+  const int64_t q = shape_.longest(shape_.queries), k = shape_.longest(shape_.keys);
+  std::vector<uint8_t> bits;
+  for (int64_t b = 0; b < shape_.sequences; ++b) {
+    for (int64_t h = 0; h < shape_.query_heads; ++h) {
+      for (int64_t i = 0; i < q; ++i) {
+        for (int64_t j = 0; j < k; ++j) bits.push_back(sees(b, h, i, j));
+      }
+    }
+  }
+  bytes_.push_back(bits);
+  uwaga_mask_operation op{};
+  op.operation = UWAGA_MASK_DENSE, op.bits = bytes_.back().data();
+  op.column = 1, op.row = k, op.head = q * k, op.batch = shape_.query_heads * q * k;
+  operations_.push_back(op);
+}
+void MaskProgram::join(int operation) {
+  uwaga_mask_operation op{};
+  op.operation = operation;
+  operations_.push_back(op);
+}
+
+void MaskProgram::randomize(Random& random, int leaves) {
+  const int64_t q = shape_.longest(shape_.queries), k = shape_.longest(shape_.keys);
+  bool ids_align = true;
+  for (int64_t b = 0; b < shape_.sequences; ++b) ids_align &= shape_.keys[b] >= shape_.queries[b];
+  int depth = 0;
+  for (int n = 0; n < leaves; ++n) {
+    const int kind = static_cast<int>(random.below(5));
+    if (kind <= 1) {
+      const int64_t low = random.chance(0.5) ? -UWAGA_UNBOUNDED : -random.below(k + 1);
+      const int64_t high = random.chance(0.4) ? UWAGA_UNBOUNDED : random.between(-3, k);
+      std::vector<int64_t> starts;
+      for (int64_t b = 0; b < shape_.sequences; ++b) starts.push_back(random.between(-q, k));
+      if (random.chance(0.3)) {
+        band_per_row(low, high, starts);
+      } else {
+        band(low, high, random.chance(0.5) ? UWAGA_START_LAST : UWAGA_START_VALUE, random.between(-q, k));
+      }
+    } else if (kind == 2) {
+      std::vector<int64_t> each;
+      for (int64_t b = 0; b < shape_.sequences; ++b) each.push_back(random.between(-2, k + 2));
+      lengths(each);
+    } else if (kind == 3) {
+      documents(random, random.between(1, 90), !ids_align || random.chance(0.5), random.chance(0.5));
+    } else {
+      dense(random, random.chance(0.3) ? 0.02 : 0.7);
+    }
+    ++depth;
+    while (depth > 1 && random.chance(0.6)) {
+      join(random.chance(0.5) ? UWAGA_MASK_AND : UWAGA_MASK_OR);
+      --depth;
+    }
+  }
+  for (; depth > 1; --depth) join(random.chance(0.5) ? UWAGA_MASK_AND : UWAGA_MASK_OR);
+}
+
+bool MaskProgram::atom_sees(const uwaga_mask_operation& op, int64_t b, int64_t h, int64_t i, int64_t j) const {
+  switch (op.operation) {
+    case UWAGA_MASK_BAND: {
+      int64_t start = shape_.keys[b] - shape_.queries[b];
+      if (op.start.mode == UWAGA_START_VALUE) start = op.start.value;
+      if (op.start.mode == UWAGA_START_PER_ROW) start = op.start.starts[b];
+      const int64_t distance = j - (i + start);
+      return op.low <= distance && distance <= op.high;
+    }
+    case UWAGA_MASK_LENGTHS:
+      return j < op.ids[b];
+    case UWAGA_MASK_DOCUMENTS: {
+      const int64_t* keys = op.ids + (shape_.ragged ? Shape::offset(shape_.keys, b) : b * op.id_batch);
+      if (!op.query_ids) return keys[j] == keys[i + shape_.keys[b] - shape_.queries[b]];
+      const int64_t* queries = op.query_ids + (shape_.ragged ? Shape::offset(shape_.queries, b) : b * op.query_id_batch);
+      return keys[j] == queries[i];
+    }
+    default:
+      return op.bits[b * op.batch + h * op.head + i * op.row + j * op.column] != 0;
+  }
+}
+
+bool MaskProgram::sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  if (operations_.empty()) return true;
+  std::vector<bool> stack;
+  for (const uwaga_mask_operation& op : operations_) {
+    if (op.operation != UWAGA_MASK_AND && op.operation != UWAGA_MASK_OR) {
+      stack.push_back(atom_sees(op, b, h, i, j));
+      continue;
+    }
+    const bool right = stack.back();
+    stack.pop_back();
+    stack.back() = op.operation == UWAGA_MASK_AND ? stack.back() && right : stack.back() || right;
+  }
+  return stack.back();
+}
+
+Operand::Operand(int dtype, const Shape& shape, int64_t heads, const std::vector<int64_t>& rows, int64_t columns, int layout)
+    : ragged_(shape.ragged),
+      rows_(rows),
+      array_(dtype, (layout == 2 ? 2 : 1) * heads * columns *
+                        std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
+  const int64_t apart = layout == 2 ? 2 : 1;
+  const int64_t all = ragged_ ? std::accumulate(rows.begin(), rows.end(), int64_t{0}) : (rows.empty() ? 0 : rows[0]);
+  column_ = apart;
+  row_ = layout == 1 ? heads * columns * apart : columns * apart;
+  head_ = layout == 1 ? columns * apart : all * columns * apart;
+  batch_ = heads * all * columns * apart;
+  if (layout == 3 && array_.count() > 0) {
+    origin_ = array_.count() - 1;
+    column_ = -column_, row_ = -row_, head_ = -head_, batch_ = -batch_;
+  }
+}
+
+int64_t Operand::index(int64_t b, int64_t h, int64_t row, int64_t column) const {
+  const int64_t packed = ragged_ ? Shape::offset(rows_, b) + row : row;
+  return origin_ + (ragged_ ? 0 : b) * batch_ + h * head_ + packed * row_ + column * column_;
+}
+
+uwaga_tensor Operand::tensor() const {
+  return {array_.at(origin_), batch_, head_, row_, column_, array_.dtype(), 0};
+}
+
+Call::Call(const Shape& s, const Options& o)
+    : shape(s),
+      options(o),
+      mask(shape),
+      query(o.dtype, s, s.query_heads, s.queries, s.query_width, o.layout),
+      key(o.dtype, s, s.key_heads, s.keys, s.query_width, o.layout),
+      value(o.value_dtype < 0 ? o.dtype : o.value_dtype, s, s.key_heads, s.keys, s.value_width, o.layout),
+      output(o.dtype, s, s.query_heads, s.queries, s.value_width, o.layout),
+      lse(UWAGA_FLOAT32, s, s.query_heads, s.queries, 1, 0),
+      grad_output(o.dtype, s, s.query_heads, s.queries, s.value_width, o.layout),
+      grad_lse(UWAGA_FLOAT32, s, s.query_heads, s.queries, 1, 0),
+      grad_query(o.dtype, s, s.query_heads, s.queries, s.query_width, o.layout),
+      grad_key(o.dtype, s, s.key_heads, s.keys, s.query_width, o.layout),
+      grad_value(value.array().dtype(), s, s.key_heads, s.keys, s.value_width, o.layout),
+      query_offsets_(offsets_of(s.queries)),
+      key_offsets_(offsets_of(s.keys)) {
+  Random random(o.seed);
+  query.array().fill_normal(random, o.spread);
+  key.array().fill_normal(random, o.spread);
+  value.array().fill_normal(random);
+  const int64_t q = s.longest(s.queries), k = s.longest(s.keys);
+  if (o.relative) {
+    relative_zero = q + k, relative_length = 2 * (q + k) + 1;
+    for (int64_t n = 0; n < s.query_heads * relative_length; ++n) relative.push_back(static_cast<float>(random.normal()));
+    grad_relative.assign(relative.size(), 0.0f);
+  }
+  if (o.bias) {
+    const Shape full = dense_shape(s.sequences, 1, 1, q, 1, 1, 1);
+    bias.reset(new Operand(o.dtype, full, s.query_heads, full.queries, k, 0));
+    bias->array().fill_normal(random);
+    for (int64_t n = 0; n < bias->array().count(); ++n) {
+      if (random.chance(0.1)) bias->array().set(n, -kInfinity);
+    }
+    grad_bias.reset(new Operand(UWAGA_FLOAT32, full, s.query_heads, full.queries, k, 0));
+  }
+  if (o.sinks) {
+    for (int64_t h = 0; h < s.query_heads; ++h) sinks.push_back(static_cast<float>(random.normal()));
+    grad_sinks.assign(sinks.size(), 0.0f);
+  }
+}
+
+uwaga_problem Call::problem() const {
+  uwaga_problem p{};
+  p.sequences = shape.sequences, p.query_heads = shape.query_heads, p.key_heads = shape.key_heads;
+  p.queries = shape.longest(shape.queries), p.keys = shape.longest(shape.keys);
+  p.query_width = shape.query_width, p.value_width = shape.value_width;
+  if (shape.ragged) p.query_offsets = query_offsets_.data(), p.key_offsets = key_offsets_.data();
+  p.query = query.tensor(), p.key = key.tensor(), p.value = value.tensor();
+  p.mask = mask.operations().data(), p.mask_operations = static_cast<int64_t>(mask.operations().size());
+  p.scale = static_cast<float>(options.scale), p.softcap = static_cast<float>(options.softcap);
+  p.dropout = static_cast<float>(options.dropout), p.seed = options.seed;
+  if (options.relative) p.relative = relative.data(), p.relative_head = relative_length, p.relative_zero = relative_zero;
+  if (bias) p.bias = bias->tensor();
+  if (options.sinks) p.sinks = sinks.data();
+  p.normalize = options.softmax, p.threads = options.threads;
+  return p;
+}
+
+int Call::forward() {
+  const uwaga_problem p = problem();
+  const uwaga_forward_result result{output.tensor(), lse.tensor()};
+  return uwaga_forward(&p, &result);
+}
+
+void Call::randomize_grad_output() {
+  Random random(options.seed + 1);
+  grad_output.array().fill_normal(random);
+  if (options.softmax) grad_lse.array().fill_normal(random);
+}
+
+int Call::backward() {
+  const uwaga_problem p = problem();
+  uwaga_backward_args a{};
+  a.output = output.tensor(), a.grad_output = grad_output.tensor(), a.lse = lse.tensor();
+  if (options.softmax) a.grad_lse = grad_lse.tensor();
+  a.grad_query = grad_query.tensor(), a.grad_key = grad_key.tensor(), a.grad_value = grad_value.tensor();
+  std::fill(grad_relative.begin(), grad_relative.end(), 0.0f);
+  std::fill(grad_sinks.begin(), grad_sinks.end(), 0.0f);
+  if (options.relative) a.grad_relative = grad_relative.data();
+  if (options.sinks) a.grad_sinks = grad_sinks.data();
+  if (grad_bias) {
+    for (int64_t n = 0; n < grad_bias->array().count(); ++n) grad_bias->array().set(n, 0.0);
+    a.grad_bias = grad_bias->tensor();
+  }
+  return uwaga_backward(&p, &a);
+}
+
+bool Call::sees(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  return mask.sees(b, h, i, j) && !(bias && bias->get(b, h, i, j) == -kInfinity);
+}
+
+double Call::raw_score(int64_t b, int64_t h, int64_t i, int64_t j, double* magnitude) const {
+  const int64_t g = h / (shape.query_heads / shape.key_heads);
+  double sum = 0.0;
+  *magnitude = 0.0;
+  for (int64_t w = 0; w < shape.query_width; ++w) {
+    const double product = query.get(b, h, i, w) * key.get(b, g, j, w);
+    sum += product, *magnitude += fabs(product);
+  }
+  *magnitude *= fabs(options.scale);
+  return sum * static_cast<float>(options.scale);
+}
+
+bool Call::keeps(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  if (options.dropout == 0.0) return true;
+  const uint64_t head = splitmix(options.seed + static_cast<uint64_t>(b * shape.query_heads + h));
+  uint32_t x = static_cast<uint32_t>(splitmix(head + static_cast<uint64_t>(i))) + static_cast<uint32_t>(j) * 0x9E3779B1u;
+  x = (x ^ x >> 16) * 0x85EBCA6Bu;
+  x = (x ^ x >> 13) * 0xC2B2AE35u;
+  x ^= x >> 16;
+  return x >= std::min(floor(static_cast<float>(options.dropout) * 4294967296.0), 4294967295.0);
+}
+
+int64_t Call::relative_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
+  return h * relative_length + j - i - (shape.keys[b] - shape.queries[b]) + relative_zero;
+}
+
+Weighed Call::weigh(int64_t b, int64_t h, int64_t i) const {
+  const int64_t count = shape.keys[b];
+  Weighed row;
+  row.weights.assign(count, 0.0), row.relative_error.assign(count, 0.0), row.met.assign(count, 0.0);
+  row.bend.assign(count, 1.0);
+  row.sees_any = false;
+  double top = -INFINITY;
+  std::vector<double> s(count, -INFINITY), error(count, 0.0);
+  for (int64_t j = 0; j < count; ++j) {
+    if (!sees(b, h, i, j)) continue;
+    row.sees_any = true;
+    double magnitude;
+    s[j] = raw_score(b, h, i, j, &magnitude);
+    error[j] = static_cast<double>(shape.query_width + 4) * kEps * magnitude;
+    if (options.softcap != 0.0) {
+      const double cap = static_cast<float>(options.softcap), t = tanh(s[j] / cap);
+      s[j] = cap * t, row.bend[j] = 1.0 - t * t, error[j] += 8 * kEps * fabs(s[j]);
+    }
+    if (options.relative) s[j] += relative[relative_index(b, h, i, j)], error[j] += 2 * kEps * (fabs(s[j]) + 3.0);
+    if (bias) s[j] += bias->get(b, h, i, j), error[j] += 2 * kEps * (fabs(s[j]) + 3.0);
+    top = std::max(top, s[j]);
+  }
+  if (!options.softmax) {
+    for (int64_t j = 0; j < count; ++j) {
+      if (s[j] == -INFINITY) continue;
+      row.weights[j] = s[j], row.relative_error[j] = s[j] == 0.0 ? 0.0 : error[j] / fabs(s[j]);
+    }
+    row.lse = row.lse_error = 0.0;
+  } else {
+    if (options.sinks) top = std::max<double>(top, sinks[h]);
+    double sum = options.sinks ? exp(sinks[h] - top) : 0.0, most = 0.0;
+    // Each of the merges of blocks and chunks rounds once more.
+    const double merges = static_cast<double>(count) / 64 + 4;
+    for (int64_t j = 0; j < count; ++j) {
+      if (s[j] == -INFINITY) continue;
+      sum += exp(s[j] - top);
+      error[j] += 6 * kEps * (fabs(s[j]) + fabs(top) + merges);
+      most = std::max(most, error[j]);
+    }
+    row.lse = sum == 0.0 ? -INFINITY : top + log(sum);
+    row.lse_error = most + kEps * (fabs(row.lse) + static_cast<double>(count) + 8);
+    for (int64_t j = 0; j < count; ++j) {
+      if (s[j] == -INFINITY) continue;
+      row.weights[j] = exp(s[j] - row.lse);
+      row.relative_error[j] = error[j] + row.lse_error;
+    }
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    row.met[j] = keeps(b, h, i, j) ? row.weights[j] / (1.0 - static_cast<float>(options.dropout)) : 0.0;
+  }
+  return row;
+}
+
+void Call::check_forward(bool pairs) const {
+  for_rows(shape, [&](int64_t b, int64_t h, int64_t i) {
+    const Weighed row = weigh(b, h, i);
+    const int64_t g = h / (shape.query_heads / shape.key_heads);
+    for (int64_t w = 0; w < shape.value_width; ++w) {
+      double z = 0.0, bound = 0.0;
+      for (int64_t j = 0; j < shape.keys[b]; ++j) {
+        if (row.met[j] == 0.0 && row.weights[j] == 0.0) continue;
+        const double v = value.get(b, g, j, w);
+        z += row.met[j] * v;
+        bound += fabs(row.met[j] * v) * (row.relative_error[j] + static_cast<double>(shape.keys[b] + 12) * kEps + (pairs ? 0x1p-8 : 0.0));
+      }
+      bound += rounding_of(output.array().dtype()) * (fabs(z) + bound) + 1e-7 * (output.array().dtype() == UWAGA_FLOAT16);
+      expect_near(output.get(b, h, i, w), z, bound + 1e-37, "output", (b * 100 + h) * 1000000 + i * 1000 + w);
+    }
+    if (!options.softmax) return;
+    const double got = lse.get(b, h, i, 0);
+    if (row.lse == -INFINITY) {
+      expect(got == -INFINITY, "lse of row %d, which sees nothing, is %g", static_cast<int>(i), got);
+    } else {
+      expect_near(got, row.lse, row.lse_error, "lse", (b * 100 + h) * 1000000 + i);
+    }
+  });
+}
+
+void Call::check_linear() const {
+  for_rows(shape, [&](int64_t b, int64_t h, int64_t i) {
+    const int64_t g = h / (shape.query_heads / shape.key_heads);
+    std::vector<double> z(shape.value_width), size(shape.value_width);
+    for (int64_t j = 0; j < shape.keys[b]; ++j) {
+      if (!sees(b, h, i, j)) continue;
+      double magnitude;
+      const double s = raw_score(b, h, i, j, &magnitude);
+      for (int64_t w = 0; w < shape.value_width; ++w) {
+        const double v = value.get(b, g, j, w);
+        z[w] += s * v, size[w] += magnitude * fabs(v);
+      }
+    }
+    for (int64_t w = 0; w < shape.value_width; ++w) {
+      const double bound = static_cast<double>(shape.query_width + shape.keys[b] + 12) * kEps * size[w];
+      expect_near(output.get(b, h, i, w), z[w], bound + rounding_of(output.array().dtype()) * (fabs(z[w]) + bound) + 1e-37,
+                  "output", (b * 100 + h) * 1000000 + i * 1000 + w);
+    }
+  });
+}
+
+// From the output and lse that forward() stored, as the library does: their rounding is not the backward pass's.
+void Call::check_backward() const {
+  const int64_t group = shape.query_heads / shape.key_heads;
+  const int64_t d = shape.query_width, e = shape.value_width;
+  const double scale = static_cast<float>(options.scale), growth = 1.0 / (1.0 - static_cast<float>(options.dropout));
+  std::vector<double> relative_want(relative.size()), relative_bound(relative.size());
+  std::vector<double> sink_want(sinks.size()), sink_bound(sinks.size());
+  for (int64_t b = 0; b < shape.sequences; ++b) {
+    const int64_t keys = shape.keys[b], queries = shape.queries[b];
+    for (int64_t g = 0; g < shape.key_heads; ++g) {
+      std::vector<double> dk(keys * d), dk_bound(keys * d), dv(keys * e), dv_bound(keys * e);
+      const double terms = static_cast<double>(queries * group + keys + 16);
+      for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+        for (int64_t i = 0; i < queries; ++i) {
+          const Weighed row = weigh(b, h, i);
+          std::vector<double> dq(d), dq_bound(d);
+          double delta = 0.0, delta_error = 0.0;
+          const double stored = lse.get(b, h, i, 0);
+          if (options.softmax) {
+            for (int64_t w = 0; w < e; ++w) {
+              const double product = grad_output.get(b, h, i, w) * output.get(b, h, i, w);
+              delta += product, delta_error += static_cast<double>(e + 4) * kEps * fabs(product);
+            }
+            delta -= grad_lse.get(b, h, i, 0);
+            delta_error += 2 * kEps * (fabs(delta) + 1.0);
+          }
+          if (options.sinks && stored != -INFINITY) {
+            const double a = exp(sinks[h] - stored);
+            sink_want[h] -= a * delta;
+            sink_bound[h] += a * delta_error + (fabs(a * delta)) * kEps * (terms + 8 * (fabs(stored) + fabs(sinks[h]) + 1));
+          }
+          for (int64_t j = 0; j < keys; ++j) {
+            if (!sees(b, h, i, j)) continue;
+            double p = row.weights[j];
+            double p_error = row.relative_error[j] * fabs(p);
+            if (options.softmax) {
+              p = row.weights[j] * exp(row.lse - stored);
+              p_error = p * (row.relative_error[j] + 8 * kEps * (fabs(stored) + 2));
+            }
+            double dp = 0.0, dp_error = 0.0;
+            const bool kept = keeps(b, h, i, j);
+            for (int64_t w = 0; w < e; ++w) {
+              const double grad = grad_output.get(b, h, i, w), product = grad * value.get(b, g, j, w);
+              dp += product, dp_error += static_cast<double>(e + 6) * kEps * fabs(product);
+              if (!kept) continue;
+              dv[j * e + w] += growth * p * grad;
+              dv_bound[j * e + w] += growth * fabs(grad) * (p_error + fabs(p) * terms * kEps);
+            }
+            dp *= kept ? growth : 0.0, dp_error *= kept ? growth : 0.0;
+            const double ds = options.softmax ? p * (dp - delta) : dp;
+            double ds_error = dp_error + 2 * kEps * fabs(dp);
+            if (options.softmax) {
+              ds_error = p * (dp_error + delta_error) +
+                         (p_error + 4 * kEps * p) * (fabs(dp) + fabs(delta) + dp_error + delta_error);
+            }
+            if (options.relative) {
+              relative_want[relative_index(b, h, i, j)] += ds;
+              relative_bound[relative_index(b, h, i, j)] += ds_error + fabs(ds) * kEps * (terms + 64);
+            }
+            if (grad_bias) expect_near(grad_bias->get(b, h, i, j), ds, ds_error + 1e-37, "grad of bias", i * 1000 + j);
+            const double bent = ds * row.bend[j];
+            // The softcap's derivative 1 - t^2 cancels: its error is absolute.
+            const double bent_error = ds_error + fabs(ds) * (2 * row.relative_error[j] + 16 * kEps);
+            for (int64_t w = 0; w < d; ++w) {
+              const double q = query.get(b, h, i, w), x = key.get(b, g, j, w);
+              dq[w] += bent * x * scale, dq_bound[w] += fabs(x * scale) * (bent_error + fabs(bent) * terms * kEps);
+              dk[j * d + w] += bent * q * scale;
+              dk_bound[j * d + w] += fabs(q * scale) * (bent_error + fabs(bent) * terms * kEps);
+            }
+          }
+          for (int64_t w = 0; w < d; ++w) {
+            const double room = dq_bound[w] + rounding_of(grad_query.array().dtype()) * (fabs(dq[w]) + dq_bound[w]) + 1e-7 * (options.dtype == UWAGA_FLOAT16);
+            expect_near(grad_query.get(b, h, i, w), dq[w], room + 1e-37, "grad of query", (b * 100 + h) * 1000000 + i * 1000 + w);
+          }
+        }
+      }
+      for (int64_t j = 0; j < keys; ++j) {
+        const double floor = 1e-37 + 1e-7 * (options.dtype == UWAGA_FLOAT16);
+        for (int64_t w = 0; w < d; ++w) {
+          const int64_t at = j * d + w;
+          const double room = dk_bound[at] + rounding_of(grad_key.array().dtype()) * (fabs(dk[at]) + dk_bound[at]) + floor;
+          expect_near(grad_key.get(b, g, j, w), dk[at], room, "grad of key", (b * 100 + g) * 1000000 + j * 1000 + w);
+        }
+        for (int64_t w = 0; w < e; ++w) {
+          const int64_t at = j * e + w;
+          const double room = dv_bound[at] + rounding_of(grad_value.array().dtype()) * (fabs(dv[at]) + dv_bound[at]) + floor;
+          expect_near(grad_value.get(b, g, j, w), dv[at], room, "grad of value", (b * 100 + g) * 1000000 + j * 1000 + w);
+        }
+      }
+    }
+  }
+  for (size_t n = 0; n < relative.size(); ++n) {
+    expect_near(grad_relative[n], relative_want[n], relative_bound[n] + 1e-37, "grad of relative", static_cast<int64_t>(n));
+  }
+  for (size_t n = 0; n < sinks.size(); ++n) {
+    expect_near(grad_sinks[n], sink_want[n], sink_bound[n] + 1e-37, "grad of sinks", static_cast<int64_t>(n));
+  }
+}
+
+}  // namespace uwaga_tests

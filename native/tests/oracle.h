@@ -1,0 +1,134 @@
+// Attention as it is written down, in double precision, over the same structs that the library takes.
+//
+// A `Call` owns operands of one problem, of any layout, and computes what each row sees and comes to, together with a
+// bound of what float32 arithmetic may lose on the way.
+#ifndef UWAGA_TESTS_ORACLE_H_
+#define UWAGA_TESTS_ORACLE_H_
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "tests/check.h"
+
+namespace uwaga_tests {
+
+struct Shape {
+  int64_t sequences = 1, query_heads = 1, key_heads = 1, query_width = 8, value_width = 8;
+  bool ragged = false;
+  std::vector<int64_t> queries, keys;  // per sequence; all the same where not ragged
+  int64_t longest(const std::vector<int64_t>& lengths) const;
+  static int64_t offset(const std::vector<int64_t>& lengths, int64_t b);
+};
+Shape dense_shape(int64_t b, int64_t h, int64_t g, int64_t q, int64_t k, int64_t d, int64_t e);
+Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vector<int64_t> keys, int64_t d, int64_t e);
+
+// A mask program with the memory that it points to.
+class MaskProgram {
+ public:
+  explicit MaskProgram(const Shape& shape) : shape_(shape) {}
+  void band(int64_t low, int64_t high, int mode = UWAGA_START_LAST, int64_t value = 0);
+  void band_per_row(int64_t low, int64_t high, std::vector<int64_t> starts);
+  void lengths(std::vector<int64_t> lengths);
+  void documents(Random& random, int64_t mean_length, bool own_query_ids, bool sorted);
+  void dense(Random& random, double visible);
+  void dense(const std::function<bool(int64_t b, int64_t h, int64_t i, int64_t j)>& sees);
+  void join(int operation);
+  // A program of up to `leaves` random atoms.
+  void randomize(Random& random, int leaves);
+
+  bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  const std::vector<uwaga_mask_operation>& operations() const { return operations_; }
+
+ private:
+  bool atom_sees(const uwaga_mask_operation& op, int64_t b, int64_t h, int64_t i, int64_t j) const;
+  const Shape& shape_;
+  std::vector<uwaga_mask_operation> operations_;
+  std::deque<std::vector<int64_t>> numbers_;
+  std::deque<std::vector<uint8_t>> bytes_;
+};
+
+struct Options {
+  int dtype = UWAGA_FLOAT32;
+  int value_dtype = -1;  // as dtype
+  int layout = 0;        // 0: rows of a head together, 1: heads of a token together, 2: columns apart, 3: backwards
+  double scale = 0.3, softcap = 0.0, dropout = 0.0, spread = 1.0;  // spread: size of the entries
+  bool softmax = true, relative = false, bias = false, sinks = false;
+  int threads = 1;
+  uint64_t seed = 1;
+};
+
+// A (B, H, rows, columns) operand in memory of its own; ragged: one batch, packed rows.
+class Operand {
+ public:
+  Operand(int dtype, const Shape& shape, int64_t heads, const std::vector<int64_t>& rows, int64_t columns, int layout);
+  uwaga_tensor tensor() const;
+  double get(int64_t b, int64_t h, int64_t row, int64_t column) const { return array_.get(index(b, h, row, column)); }
+  void set(int64_t b, int64_t h, int64_t row, int64_t column, double x) { array_.set(index(b, h, row, column), x); }
+  Array& array() { return array_; }
+  const Array& array() const { return array_; }
+
+ private:
+  int64_t index(int64_t b, int64_t h, int64_t row, int64_t column) const;
+  bool ragged_;
+  std::vector<int64_t> rows_;
+  int64_t batch_, head_, row_, column_, origin_ = 0;
+  Array array_;
+};
+
+// Sums of one row: what it comes to and how far float32 may be from it.
+struct Weighed {
+  std::vector<double> weights;       // after softmax, before dropout; 0 where hidden
+  std::vector<double> relative_error;  // of each weight
+  std::vector<double> met;           // the weights that meet the values
+  std::vector<double> bend;          // derivative of the softcap
+  double lse, lse_error;
+  bool sees_any;
+};
+
+class Call {
+ public:
+  Call(const Shape& shape, const Options& options);
+  Call(const Call&) = delete;  // the mask program points at the shape
+
+  uwaga_problem problem() const;
+  // Both fill `output` and `lse`, or the gradients. The status is the library's.
+  int forward();
+  int backward();
+  void randomize_grad_output();
+
+  bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  Weighed weigh(int64_t b, int64_t h, int64_t i) const;
+  // Compares what forward() (and then backward()) wrote with the oracle.
+  void check_forward(bool pairs = false) const;
+  void check_linear() const;  // likewise, where the sums may run in any order
+  void check_backward() const;
+
+  Shape shape;
+  Options options;
+  MaskProgram mask;
+  Operand query, key, value, output, lse;
+  Operand grad_output, grad_lse, grad_query, grad_key, grad_value;
+  std::unique_ptr<Operand> bias, grad_bias;
+  std::vector<float> relative, grad_relative, sinks, grad_sinks;
+  int64_t relative_zero = 0, relative_length = 0;
+
+ private:
+  double raw_score(int64_t b, int64_t h, int64_t i, int64_t j, double* magnitude) const;
+  bool keeps(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  int64_t relative_index(int64_t b, int64_t h, int64_t i, int64_t j) const;
+  std::vector<int64_t> query_offsets_, key_offsets_;
+};
+
+// Calls f(b, h, i) for every query row.
+template <class Function>
+void for_rows(const Shape& shape, const Function& f) {
+  for (int64_t b = 0; b < shape.sequences; ++b) {
+    for (int64_t h = 0; h < shape.query_heads; ++h) {
+      for (int64_t i = 0; i < shape.queries[b]; ++i) f(b, h, i);
+    }
+  }
+}
+
+}  // namespace uwaga_tests
+#endif  // UWAGA_TESTS_ORACLE_H_

@@ -1,0 +1,244 @@
+// Bit for bit: what must not matter. Threads, splitting over keys, the company of other sequences, how a mask is
+// written, and what masked keys hold.
+#include <string.h>
+
+#include <string>
+
+#include "tests/oracle.h"
+
+namespace uwaga_tests {
+namespace {
+
+bool same_bits(const Array& a, const Array& b) {
+  return a.count() == b.count() && memcmp(a.data(), b.data(), static_cast<size_t>(a.count()) * size_of_type(a.dtype())) == 0;
+}
+
+void expect_same(const Call& a, const Call& b, bool backward, const char* what) {
+  expect(same_bits(a.output.array(), b.output.array()), "%s: output", what);
+  expect(same_bits(a.lse.array(), b.lse.array()), "%s: lse", what);
+  if (!backward) return;
+  expect(same_bits(a.grad_query.array(), b.grad_query.array()), "%s: grad of query", what);
+  expect(same_bits(a.grad_key.array(), b.grad_key.array()), "%s: grad of key", what);
+  expect(same_bits(a.grad_value.array(), b.grad_value.array()), "%s: grad of value", what);
+  expect(a.grad_relative.empty() || !memcmp(a.grad_relative.data(), b.grad_relative.data(), a.grad_relative.size() * sizeof(float)),
+         "%s: grad of relative", what);
+  expect(a.grad_sinks.empty() || !memcmp(a.grad_sinks.data(), b.grad_sinks.data(), a.grad_sinks.size() * sizeof(float)),
+         "%s: grad of sinks", what);
+  if (a.grad_bias) expect(same_bits(a.grad_bias->array(), b.grad_bias->array()), "%s: grad of bias", what);
+}
+
+void run(Call& call, bool backward) {
+  expect(call.forward() == UWAGA_OK, "forward refused: %s", uwaga_last_error());
+  if (!backward) return;
+  call.randomize_grad_output();
+  expect(call.backward() == UWAGA_OK, "backward refused: %s", uwaga_last_error());
+}
+
+void test_threads() {
+  uint64_t seed = 1000;
+  for (int variant = 0; variant < 10; ++variant) {
+    Options options;
+    options.seed = ++seed, options.dtype = variant % 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+    options.relative = variant % 3 == 0, options.sinks = variant % 3 == 1, options.dropout = variant % 4 == 0 ? 0.2 : 0.0;
+    options.bias = variant == 5;
+    // The last variants split over keys: forward by chunks of 2,048, backward by segments of 512.
+    const Shape shape = variant < 4 ? ragged_shape(4, 2, {30, 7, 100, 1}, {30, 0, 150, 9}, 12, 20)
+                                    : dense_shape(1, 2, 1, variant < 7 ? 40 : 3, variant < 7 ? 1100 : 6300, 12, 20);
+    Call one(shape, options);
+    options.threads = 3;
+    Call three(shape, options);
+    for (Call* call : {&one, &three}) {
+      if (variant % 2) call->mask.band(-UWAGA_UNBOUNDED, 0);
+      run(*call, true);
+    }
+    expect_same(one, three, true, "one thread and three");
+    Call again(shape, options);
+    if (variant % 2) again.mask.band(-UWAGA_UNBOUNDED, 0);
+    run(again, true);
+    expect_same(again, three, true, "twice");
+  }
+}
+
+void copy_rows(const Operand& from, int64_t from_batch, Operand& to, int64_t to_batch, int64_t heads, int64_t rows, int64_t columns) {
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t w = 0; w < columns; ++w) to.set(to_batch, h, i, w, from.get(from_batch, h, i, w));
+    }
+  }
+}
+
+void expect_same_rows(const Operand& a, int64_t a_batch, const Operand& b, int64_t b_batch, int64_t heads, int64_t rows,
+                      int64_t columns, const char* what) {
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t w = 0; w < columns; ++w) {
+        const double x = a.get(a_batch, h, i, w), y = b.get(b_batch, h, i, w);
+        expect(x == y, "%s: head %d, row %d is %.9g, not %.9g", what, static_cast<int>(h), static_cast<int>(i), y, x);
+      }
+    }
+  }
+}
+
+// Sequence b of `all` against the same sequence as a batch of its own.
+void expect_same_alone(const Call& all, int64_t b, Call& alone, const char* what) {
+  const Shape& s = alone.shape;
+  const int64_t q = s.queries[0], k = s.keys[0];
+  expect_same_rows(all.output, b, alone.output, 0, s.query_heads, q, s.value_width, what);
+  expect_same_rows(all.lse, b, alone.lse, 0, s.query_heads, q, 1, what);
+  expect_same_rows(all.grad_query, b, alone.grad_query, 0, s.query_heads, q, s.query_width, what);
+  expect_same_rows(all.grad_key, b, alone.grad_key, 0, s.key_heads, k, s.query_width, what);
+  expect_same_rows(all.grad_value, b, alone.grad_value, 0, s.key_heads, k, s.value_width, what);
+}
+
+void run_alone(const Call& all, int64_t b, Call& alone) {
+  const Shape& s = alone.shape;
+  copy_rows(all.query, b, alone.query, 0, s.query_heads, s.queries[0], s.query_width);
+  copy_rows(all.key, b, alone.key, 0, s.key_heads, s.keys[0], s.query_width);
+  copy_rows(all.value, b, alone.value, 0, s.key_heads, s.keys[0], s.value_width);
+  expect(alone.forward() == UWAGA_OK, "alone refused: %s", uwaga_last_error());
+  copy_rows(all.grad_output, b, alone.grad_output, 0, s.query_heads, s.queries[0], s.value_width);
+  copy_rows(all.grad_lse, b, alone.grad_lse, 0, s.query_heads, s.queries[0], 1);
+  expect(alone.backward() == UWAGA_OK, "alone refused: %s", uwaga_last_error());
+}
+
+// Ragged, and padded with lengths, against each document alone.
+void test_company() {
+  for (int variant = 0; variant < 8; ++variant) {
+    Options options;
+    options.seed = 1100 + static_cast<uint64_t>(variant), options.dtype = variant % 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+    options.threads = 1 + variant % 3, options.layout = variant % 4;
+    const bool causal = variant & 2, ragged = variant & 4;
+    const std::vector<int64_t> lengths = {17, 1, 90, 33};
+    Call all(ragged ? ragged_shape(2, 1, lengths, lengths, 9, 21) : dense_shape(4, 2, 1, 90, 90, 9, 21), options);
+    if (!ragged) all.mask.lengths(lengths);
+    if (causal) all.mask.band(-UWAGA_UNBOUNDED, 0);
+    if (causal && !ragged) all.mask.join(UWAGA_MASK_AND);
+    expect(all.forward() == UWAGA_OK, "refused: %s", uwaga_last_error());
+    all.randomize_grad_output();
+    for (int64_t b = 0; !ragged && b < 4; ++b) {  // rows of padding have no gradient
+      for (int64_t h = 0; h < 2; ++h) {
+        for (int64_t i = lengths[b]; i < 90; ++i) {
+          all.grad_lse.set(b, h, i, 0, 0.0);
+          for (int64_t w = 0; w < 21; ++w) all.grad_output.set(b, h, i, w, 0.0);
+        }
+      }
+    }
+    expect(all.backward() == UWAGA_OK, "refused: %s", uwaga_last_error());
+    for (int64_t b = 0; b < 4; ++b) {
+      Call alone(dense_shape(1, 2, 1, lengths[b], lengths[b], 9, 21), options);
+      if (causal) alone.mask.band(-UWAGA_UNBOUNDED, 0);
+      run_alone(all, b, alone);
+      expect_same_alone(all, b, alone, ragged ? "ragged" : "padded");
+    }
+  }
+}
+
+// The same visibility written as a band, as bits, and as a program of both.
+void test_spellings() {
+  for (int variant = 0; variant < 6; ++variant) {
+    Options options;
+    options.seed = 1200 + static_cast<uint64_t>(variant), options.dtype = variant % 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+    const Shape shape = dense_shape(1, 2, 1, 150, 150 + 64 * (variant / 2), 16, 24);
+    const int64_t low = variant % 3 == 2 ? -40 : -UWAGA_UNBOUNDED;
+    Call band(shape, options), bits(shape, options), both(shape, options);
+    band.mask.band(low, 0);
+    bits.mask.dense([&](int64_t b, int64_t h, int64_t i, int64_t j) { return band.mask.sees(b, h, i, j); });
+    both.mask.band(low, 0);
+    both.mask.dense([&](int64_t b, int64_t h, int64_t i, int64_t j) { return band.mask.sees(b, h, i, j); });
+    both.mask.join(UWAGA_MASK_OR);
+    for (Call* call : {&band, &bits, &both}) run(*call, true);
+    expect_same(band, bits, true, "band and bits");
+    expect_same(band, both, true, "band and program");
+  }
+}
+
+// Keys behind the mask, and gradients of some outputs, hold NaN and infinity in one of two calls. Nothing that sees none
+// of them may change a bit.
+class HiddenNumbers {
+ public:
+  explicit HiddenNumbers(const Options& options, bool short_keys, bool bad_gradients)
+      : clean_(kShape, options), poisoned_(kShape, options), bad_gradients_(bad_gradients) {
+    for (Call* call : {&clean_, &poisoned_}) {
+      call->mask.band(-UWAGA_UNBOUNDED, 0);
+      if (short_keys) call->mask.lengths({101}), call->mask.join(UWAGA_MASK_AND);
+    }
+    for (const int64_t j : kBadKeys) {
+      for (int64_t w = 0; w < kShape.query_width; ++w) poisoned_.key.set(0, 0, j, w, w % 2 ? kNan : kInfinity);
+      for (int64_t w = 0; w < kShape.value_width; ++w) poisoned_.value.set(0, 0, j, w, w % 3 ? kInfinity : kNan);
+    }
+    for (Call* call : {&clean_, &poisoned_}) {
+      expect(call->forward() == UWAGA_OK, "forward refused");
+      call->randomize_grad_output();
+    }
+    for_rows(kShape, [&](int64_t b, int64_t h, int64_t i) {
+      if (!gradient_is_bad(h, i)) return;
+      for (int64_t w = 0; w < kShape.value_width; ++w) poisoned_.grad_output.set(b, h, i, w, kNan);
+    });
+    for (Call* call : {&clean_, &poisoned_}) expect(call->backward() == UWAGA_OK, "backward refused");
+  }
+
+  void check() const {
+    for_rows(kShape, [&](int64_t, int64_t h, int64_t i) {
+      if (sees_bad_key(h, i)) return;
+      check_row(clean_.output, poisoned_.output, h, i, kShape.value_width, "output of query");
+      check_row(clean_.lse, poisoned_.lse, h, i, 1, "lse of query");
+      if (gradient_is_bad(h, i)) return;
+      check_row(clean_.grad_query, poisoned_.grad_query, h, i, kShape.query_width, "grad of query");
+    });
+    for (int64_t j = 0; j < kShape.keys[0]; ++j) {
+      bool touched = false;
+      for_rows(kShape, [&](int64_t b, int64_t h, int64_t i) {
+        touched |= clean_.sees(b, h, i, j) && (sees_bad_key(h, i) || gradient_is_bad(h, i));
+      });
+      if (touched) continue;
+      check_row(clean_.grad_key, poisoned_.grad_key, 0, j, kShape.query_width, "grad of key");
+      check_row(clean_.grad_value, poisoned_.grad_value, 0, j, kShape.value_width, "grad of value");
+    }
+  }
+
+ private:
+  bool gradient_is_bad(int64_t h, int64_t i) const { return bad_gradients_ && h == 1 && (i == 50 || i == 69); }
+  bool sees_bad_key(int64_t h, int64_t i) const {
+    bool sees = false;
+    for (const int64_t j : kBadKeys) sees |= clean_.sees(0, h, i, j);
+    return sees;
+  }
+  static void check_row(const Operand& a, const Operand& b, int64_t h, int64_t row, int64_t columns, const char* what) {
+    for (int64_t w = 0; w < columns; ++w) {
+      const double x = a.get(0, h, row, w), y = b.get(0, h, row, w);
+      expect(x == y, "%s %d is %g, not %g", what, static_cast<int>(row), y, x);
+    }
+  }
+
+  static const Shape kShape;
+  static const std::vector<int64_t> kBadKeys;  // which queries up to 40 do not see
+  Call clean_, poisoned_;
+  const bool bad_gradients_;
+};
+const Shape HiddenNumbers::kShape = dense_shape(1, 2, 1, 70, 150, 12, 20);
+const std::vector<int64_t> HiddenNumbers::kBadKeys = {121, 130, 149};
+
+void test_hidden_numbers() {
+  Random random(1300);
+  for (int variant = 0; variant < 24; ++variant) {
+    Options options;
+    options.seed = random.word(), options.dtype = variant % 3 == 1 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+    options.threads = 1 + variant % 2, options.layout = variant % 4, options.softmax = variant % 5 != 4;
+    HiddenNumbers(options, variant % 2, variant % 4 == 3).check();
+  }
+}
+
+}  // namespace
+
+void test_bits() {
+  for_levels([](const uwaga::Kernels& k) {
+    expect(uwaga_set_level(k.name) == UWAGA_OK, "%s cannot be set", k.name);
+    const std::string level = std::string(k.name) + ": same bits, ";
+    group(level + "threads and split keys", test_threads);
+    group(level + "ragged, padded and alone", test_company);
+    group(level + "one mask, three spellings", test_spellings);
+    group(level + "whatever masked keys hold", test_hidden_numbers);
+  });
+}
+
+}  // namespace uwaga_tests
