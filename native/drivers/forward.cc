@@ -162,9 +162,10 @@ class RowBlockPass {
   }
 
   Block pack_block(int64_t j0, int count) {
-    const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
+    const bool ahead = tiles_ <= kTilesWorthPacking;
+    const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype, ahead};
     const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
-                      p_.value.dtype};
+                      p_.value.dtype, ahead};
     (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
                                                                    static_cast<int>(p_.query_width));
     const int first_key = static_cast<int>(j0);

@@ -30,7 +30,7 @@ constexpr int kPrefetchRows = 16;
 
 template <class T>
 inline void prefetch_ahead(const T* row, const Rows& rows, int width) {
-  if (rows.column != 1) return;
+  if (!rows.ahead || rows.column != 1) return;
   const char* ahead = reinterpret_cast<const char*>(row + kPrefetchRows * rows.row);
   for (int64_t byte = 0; byte < int64_t{width} * static_cast<int>(sizeof(T)); byte += 64) __builtin_prefetch(ahead + byte);
 }
@@ -51,11 +51,19 @@ inline void pack_columns_of(float* out, const T* x, const Rows& rows, int count,
     for (int w0 = 0; w0 < width; w0 += kLanes) {
       F lanes[kLanes];
       const int left = width - w0 < kLanes ? width - w0 : kLanes;
+      const T* corner = x + n0 * rows.row + w0 * rows.column;
+      float* to = strip + int64_t{w0} * kStrip;
+      if (rows.column == 1 && live == kLanes && left == kLanes) {  // the usual square, without a question per row
+        for (int n = 0; n < kLanes; ++n) lanes[n] = load(corner + n * rows.row);
+        transpose(lanes);
+        for (int w = 0; w < kLanes; ++w) store(to + w * kStrip, lanes[w]);
+        continue;
+      }
       for (int n = 0; n < kLanes; ++n) {
-        lanes[n] = n < live ? load_strided(x + (n0 + n) * rows.row + w0 * rows.column, rows.column, left) : zero();
+        lanes[n] = n < live ? load_strided(corner + n * rows.row, rows.column, left) : zero();
       }
       transpose(lanes);
-      for (int w = 0; w < left; ++w) store(strip + int64_t{w0 + w} * kStrip, lanes[w]);
+      for (int w = 0; w < left; ++w) store(to + w * kStrip, lanes[w]);
     }
   }
   // The last strip in use is read to its end.
@@ -71,17 +79,27 @@ inline void pack_columns(float* out, const Rows& rows, int count, int width) {
   with_type(rows.dtype, [&](auto* type) { pack_columns_of(out, typed(rows.data, type), rows, count, width); });
 }
 
+// Some rows at a time: few enough that memory is read in order, enough that each strip is written in longer runs.
+constexpr int kRowsAtOnce = 8;
+
 template <class T>
 inline void pack_rows_of(float* out, const T* x, const Rows& rows, int count, int depth, int width) {
-  for (int n = 0; n < count; ++n) {
-    const T* from = x + n * rows.row;
-    prefetch_ahead(from, rows, width);
+  for (int first = 0; first < count; first += kRowsAtOnce) {
+    const int last = first + kRowsAtOnce < count ? first + kRowsAtOnce : count;
+    for (int n = first; n < last; ++n) prefetch_ahead(x + n * rows.row, rows, width);
     for (int w0 = 0; w0 < width; w0 += kStrip) {
-      float* to = out + int64_t{w0} * depth + int64_t{n} * kStrip;
-      for (int v = 0; v < kStripVectors; ++v) {
-        const int left = width - w0 - v * kLanes;
-        const T* lanes = from + (w0 + v * kLanes) * rows.column;
-        store(to + v * kLanes, left > 0 ? load_strided(lanes, rows.column, left) : zero());
+      float* strip = out + int64_t{w0} * depth;
+      for (int n = first; n < last; ++n) {
+        const T* from = x + n * rows.row + w0 * rows.column;
+        if (rows.column == 1 && w0 + kStrip <= width) {
+          for (int v = 0; v < kStripVectors; ++v) store(strip + n * kStrip + v * kLanes, load(from + v * kLanes));
+          continue;
+        }
+        for (int v = 0; v < kStripVectors; ++v) {
+          const int left = width - w0 - v * kLanes;
+          const F lanes = left > 0 ? load_strided(from + v * kLanes * rows.column, rows.column, left) : zero();
+          store(strip + n * kStrip + v * kLanes, lanes);
+        }
       }
     }
   }
