@@ -18,6 +18,7 @@ WORDS = {
     "M": "model width",
     "N": "packed tokens",
     "R": "ragged rows",
+    "R+1": "row offsets",
 }
 
 
@@ -41,7 +42,7 @@ def bind(operation: str, tensors: Sequence[Named]) -> dict[str, int]:
     for tensor in tensors:
         if len(tensor.shape) != len(tensor.letters):
             rule = f"{tensor.name} needs {len(tensor.letters)} dimensions ({', '.join(tensor.letters)})"
-            raise shape_error(operation, rule, tensors, tensor.name, f"has {len(tensor.shape)}")
+            raise shape_error(operation, rule, tensors, tensor.name, f"has rank {len(tensor.shape)}")
         for letter, size in zip(tensor.letters, tensor.shape, strict=True):
             if sizes.setdefault(letter, size) != size:
                 rule = f"{tensor.name} and {first[letter]} disagree on {_word(letter)} {letter}"

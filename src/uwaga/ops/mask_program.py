@@ -91,7 +91,7 @@ class MaskProgram:
         if ids.shape == whole[-1:]:
             return ids.long().contiguous() if sizes.is_ragged else ids.long().contiguous()[None]
         if sizes.is_ragged or ids.shape != whole:
-            raise sizes.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}")
+            raise sizes.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}", "has neither")
         return ids.reshape(sizes.sequences, length).long().contiguous()
 
     def _check_lengths(self, lengths: Tensor) -> None:

@@ -67,10 +67,10 @@ class Sizes:
         if tensor.dtype not in _INTEGERS:
             raise ValueError(f"attention: {name} must be integers, not {tensor.dtype}")
 
-    def misfit(self, name: str, tensor: Tensor, rule: str) -> ValueError:
+    def misfit(self, name: str, tensor: Tensor, rule: str, note: str = "does not broadcast") -> ValueError:
         """The ShapeError of a mask's or bias's tensor, shown below the operands."""
         culprit = Named(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
-        return shape_error("attention", rule, (*self.operands(), culprit), name, "does not broadcast")
+        return shape_error("attention", rule, (*self.operands(), culprit), name, note)
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:

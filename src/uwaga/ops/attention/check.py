@@ -112,8 +112,8 @@ def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
     parameter = bias.parameter()
     if bias.heads() != sizes.heads:
         culprit = Named(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
-        rule = f"{type(bias).__name__} must have one column per query head, {sizes.heads}"
-        raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"has {bias.heads()}")
+        rule = f"{type(bias).__name__} must be made for {sizes.heads} query heads"
+        raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"is made for {bias.heads()}")
     same_device("bias", parameter, query)
 
 
@@ -156,7 +156,7 @@ def _explain(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool = Fal
     if query.dim() < 2 or (is_ragged and query.dim() > 3):
         forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
         bare = [Named(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
-        raise shape_error("attention", f"query must be {forms}", bare, "query", f"has {query.dim()} dimensions")
+        raise shape_error("attention", f"query must be {forms}", bare, "query", f"has rank {query.dim()}")
     sizes = bind("attention", tensors)
     heads, groups = sizes.get("H", 1), sizes.get("G", 1)
     if groups == 0 or heads % groups:

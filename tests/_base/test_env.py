@@ -1,0 +1,38 @@
+"""Every environment variable: unset, empty, set, wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from uwaga._base import env
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in env.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (None, ""):
+        for name in env.VARIABLES:
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        assert env.level() is None
+        assert env.library() is None
+        assert env.threads() is None
+        assert env.data() == Path.home() / ".cache" / "uwaga"
+
+
+def test_values_are_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"LEVEL": "avx2", "LIBRARY": "/x/y.so", "DATA": "~/z", "THREADS": "3"}.items():
+        monkeypatch.setenv(f"UWAGA_{name}", value)
+    assert (env.level(), env.library(), env.data(), env.threads()) == ("avx2", Path("/x/y.so"), Path.home() / "z", 3)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
+def test_a_wrong_number_of_threads_is_an_error(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("UWAGA_THREADS", text)
+    with pytest.raises(ValueError) as error:
+        env.threads()
+    assert str(error.value) == f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}"

@@ -1,0 +1,75 @@
+"""Distance biases against their definitions. Letters: H query heads, Q queries, K keys, L distances."""
+
+import math
+
+import pytest
+import torch
+
+from uwaga import AlibiBias, Causal, Ragged, RelativeBias, attention
+
+
+def _t5_bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
+    """As transformers' T5Attention._relative_position_bucket, one number at a time."""
+    first = 0
+    if bidirectional:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+        distance = abs(distance)
+    else:
+        distance = -min(distance, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return first + distance
+    wide = exact + int(math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact))
+    return first + min(wide, buckets - 1)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20)])
+def test_buckets_are_those_of_t5(bidirectional: bool, buckets: int, max_distance: int) -> None:
+    bias = RelativeBias(torch.zeros(buckets, 1), bidirectional=bidirectional, max_distance=max_distance)
+    distances = torch.arange(-200, 201)
+    expected = [_t5_bucket(int(x), buckets, max_distance, bidirectional) for x in distances]
+    assert bias.bucket(distances).tolist() == expected
+
+
+@pytest.mark.parametrize("start", [None, 0, 5, torch.tensor([3, 0])])
+@pytest.mark.parametrize("kind", ["alibi", "relative"])
+def test_a_distance_bias_is_its_matrix(kind: str, start) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(2, 3, n, 8, generator=generator, dtype=torch.float64) for n in (5, 9))
+    slopes = torch.rand(3, generator=generator, dtype=torch.float64)
+    table = torch.randn(8, 3, generator=generator, dtype=torch.float64)
+    bias = AlibiBias(slopes, start=start) if kind == "alibi" else RelativeBias(table, max_distance=16, start=start)
+    places = torch.as_tensor(9 - 5 if start is None else start).reshape(-1, 1, 1)
+    distance = torch.arange(9) - torch.arange(5)[:, None] - places
+    dense = -slopes[:, None, None] * distance[:, None].abs() if kind == "alibi" else table[bias.bucket(distance)].movedim(-1, 1)
+    torch.testing.assert_close(attention(query, key, key, bias=bias), attention(query, key, key, bias=dense))
+
+
+def test_ragged_rows_have_the_distances_of_their_own(table=torch.randn(8, 2)) -> None:
+    rows = [torch.randn(n, 2, 4) for n in (3, 0, 7)]
+    batch = Ragged.from_list(rows)
+    bias = RelativeBias(table, max_distance=16)
+    found = attention(batch, batch, batch, bias=bias, mask=Causal(), impl="reference").to_list()
+    for row, x in zip(rows, found, strict=True):
+        heads = row.transpose(0, 1)
+        alone = attention(heads, heads, heads, bias=bias, mask=Causal(), impl="reference")
+        torch.testing.assert_close(x, alone.transpose(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AlibiBias(torch.zeros(2, 2)), "AlibiBias: slopes must be (H,), one per query head, not (2, 2)"),
+        (lambda: RelativeBias(torch.zeros(2)), "RelativeBias: table must be (buckets, H), not (2,)"),
+        (
+            lambda: RelativeBias(torch.zeros(2, 4)),
+            "RelativeBias: needs at least two buckets a direction and a max_distance beyond half of them, not 1 and 128",
+        ),
+    ],
+)
+def test_bad_parameters_are_errors(make, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == message

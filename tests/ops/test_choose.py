@@ -1,0 +1,77 @@
+"""The choice of an engine is a pure function; explain says what attention would do."""
+
+import pytest
+import torch
+
+from uwaga import Causal, explain
+from uwaga.ops.attention.choose import Choice, choose
+
+FREE = {"cpu": None, "torch": None, "reference": None, "linear": "softmax"}
+
+
+def test_the_native_engine_comes_first() -> None:
+    assert choose(softmax=True, is_float64=False, refusals=FREE) == Choice(
+        "cpu", "native kernels on the CPU", {"linear": "softmax"}
+    )
+
+
+def test_then_pytorch_then_the_reference() -> None:
+    refusals = FREE | {"cpu": "no library"}
+    assert choose(softmax=True, is_float64=False, refusals=refusals).engine == "torch"
+    refusals |= {"torch": "no softcap"}
+    choice = choose(softmax=True, is_float64=False, refusals=refusals)
+    assert choice == Choice(
+        "reference",
+        "no faster engine serves this call",
+        {"linear": "softmax", "cpu": "no library", "torch": "no softcap"},
+    )
+
+
+def test_float64_is_the_references() -> None:
+    assert choose(softmax=True, is_float64=True, refusals=FREE)[:2] == (
+        "reference",
+        "float64 is computed by the reference",
+    )
+
+
+def test_without_softmax_associativity_comes_first() -> None:
+    assert choose(softmax=False, is_float64=False, refusals=FREE | {"linear": None}).engine == "linear"
+    assert choose(softmax=False, is_float64=False, refusals=FREE).engine == "cpu"
+
+
+def test_a_named_engine_runs_or_raises() -> None:
+    assert choose(softmax=True, is_float64=False, refusals=FREE, impl="torch")[:2] == ("torch", "named by the caller")
+    with pytest.raises(ValueError) as error:
+        choose(softmax=True, is_float64=False, refusals=FREE, impl="linear")
+    assert str(error.value) == "attention: engine 'linear' cannot serve this call: softmax"
+    with pytest.raises(ValueError) as error:
+        choose(softmax=True, is_float64=False, refusals=FREE, impl="gpu")
+    assert str(error.value) == (
+        "attention: no engine is called 'gpu'; there are 'cpu', 'linear', 'reference', 'torch'"
+    )
+
+
+def test_explain_names_what_each_option_rules_out() -> None:
+    x = torch.zeros(2, 4, 8)
+    refused = explain(x, x, x, softcap=2.0, dropout=0.1).refused
+    assert refused["torch"] == "PyTorch's kernels have no softcap"
+    assert refused["linear"] == "softmax cannot be reassociated"
+    assert explain(x, x, x, sinks=torch.zeros(2)).refused["torch"] == "PyTorch's kernels have no sinks"
+    assert explain(x, x, x, normalize=None, mask=Causal()).engine == "linear"
+    assert explain(x, x, x, normalize=None, softcap=1.0).refused["linear"] == (
+        "softcap, dropout and biases act on each score"
+    )
+    assert explain(x.double(), x.double(), x.double()).engine == "reference"
+
+
+def test_explain_draws_no_random_number() -> None:
+    x, before = torch.zeros(2, 4, 8), torch.get_rng_state()
+    explain(x, x, x, dropout=0.5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_is_on_another_device_goes_to_pytorch() -> None:
+    x = torch.zeros(2, 4, 8, device="meta")
+    choice = explain(x, x, x)
+    assert choice.engine == "torch"
+    assert "meta" in choice.refused["cpu"]

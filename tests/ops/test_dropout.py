@@ -1,0 +1,79 @@
+"""Dropout is a function of (seed, position). Letters: B sequences, H query heads, Q queries, K keys."""
+
+import pytest
+import torch
+
+from uwaga import Ragged, attention
+from uwaga._base import native
+from uwaga.ops.attention.dropout import kept
+
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+)
+MASK_32, MASK_64 = 2**32 - 1, 2**64 - 1
+
+
+def _splitmix(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & MASK_64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK_64
+    return x ^ (x >> 31)
+
+
+def _kept(seed: int, p: float, b: int, h: int, heads: int, i: int, j: int) -> bool:
+    row = _splitmix((_splitmix((seed + b * heads + h) & MASK_64) + i) & MASK_64) & MASK_32
+    x = (row + j * 0x9E3779B1) & MASK_32
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & MASK_32
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & MASK_32
+    return x ^ (x >> 16) >= min(int(p * 2**32), MASK_32)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**62 + 12345])
+def test_the_hash_is_the_documented_one(seed: int) -> None:
+    found = kept(torch.tensor(seed), 0.4, 2, 3, 4, 5, "cpu")
+    for b, h, i, j in torch.cartesian_prod(*(torch.arange(n) for n in (2, 3, 4, 5))).tolist():
+        assert bool(found[b, h, i, j]) == _kept(seed, 0.4, b, h, 3, i, j)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_of_dropped_weights(p: float) -> None:
+    """A million draws: within five standard deviations, in all and along each dimension."""
+    bits = kept(torch.tensor(3), p, 2, 4, 256, 512, "cpu").double()
+    for dims in ((0, 1, 2, 3), (0, 1, 2), (0, 1, 3), (2, 3)):
+        share = bits.mean(dims)
+        draws = bits.numel() / share.numel()
+        assert ((share - (1 - p)).abs() < 5 * (p * (1 - p) / draws) ** 0.5).all()
+    neighbours = ((bits[..., 1:] - (1 - p)) * (bits[..., :-1] - (1 - p))).mean() / (p * (1 - p))
+    assert abs(float(neighbours)) < 5 / bits.numel() ** 0.5
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_every_engine_drops_the_same_weights_and_a_replay_agrees(impl: str) -> None:
+    """Values that are unit vectors show the weights themselves."""
+    query, key = torch.randn(2, 3, 6, 4), torch.randn(2, 3, 8, 4)
+    value = torch.eye(8).expand(2, 3, 8, 8)
+    runs = []
+    for engine in (impl, impl, "reference"):
+        torch.manual_seed(5)
+        runs.append(attention(query, key, value, dropout=0.5, impl=engine))
+    assert torch.equal(runs[0], runs[1])
+    assert torch.equal(runs[0] == 0, runs[2] == 0)
+    full = attention(query, key, value, impl="reference")
+    torch.testing.assert_close(runs[0], torch.where(runs[0] == 0, 0.0, full / 0.5))
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_a_ragged_row_counts_as_a_sequence(impl: str) -> None:
+    rows = [torch.randn(n, 2, 4) for n in (3, 5)]
+    batch = Ragged.from_list(rows)
+    torch.manual_seed(1)
+    packed = attention(batch, batch, batch, dropout=0.5, impl=impl)
+    padded = batch.to_padded().transpose(1, 2)
+    torch.manual_seed(1)
+    alone = attention(padded, padded, padded, mask=_inside(batch), dropout=0.5, impl="reference")
+    torch.testing.assert_close(packed.to_padded().transpose(1, 2)[0, :, :3], alone[0, :, :3])
+    torch.testing.assert_close(packed.to_list()[1].transpose(0, 1), alone[1])
+
+
+def _inside(batch: Ragged) -> torch.Tensor:
+    return (torch.arange(batch.max_length) < batch.lengths[:, None])[:, None, None]

@@ -1,0 +1,124 @@
+"""Every row of DESIGN.md's table "form | how", through uwaga.attention alone.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
+"""
+
+import pytest
+import torch
+
+from uwaga import Causal, KeyLengths, Ragged, attention
+from uwaga.ops import attention_and_lse
+
+
+@pytest.fixture(params=["reference", None])
+def impl(request: pytest.FixtureRequest) -> str | None:
+    """The meaning itself, and whatever engine is chosen."""
+    return request.param
+
+
+def _x(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def test_crude_attention(impl: str | None) -> None:
+    x = _x(5, 3)
+    torch.testing.assert_close(attention(x, x, x, scale=1.0, normalize=None, impl=impl), x @ x.T @ x)
+
+
+def test_soft_database(impl: str | None) -> None:
+    """A query that is one key times much finds that key's value; values may be the keys or any payload."""
+    keys, payload = torch.eye(4), _x(4, 7)
+    query = 100.0 * keys[2:3]
+    torch.testing.assert_close(attention(query, keys, payload, impl=impl), payload[2:3])
+    torch.testing.assert_close(attention(query, keys, keys, impl=impl), keys[2:3])
+
+
+def test_strictly_past(impl: str | None) -> None:
+    x = _x(5, 3)
+    out = attention(x, x, x, mask=Causal(include_self=False), impl=impl)
+    assert torch.equal(out[0], torch.zeros(3))
+    torch.testing.assert_close(out[1], x[0])
+    torch.testing.assert_close(out[4:], attention(x[4:], x[:4], x[:4], impl=impl))
+
+
+def test_causal(impl: str | None) -> None:
+    x = _x(2, 3, 6, 4)
+    out = attention(x, x, x, mask=Causal(), impl=impl)
+    for i in range(6):
+        torch.testing.assert_close(out[:, :, i : i + 1], attention(x[:, :, i : i + 1], x[:, :, : i + 1], x[:, :, : i + 1]))
+
+
+def test_unscaled(impl: str | None) -> None:
+    x = _x(5, 3)
+    torch.testing.assert_close(attention(x, x, x, scale=1.0, impl=impl), torch.softmax(x @ x.T, -1) @ x)
+    torch.testing.assert_close(attention(x, x, x, impl=impl), torch.softmax(x @ x.T / 3**0.5, -1) @ x)
+
+
+@pytest.mark.parametrize("mask", [None, Causal()])
+def test_no_softmax(impl: str | None, mask: Causal | None) -> None:
+    q, k, v = _x(2, 300, 8), _x(2, 300, 8, seed=1), _x(2, 300, 5, seed=2)
+    scores = q @ k.transpose(-1, -2)
+    expected = (scores if mask is None else scores.tril()) @ v
+    found = attention(q, k, v, normalize=None, scale=1.0, mask=mask, impl=impl)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_cross_and_grouped_and_multi_query(impl: str | None) -> None:
+    q, k, v = _x(2, 6, 5, 8), _x(2, 2, 9, 8, seed=1), _x(2, 2, 9, 3, seed=2)
+    out = attention(q, k, v, impl=impl)
+    assert out.shape == (2, 6, 5, 3)
+    repeated = attention(q, k.repeat_interleave(3, 1), v.repeat_interleave(3, 1), impl=impl)
+    torch.testing.assert_close(out, repeated)
+    assert attention(q, k[:, :1], v[:, :1], impl=impl).shape == (2, 6, 5, 3)
+
+
+def test_padded_batch(impl: str | None) -> None:
+    x = _x(2, 3, 6, 4)
+    out = attention(x, x, x, mask=KeyLengths(torch.tensor([4, 6])), impl=impl)
+    torch.testing.assert_close(out[0], attention(x[0], x[0, :, :4], x[0, :, :4], impl=impl))
+
+
+def test_ragged_batch_with_keys_of_other_lengths(impl: str | None) -> None:
+    queries, keys = [_x(n, 4, 8) for n in (2, 0, 5)], [_x(n, 2, 8) for n in (7, 3, 0)]
+    packed = Ragged.from_list(keys)
+    out = attention(Ragged.from_list(queries), packed, packed, impl=impl)
+    assert isinstance(out, Ragged)
+    for q, k, found in zip(queries, keys, out.to_list(), strict=True):
+        alone = attention(*(x.transpose(0, 1) for x in (q, k, k)), impl=impl)
+        torch.testing.assert_close(found, alone.transpose(0, 1))
+
+
+def test_ragged_without_heads_and_without_rows(impl: str | None) -> None:
+    batch = Ragged(_x(5, 4), torch.tensor([0, 2, 5]))
+    out = attention(batch, batch, batch, impl=impl)
+    torch.testing.assert_close(out.values[:2], attention(*[batch.values[:2]] * 3, impl=impl))
+    none = Ragged(_x(0, 2, 4), torch.tensor([0]))
+    assert attention(none, none, none, impl=impl).values.shape == (0, 2, 4)
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3), (2, 2, 3)])
+def test_any_leading_dimensions(impl: str | None, leading: tuple[int, ...]) -> None:
+    x = _x(*leading, 5, 4)
+    out, lse = attention_and_lse(x, x, x, impl=impl)
+    assert out.shape == x.shape
+    assert lse.shape == x.shape[:-1]
+    torch.testing.assert_close(out, torch.softmax(x @ x.transpose(-1, -2) / 2, -1) @ x)
+    torch.testing.assert_close(lse, torch.logsumexp(x @ x.transpose(-1, -2) / 2, -1))
+
+
+def test_the_output_has_the_querys_dtype_and_the_lse_is_float32(impl: str | None) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        x = _x(5, 4).to(dtype)
+        out, lse = attention_and_lse(x, x, x, impl=impl)
+        assert (out.dtype, lse.dtype) == (dtype, torch.float32)
+
+
+def test_a_row_without_keys(impl: str | None) -> None:
+    x = _x(2, 3, 4)
+    out, lse = attention_and_lse(x, x[:, :0], x[:, :0], impl=impl)
+    assert torch.equal(out, torch.zeros(2, 3, 4))
+    assert torch.equal(lse, torch.full((2, 3), -torch.inf))
+    sinks = torch.tensor([0.5, -1.0])
+    out, lse = attention_and_lse(x, x[:, :0], x[:, :0], sinks=sinks, impl=impl)
+    assert torch.equal(out, torch.zeros(2, 3, 4))
+    torch.testing.assert_close(lse, sinks[:, None].expand(2, 3))

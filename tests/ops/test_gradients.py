@@ -1,0 +1,133 @@
+"""Derivatives: against finite differences in float64, twice; and the promises about what is kept for them.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
+"""
+
+import pytest
+import torch
+
+from uwaga import AlibiBias, Causal, KeyLengths, Ragged, RelativeBias, Window, attention
+from uwaga._base import native
+from uwaga.ops import attention_and_lse
+
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+)
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "strictly past": {"mask": Causal(include_self=False)},
+    "an empty row": {"mask": KeyLengths(torch.tensor([0, 3])) & Window(2, 2)},
+    "softcap": {"softcap": 1.5},
+    "dropout": {"dropout": 0.4},
+}
+
+
+def _operands(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((2, 2, 3, 4), (2, 1, 5, 4), (2, 1, 5, 3))
+    return [torch.randn(x, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for x in shapes]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_reference_is_its_own_derivative_twice(name: str) -> None:
+    def f(q, k, v):
+        torch.manual_seed(0)
+        out, lse = attention_and_lse(q, k, v, **OPTIONS[name])
+        return out, lse[lse.isfinite()]
+
+    assert torch.autograd.gradcheck(f, _operands())
+    assert torch.autograd.gradgradcheck(f, _operands())
+
+
+def test_gradients_reach_biases_tables_and_sinks() -> None:
+    generator = torch.Generator().manual_seed(1)
+    extras = [torch.randn(x, generator=generator, dtype=torch.float64).requires_grad_() for x in ((2,), (8, 2), (3, 5))]
+
+    def f(q, k, v, sinks, table, dense):
+        one = attention(q, k, v, sinks=sinks, bias=RelativeBias(table, max_distance=16))
+        two = attention(q, k, v, bias=dense, mask=Causal())
+        return one, two, attention(q, k, v, bias=AlibiBias(sinks))
+
+    assert torch.autograd.gradcheck(f, (*_operands(), *extras))
+    assert torch.autograd.gradgradcheck(f, (*_operands(), *extras))
+
+
+@pytest.mark.parametrize("mask", [None, Causal(), Causal(include_self=False), Causal(start=1)], ids=str)
+def test_the_linear_form_is_its_own_derivative_twice(mask: Causal | None) -> None:
+    def f(q, k, v):
+        return attention(q, k, v, normalize=None, mask=mask, impl="linear")
+
+    assert torch.autograd.gradcheck(f, _operands())
+    assert torch.autograd.gradgradcheck(f, _operands())
+
+
+def test_ragged_is_its_own_derivative_twice() -> None:
+    values = torch.randn(6, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    offsets = torch.tensor([0, 2, 2, 6])
+
+    def f(x):
+        batch = Ragged(x, offsets)
+        return attention(batch, batch, batch, mask=Causal()).values
+
+    assert torch.autograd.gradcheck(f, (values,))
+    assert torch.autograd.gradgradcheck(f, (values,))
+
+
+@pytest.mark.parametrize("impl", [NATIVE])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_second_derivatives_of_the_native_engine_are_the_references(impl: str, name: str) -> None:
+    found, exact = [], []
+    for engine, dtype, into in ((impl, torch.float32, found), ("reference", torch.float64, exact)):
+        operands = _operands(dtype)
+        torch.manual_seed(0)
+        out = attention(*operands, impl=engine, **OPTIONS[name])
+        first = torch.autograd.grad(out.square().sum(), operands, create_graph=True)
+        into += torch.autograd.grad(sum(x.square().sum() for x in first), operands)
+    for x, y in zip(found, exact, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_changing_what_the_backward_pass_needs_is_noticed(impl: str) -> None:
+    query, key, value = _operands(torch.float32)
+    mask = torch.ones(3, 5, dtype=torch.bool)
+    out = attention(query, key, value, mask=mask, impl=impl)
+    with torch.no_grad():
+        key.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("impl", [NATIVE])
+def test_the_output_may_be_changed_in_place(impl: str) -> None:
+    query, key, value = _operands(torch.float32)
+    inside = query.transpose(1, 2).contiguous().transpose(1, 2)
+    for q in (query, inside):
+        out = attention(q * 1.0, key, value, impl=impl)
+        out.add_(1.0)
+        out.sum()
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_checkpointing_gives_the_same_gradients(impl: str) -> None:
+    def f(q, k, v):
+        return attention(q, k, v, dropout=0.3, impl=impl)
+
+    gradients = []
+    for run in (f, lambda *x: torch.utils.checkpoint.checkpoint(f, *x, use_reentrant=False)):
+        operands = _operands(torch.float32)
+        torch.manual_seed(0)
+        gradients.append(torch.autograd.grad(run(*operands).sum(), operands))
+    for x, y in zip(*gradients, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_only_what_is_asked_for_has_a_gradient(impl: str) -> None:
+    for at in range(3):
+        operands = [x.detach().requires_grad_(n == at) for n, x in enumerate(_operands(torch.float32))]
+        out, lse = attention_and_lse(*operands, impl=impl)
+        assert lse.requires_grad == (at < 2 or impl == "cpu")
+        (gradient,) = torch.autograd.grad(out.sum(), [operands[at]])
+        assert gradient.shape == operands[at].shape

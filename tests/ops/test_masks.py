@@ -1,0 +1,102 @@
+"""Masks: their dense form against loops that say what they mean, and their blocks against their dense form.
+
+Letters: B sequences, H query heads, Q queries, K keys.
+"""
+
+import itertools
+
+import pytest
+import torch
+
+from uwaga import Causal, Documents, KeyLengths, Window
+from uwaga.ops.mask_program import Block
+from uwaga.ops.masks import Both, DenseMask, Either, Mask
+from uwaga.ops.sizes import Sizes
+
+Q, K = 7, 11
+SIZES = Sizes(queries=Q, keys=K, batch=(2,), heads=2)
+_IDS = torch.tensor([[0] * 4 + [1] * 7, [5] * 11])
+_BITS = torch.rand(2, 1, Q, K, generator=torch.Generator().manual_seed(0)) < 0.5
+
+# Each mask with what it says: whether query i of sequence b sees key j, standing at position p.
+LAST = K - Q
+MEANINGS = {
+    "causal": (Causal(), lambda b, i, j: j <= i + LAST),
+    "strictly past": (Causal(include_self=False), lambda b, i, j: j < i + LAST),
+    "upper left": (Causal(start=0), lambda b, i, j: j <= i),
+    "starts": (Causal(start=torch.tensor([2, -3])), lambda b, i, j: j <= i + [2, -3][b]),
+    "window": (Window(2, 1), lambda b, i, j: i + LAST - 2 <= j <= i + LAST + 1),
+    "unbounded": (Window(None, 1, start=0), lambda b, i, j: j <= i + 1),
+    "lengths": (KeyLengths(torch.tensor([3, 0])), lambda b, i, j: j < [3, 0][b]),
+    "one length": (KeyLengths(torch.tensor(4)), lambda b, i, j: j < 4),
+    "documents": (Documents(_IDS), lambda b, i, j: bool(_IDS[b, i + LAST] == _IDS[b, j])),
+    "shared documents": (Documents(_IDS[0]), lambda b, i, j: bool(_IDS[0, i + LAST] == _IDS[0, j])),
+    "documents of queries": (
+        Documents(_IDS, query_ids=torch.tensor([0, 1, 5, 5, 1, 0, 9])),
+        lambda b, i, j: bool(_IDS[b, j] == [0, 1, 5, 5, 1, 0, 9][i]),
+    ),
+    "dense": (DenseMask(_BITS), lambda b, i, j: bool(_BITS[b, 0, i, j])),
+    "and": (Causal() & KeyLengths(torch.tensor([3, 9])), lambda b, i, j: j <= i + LAST and j < [3, 9][b]),
+    "or": (Causal(start=0) | _BITS, lambda b, i, j: j <= i or bool(_BITS[b, 0, i, j])),
+}
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_dense_form_is_what_the_mask_says(name: str) -> None:
+    mask, sees = MEANINGS[name]
+    dense = mask.dense(SIZES).expand(2, 2, Q, K)
+    for b, h, i, j in itertools.product(range(2), range(2), range(Q), range(K)):
+        assert bool(dense[b, h, i, j]) == sees(b, i, j), (b, h, i, j)
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_blocks_agree_with_the_dense_form(name: str) -> None:
+    mask, _ = MEANINGS[name]
+    dense = mask.dense(SIZES).expand(2, 2, Q, K)
+    joined = isinstance(mask, Both | Either)
+    for b, h in itertools.product(range(2), range(2)):
+        for i0, j0 in itertools.product(range(0, Q, 3), range(0, K, 4)):
+            rows, columns = (i0, min(i0 + 3, Q)), (j0, min(j0 + 4, K))
+            bits = dense[b, h, slice(*rows), slice(*columns)]
+            truth = Block.FULL if bits.all() else Block.PARTIAL if bits.any() else Block.EMPTY
+            found = mask.block(rows, columns, SIZES, sequence=b, head=h)
+            assert found == truth or (joined and found == Block.PARTIAL)
+
+
+def test_no_structured_mask_holds_a_matrix() -> None:
+    """A million queries by a million keys: programs of a few numbers."""
+    size = 1_000_000
+    sizes = Sizes(queries=size, keys=size)
+    mask = Causal() & Window(128, 0) & KeyLengths(torch.tensor(size))
+    assert sum(x.numel() for x in mask.over(sizes).tensors) == 1
+    assert mask.block((0, 64), (64, 128), sizes) == Block.EMPTY
+    assert mask.block((512, 513), (400, 500), sizes) == Block.FULL
+
+
+def test_bool_tensors_combine_from_either_side() -> None:
+    left, right = _BITS & Causal(), Causal() & _BITS
+    for mask in (left, right):
+        assert isinstance(mask, Mask)
+        assert torch.equal(mask.dense(SIZES), _BITS & Causal().dense(SIZES))
+    assert torch.equal((_BITS | Causal()).dense(SIZES), _BITS | Causal().dense(SIZES))
+
+
+@pytest.mark.parametrize("dimensions", [(K,), (Q, 1), (1, 1), (2, Q, K), (2, 1, 1, K)])
+def test_any_broadcastable_rank(dimensions: tuple[int, ...]) -> None:
+    bits = torch.rand(dimensions) < 0.5
+    assert torch.equal(DenseMask(bits).dense(SIZES).expand(2, 2, Q, K), bits.expand(2, 2, Q, K))
+
+
+def test_two_leading_dimensions_become_one() -> None:
+    sizes = Sizes(queries=3, keys=4, batch=(2, 3), heads=1)
+    bits = torch.rand(2, 1, 1, 3, 4) < 0.5
+    assert torch.equal(DenseMask(bits).dense(sizes), bits.expand(2, 3, 1, 3, 4).flatten(0, 1))
+    lengths = torch.tensor([[1], [3]])
+    dense = KeyLengths(lengths).dense(sizes)
+    assert dense[:, 0, 0].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
+
+
+def test_windows_reach_forward() -> None:
+    with pytest.raises(ValueError) as error:
+        Window(-1, 2)
+    assert str(error.value) == "Window: left must be at least 0 or None (unbounded), not -1"

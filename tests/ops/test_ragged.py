@@ -1,0 +1,118 @@
+"""Ragged batches: in and out, and offsets that do not fit."""
+
+import pytest
+import torch
+
+from uwaga import Ragged, ShapeError
+
+VALUES = torch.arange(20.0).reshape(5, 2, 2)
+OFFSETS = torch.tensor([0, 2, 2, 5])
+
+
+def test_what_it_knows() -> None:
+    batch = Ragged(VALUES, OFFSETS)
+    assert len(batch) == 3
+    assert batch.lengths.tolist() == [2, 0, 3]
+    assert batch.max_length == 3
+    assert repr(batch) == "Ragged(values (5, 2, 2) float32, lengths [2, 0, 3])"
+
+
+def test_padded_and_back() -> None:
+    batch = Ragged(VALUES, OFFSETS)
+    padded = batch.to_padded(fill=-1.0)
+    assert padded.shape == (3, 3, 2, 2)
+    assert (padded[1] == -1).all()
+    assert (padded[0, 2:] == -1).all()
+    again = Ragged.from_padded(padded, batch.lengths)
+    assert torch.equal(again.values, VALUES)
+    assert torch.equal(again.offsets, OFFSETS)
+    assert batch.to_padded(length=4).shape == (3, 4, 2, 2)
+
+
+def test_lists_and_back() -> None:
+    rows = Ragged(VALUES, OFFSETS).to_list()
+    assert [len(row) for row in rows] == [2, 0, 3]
+    again = Ragged.from_list(rows)
+    assert torch.equal(again.values, VALUES)
+    assert torch.equal(again.offsets, OFFSETS)
+
+
+def test_nested_and_back_shares_memory() -> None:
+    nested = Ragged(VALUES, OFFSETS).to_nested()
+    assert nested.layout == torch.jagged
+    again = Ragged.from_nested(nested)
+    assert again.values.data_ptr() == VALUES.data_ptr()
+    assert torch.equal(again.offsets, OFFSETS)
+
+
+def test_gradients_flow_through_packing() -> None:
+    padded = torch.randn(3, 3, 2, requires_grad=True)
+    out = Ragged.from_padded(padded, torch.tensor([2, 0, 3])).to_padded()
+    (gradient,) = torch.autograd.grad(out.sum(), padded)
+    assert gradient.sum(-1).tolist() == [[2, 2, 0], [0, 0, 0], [2, 2, 2]]
+
+
+def test_no_rows_at_all() -> None:
+    batch = Ragged(torch.zeros(0, 2, 2), torch.tensor([0]))
+    assert (len(batch), batch.max_length, batch.to_list(), batch.to_padded().shape) == (0, 0, [], (0, 0, 2, 2))
+
+
+OFFSET_ERRORS = {
+    "offsets must start at 0": ([1, 5], "offsets[0] is 1"),
+    "offsets must not fall": ([0, 4, 2, 5], "offsets[2] is 2 after 4"),
+    "offsets must end at the number of packed tokens N": ([0, 2, 4], "offsets[2] is 4, N is 5"),
+}
+
+
+@pytest.mark.parametrize("rule", OFFSET_ERRORS)
+def test_offsets_that_do_not_fit(rule: str) -> None:
+    numbers, note = OFFSET_ERRORS[rule]
+    with pytest.raises(ShapeError) as error:
+        Ragged(VALUES, torch.tensor(numbers))
+    shape = f"({len(numbers)},)"
+    assert str(error.value) == (
+        f"Ragged: {rule}\n  values   (5, 2, 2)   N=5\n  offsets  {shape:<9}   R+1={len(numbers)}   <- {note}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Ragged(VALUES, OFFSETS.int()), "Ragged: offsets must be int64, not torch.int32"),
+        (
+            lambda: Ragged(VALUES, OFFSETS, max_length=2),
+            "Ragged: no row may be longer than max_length 2\n"
+            "  values   (5, 2, 2)   N=5\n"
+            "  offsets  (4,)        R+1=4   <- row 2 has 3 tokens",
+        ),
+        (
+            lambda: Ragged(VALUES, OFFSETS).with_values(VALUES[1:]),
+            "Ragged: new values must have as many tokens as the old ones\n"
+            "  values   (4, 2, 2)   N=4\n"
+            "  offsets  (4,)        R+1=4   <- end at 5",
+        ),
+        (
+            lambda: Ragged(VALUES, OFFSETS).to_padded(length=1),
+            "Ragged.to_padded: length 1 is less than the longest sequence, 3",
+        ),
+        (
+            lambda: Ragged.from_padded(VALUES, torch.tensor([1, 2])),
+            "Ragged.from_padded: there must be one length per row\n"
+            "  padded   (5, 2, 2)   R=5  T=2\n"
+            "  lengths  (2,)        R=2        <- is not (R,)",
+        ),
+        (
+            lambda: Ragged.from_padded(VALUES, torch.tensor([1, 2, 3, 0, 0])),
+            "Ragged.from_padded: lengths must lie between 0 and 2, not [1, 2, 3, 0, 0]",
+        ),
+        (lambda: Ragged.from_list([]), "Ragged.from_list: needs at least one sequence"),
+        (
+            lambda: Ragged.from_nested(VALUES),
+            "Ragged.from_nested: needs a nested tensor of layout torch.jagged",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(make, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == message

@@ -1,0 +1,214 @@
+"""What looks on while attention runs: opcheck, torch.compile, make_fx, torch.func, other modes.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
+"""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention
+from uwaga._base import native
+from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import lower, schema
+
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+)
+OPAQUE = ["reference", NATIVE]
+
+
+def _x(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_(grad)
+
+
+def _call(query, key, value, **options):
+    defaults = {"mask": None, "bias": None, "scale": None, "normalize": "softmax", "softcap": None, "sinks": None}
+    arguments = {**defaults, "dropout": 0.0, **options}
+    return lower.lower(query, key, value, *arguments.values(), True)
+
+
+def _ragged(grad: bool = False) -> Ragged:
+    return Ragged(_x(9, 2, 4, grad=grad), torch.tensor([0, 3, 3, 9]))
+
+
+CALLS = {
+    "plain": lambda: _call(_x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8, grad=True), _x(2, 2, 7, 6, grad=True)),
+    "heads inside tokens": lambda: _call(*[_x(2, 5, 4, 8, grad=True).transpose(1, 2)] * 3, mask=Causal()),
+    "everything": lambda: _call(
+        _x(2, 4, 5, 8, grad=True),
+        _x(2, 2, 7, 8, grad=True),
+        _x(2, 2, 7, 6),
+        mask=Causal() & KeyLengths(torch.tensor([7, 3])) | (_x(5, 7) > 0),
+        bias=AlibiBias(_x(4, grad=True)),
+        sinks=_x(4, grad=True),
+        softcap=3.0,
+        dropout=0.2,
+    ),
+    "dense bias": lambda: _call(_x(2, 4, 5, 8), _x(2, 2, 7, 8), _x(2, 2, 7, 6), bias=_x(4, 1, 7, grad=True)),
+    "no softmax": lambda: _call(*[_x(2, 4, 5, 8, grad=True)] * 3, normalize=None, softcap=1.0),
+    "ragged": lambda: _call(*[_ragged(grad=True)] * 3, mask=Documents(torch.arange(9) // 2) & Window(3, 3)),
+}
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize("name", CALLS)
+def test_the_operators_pass_opcheck(impl: str, name: str) -> None:
+    call = CALLS[name]()
+    arguments = schema.flatten(call.tensors, call.options, impl)
+    torch.library.opcheck(torch.ops.uwaga.forward, arguments)
+
+
+PROGRAMS = {
+    "plain": lambda q, k, v, impl: attention(q, k, v, impl=impl),
+    "masks made inside": lambda q, k, v, impl: attention(
+        q, k, v, mask=Causal() & KeyLengths(torch.tensor([7, 3])), impl=impl
+    ),
+    "biases and sinks": lambda q, k, v, impl: attention(
+        q, k, v, bias=RelativeBias(q[0, :, :, 0].T.repeat(2, 1), max_distance=32), sinks=q[0, :, 0, 0], impl=impl
+    ),
+    "lse": lambda q, k, v, impl: attention_and_lse(q, k, v, mask=Window(2, 2), impl=impl).lse,
+    "no softmax": lambda q, k, v, impl: attention(q, k, v, normalize=None, mask=Causal(), impl=impl),
+    "merging heads": lambda q, k, v, impl: attention(q, k, v, impl=impl).transpose(1, 2).flatten(2).sin(),
+}
+
+
+@pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
+    if impl == "torch" and name in ("biases and sinks", "lse", "no softmax"):
+        return  # which it refuses
+    torch.compiler.reset()
+    compiled = torch.compile(PROGRAMS[name], fullgraph=True, backend="aot_eager")
+    operands = [_x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8, seed=1, grad=True), _x(2, 2, 7, 6, seed=2, grad=True)]
+    results = []
+    for run in (PROGRAMS[name], compiled):
+        out = run(*operands, impl)
+        gradients = torch.autograd.grad(out.square().sum(), operands, allow_unused=True, materialize_grads=True)
+        results.append((out, *gradients))
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
+def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> None:
+    torch.compiler.reset()
+    batch = _ragged(grad=True)
+
+    def outside(x: Ragged) -> Ragged:
+        return attention(x, x, x, mask=Causal(), impl=impl)
+
+    def inside(values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        x = Ragged(values * 1.0, offsets)
+        return attention(x, x.with_values(x.values * 2.0), x, impl=impl).values
+
+    if impl == "torch":  # a loop over sequences of lengths that a graph does not know
+        return
+    found = torch.compile(outside, fullgraph=True, backend="aot_eager")(batch)
+    assert isinstance(found, Ragged)
+    torch.testing.assert_close(found.values, outside(batch).values)
+    compiled = torch.compile(inside, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(batch.values, batch.offsets), inside(batch.values, batch.offsets))
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_other_lengths_need_no_new_graph(impl: str) -> None:
+    torch.compiler.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda q, k: attention(q, k, k, mask=Causal(), impl=impl), backend=counter, fullgraph=True)
+    for queries, keys in ((5, 7), (6, 9), (8, 11), (12, 13)):
+        q, k = _x(2, 4, queries, 8), _x(2, 2, keys, 8)
+        torch.testing.assert_close(compiled(q, k), attention(q, k, k, mask=Causal(), impl=impl))
+    assert counter.frame_count <= 2
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_inductor_compiles_it_too(impl: str) -> None:
+    torch.compiler.reset()
+    q, k = _x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8)
+    compiled = torch.compile(lambda q, k: attention(q, k, k, dropout=0.5, impl=impl) * 2.0, fullgraph=True)
+    out = compiled(q, k)
+    (gradient,) = torch.autograd.grad(out.sum(), q)
+    assert out.shape == q.shape
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_dispatch_modes_see_an_operator(impl: str) -> None:
+    x = _x(2, 4, 8)
+    with FlopCounterMode(display=False):
+        assert attention(x, x, x, impl=impl).shape == x.shape
+    with torch._subclasses.FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        assert attention(fake, fake, fake, mask=Causal(), impl=impl).shape == x.shape
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1), (2, 0)])
+def test_vmap_is_a_loop(impl: str, in_dims: tuple[int | None, int | None]) -> None:
+    def f(q, k):
+        return attention(q, k, k, mask=Causal() & KeyLengths(torch.tensor([4, 6])), impl=impl)
+
+    q, k = (_x(*_with(dim, (2, 4, 5, 8))) for dim in in_dims)
+    found = torch.func.vmap(f, in_dims=in_dims)(q, k)
+    parts = [f(*(x if dim is None else x.select(dim, n) for x, dim in zip((q, k), in_dims, strict=True))) for n in range(3)]
+    torch.testing.assert_close(found, torch.stack(parts))
+
+
+def _with(dim: int | None, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape if dim is None else (*shape[:dim], 3, *shape[dim:])
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_vmap_over_masks_and_over_gradients_is_a_loop(impl: str) -> None:
+    x, lengths = _x(3, 2, 4, 5, 8), torch.tensor([[3, 4], [0, 5], [2, 5]])
+
+    def f(x, lengths):
+        return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(f))(x, lengths)
+    parts = [torch.autograd.grad(f(y := row.detach().requires_grad_(), n), y)[0] for row, n in zip(x, lengths, strict=True)]
+    torch.testing.assert_close(found, torch.stack(parts))
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_vmap_of_plain_matrices(impl: str) -> None:
+    x = _x(3, 5, 4)
+    found = torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x)
+    torch.testing.assert_close(found, attention(x, x, x, impl=impl))
+
+
+VMAP_ERRORS = {
+    "a ragged batch": (
+        lambda x, i: attention(*[Ragged(x[0].transpose(0, 1), torch.tensor([0, 5]))] * 3, impl=i),
+        "attention: vmap over a ragged batch is not supported; a Ragged has a batch of its own",
+    ),
+    "dropout": (
+        lambda x, i: attention(x, x, x, dropout=0.5, impl=i),
+        "attention: vmap with dropout is not supported: its pattern depends on the place in the batch",
+    ),
+    "sinks": (
+        lambda x, i: attention(x, x, x, sinks=x[0, :, 0, 0], impl=i),
+        "attention: vmap over sinks is not supported; loop over the mapped dimension",
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize("name", VMAP_ERRORS)
+def test_what_vmap_cannot_fold_is_an_error(impl: str, name: str) -> None:
+    call, message = VMAP_ERRORS[name]
+    with pytest.raises(ValueError) as error:
+        torch.func.vmap(lambda x: call(x, impl), randomness="same")(_x(3, 2, 4, 5, 8))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_second_derivatives_by_torch_func_are_an_error(impl: str) -> None:
+    x = _x(2, 3, 4)
+    grad = torch.func.grad(lambda x: attention(x, x, x, impl=impl).square().sum())
+    with pytest.raises(NotImplementedError) as error:
+        torch.func.grad(lambda x: grad(x).sum())(x)
+    assert str(error.value) == (
+        "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
+    )
