@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include <atomic>
+#include <new>
 
 #include "uwaga/c_api.h"
 
@@ -14,11 +15,13 @@ namespace uwaga {
 void run_on_threads(int threads, void (*function)(void* context, int thread), void* context);
 void set_gomp_parallel(uwaga_gomp_parallel function);
 
-// Runs piece(n, thread) for every n < count, in any order; each thread takes the next piece when it is free.
+// Runs piece(n, thread) for every n < count, in any order; each thread takes the next piece when it is free. Exceptions
+// must not cross the thread pool: std::bad_alloc, the only one expected, is thrown again here when all threads are done.
 template <class Piece>
 void for_pieces(int threads, int64_t count, const Piece& piece) {
   struct Context {
     std::atomic<int64_t> next{0};
+    std::atomic<bool> out_of_memory{false};
     int64_t count;
     const Piece* piece;
   } context;
@@ -29,9 +32,14 @@ void for_pieces(int threads, int64_t count, const Piece& piece) {
       useful,
       [](void* raw, int thread) {
         Context& c = *static_cast<Context*>(raw);
-        for (int64_t n; (n = c.next.fetch_add(1, std::memory_order_relaxed)) < c.count;) (*c.piece)(n, thread);
+        try {
+          for (int64_t n; (n = c.next.fetch_add(1, std::memory_order_relaxed)) < c.count;) (*c.piece)(n, thread);
+        } catch (const std::bad_alloc&) {
+          c.out_of_memory.store(true);
+        }
       },
       &context);
+  if (context.out_of_memory.load()) throw std::bad_alloc();
 }
 
 }  // namespace uwaga

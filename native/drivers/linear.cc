@@ -9,8 +9,6 @@
 #include "drivers/linear.h"
 
 #include <algorithm>
-#include <atomic>
-#include <new>
 #include <vector>
 
 #include "base/parallel.h"
@@ -105,20 +103,16 @@ class Linear {
     const int64_t count = static_cast<int64_t>(segments.size());
     float* states = states_.reserve(count * state_size_);
     for_pieces(p_.threads, count, [&](int64_t n, int) {
-      guarded([&] {
-        const Piece& at = segments[n];
-        const Sequence s = sequence_of(p_, at.sequence);
-        float* state = states + n * state_size_;
-        std::fill(state, state + state_size_, 0.0f);
-        add_keys(s, at.key_head, at.first, std::min(limit_.keys(s), at.first + kSegmentKeys), state);
-      });
+      const Piece& at = segments[n];
+      const Sequence s = sequence_of(p_, at.sequence);
+      float* state = states + n * state_size_;
+      std::fill(state, state + state_size_, 0.0f);
+      add_keys(s, at.key_head, at.first, std::min(limit_.keys(s), at.first + kSegmentKeys), state);
     });
-    raise();
     for_pieces(p_.threads, p_.sequences * p_.key_heads, [&](int64_t n, int) { run_sums(segments, n, states); });
     for_pieces(p_.threads, static_cast<int64_t>(queries.size()), [&](int64_t n, int) {
-      guarded([&] { run_queries(queries[n], states); });
+      run_queries(queries[n], states);
     });
-    raise();
   }
 
  private:
@@ -126,18 +120,6 @@ class Linear {
     int64_t sequence, key_head, first;
     int64_t first_segment;  // of its sequence and head
   };
-
-  template <class Work>
-  void guarded(const Work& work) {
-    try {
-      work();
-    } catch (const std::bad_alloc&) {
-      out_of_memory_.store(true);
-    }
-  }
-  void raise() const {
-    if (out_of_memory_.load()) throw std::bad_alloc();
-  }
 
   Workspace workspace() const {
     thread_local Scratch scratch;
@@ -277,7 +259,6 @@ class Linear {
   Limit limit_;
   int64_t state_size_;
   Scratch states_;
-  std::atomic<bool> out_of_memory_{false};
 };
 
 }  // namespace

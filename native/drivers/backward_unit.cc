@@ -1,0 +1,271 @@
+#include "drivers/backward_unit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/scratch.h"
+
+namespace uwaga {
+namespace {
+
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+// One block of keys and what grows with it, and the weights of one row block.
+struct KeyBlockSpace {
+  float *key_columns, *key_rows, *value_columns, *grad_key, *grad_value;
+  float *weights, *grad_scores, *grad_bias, *bias;
+
+  static int64_t lay_out(const uwaga_problem& p, float* base, KeyBlockSpace* w) {
+    Layout layout(base);
+    w->key_columns = layout.take(kBlockKeys * p.query_width);
+    w->key_rows = layout.take(kBlockKeys * rounded_up(p.query_width, kMaxStrip));
+    w->value_columns = layout.take(kBlockKeys * p.value_width);
+    w->grad_key = layout.take(kBlockKeys * padded_width(p.query_width));
+    w->grad_value = layout.take(kBlockKeys * padded_width(p.value_width));
+    w->weights = layout.take(kBlockRows * kBlockKeys);
+    w->grad_scores = layout.take(kBlockRows * kBlockKeys);
+    w->grad_bias = layout.take(kTileRows * kBlockKeys);
+    w->bias = layout.take(kTileRows * kBlockKeys);
+    return layout.used();
+  }
+};
+
+UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels, Unit unit)
+    : p_(p),
+      args_(args),
+      mask_(mask),
+      kernels_(kernels),
+      rule_(rule_of(p)),
+      unit_(unit),
+      s_(sequence_of(p, unit.sequence)),
+      rows_(s_.queries * (p.query_heads / p.key_heads)),
+      query_width_(static_cast<int>(p.query_width)),
+      value_width_(static_cast<int>(p.value_width)) {}
+
+int64_t UnitPass::packed_size() {
+  PackedRows sizes;
+  return PackedRows::lay_out(p_, rows_, nullptr, &sizes);
+}
+
+void UnitPass::use_memory(float* packed) {
+  PackedRows::lay_out(p_, rows_, packed, &rows_packed_);
+  finite_.assign(rows_packed_.blocks, 1);
+}
+
+void UnitPass::pack(int64_t n) {
+  const int64_t first = n * kBlockRows;
+  const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
+  const float sign = p_.scale < 0.0f ? -1.0f : 1.0f;
+  for (int t = 0; t * kTileRows < count; ++t) {
+    const TileRows tile = tile_rows(p_, s_, unit_.key_head, first + t * kTileRows, first + count);
+    const void *queries[kTileRows], *grads[kTileRows];
+    for (int r = 0; r < tile.count; ++r) {
+      queries[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
+      grads[r] = query_address(p_, args_.grad_output, s_, tile.rows[r].head, tile.rows[r].query);
+      set_row_statistics(first + t * kTileRows + r, tile.rows[r], grads[r]);
+      pack_row(n, t * kTileRows + r, queries[r], grads[r]);
+    }
+    const int64_t at = n * kTilesPerBlock + t;
+    kernels_.pack_tile(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
+                       p_.query.column, p_.query.dtype, sign);
+    kernels_.pack_tile(rows_packed_.grad_tiles + at * rows_packed_.grad_tile, grads, tile.count, value_width_,
+                       args_.grad_output.column, args_.grad_output.dtype, 1.0f);
+  }
+  finite_[n] = rows_are_finite(rows_packed_.query_rows + n * rows_packed_.query_block, count, query_width_) &&
+               rows_are_finite(rows_packed_.grad_rows + n * rows_packed_.grad_block, count, value_width_);
+}
+
+void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) const {
+  thread_local Scratch scratch;
+  KeyBlockSpace w;
+  KeyBlockSpace::lay_out(p_, scratch.reserve(KeyBlockSpace::lay_out(p_, nullptr, &w)), &w);
+  std::fill(grad_query, grad_query + grad_query_size(), 0.0f);
+  const int64_t last = std::min(s_.keys, (n + 1) * kSegmentKeys);
+  for (int64_t j0 = n * kSegmentKeys; j0 < last; j0 += kBlockKeys) {
+    run_block(w, j0, static_cast<int>(std::min<int64_t>(kBlockKeys, last - j0)), grad_query, grad_relative);
+  }
+}
+
+void UnitPass::write_grad_query(const float* grad_query, int64_t first, int64_t last) const {
+  for (int64_t r = first; r < last; ++r) {
+    const RowOfWork at = row_of_work(p_, unit_.key_head, r);
+    kernels_.write_row(query_address(p_, args_.grad_query, s_, at.head, at.query), args_.grad_query.column,
+                       args_.grad_query.dtype, grad_query + r * padded_width(query_width_), p_.scale, query_width_);
+  }
+}
+
+void UnitPass::add_grad_sinks(float* grad_sinks) const {
+  for (int64_t r = 0; r < rows_; ++r) {
+    const int64_t head = row_of_work(p_, unit_.key_head, r).head;
+    const int64_t own = head - row_of_work(p_, unit_.key_head, 0).head;
+    const float lse = rows_packed_.lse[r];
+    if (lse == kHidden) continue;
+    grad_sinks[own] -= std::exp(p_.sinks[head] - lse) * rows_packed_.delta[r];
+  }
+}
+
+void UnitPass::set_row_statistics(int64_t r, RowOfWork at, const void* grad) {
+  float lse = 0.0f, delta = 0.0f;
+  if (p_.normalize) {
+    lse = *reinterpret_cast<const float*>(query_address(p_, args_.lse, s_, at.head, at.query));
+    delta = kernels_.dot_rows(grad, args_.grad_output.column, args_.grad_output.dtype,
+                              query_address(p_, args_.output, s_, at.head, at.query), args_.output.column,
+                              args_.output.dtype, value_width_);
+    if (args_.grad_lse.data) {
+      delta -= *reinterpret_cast<const float*>(query_address(p_, args_.grad_lse, s_, at.head, at.query));
+    }
+  }
+  rows_packed_.lse[r] = lse;
+  rows_packed_.delta[r] = delta;
+}
+
+void UnitPass::pack_row(int64_t block, int row, const void* query, const void* grad) {
+  float* query_rows = rows_packed_.query_rows + block * rows_packed_.query_block + row * kernels_.strip;
+  float* grad_rows = rows_packed_.grad_rows + block * rows_packed_.grad_block + row * kernels_.strip;
+  kernels_.pack_rows(query_rows, {query, 0, p_.query.column, p_.query.dtype}, 1, kBlockRows, query_width_);
+  kernels_.pack_rows(grad_rows, {grad, 0, args_.grad_output.column, args_.grad_output.dtype}, 1, kBlockRows,
+                     value_width_);
+}
+
+bool UnitPass::rows_are_finite(const float* packed, int count, int width) const {
+  return packed_rows_are_finite(kernels_, packed, count, kBlockRows, width);
+}
+
+void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
+  const Rows keys{key_address(p_, p_.key, s_, unit_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
+  const Rows values{key_address(p_, p_.value, s_, unit_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
+  kernels_.pack_columns(w.key_columns, keys, count, query_width_);
+  kernels_.pack_rows(w.key_rows, keys, count, kBlockKeys, query_width_);
+  kernels_.pack_columns(w.value_columns, values, count, value_width_);
+  std::fill(w.grad_key, w.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
+  std::fill(w.grad_value, w.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
+  const bool keys_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
+  for (int64_t n = 0; n < rows_packed_.blocks; ++n) {
+    meet(w, n, j0, count, keys_finite && finite_[n], grad_query, grad_relative);
+  }
+  write_keys(w, j0, count);
+}
+
+void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bool finite, float* grad_query,
+          float* grad_relative) const {
+  const int64_t first_row = n * kBlockRows, last_row = std::min(rows_, first_row + kBlockRows);
+  const int64_t i0 = row_of_work(p_, unit_.key_head, first_row).query;
+  const int64_t i1 = row_of_work(p_, unit_.key_head, last_row - 1).query + 1;
+  const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
+  if (seen == Visibility::kEmpty) return;
+  const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // columns both
+  uint64_t bits[kBlockRows] = {};
+  int first_seen = kBlockRows, last_seen = 0;  // rows of the tiles that see something
+  bool masked = false;
+  for (int64_t r0 = first_row; r0 < last_row; r0 += kTileRows) {
+    const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row);
+    TileView view;
+    look_at_tile(p_, mask_, s_, rows, seen, j0, count, w.bias, &view);
+    const int at = static_cast<int>(r0 - first_row);
+    float* weights = w.weights + at * kBlockKeys;
+    float* grad_scores = w.grad_scores + at * kBlockKeys;
+    if (view.empty) {
+      std::fill(weights, weights + rows.count * kBlockKeys, 0.0f);
+      std::fill(grad_scores, grad_scores + rows.count * kBlockKeys, 0.0f);
+      masked = true;
+      continue;
+    }
+    std::copy(view.bits, view.bits + rows.count, bits + at);
+    masked |= view.masked;
+    first_seen = std::min(first_seen, at);
+    last_seen = at + rows.count;
+    const int64_t tile_index = r0 / kTileRows;
+    const bool wants_bias = grad_relative || args_.grad_bias.data;
+    kernels_.backward_tile({rows_packed_.query_tiles + tile_index * rows_packed_.query_tile,
+                            rows_packed_.grad_tiles + tile_index * rows_packed_.grad_tile,
+                            rule_.biased ? w.bias : nullptr, rows_packed_.lse + r0, rows_packed_.delta + r0,
+                            rows.row_keys, weights, grad_scores, wants_bias ? w.grad_bias : nullptr, rows.count,
+                            query_width_, value_width_, view.mask},
+                           block, rule_);
+    if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
+    if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
+    if (finite || !view.masked) {
+      kernels_.product_rows({grad_scores, w.key_rows, grad_query + r0 * padded_width(query_width_),
+                             padded_width(query_width_), rows.count, view.mask.first, view.mask.last, kBlockKeys,
+                             query_width_});
+    } else {
+      guarded_grad_query(w, grad_scores, view.bits, rows.count, count, grad_query + r0 * padded_width(query_width_));
+    }
+  }
+  if (first_seen >= last_seen) return;
+  const float* query_rows = rows_packed_.query_rows + n * rows_packed_.query_block;
+  const float* grad_rows = rows_packed_.grad_rows + n * rows_packed_.grad_block;
+  if (!finite && masked) {
+    guarded_product(w.weights, bits, first_seen, last_seen, count, grad_rows, value_width_, w.grad_value);
+    guarded_product(w.grad_scores, bits, first_seen, last_seen, count, query_rows, query_width_, w.grad_key);
+    return;
+  }
+  kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_seen,
+                            last_seen, kBlockRows, value_width_});
+  kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_seen,
+                            last_seen, kBlockRows, query_width_});
+}
+
+void UnitPass::guarded_grad_query(const KeyBlockSpace& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
+                        float* grad_query) const {
+  std::vector<float> sum(padded_width(query_width_));
+  for (int r = 0; r < rows; ++r) {
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    for (int n = 0; n < count; ++n) {
+      if (!(bits[r] >> n & 1)) continue;
+      kernels_.add_scaled_row(sum.data(), grad_scores[r * kBlockKeys + n], w.key_rows + n * kernels_.strip,
+                              kBlockKeys, query_width_);
+    }
+    kernels_.add_to(grad_query + r * padded_width(query_width_), sum.data(), padded_width(query_width_));
+  }
+}
+
+void UnitPass::guarded_product(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
+                     int width, float* out) const {
+  std::vector<float> sum(padded_width(width));
+  for (int n = 0; n < count; ++n) {
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    for (int r = first; r < last; ++r) {
+      if (!(bits[r] >> n & 1)) continue;
+      kernels_.add_scaled_row(sum.data(), weights[r * kBlockKeys + n], rows + r * kernels_.strip, kBlockRows, width);
+    }
+    kernels_.add_to(out + n * padded_width(width), sum.data(), padded_width(width));
+  }
+}
+
+void UnitPass::add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const {
+  const int64_t start = start_of(p_.relative_start, s_), first_head = row_of_work(p_, unit_.key_head, 0).head;
+  for (int r = 0; r < rows.count; ++r) {
+    const RowOfWork at = rows.rows[r];
+    float* to = grad_relative + (at.head - first_head) * p_.relative_head + (j0 - at.query - start) + p_.relative_zero;
+    for (int n = 0; n < count; ++n) to[n] += grad[r * kBlockKeys + n];
+  }
+}
+
+void UnitPass::write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const {
+  const int64_t column = args_.grad_bias.column;
+  for (int r = 0; r < rows.count; ++r) {
+    char* row = row_address(args_.grad_bias, s_.index, rows.rows[r].head, rows.rows[r].query);
+    float* to = reinterpret_cast<float*>(row) + j0 * column;
+    for (int n = 0; n < count; ++n) to[n * column] = grad[r * kBlockKeys + n];
+  }
+}
+
+void UnitPass::write_keys(const KeyBlockSpace& w, int64_t j0, int count) const {
+  const float growth = 1.0f / rule_.keep;
+  for (int n = 0; n < count; ++n) {
+    if (args_.grad_key.data) {
+      kernels_.write_row(key_address(p_, args_.grad_key, s_, unit_.key_head, j0 + n), args_.grad_key.column,
+                         args_.grad_key.dtype, w.grad_key + n * padded_width(query_width_), p_.scale, query_width_);
+    }
+    if (args_.grad_value.data) {
+      kernels_.write_row(key_address(p_, args_.grad_value, s_, unit_.key_head, j0 + n), args_.grad_value.column,
+                         args_.grad_value.dtype, w.grad_value + n * padded_width(value_width_), growth, value_width_);
+    }
+  }
+}
+
+}  // namespace uwaga

@@ -1,0 +1,107 @@
+// One unit of the backward pass: a sequence and a key head, with all query rows that read it.
+#ifndef UWAGA_DRIVERS_BACKWARD_UNIT_H_
+#define UWAGA_DRIVERS_BACKWARD_UNIT_H_
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "base/scratch.h"
+#include "drivers/mask.h"
+#include "drivers/problem.h"
+#include "drivers/tiles.h"
+
+namespace uwaga {
+
+constexpr int64_t kSegmentKeys = 512;
+constexpr int kBlockRows = 48;  // rows whose weights are kept for the products over rows: 12 KB each of P and dS
+constexpr int kTilesPerBlock = kBlockRows / kTileRows;
+
+struct Unit {
+  int64_t sequence, key_head;
+};
+
+// Queries and output gradients of one unit, as tiles (for scores) and as rows (for products over rows).
+struct PackedRows {
+  float *query_tiles, *grad_tiles, *query_rows, *grad_rows, *lse, *delta;
+  int64_t query_tile, grad_tile, query_block, grad_block;  // distances from one to the next
+  int64_t blocks;
+
+  static int64_t lay_out(const uwaga_problem& p, int64_t rows, float* base, PackedRows* packed) {
+    Layout layout(base);
+    packed->blocks = (rows + kBlockRows - 1) / kBlockRows;
+    packed->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
+    packed->grad_tile = rounded_up(p.value_width * kTileRows + kMaxLanes, 16);
+    packed->query_block = kBlockRows * rounded_up(p.query_width, kMaxStrip);
+    packed->grad_block = kBlockRows * rounded_up(p.value_width, kMaxStrip);
+    packed->query_tiles = layout.take(packed->blocks * kTilesPerBlock * packed->query_tile);
+    packed->grad_tiles = layout.take(packed->blocks * kTilesPerBlock * packed->grad_tile);
+    packed->query_rows = layout.take(packed->blocks * packed->query_block);
+    packed->grad_rows = layout.take(packed->blocks * packed->grad_block);
+    packed->lse = layout.take(packed->blocks * kBlockRows);
+    packed->delta = layout.take(packed->blocks * kBlockRows);
+    return layout.used();
+  }
+};
+
+struct KeyBlockSpace;  // one block of keys and what grows with it
+
+class UnitPass {
+ public:
+  UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels, Unit unit);
+  int64_t rows() const { return rows_; }
+  int64_t segments() const { return (s_.keys + kSegmentKeys - 1) / kSegmentKeys; }
+  int64_t packed_size();
+  int64_t grad_query_size() const { return rows_ * padded_width(query_width_); }
+
+  void use_memory(float* packed);
+  int64_t row_blocks() const { return rows_packed_.blocks; }
+
+  // Packs row block `n`.
+  void pack(int64_t n);
+
+  // dK and dV of segment `n`, and its share of dQ, which starts at zero here. `grad_relative`, of the unit's heads,
+  // is added to; it may be null.
+  void run_segment(int64_t n, float* grad_query, float* grad_relative) const;
+  void write_grad_query(const float* grad_query, int64_t first, int64_t last) const;
+
+  // Adds the sum over rows of -exp(sink - lse) * delta, for each head of the unit.
+  void add_grad_sinks(float* grad_sinks) const;
+
+ private:
+  void set_row_statistics(int64_t r, RowOfWork at, const void* grad);
+  void pack_row(int64_t block, int row, const void* query, const void* grad);
+  bool rows_are_finite(const float* packed, int count, int width) const;
+  void run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
+
+  // One row block against one block of keys.
+  void meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bool finite, float* grad_query,
+            float* grad_relative) const;
+
+  // The same sums in the same order, leaving out pairs that do not see each other: what a hidden query, key or value
+  // holds may be infinite or NaN, and 0 times that is NaN.
+  void guarded_grad_query(const KeyBlockSpace& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
+                          float* grad_query) const;
+
+  // dK or dV: out[n] += sum over rows of weights[r][n] * packed rows[r].
+  void guarded_product(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
+                       int width, float* out) const;
+  void add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const;
+  void write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const;
+  void write_keys(const KeyBlockSpace& w, int64_t j0, int count) const;
+
+  const uwaga_problem& p_;
+  const uwaga_backward_args& args_;
+  const Mask& mask_;
+  const Kernels& kernels_;
+  const ScoreRule rule_;
+  const Unit unit_;
+  const Sequence s_;
+  const int64_t rows_;
+  const int query_width_, value_width_;
+  PackedRows rows_packed_{};
+  std::vector<char> finite_;  // per row block: are its queries and output gradients finite?
+};
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_BACKWARD_UNIT_H_

@@ -1,0 +1,132 @@
+#include "drivers/forward_rows.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/scratch.h"
+
+namespace uwaga {
+namespace {
+
+constexpr int64_t kTilesWorthPacking = 4;
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+}  // namespace
+
+RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block)
+    : p_(p), mask_(mask), kernels_(kernels), rule_(rule_of(p)), block_(block), s_(sequence_of(p, block.sequence)) {
+  tiles_ = (rows() + kTileRows - 1) / kTileRows;
+  pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
+           p.value.dtype == UWAGA_BFLOAT16;
+  for (int64_t t = 0; t < tiles_; ++t) {
+    rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
+  }
+  thread_local Scratch scratch;
+  RowBlockSpace sizes;
+  RowBlockSpace::lay_out(p, tiles_, scratch.reserve(RowBlockSpace::lay_out(p, tiles_, nullptr, &sizes)), &w_);
+  pack_queries();
+}
+
+void RowBlockPass::run(int64_t j_first, int64_t j_last) {
+  std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
+  std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, rule_.softmax ? kHidden : 0.0f);
+  std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
+  const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
+  const KeyRange hull = mask_.hull(s_, i0, i1);
+  const int64_t first = std::max(j_first, hull.first / kBlockKeys * kBlockKeys);
+  for (int64_t j0 = first; j0 < std::min(j_last, hull.last); j0 += kBlockKeys) {
+    const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
+    const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
+    if (seen != Visibility::kEmpty) visit(j0, count, seen);
+  }
+}
+
+RowResult RowBlockPass::result(int64_t row) const {
+  if (!rule_.softmax) return {0.0f, 1.0f};
+  const float slope = (rule_.plain() ? rule_.scale : 1.0f) * kLog2E;  // as the kernels have it
+  const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
+  return {top == kHidden ? top : top * slope, kernels_.lane_sum(w_.sum + row * kMaxLanes)};
+}
+
+void RowBlockPass::copy_to(const PartialRows& part) const {
+  std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
+  for (int64_t r = 0; r < rows(); ++r) part.results[r] = result(r);
+}
+
+void RowBlockPass::pack_queries() {
+  const float sign = p_.scale < 0.0f ? -1.0f : 1.0f;
+  const auto pack = pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile;
+  for (int64_t t = 0; t < tiles_; ++t) {
+    const TileRows& tile = rows_[t];
+    const void* addresses[kTileRows];
+    for (int r = 0; r < tile.count; ++r) {
+      addresses[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
+    }
+    pack(w_.query + t * w_.query_tile, addresses, tile.count, static_cast<int>(p_.query_width), p_.query.column,
+         p_.query.dtype, sign);
+  }
+}
+
+bool RowBlockPass::reads_values_in_place() const {
+  return !pairs_ && tiles_ <= kTilesWorthPacking && p_.value.dtype == UWAGA_FLOAT32 && p_.value.column == 1 &&
+         p_.value_width % kMaxLanes == 0;
+}
+
+Block RowBlockPass::pack_block(int64_t j0, int count) {
+  const bool ahead = tiles_ <= kTilesWorthPacking;
+  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype, ahead};
+  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
+                    p_.value.dtype, ahead};
+  (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
+                                                                 static_cast<int>(p_.query_width));
+  const int first_key = static_cast<int>(j0);
+  if (reads_values_in_place()) {
+    return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
+  }
+  (pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
+                                                           static_cast<int>(p_.value_width));
+  return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
+}
+
+bool RowBlockPass::values_are_finite(const Block& block) const {
+  if (block.values == w_.values) {
+    const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
+    return all_finite(kernels_, w_.values, block.count, kBlockKeys, static_cast<int>(p_.value_width));
+  }
+  for (int n = 0; n < block.count; ++n) {
+    if (!kernels_.all_finite(block.values + n * block.value_row, p_.value_width)) return false;
+  }
+  return true;
+}
+
+void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
+  const Block block = pack_block(j0, count);
+  const auto forward_tile = pairs_ ? kernels_.forward_tile_pairs : kernels_.forward_tile;
+  int finite = -1;  // not looked yet
+  for (int64_t t = 0; t < tiles_; ++t) {
+    const TileRows& rows = rows_[t];
+    TileView view;
+    look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
+    if (view.empty) continue;
+    if (view.masked) {
+      const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
+      if (finite < 0) finite = all_finite(kernels_, w_.values, count, kBlockKeys, static_cast<int>(p_.value_width));
+      view.mask.guard = !finite;
+    }
+    const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
+                          w_.sum + t * kTileRows * kMaxLanes};
+    const ForwardTile tile{w_.query + t * w_.query_tile,
+                           w_.scores,
+                           rule_.biased ? w_.bias : nullptr,
+                           rows.row_keys,
+                           rows.count,
+                           static_cast<int>(p_.query_width),
+                           static_cast<int>(p_.value_width),
+                           view.mask,
+                           state};
+    forward_tile(tile, block, rule_);
+  }
+}
+
+}  // namespace uwaga

@@ -1,0 +1,80 @@
+// One row block of the forward pass: some hundred rows of one sequence and key head, against its keys.
+#ifndef UWAGA_DRIVERS_FORWARD_ROWS_H_
+#define UWAGA_DRIVERS_FORWARD_ROWS_H_
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "base/scratch.h"
+#include "drivers/mask.h"
+#include "drivers/problem.h"
+#include "drivers/tiles.h"
+
+namespace uwaga {
+
+// The packed operands and softmax states of one row block, in one piece of scratch memory.
+struct RowBlockSpace {
+  float *query, *keys, *values, *scores, *bias, *output, *maximum, *sum;
+  int64_t query_tile, output_tile;  // distance from tile to tile
+
+  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, float* base, RowBlockSpace* w) {
+    Layout layout(base);
+    w->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
+    w->output_tile = kTileRows * padded_width(p.value_width);
+    w->query = layout.take(tiles * w->query_tile);
+    w->keys = layout.take(kBlockKeys * (p.query_width + 1));
+    w->values = layout.take(kBlockKeys * rounded_up(p.value_width, kMaxStrip));
+    w->scores = layout.take(kTileRows * kBlockKeys);
+    w->bias = layout.take(kTileRows * kBlockKeys);
+    w->output = layout.take(tiles * w->output_tile);
+    w->maximum = layout.take(tiles * kMaxLanes);
+    w->sum = layout.take(tiles * kTileRows * kMaxLanes);
+    return layout.used();
+  }
+};
+
+// Softmax results of some rows: unnormalised outputs and, per row, maximum and sum.
+struct PartialRows {
+  float* output;  // [rows][padded width]
+  RowResult* results;
+};
+
+class RowBlockPass {
+ public:
+  RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block);
+  int64_t rows() const { return block_.last - block_.first; }
+  const Sequence& sequence() const { return s_; }
+
+  // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state.
+  void run(int64_t j_first, int64_t j_last);
+  RowResult result(int64_t row) const;
+  float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
+
+  void copy_to(const PartialRows& part) const;
+
+ private:
+  int64_t query_of(int64_t r) const { return row_of_work(p_, block_.key_head, r).query; }
+
+  void pack_queries();
+
+  // Values can be read where they lie if vectors fit; copying them pays only where many tiles read the copy.
+  bool reads_values_in_place() const;
+  Block pack_block(int64_t j0, int count);
+  bool values_are_finite(const Block& block) const;
+  void visit(int64_t j0, int count, Visibility seen);
+
+  const uwaga_problem& p_;
+  const Mask& mask_;
+  const Kernels& kernels_;
+  const ScoreRule rule_;
+  const RowBlock block_;
+  const Sequence s_;
+  RowBlockSpace w_;
+  std::vector<TileRows> rows_;  // of each tile
+  int64_t tiles_;
+  bool pairs_;
+};
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_FORWARD_ROWS_H_
