@@ -11,7 +11,9 @@ PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").gl
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_runs(program: Path) -> None:
-    done = subprocess.run([sys.executable, str(program), "--quick"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(program), "--quick", "--dtype", "float32"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("## ")
