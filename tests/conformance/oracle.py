@@ -17,8 +17,8 @@ from uwaga import Ragged
 from uwaga.ops import attention_and_lse
 from uwaga.ops.attention import dropout, lower
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.sequences import split
 from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.sequences import split
 from uwaga.ops.mask_program import visible
 
 

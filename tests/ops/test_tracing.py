@@ -55,7 +55,8 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_the_operators_pass_opcheck(impl: str, name: str) -> None:
     call = CALLS[name]()
-    arguments = schema.flatten(call.tensors, call.options, impl)
+    leaves = [x if x is None else x.detach().requires_grad_(x.requires_grad) for x in call.tensors]
+    arguments = schema.flatten(leaves, call.options, impl)
     torch.library.opcheck(torch.ops.uwaga.forward, arguments)
 
 
@@ -122,11 +123,10 @@ def test_other_lengths_need_no_new_graph(impl: str) -> None:
     assert counter.frame_count <= 2
 
 
-@pytest.mark.parametrize("impl", OPAQUE)
-def test_inductor_compiles_it_too(impl: str) -> None:
+def test_inductor_compiles_it_too() -> None:
     torch.compiler.reset()
     q, k = _x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8)
-    compiled = torch.compile(lambda q, k: attention(q, k, k, dropout=0.5, impl=impl) * 2.0, fullgraph=True)
+    compiled = torch.compile(lambda q, k: attention(q, k, k, dropout=0.5) * 2.0, fullgraph=True)
     out = compiled(q, k)
     (gradient,) = torch.autograd.grad(out.sum(), q)
     assert out.shape == q.shape
@@ -147,11 +147,13 @@ def test_dispatch_modes_see_an_operator(impl: str) -> None:
 @pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 1), (2, 0)])
 def test_vmap_is_a_loop(impl: str, in_dims: tuple[int | None, int | None]) -> None:
     def f(q, k):
-        return attention(q, k, k, mask=Causal() & KeyLengths(torch.tensor([4, 6])), impl=impl)
+        return attention(q, k, k, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
 
     q, k = (_x(*_with(dim, (2, 4, 5, 8))) for dim in in_dims)
     found = torch.func.vmap(f, in_dims=in_dims)(q, k)
-    parts = [f(*(x if dim is None else x.select(dim, n) for x, dim in zip((q, k), in_dims, strict=True))) for n in range(3)]
+    parts = [
+        f(*(x if dim is None else x.select(dim, n) for x, dim in zip((q, k), in_dims, strict=True))) for n in range(3)
+    ]
     torch.testing.assert_close(found, torch.stack(parts))
 
 
@@ -167,7 +169,9 @@ def test_vmap_over_masks_and_over_gradients_is_a_loop(impl: str) -> None:
         return attention(x, x, x, mask=KeyLengths(lengths), impl=impl).square().sum()
 
     found = torch.func.vmap(torch.func.grad(f))(x, lengths)
-    parts = [torch.autograd.grad(f(y := row.detach().requires_grad_(), n), y)[0] for row, n in zip(x, lengths, strict=True)]
+    parts = [
+        torch.autograd.grad(f(y := row.detach().requires_grad_(), n), y)[0] for row, n in zip(x, lengths, strict=True)
+    ]
     torch.testing.assert_close(found, torch.stack(parts))
 
 

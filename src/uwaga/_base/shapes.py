@@ -66,7 +66,7 @@ def shape_error(operation: str, rule: str, tensors: Sequence[Named], culprit: st
 
 
 def _word(letter: str) -> str:
-    return WORDS.get(letter.rstrip("0123456789"), "dimension")
+    return WORDS.get(letter) or WORDS.get(letter.rstrip("0123456789"), "dimension")
 
 
 def _bound(tensor: Named) -> str:

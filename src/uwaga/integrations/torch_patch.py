@@ -154,7 +154,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
         return False
     if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0 or k.shape[-2] != v.shape[-2]:
         return False
-    if not torch.backends.cuda.flash_sdp_enabled():  # sdpa_kernel asked for another kernel; the CPU's reads this too
+    if _other_kernel_named():
         return False
     grouped = 3 if enable_gqa else 2
     if enable_gqa and (q.dim() < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3] or q.shape[-3] % k.shape[-3]):
@@ -169,6 +169,15 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
     scores = (*common, *heads, q.shape[-2], k.shape[-2])
     kinds = (torch.bool, q.dtype)
     return is_plain(masks[0]) and masks[0].dtype in kinds and _broadcast([masks[0].shape, scores]) == scores
+
+
+def _other_kernel_named() -> bool:
+    """Whether torch.nn.attention.sdpa_kernel asks for another kernel than the flash one; on the CPU it counts too."""
+    return not torch.backends.cuda.flash_sdp_enabled()
+
+
+# A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/available.py).
+_other_kernel_named._dynamo_marked_constant = True
 
 
 def _broadcast(shapes: list) -> tuple[int, ...] | None:

@@ -138,10 +138,10 @@ def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
     if offsets.device != values.device:
         raise ValueError(f"Ragged: offsets are on {offsets.device}, values on {values.device}")
     if is_readable(offsets):
-        _check_rising(values, offsets, values.shape[0] if max_length is None else max_length)
+        _check_rising(values, offsets, max_length)
 
 
-def _check_rising(values: Tensor, offsets: Tensor, max_length: int) -> None:
+def _check_rising(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
     numbers = offsets.tolist()
     if numbers[0] != 0:
         raise _misfit(values, offsets, "offsets must start at 0", f"offsets[0] is {numbers[0]}")
@@ -149,7 +149,7 @@ def _check_rising(values: Tensor, offsets: Tensor, max_length: int) -> None:
         if numbers[row + 1] < numbers[row]:
             note = f"offsets[{row + 1}] is {numbers[row + 1]} after {numbers[row]}"
             raise _misfit(values, offsets, "offsets must not fall", note)
-        if numbers[row + 1] - numbers[row] > max_length:
+        if max_length is not None and numbers[row + 1] - numbers[row] > max_length:
             note = f"row {row} has {numbers[row + 1] - numbers[row]} tokens"
             raise _misfit(values, offsets, f"no row may be longer than max_length {max_length}", note)
     if numbers[-1] != values.shape[0]:

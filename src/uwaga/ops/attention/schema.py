@@ -88,6 +88,8 @@ def _forward(*arguments):
 
 def _backward(grad_output, grad_lse, output, lse, needs, *arguments):
     call, engine = unflatten(arguments)
+    if not call.options.softmax:  # the empty stand-ins of what there is not
+        lse = grad_lse = None
     found = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
     return _present(call, found, call.operands)
 
@@ -137,6 +139,8 @@ def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> 
 def _forward_setup(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:FIXED_TENSORS], *inputs[FIXED_TENSORS], *output)
     ctx.plain = inputs[FIXED_TENSORS + 1 :]
+    if not unflatten(inputs)[0].options.softmax:
+        ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
