@@ -64,6 +64,7 @@ def _declare(functions: ctypes.CDLL) -> None:
     signatures = {
         "uwaga_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
+        "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_last_error": (text, ()),
         "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
         "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),

@@ -1,28 +1,20 @@
-"""The native kernels: a Call is laid out as the C structs of native/include/uwaga/c_api.h and handed over.
-
-Nothing is copied: tensors go as pointers and strides. Structs are packed with `struct` rather than ctypes fields,
-which would cost more than a small call's arithmetic.
-"""
-
-import ctypes
-import struct
+"""The native kernels: a Call is laid out as C structs and handed over."""
 
 import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga.ops.attention.spec import START_PER_ROW, Call, new_lse, new_output
-from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
-
-_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-_MAX_OPERATIONS = 32  # UWAGA_MASK_MAX_OPERATIONS
-
-_TENSOR = struct.Struct("=Q4q2i")
-_NO_TENSOR = (0, 0, 0, 0, 0, 0, 0)
-_OPERATION = struct.Struct("=2i 2iqQ 2q 2Q 2q Q 4q")
-_PROBLEM = struct.Struct("=7q 2Q" + "Q4q2i" * 3 + "Qq 2f Q2q 2iqQ Q4q2i Q 2i fI Q")
-_FORWARD = struct.Struct("=" + "Q4q2i" * 2)
-_BACKWARD = struct.Struct("=" + "Q4q2i" * 7 + "2Q" + "Q4q2i")
+from uwaga.ops.attention.native_structs import (
+    BACKWARD_ARGUMENTS,
+    DTYPES,
+    FORWARD_RESULT,
+    MAX_OPERATIONS,
+    problem,
+    row_fields,
+    tensor_fields,
+)
+from uwaga.ops.attention.spec import Call, new_lse, new_output
+from uwaga.ops.mask_program import RECORD
 
 
 def refusal(call: Call) -> str | None:
@@ -30,21 +22,21 @@ def refusal(call: Call) -> str | None:
     query = call.query
     if query.device.type != "cpu":
         return f"its kernels run on the CPU, and the tensors are on {query.device}"
-    if query.dtype not in _DTYPES:
+    if query.dtype not in DTYPES:
         return f"it computes float32, bfloat16 and float16, not {str(query.dtype).removeprefix('torch.')}"
-    if call.bias is not None and call.bias.dtype not in _DTYPES:
+    if call.bias is not None and call.bias.dtype not in DTYPES:
         return f"it reads biases of float32, bfloat16 and float16, not {str(call.bias.dtype).removeprefix('torch.')}"
-    if len(call.options.mask_program) > RECORD * _MAX_OPERATIONS:
-        return f"a mask has more than {_MAX_OPERATIONS} parts"
+    if len(call.options.mask_program) > RECORD * MAX_OPERATIONS:
+        return f"a mask has more than {MAX_OPERATIONS} parts"
     return native.reason_unavailable()
 
 
 def forward(call: Call) -> tuple[Tensor, Tensor | None]:
     output = new_output(call)
     lse = new_lse(call) if call.options.wants_lse else None
-    problem, alive = _problem(call)
-    result = _FORWARD.pack(*_fields(output), *_rows_fields(lse))
-    native.check(native.library().functions.uwaga_forward(problem, result))
+    packed, alive = problem(call)
+    result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
+    native.check(native.library().functions.uwaga_forward(packed, result))
     del alive
     return output, lse
 
@@ -59,20 +51,20 @@ def backward(
 ) -> tuple[Tensor | None, ...]:
     grads = _new_gradients(call, needs)
     query, key, value, relative, bias, sinks = grads
-    problem, alive = _problem(call)
-    arguments = _BACKWARD.pack(
-        *_fields(output),
-        *_fields(grad_output),
-        *_rows_fields(lse),
-        *_rows_fields(grad_lse),
-        *_fields(query),
-        *_fields(key),
-        *_fields(value),
+    packed, alive = problem(call)
+    arguments = BACKWARD_ARGUMENTS.pack(
+        *tensor_fields(output),
+        *tensor_fields(grad_output),
+        *row_fields(lse),
+        *row_fields(grad_lse),
+        *tensor_fields(query),
+        *tensor_fields(key),
+        *tensor_fields(value),
         0 if relative is None else relative.data_ptr(),
         0 if sinks is None else sinks.data_ptr(),
-        *_fields(bias),
+        *tensor_fields(bias),
     )
-    native.check(native.library().functions.uwaga_backward(problem, arguments))
+    native.check(native.library().functions.uwaga_backward(packed, arguments))
     del alive
     return grads
 
@@ -93,108 +85,3 @@ def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, 
 def _new_bias_gradient(call: Call) -> Tensor:
     sizes = (call.sequences, call.query.shape[1], call.options.max_queries, call.options.max_keys)
     return torch.zeros(sizes, dtype=torch.float32)
-
-
-def _fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of four dimensions."""
-    if tensor is None:
-        return _NO_TENSOR
-    batch, head, row, column = tensor.stride()
-    return tensor.data_ptr(), batch, head, row, column, _DTYPES[tensor.dtype], 0
-
-
-def _rows_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of one number per (batch, head, row)."""
-    if tensor is None:
-        return _NO_TENSOR
-    batch, head, row = tensor.stride()
-    return tensor.data_ptr(), batch, head, row, 1, 0, 0
-
-
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
-
-
-def _problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
-    """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
-    query, key, value, options = call.query, call.key, call.value, call.options
-    mask = _mask(call)
-    relative = call.relative
-    packed = _PROBLEM.pack(
-        call.sequences,
-        query.shape[1],
-        key.shape[1],
-        options.max_queries,
-        options.max_keys,
-        query.shape[3],
-        value.shape[3],
-        _pointer(call.query_offsets),
-        _pointer(call.key_offsets),
-        *_fields(query),
-        *_fields(key),
-        *_fields(value),
-        0 if mask is None else ctypes.addressof(mask),
-        len(options.mask_program) // RECORD,
-        options.scale,
-        options.softcap,
-        _pointer(relative),
-        0 if relative is None else relative.stride(0),
-        options.relative_zero,
-        *_start(options.relative_start_mode, options.relative_start, call.relative_starts),
-        *_broadcast_fields(call.bias),
-        _pointer(call.sinks),
-        int(options.softmax),
-        native.threads(),
-        options.dropout,
-        0,
-        0 if call.seed is None else int(call.seed) & 0xFFFFFFFFFFFFFFFF,
-    )
-    return packed, mask
-
-
-def _start(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:
-    return mode, 0, value, _pointer(starts)
-
-
-def _mask(call: Call) -> ctypes.Array | None:
-    program, tensors = call.options.mask_program, call.mask_tensors
-    if not program:
-        return None
-    records = (program[at : at + RECORD] for at in range(0, len(program), RECORD))
-    packed = b"".join(_operation(*record, tensors) for record in records)
-    return ctypes.create_string_buffer(packed, len(packed))
-
-
-def _operation(
-    operation: int, mode: int, start: int, low: int, high: int, index: int, tensors: tuple[Tensor, ...]
-) -> bytes:
-    band = strides = (0, 0, 0, 0)
-    ids = query_ids = id_batch = query_batch = bits = 0
-    if operation == BAND:
-        band = _start(mode, start, tensors[index] if mode == START_PER_ROW else None)
-    elif operation == LENGTHS:
-        ids = tensors[index].data_ptr()
-    elif operation == DOCUMENTS:
-        ids, id_batch = tensors[index].data_ptr(), _batch_stride(tensors[index])
-        if start != -1:
-            query_ids, query_batch = tensors[start].data_ptr(), _batch_stride(tensors[start])
-    elif operation == DENSE:
-        bits, strides = tensors[index].data_ptr(), _broadcast_strides(tensors[index])
-    return _OPERATION.pack(operation, 0, *band, low, high, ids, query_ids, id_batch, query_batch, bits, *strides)
-
-
-def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
-    """Strides with zero for dimensions of one, which stand for every index."""
-    return tuple(0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-
-
-def _batch_stride(tensor: Tensor) -> int:
-    """Of ids: (B, K), (1, K), or packed (N,)."""
-    return 0 if tensor.dim() == 1 else _broadcast_strides(tensor)[0]
-
-
-def _broadcast_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor that broadcasts to (B, H, Q, K)."""
-    if tensor is None:
-        return _NO_TENSOR
-    return tensor.data_ptr(), *_broadcast_strides(tensor), _DTYPES[tensor.dtype], 0

@@ -13,8 +13,10 @@ both, D query/key width, E value width, C tokens of a chunk, X chunks of a segme
 import torch
 from torch import Tensor
 
+from uwaga._base import native
+from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, Call, compute_dtype
+from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, START_VALUE, Call, Options, compute_dtype
 from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
 
 _CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
@@ -66,7 +68,9 @@ def _attend_dense(call: Call) -> Tensor:
     last = shared + queries - late  # no query sees a key from here on
     rest_PKD, rest_PKE = (_heads(x[:, :, shared:last], query.shape[1]) for x in (key, value))
     past_PQE = Past.apply(query[:, :, late:].flatten(0, 1), rest_PKD, rest_PKE, call.options.scale)
-    out_BHQE = torch.nn.functional.pad(past_PQE.unflatten(0, query.shape[:2]), (0, 0, late, 0))
+    out_BHQE = past_PQE.unflatten(0, query.shape[:2])
+    if late:
+        out_BHQE = torch.nn.functional.pad(out_BHQE, (0, 0, late, 0))
     if shared:
         out_BHQE = out_BHQE + _all(query, key[:, :, :shared], value[:, :, :shared], call.options.scale)
     return out_BHQE.to(query.dtype)
@@ -100,7 +104,8 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
 
 def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
     """(P, K, D): each key head once per query head that reads it."""
-    return x_BGKD.repeat_interleave(heads // x_BGKD.shape[1], dim=1).flatten(0, 1)
+    repeats = heads // x_BGKD.shape[1]
+    return (x_BGKD if repeats == 1 else x_BGKD.repeat_interleave(repeats, dim=1)).flatten(0, 1)
 
 
 class Past(torch.autograd.Function):
@@ -125,7 +130,34 @@ class Past(torch.autograd.Function):
         return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
 
 
+_CAUSAL_FROM_ZERO = (BAND, START_VALUE, 0, -UNBOUNDED, 0, -1)
+
+
+def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    same = q.dtype in DTYPES and q.dtype == k.dtype == v.dtype and q.device.type == "cpu"
+    return same and native.reason_unavailable() is None
+
+
+def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: tuple[int, ...]) -> Tensor:
+    """The native kernels for the same sums, (P, Q, E) in float32: bits depend on neither threads nor batch."""
+    options = Options(
+        scale=scale,
+        softmax=False,
+        mask_program=mask_program,
+        max_queries=q_PQD.shape[1],
+        max_keys=k_PKD.shape[1],
+    )
+    out_1PQE = q_PQD.new_empty((1, *q_PQD.shape[:2], v_PKE.shape[2]), dtype=torch.float32)
+    packed, alive = problem(Call(query=q_PQD[None], key=k_PKD[None], value=v_PKE[None], options=options))
+    result = FORWARD_RESULT.pack(*tensor_fields(out_1PQE), *row_fields(None))
+    native.check(native.library().functions.uwaga_linear_forward(packed, result))
+    del alive
+    return out_1PQE[0]
+
+
 def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
+    if _runs_natively(q_PQD, k_PKD, v_PKE):
+        return _native(q_PQD, k_PKD, v_PKE, scale, _CAUSAL_FROM_ZERO)
     compute = compute_dtype(q_PQD.dtype)
     heads, queries = q_PQD.shape[:2]
     out_PQE = q_PQD.new_empty((heads, queries, v_PKE.shape[2]), dtype=compute)
