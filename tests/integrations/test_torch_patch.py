@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 import uwaga
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
 from uwaga._base import native
-from uwaga.integrations import patch_torch, torch_patch
+from uwaga.integrations import patch_torch, sdpa
+from uwaga.integrations import varlen as uwaga_varlen
 
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 SDPA, VARLEN = F.scaled_dot_product_attention, varlen.varlen_attn
@@ -27,14 +28,14 @@ def _x(*shape: int, seed: int = 0) -> torch.Tensor:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The engines that the patched doors asked for."""
     calls = []
-    for name in ("attention", "attention_and_lse"):
-        original = getattr(torch_patch, name)
+    for module, name in ((sdpa, "attention"), (uwaga_varlen, "attention_and_lse")):
+        original = getattr(module, name)
 
         def record(*args, original=original, **options):
             calls.append(options.get("impl"))
             return original(*args, **options)
 
-        monkeypatch.setattr(torch_patch, name, record)
+        monkeypatch.setattr(module, name, record)
     return calls
 
 

@@ -51,10 +51,10 @@ def test_a_distance_bias_is_its_matrix(kind: str, start) -> None:
     torch.testing.assert_close(attention(query, key, key, bias=bias), attention(query, key, key, bias=dense))
 
 
-def test_ragged_rows_have_the_distances_of_their_own(table=torch.randn(8, 2)) -> None:
+def test_ragged_rows_have_the_distances_of_their_own() -> None:
     rows = [torch.randn(n, 2, 4) for n in (3, 0, 7)]
     batch = Ragged.from_list(rows)
-    bias = RelativeBias(table, max_distance=16)
+    bias = RelativeBias(torch.randn(8, 2), max_distance=16)
     found = attention(batch, batch, batch, bias=bias, mask=Causal(), impl="reference").to_list()
     for row, x in zip(rows, found, strict=True):
         heads = row.transpose(0, 1)

@@ -94,7 +94,7 @@ class RelativeBias(DistanceBias):
             first = (distance > 0).long() * buckets
             away = distance.abs()
         else:
-            first = 0
+            first = torch.zeros_like(distance)
             away = (-distance).clamp(min=0)
         exact = buckets // 2
         # float32 and this order of operations, since checkpoints were trained with its rounding at the bucket edges.

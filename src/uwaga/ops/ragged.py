@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.eager import is_readable
 from uwaga._base.shapes import Named, shape_error
@@ -70,7 +71,7 @@ class Ragged:
     @staticmethod
     def from_nested(nested: Tensor) -> "Ragged":
         """From a torch nested tensor of jagged layout, (R, ragged, ...). Shares its memory."""
-        if not nested.is_nested or nested.layout != torch.jagged:
+        if not isinstance(nested, NestedTensor):
             raise ValueError("Ragged.from_nested: needs a nested tensor of layout torch.jagged")
         if nested._ragged_idx != 1 or nested.lengths() is not None:
             raise ValueError(

@@ -6,12 +6,13 @@ Letters as in api.py.
 
 import math
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from uwaga.ops.attention import check, distances
-from uwaga.ops.attention.spec import Call, Options, compute_dtype
+from uwaga.ops.attention.spec import START_LAST, Call, Options, compute_dtype
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import MaskProgram
 from uwaga.ops.masks import Mask, as_mask
@@ -19,6 +20,23 @@ from uwaga.ops.ragged import Ragged
 from uwaga.ops.sizes import Sizes
 
 Operand = Tensor | Ragged
+
+
+class Extras(NamedTuple):
+    """What mask, bias and sinks add to a call: fields of Call and Options, with what they are where there is none."""
+
+    mask_program: tuple[int, ...] = ()
+    mask_tensors: tuple[Tensor, ...] = ()
+    bias: Tensor | None = None
+    sinks: Tensor | None = None
+    relative: Tensor | None = None
+    relative_starts: Tensor | None = None
+    relative_zero: int = 0
+    relative_start_mode: int = START_LAST
+    relative_start: int = 0
+
+
+_NO_EXTRAS = Extras()
 
 
 def lower(
@@ -35,54 +53,43 @@ def lower(
     wants_lse: bool,
 ) -> Call:
     """The validated call. Positional, since it is on the path of every call and takes all of `attention`'s arguments."""
-    is_ragged = isinstance(query, Ragged)
-    if is_ragged or isinstance(key, Ragged) or isinstance(value, Ragged):
+    is_ragged = isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged)
+    if is_ragged:
         check.ragged(query, key, value)
         q, k, v = _packed(query.values), _packed(key.values), _packed(value.values)
-        offsets = (query.offsets, key.offsets)
         longest = (query.max_length, key.max_length)
     else:
         check.dense(query, key, value)
         q, k, v = _four(query), _four(key), _four(value)
-        offsets = (None, None)
         longest = (q.shape[2], k.shape[2])
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[3])
     check.options(scale, normalize, softcap, sinks, dropout)
 
-    program: tuple[int, ...] = ()
-    mask_tensors: tuple[Tensor, ...] = ()
-    extras: dict = {}
+    extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
-        sizes = _sizes(query, key, value, q, longest)
-        if mask is not None:
-            program, mask_tensors = _mask(mask, sizes, q)
-        if bias is not None:
-            extras = _bias(bias, sizes, q)
-        if sinks is not None:
-            check.sinks(sinks, sizes, q)
-            sinks = sinks.to(compute_dtype(q.dtype)).contiguous()
+        extras = _extras(mask, bias, sinks, _sizes(query, key, value, q, longest), q)
     return Call(
         query=q,
         key=k,
         value=v,
-        relative=extras.get("relative"),
-        bias=extras.get("bias"),
-        sinks=sinks,
-        query_offsets=offsets[0],
-        key_offsets=offsets[1],
-        relative_starts=extras.get("relative_starts"),
+        relative=extras.relative,
+        bias=extras.bias,
+        sinks=extras.sinks,
+        query_offsets=query.offsets if is_ragged else None,
+        key_offsets=key.offsets if is_ragged else None,
+        relative_starts=extras.relative_starts,
         seed=torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout else None,
-        mask_tensors=mask_tensors,
+        mask_tensors=extras.mask_tensors,
         options=Options(
             scale=float(scale),
             softcap=float(softcap or 0.0),
             softmax=normalize is not None,
             dropout=float(dropout),
-            mask_program=program,
-            relative_zero=extras.get("relative_zero", 0),
-            relative_start_mode=extras.get("relative_start_mode", 0),
-            relative_start=extras.get("relative_start", 0),
+            mask_program=extras.mask_program,
+            relative_zero=extras.relative_zero,
+            relative_start_mode=extras.relative_start_mode,
+            relative_start=extras.relative_start,
             max_queries=longest[0],
             max_keys=longest[1],
             wants_lse=wants_lse,
@@ -144,16 +151,22 @@ def _sizes(query: Operand, key: Operand, value: Operand, q: Tensor, longest: tup
     )
 
 
-def _mask(mask: Mask | Tensor, sizes: Sizes, q: Tensor) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
-    program = MaskProgram(sizes)
-    as_mask(mask).encode(program)
-    for tensor in program.tensors:
-        check.same_device("mask", tensor, q)
-    return tuple(program.records), tuple(program.tensors)
-
-
-def _bias(bias: DistanceBias | Tensor, sizes: Sizes, q: Tensor) -> dict:
-    check.bias(bias, sizes, q)
-    if isinstance(bias, Tensor):
-        return {"bias": sizes.per_score("bias", bias)}
-    return distances.lower(bias, sizes, compute_dtype(q.dtype), q.device)
+def _extras(mask, bias, sinks: Tensor | None, sizes: Sizes, q: Tensor) -> Extras:
+    """Mask, bias and sinks as the fields of a Call and its Options."""
+    found = {}
+    if mask is not None:
+        program = MaskProgram(sizes)
+        as_mask(mask).encode(program)
+        for tensor in program.tensors:
+            check.same_device("mask", tensor, q)
+        found |= {"mask_program": tuple(program.records), "mask_tensors": tuple(program.tensors)}
+    if bias is not None:
+        check.bias(bias, sizes, q)
+        if isinstance(bias, Tensor):
+            found["bias"] = sizes.per_score("bias", bias)
+        else:
+            found |= distances.lower(bias, sizes, compute_dtype(q.dtype), q.device)
+    if sinks is not None:
+        check.sinks(sinks, sizes, q)
+        found["sinks"] = sinks.to(compute_dtype(q.dtype)).contiguous()
+    return Extras(**found)

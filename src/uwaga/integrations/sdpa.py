@@ -1,0 +1,105 @@
+"""torch.nn.functional.scaled_dot_product_attention for tensors on the CPU; opened by torch_patch.py.
+
+Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from uwaga._base.eager import is_plain
+from uwaga.integrations.serving import serves
+from uwaga.ops.attention.api import attention
+from uwaga.ops.masks import Causal, Mask
+
+
+def door(original: Callable) -> Callable:
+    """The function that serves what it can, and hands the rest to `original`."""
+
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
+        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        q, k, v, *masks = _autocast(tensors)
+        if serves(q, k, v) and _fits(q, k, v, masks, enable_gqa) and not (is_causal and masks) and dropout_p < 1.0:
+            q, k, v = _aligned(q, k, v, enable_gqa)
+            mask, bias = _mask_and_bias(masks, is_causal)
+            return attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+    return scaled_dot_product_attention
+
+
+def _autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What autocast does to the arguments of PyTorch's own function."""
+    if not torch.is_autocast_enabled("cpu"):
+        return tensors
+    to = torch.get_autocast_dtype("cpu")
+    return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
+def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
+    """Whether PyTorch would take these; where it would not, its own error is the right one."""
+    if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
+        return False
+    if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0 or k.shape[-2] != v.shape[-2]:
+        return False
+    if _other_kernel_named():
+        return False
+    grouped = 3 if enable_gqa else 2
+    if enable_gqa and (q.dim() < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3] or q.shape[-3] % k.shape[-3]):
+        return False
+    leading = [x.shape[:-grouped] for x in (q, k, v)]
+    common = _broadcast(leading)
+    if common is None:
+        return False
+    if not masks:
+        return True
+    heads = q.shape[-3:-2] if enable_gqa else ()
+    scores = (*common, *heads, q.shape[-2], k.shape[-2])
+    kinds = (torch.bool, q.dtype)
+    return is_plain(masks[0]) and masks[0].dtype in kinds and _broadcast([masks[0].shape, scores]) == scores
+
+
+def _other_kernel_named() -> bool:
+    """Whether torch.nn.attention.sdpa_kernel asks for another kernel than the flash one; on the CPU it counts too."""
+    return not torch.backends.cuda.flash_sdp_enabled()
+
+
+# A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/available.py).
+_other_kernel_named._dynamo_marked_constant = True
+
+
+def _broadcast(shapes: list) -> tuple[int, ...] | None:
+    """The common shape, or None where there is none."""
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return None
+
+
+def _aligned(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same leading dimensions for all, by zero strides."""
+    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        return q, k, v
+    kept = 3 if enable_gqa else 2
+    common = torch.broadcast_shapes(*(x.shape[:-kept] for x in (q, k, v)))
+    q, k, v = (x.expand(*common, *x.shape[-kept:]) for x in (q, k, v))
+    return q, k, v
+
+
+def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None]:
+    if is_causal:
+        return Causal(start=0), None  # PyTorch aligns to the upper left
+    if not masks:
+        return None, None
+    return (masks[0], None) if masks[0].dtype == torch.bool else (None, masks[0])

@@ -1,0 +1,58 @@
+"""torch.nn.attention.varlen.varlen_attn for tensors on the CPU, where PyTorch has none; opened by torch_patch.py.
+
+Letters: N packed tokens, H query heads, G key/value heads, D query/key width, E value width, R ragged rows.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from uwaga.integrations.serving import serves
+from uwaga.ops.attention.api import attention_and_lse
+from uwaga.ops.masks import KeyLengths, Mask, Window
+from uwaga.ops.ragged import Ragged
+
+
+def door(original: Callable) -> Callable:
+    """The function that serves what it can, and hands the rest to `original`."""
+
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        *,
+        return_aux=None,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+        enable_gqa: bool = False,
+        seqused_k: Tensor | None = None,
+        block_table: Tensor | None = None,
+        num_splits: int | None = None,
+    ):
+        """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
+        same_heads = enable_gqa or query.shape[1] == key.shape[1]
+        if not serves(query, key, value) or block_table is not None or cu_seq_k is None or not same_heads:
+            extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
+            options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
+            return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)
+        # num_splits asks for results that do not depend on the batch: here they never do.
+        key_offsets = cu_seq_k.long()
+        ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)
+        mask = _mask(tuple(window_size), seqused_k)
+        output, lse = attention_and_lse(*ragged, mask=mask, scale=scale, impl="cpu")
+        return (output.values, lse.values.T) if return_aux is not None and return_aux.lse else output.values
+
+    return varlen_attn
+
+
+def _mask(window: tuple[int, int], used: Tensor | None) -> Mask | None:
+    """window_size is lower right, -1 for unbounded; seqused_k counts the keys in use."""
+    left, right = (None if reach < 0 else reach for reach in window)
+    band = None if left is None and right is None else Window(left, right)
+    if used is None:
+        return band
+    return KeyLengths(used) if band is None else band & KeyLengths(used)
