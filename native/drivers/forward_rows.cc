@@ -110,8 +110,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
     if (view.empty) continue;
     if (view.masked) {
-      const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
-      if (finite < 0) finite = all_finite(kernels_, w_.values, count, kBlockKeys, static_cast<int>(p_.value_width));
+      if (finite < 0) finite = values_are_finite(block);
       view.mask.guard = !finite;
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
