@@ -35,7 +35,7 @@ native-test: setup
 	ctest --test-dir build/native --output-on-failure
 
 # The same tests under AddressSanitizer and UndefinedBehaviorSanitizer. -O1: with -O2 and whole debug information the
-# unrolled kernels, instrumented, take gcc 12 seven minutes a file; so they take a quarter of a minute.
+# unrolled kernels, instrumented, take gcc 12 six minutes a file; so they take about one.
 sanitize: $(VENV)/installed
 	cmake -S . -B build/sanitize -G Ninja -DUWAGA_TESTS=ON -DUWAGA_SANITIZE=ON \
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1 -fno-var-tracking"
