@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from uwaga._base import native
 
@@ -35,3 +36,13 @@ def engine(request: pytest.FixtureRequest):
 @pytest.fixture(params=_NATIVE)
 def cpu(request: pytest.FixtureRequest):
     yield from _use(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tensors of a few thousand numbers: a second thread only waits. That it changes no bit is a test of its own, in
+    test_equivalences.py, which sets its own number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
