@@ -37,4 +37,3 @@ if __name__ == "__main__":
             *(f"{measured.seconds(side) * 1e3:.4g}" for side in (OURS, THEIRS)),
             *(f"{speed:.1f}" for speed in speeds.values()),
         )  # fmt: skip
-    report.close()

@@ -2,8 +2,9 @@
 
 Letters: B*H sequences times heads, N tokens, D width.
 
-Every benchmark takes the same options (see --help), prints a markdown table row by row, and with --report appends it
-to a file of benchmarks/results/, with the date, the machine, the versions and the command.
+Every benchmark takes the same options (see --help), prints a markdown table row by row, and with --report appends each
+row to a file of benchmarks/results/ as it comes, with the date, the machine, the versions and the command: a run that is
+cut short keeps what it measured.
 """
 
 import argparse
@@ -82,11 +83,10 @@ def cells(chosen: argparse.Namespace) -> Iterator[Cell]:
 
 
 class Report:
-    """A markdown table, printed row by row and appended to a file at the end."""
+    """A markdown table, printed and appended to a file row by row."""
 
     def __init__(self, chosen: argparse.Namespace, question: str, headings: Sequence[str]) -> None:
-        self._chosen = chosen
-        self._lines: list[str] = []
+        self._file = None if chosen.report is None else RESULTS / f"{chosen.report}.md"
         self.peak = _peak(chosen)
         self.say(f"## {question}\n")
         self.say(facts(chosen, self.peak) + "\n")
@@ -95,20 +95,16 @@ class Report:
 
     def say(self, line: str) -> None:
         print(line, flush=True)
-        self._lines.append(line)
+        if self._file is not None:
+            RESULTS.mkdir(exist_ok=True)
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
 
     def row(self, *entries: str) -> None:
         self.say("| " + " | ".join(entries) + " |")
 
     def share_of_peak(self, flops_per_second: float) -> str:
         return f"{flops_per_second / self.peak:.2f}" if self.peak else "-"
-
-    def close(self) -> None:
-        if self._chosen.report is None:
-            return
-        RESULTS.mkdir(exist_ok=True)
-        with (RESULTS / f"{self._chosen.report}.md").open("a", encoding="utf-8") as file:
-            file.write("\n".join(self._lines) + "\n\n")
 
 
 Make = Callable[..., Contest]
@@ -143,7 +139,6 @@ def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands:
     report.say("")
     for dtype, found in ratios.items():
         report.say(f"{dtype}: {summary(found)}.\n")
-    report.close()
 
 
 def _does_not_fit(cell: Cell, operands: int) -> str | None:

@@ -35,4 +35,3 @@ if __name__ == "__main__":
                 f"{measured.ratio(THEIRS, to=OURS):.2f}",
                 f"{flops / measured.seconds(OURS) / 1e9:.1f}",
             )  # fmt: skip
-    report.close()

@@ -69,4 +69,3 @@ if __name__ == "__main__":
                 report.row(name, side, *sizes, *mebibytes, f"{per_thread:.1f}", f"{float(seconds):.2f}")
     whole = chosen.tokens**2 * 4 / 2**20
     report.say(f"\nOne whole matrix of weights would be {whole:,.0f} MiB per head in float32.")
-    report.close()

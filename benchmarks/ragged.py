@@ -37,4 +37,3 @@ if __name__ == "__main__":
                 *(f"{speed:.1f}" for speed in speeds),
                 report.share_of_peak(speeds[0]),
             )  # fmt: skip
-    report.close()
