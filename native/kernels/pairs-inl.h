@@ -101,14 +101,13 @@ inline bool all_finite_pairs(const float* packed, int64_t count) {  // count, in
   return finite == ~0u >> (32 - kLanes);
 }
 
-// Weights of keys [first, last), multiples of kLanes, as words; whole words around them are zero.
+// Weights of keys [first, last), multiples of kLanes, as words. Whole words around them come along, whatever they hold:
+// the product does not read them.
 inline void narrow_weights(const float* weights, int rows, int first, int last, float* pairs) {
   for (int r = 0; r < rows; ++r) {
     const float* row = weights + r * kBlockKeys;
     for (int n = first / (2 * kLanes) * 2 * kLanes; n < last; n += 2 * kLanes) {
-      const F low = n >= first ? load(row + n) : zero();
-      const F high = n + kLanes < last ? load(row + n + kLanes) : zero();
-      store(pairs + r * kBlockPairs + n / 2, narrow_pairs(low, high));
+      store(pairs + r * kBlockPairs + n / 2, narrow_pairs(load(row + n), load(row + n + kLanes)));
     }
   }
 }
