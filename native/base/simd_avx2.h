@@ -72,7 +72,6 @@ inline F sub(F a, F b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline F mul(F a, F b) { return {_mm256_mul_ps(a.v, b.v)}; }
 inline F div(F a, F b) { return {_mm256_div_ps(a.v, b.v)}; }
 inline F fma(F a, F b, F c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-inline F sub_product(F a, F b, F c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }
 inline F max(F a, F b) { return {_mm256_max_ps(a.v, b.v)}; }
 inline F abs(F a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline F copy_sign(F magnitude, F sign) {

@@ -69,7 +69,6 @@ inline F sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline F mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline F div(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline F sub_product(F a, F b, F c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
 inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F abs(F a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0f), a.v)}; }
 inline F copy_sign(F magnitude, F sign) {

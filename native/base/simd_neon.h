@@ -73,7 +73,6 @@ inline F sub(F a, F b) { return {vsubq_f32(a.v, b.v)}; }
 inline F mul(F a, F b) { return {vmulq_f32(a.v, b.v)}; }
 inline F div(F a, F b) { return {vdivq_f32(a.v, b.v)}; }
 inline F fma(F a, F b, F c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
-inline F sub_product(F a, F b, F c) { return {vfmaq_f32(vnegq_f32(c.v), a.v, b.v)}; }
 // Not vmaxq_f32: that gives NaN where either is.
 inline F max(F a, F b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b.v)}; }
 inline F abs(F a) { return {vabsq_f32(a.v)}; }

@@ -39,8 +39,8 @@ inline F add(F a, F b) { return {a.v + b.v}; }
 inline F sub(F a, F b) { return {a.v - b.v}; }
 inline F mul(F a, F b) { return {a.v * b.v}; }
 inline F div(F a, F b) { return {a.v / b.v}; }
-inline F fma(F a, F b, F c) { return {a.v * b.v + c.v}; }  // rounded once where the processor can
-inline F sub_product(F a, F b, F c) { return {a.v * b.v - c.v}; }  // a * b - c, rounded as fma is
+// Rounded once, as on every other level: the double holds the product exactly.
+inline F fma(F a, F b, F c) { return {static_cast<float>(static_cast<double>(a.v) * b.v + c.v)}; }
 inline F max(F a, F b) { return {a.v > b.v ? a.v : b.v}; }  // b where either is NaN
 inline F abs(F a) { return {fabsf(a.v)}; }
 inline F copy_sign(F magnitude, F sign) { return {copysignf(magnitude.v, sign.v)}; }

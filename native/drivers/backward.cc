@@ -26,7 +26,7 @@ struct SharedSums {
 class Backward {
  public:
   Backward(const uwaga_problem& p, const uwaga_backward_args& args)
-      : p_(p), args_(args), mask_(p), kernels_(*active_level()), group_(p.query_heads / p.key_heads) {
+      : p_(p), args_(args), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), group_(p.query_heads / p.key_heads) {
     for (int64_t b = 0; b < p.sequences; ++b) {
       for (int64_t g = 0; g < p.key_heads; ++g) units_.push_back({b, g});
     }
@@ -43,8 +43,8 @@ class Backward {
 
   void run() {
     const int64_t units = static_cast<int64_t>(units_.size());
-    if (units >= 4 * p_.threads || units % p_.threads == 0 || p_.keys <= kSegmentKeys) {
-      for_pieces(p_.threads, units, [&](int64_t n, int) { run_unit(n); });
+    if (units >= 4 * threads_ || units % threads_ == 0 || p_.keys <= kSegmentKeys) {
+      for_pieces(threads_, units, [&](int64_t n, int) { run_unit(n); });
     } else {
       for (int64_t n = 0; n < units; ++n) run_split(n);
     }
@@ -79,23 +79,23 @@ class Backward {
   void run_split(int64_t unit) {
     UnitPass pass(p_, args_, mask_, kernels_, units_[unit]);
     const int64_t packed = pass.packed_size(), grads = rounded_up(pass.grad_query_size(), 16);
-    const int64_t width = std::min<int64_t>(p_.threads, pass.segments());
+    const int64_t width = std::min<int64_t>(threads_, pass.segments());
     Scratch scratch;
     float* base = scratch.reserve(packed + grads + width * (grads + relative_size_) + 1);
     float *total = base + packed, *parts = total + grads, *relatives = parts + width * grads;
     const auto relative_of = [&](int64_t k) { return relative_size_ ? relatives + k * relative_size_ : nullptr; };
     pass.use_memory(base);
-    for_pieces(p_.threads, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
+    for_pieces(threads_, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
     std::fill(total, total + grads, 0.0f);
     for (int64_t n = 0; n < pass.segments(); n += width) {
       const int64_t wave = std::min(width, pass.segments() - n);
-      for_pieces(p_.threads, wave,
+      for_pieces(threads_, wave,
                  [&](int64_t k, int) { run_segment(pass, n + k, parts + k * grads, relative_of(k)); });
       for (int64_t k = 0; k < wave; ++k) add_segment(pass, unit, parts + k * grads, relative_of(k), total);
     }
     if (args_.grad_sinks) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (!args_.grad_query.data) return;
-    for_pieces(p_.threads, pass.row_blocks(), [&](int64_t n, int) {
+    for_pieces(threads_, pass.row_blocks(), [&](int64_t n, int) {
       pass.write_grad_query(total, n * kBlockRows, std::min(pass.rows(), (n + 1) * kBlockRows));
     });
   }
@@ -122,6 +122,7 @@ class Backward {
   const uwaga_backward_args& args_;
   const Mask mask_;
   const Kernels& kernels_;
+  const int threads_;
   const int64_t group_;  // query heads of a unit
   int64_t relative_size_ = 0, sinks_size_ = 0;
   std::vector<Unit> units_;

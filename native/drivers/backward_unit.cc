@@ -58,7 +58,6 @@ void UnitPass::use_memory(float* packed) {
 void UnitPass::pack(int64_t n) {
   const int64_t first = n * kBlockRows;
   const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - first));
-  const float sign = p_.scale < 0.0f ? -1.0f : 1.0f;
   for (int t = 0; t * kTileRows < count; ++t) {
     const TileRows tile = tile_rows(p_, s_, unit_.key_head, first + t * kTileRows, first + count);
     const void *queries[kTileRows], *grads[kTileRows];
@@ -70,7 +69,7 @@ void UnitPass::pack(int64_t n) {
     }
     const int64_t at = n * kTilesPerBlock + t;
     kernels_.pack_tile(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
-                       p_.query.column, p_.query.dtype, sign);
+                       p_.query.column, p_.query.dtype, p_.scale);
     kernels_.pack_tile(rows_packed_.grad_tiles + at * rows_packed_.grad_tile, grads, tile.count, value_width_,
                        args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }

@@ -59,14 +59,14 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
 class Forward {
  public:
   Forward(const uwaga_problem& p, const uwaga_forward_result& result)
-      : p_(p), result_(result), mask_(p), kernels_(*active_level()), blocks_(row_blocks(p)) {}
+      : p_(p), result_(result), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), blocks_(row_blocks(p)) {}
 
   void run() {
     int64_t chunks = 0;
     for (const RowBlock& block : blocks_) chunks += chunk_count(sequence_of(p_, block.sequence));
     const int64_t blocks = static_cast<int64_t>(blocks_.size());
-    if (p_.threads > 1 && blocks < 4 * p_.threads && chunks > blocks) return run_chunks(chunks);
-    for_pieces(p_.threads, blocks, [&](int64_t n, int) { run_block(blocks_[n]); });
+    if (threads_ > 1 && blocks < 4 * threads_ && chunks > blocks) return run_chunks(chunks);
+    for_pieces(threads_, blocks, [&](int64_t n, int) { run_block(blocks_[n]); });
   }
 
  private:
@@ -116,13 +116,13 @@ class Forward {
       }
     }
     first_piece.push_back(list.size());
-    for_pieces(p_.threads, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
+    for_pieces(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
       RowBlockPass pass(p_, mask_, kernels_, blocks_[list[n].block]);
       const int64_t first = list[n].chunk * kChunkKeys;
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
       pass.copy_to(partial_rows(list[n].part, pass.rows()));
     });
-    for_pieces(p_.threads, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
+    for_pieces(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
       thread_local Scratch scratch;
       PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows);
@@ -154,7 +154,7 @@ class Forward {
     float factor = 1.0f / (1.0f - p_.dropout), lse = 0.0f;
     if (p_.normalize) {
       const bool sees_none = sum.sum == 0.0f;
-      double top = sees_none ? kHidden : sum.offset * kLn2;
+      double top = sees_none ? kHidden : sum.maximum;
       if (p_.sinks) {  // one more key, with a logit but no value
         const double sink = p_.sinks[at.head], highest = std::max(top, sink);
         const double share = sees_none ? 0.0 : std::exp(top - highest);
@@ -181,6 +181,7 @@ class Forward {
   const uwaga_forward_result& result_;
   const Mask mask_;
   const Kernels& kernels_;
+  const int threads_;
   const std::vector<RowBlock> blocks_;
 };
 

@@ -1,6 +1,7 @@
 #include "drivers/forward_rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/scratch.h"
@@ -9,7 +10,6 @@ namespace uwaga {
 namespace {
 
 constexpr int64_t kTilesWorthPacking = 4;
-constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -18,7 +18,8 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
     : p_(p), mask_(mask), kernels_(kernels), rule_(rule_of(p)), block_(block), s_(sequence_of(p, block.sequence)) {
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
   pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
-           p.value.dtype == UWAGA_BFLOAT16;
+           p.value.dtype == UWAGA_BFLOAT16 && p.scale != 0.0f;
+  rule_.scale = pairs_ ? std::fabs(p.scale) : 1.0f;
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
   }
@@ -44,9 +45,9 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
 
 RowResult RowBlockPass::result(int64_t row) const {
   if (!rule_.softmax) return {0.0f, 1.0f};
-  const float slope = (rule_.plain() ? rule_.scale : 1.0f) * kLog2E;  // as the kernels have it
   const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
-  return {top == kHidden ? top : top * slope, kernels_.lane_sum(w_.sum + row * kMaxLanes)};
+  const float unit = rule_.plain() ? rule_.scale : 1.0f;
+  return {top == kHidden ? top : top * unit, kernels_.lane_sum(w_.sum + row * kMaxLanes)};
 }
 
 void RowBlockPass::copy_to(const PartialRows& part) const {
@@ -55,7 +56,8 @@ void RowBlockPass::copy_to(const PartialRows& part) const {
 }
 
 void RowBlockPass::pack_queries() {
-  const float sign = p_.scale < 0.0f ? -1.0f : 1.0f;
+  // Queries bring the scale, except where they must stay bfloat16: then only its sign.
+  const float factor = !pairs_ ? p_.scale : (p_.scale < 0.0f ? -1.0f : 1.0f);
   const auto pack = pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile;
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& tile = rows_[t];
@@ -64,7 +66,7 @@ void RowBlockPass::pack_queries() {
       addresses[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
     }
     pack(w_.query + t * w_.query_tile, addresses, tile.count, static_cast<int>(p_.query_width), p_.query.column,
-         p_.query.dtype, sign);
+         p_.query.dtype, factor);
   }
 }
 

@@ -67,7 +67,7 @@ class RowBlockPass {
   const uwaga_problem& p_;
   const Mask& mask_;
   const Kernels& kernels_;
-  const ScoreRule rule_;
+  ScoreRule rule_;
   const RowBlock block_;
   const Sequence s_;
   RowBlockSpace w_;

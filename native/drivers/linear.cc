@@ -85,7 +85,6 @@ class Linear {
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
       : p_(p), result_(result), mask_(p), kernels_(*active_level()), rule_(rule_of(p)) {
     Limit::read(p, &limit_);
-    rule_.scale = 1.0f;  // the queries bring it
     state_size_ = rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip);
   }
 
@@ -255,7 +254,7 @@ class Linear {
   const uwaga_forward_result& result_;
   const Mask mask_;
   const Kernels& kernels_;
-  ScoreRule rule_;
+  const ScoreRule rule_;
   Limit limit_;
   int64_t state_size_;
   Scratch states_;

@@ -14,6 +14,8 @@ bool start_is_readable(const uwaga_start& start) {
 }
 
 const char* reason_to_refuse_mask(const uwaga_problem& p) {
+  // Operands without a single entry may have no address; nothing is read of them.
+  const bool reads = p.sequences > 0 && p.queries > 0 && p.keys > 0;
   if (p.mask_operations < 0 || p.mask_operations > UWAGA_MASK_MAX_OPERATIONS) return "mask program is too long";
   int depth = 0;
   for (int64_t n = 0; n < p.mask_operations; ++n) {
@@ -25,14 +27,14 @@ const char* reason_to_refuse_mask(const uwaga_problem& p) {
         --depth;
         continue;
       case UWAGA_MASK_BAND:
-        if (!start_is_readable(op.start)) return "mask band has no readable start";
+        if (reads && !start_is_readable(op.start)) return "mask band has no readable start";
         break;
       case UWAGA_MASK_LENGTHS:
       case UWAGA_MASK_DOCUMENTS:
-        if (!op.ids) return "mask operation has no ids";
+        if (reads && !op.ids) return "mask operation has no ids";
         break;
       case UWAGA_MASK_DENSE:
-        if (!op.bits) return "dense mask has no bits";
+        if (reads && !op.bits) return "dense mask has no bits";
         break;
       default:
         return "mask program has an unknown operation";
@@ -62,7 +64,7 @@ const char* reason_to_refuse(const uwaga_problem& p) {
   if (p.queries > (int64_t{1} << 40) || p.keys > (int64_t{1} << 31) - 64) return "a sequence is too long";
   if (!known_type(p.query) || !known_type(p.key) || !known_type(p.value)) return "unknown element type";
   if (p.bias.data && !known_type(p.bias)) return "unknown element type of the bias";
-  if (p.relative && !start_is_readable(p.relative_start)) return "relative bias has no readable start";
+  if (p.sequences > 0 && p.relative && !start_is_readable(p.relative_start)) return "relative bias has no readable start";
   if (!(p.dropout >= 0.0f && p.dropout < 1.0f)) return "dropout must lie in [0, 1)";
   if (p.threads < 1) return "threads must be at least one";
   if (const char* reason = reason_to_refuse_offsets(p.query_offsets, p.sequences, p.queries)) return reason;
@@ -72,7 +74,7 @@ const char* reason_to_refuse(const uwaga_problem& p) {
 
 ScoreRule rule_of(const uwaga_problem& p) {
   ScoreRule rule{};
-  rule.scale = std::fabs(p.scale);
+  rule.scale = 1.0f;  // packed queries bring it
   rule.softcap = p.softcap;
   rule.biased = p.relative || p.bias.data;
   rule.softmax = p.normalize != 0;
@@ -80,6 +82,12 @@ ScoreRule rule_of(const uwaga_problem& p) {
   rule.drop_threshold =
       static_cast<uint32_t>(std::min(std::floor(static_cast<double>(p.dropout) * 4294967296.0), 4294967295.0));
   return rule;
+}
+
+int useful_threads(const uwaga_problem& p) {
+  constexpr double kWorthSharing = 2.5e5;  // multiply-adds: some ten microseconds of one thread
+  const double pairs = static_cast<double>(p.sequences) * p.query_heads * p.queries * p.keys;
+  return pairs * (p.query_width + p.value_width) < kWorthSharing ? 1 : p.threads;
 }
 
 }  // namespace uwaga

@@ -65,5 +65,8 @@ const char* reason_to_refuse(const uwaga_problem& p);
 
 ScoreRule rule_of(const uwaga_problem& p);
 
+// As many threads as the caller allows, or one where waking the others would take longer than the work.
+int useful_threads(const uwaga_problem& p);
+
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_PROBLEM_H_

@@ -7,41 +7,35 @@
 
 // What the elements of one row share.
 struct BackwardRow {
-  F slope, shift, correction, delta;
+  F lse, delta;
 };
 
-inline BackwardRow backward_row(const BackwardTile& tile, int r, const ScoreRule& rule) {
-  const float lse = tile.lse[r];
-  // A row that sees nothing has lse = -inf; its weights are 0. What the shift loses in rounding, the same for the whole
-  // row, comes back as a factor: exp(x) is 1 + x this close to 1.
-  const float offset = -lse * kLog2E;
-  const double lost = -static_cast<double>(lse) * 1.4426950408889634 - offset;
-  const float correction = lost == lost ? static_cast<float>(1.0 + 0.6931471805599453 * lost) : 1.0f;
-  return {broadcast((rule.plain() ? rule.scale : 1.0f) * kLog2E), broadcast(lse == -__builtin_inff() ? lse : offset),
-          broadcast(correction), broadcast(tile.delta[r])};
+inline BackwardRow backward_row(const BackwardTile& tile, int r) {
+  // A row that sees nothing has lse = -inf; its weights are 0.
+  const float lse = tile.lse[r] == -__builtin_inff() ? __builtin_inff() : tile.lse[r];
+  return {broadcast(lse), broadcast(tile.delta[r])};
 }
 
-// P and dS of VECTORS vectors of a row where nothing but scale and softmax acts, from raw scores in `weights` and dP in
+// Scores come scaled: the packed queries bring the scale. P and dS of VECTORS vectors of a row where nothing but softmax acts, from raw scores in `weights` and dP in
 // `grads`, both in place.
 template <int VECTORS>
 inline __attribute__((always_inline)) void plain_backward(const BackwardRow& row, float* weights, float* grads) {
   F p[VECTORS];
 #pragma GCC unroll 8
-  for (int v = 0; v < VECTORS; ++v) p[v] = fma(load(weights + v * kLanes), row.slope, row.shift);
+  for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(weights + v * kLanes), row.lse), broadcast(kLog2E));
   exp2_each(p);
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
-    p[v] = mul(p[v], row.correction);
     store(weights + v * kLanes, p[v]);
     store(grads + v * kLanes, mul(p[v], sub(load(grads + v * kLanes), row.delta)));
   }
 }
 
-inline void plain_backward_row(const BackwardTile& tile, int r, int first, int last, const ScoreRule& rule) {
+inline void plain_backward_row(const BackwardTile& tile, int r, int first, int last) {
   constexpr int kAtOnce = 4;
   float* weights = tile.weights + r * kBlockKeys;
   float* grads = tile.grad_scores + r * kBlockKeys;
-  const BackwardRow row = backward_row(tile, r, rule);
+  const BackwardRow row = backward_row(tile, r);
   int n = first;
   for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) plain_backward<kAtOnce>(row, weights + n, grads + n);
   for (; n < last; n += kLanes) plain_backward<1>(row, weights + n, grads + n);
@@ -58,10 +52,10 @@ inline void general_backward_row(const BackwardTile& tile, int r, int first, int
                                  const ScoreRule& rule) {
   float* weights = tile.weights + r * kBlockKeys;
   float* grads = tile.grad_scores + r * kBlockKeys;
-  const BackwardRow row = backward_row(tile, r, rule);
+  const BackwardRow row = backward_row(tile, r);
   const F growth = broadcast(1.0f / rule.keep);
   for (int n = first; n < last; n += kLanes) {
-    F y = mul(load(weights + n), broadcast(rule.plain() ? 1.0f : rule.scale)), dp = load(grads + n);
+    F y = load(weights + n), dp = load(grads + n);
     F bend = broadcast(1.0f);  // derivative of the softcap
     if (rule.softcap != 0.0f) {
       const F t = tanh_of(div(y, broadcast(rule.softcap)));
@@ -69,7 +63,7 @@ inline void general_backward_row(const BackwardTile& tile, int r, int first, int
       bend = sub(broadcast(1.0f), mul(t, t));
     }
     if (tile.bias) y = add(y, load(tile.bias + r * kBlockKeys + n));
-    const F p = rule.softmax ? mul(exp2_of(fma(y, row.slope, row.shift)), row.correction) : y;
+    const F p = rule.softmax ? exp2_of(mul(sub(y, row.lse), broadcast(kLog2E))) : y;
     F met = p;  // the weight that met the value
     if (rule.keep < 1.0f) {
       const uint32_t kept = keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
@@ -105,7 +99,7 @@ inline void backward_tile(const BackwardTile& tile, const Block& block, const Sc
   const bool plain = rule.plain() && rule.keep == 1.0f && !tile.grad_bias;
   for (int r = 0; r < tile.rows; ++r) {
     if (plain) {
-      plain_backward_row(tile, r, first, last, rule);
+      plain_backward_row(tile, r, first, last);
     } else {
       general_backward_row(tile, r, first, last, block, rule);
     }

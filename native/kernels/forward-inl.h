@@ -186,25 +186,20 @@ inline void hide_and_find_top(float* scores, const TileMask& mask, int rows, int
   }
 }
 
-// exp((x - maximum) * unit) is computed as 2^(x * u - maximum * u), u = unit * log2(e), one multiply-add and no
-// rounding of the difference. A row that has seen nothing yet keeps 0 in place of its maximum of -inf.
-inline F exponent_offset(F maximum, F slope) {
-  return less_select(maximum, broadcast(-3.4028234663852886e38f), zero(), mul(maximum, slope));
-}
+constexpr float kLowest = -3.4028234663852886e38f;
 
-// New maxima of the rows from their tops: `offset` for the exponents, `rescale` for what was summed before.
+// New maxima of the rows from their tops: `offset` for the exponents (0 for a row that has seen nothing yet, in place of
+// its maximum of -inf), `rescale` for what was summed before. exp((x - m) * unit) is 2^((x - m) * slope): the difference
+// comes first, since it is exact where it matters.
 inline void update_maxima(const float* top, float* maximum, F slope, float* offset, float* rescale) {
-  const F hidden = broadcast(-__builtin_inff());
   row_maxima(top, offset);
   for (int r = 0; r < kTileRows; r += kLanes) {
     const F before = load(maximum + r);
     const F now = max(load(offset + r), before);
-    const F shift = exponent_offset(now, slope);
-    const F growth = sub(exponent_offset(before, slope), shift);
-    const F seen = less_select(before, broadcast(-3.4028234663852886e38f), hidden, growth);
+    const F from = less_select(now, broadcast(kLowest), zero(), now);
     store(maximum + r, now);
-    store(offset + r, shift);
-    store(rescale + r, exp2_of(seen));
+    store(offset + r, from);
+    store(rescale + r, exp2_of(mul(sub(before, from), slope)));
   }
 }
 
@@ -213,7 +208,7 @@ template <int VECTORS>
 inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, F* sum) {
   F p[VECTORS];
 #pragma GCC unroll 8
-  for (int v = 0; v < VECTORS; ++v) p[v] = sub_product(load(scores + v * kLanes), slope, offset);
+  for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), offset), slope);
   exp2_each(p);
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
@@ -346,16 +341,16 @@ inline void forward_tile(const ForwardTile& tile, const Block& block, const Scor
 
 inline float lane_sum(const float* sum) { return reduce_add(load(sum)); }
 
-// Two parts of a row's softmax become one: total = total * 2^(..) + part * 2^(..).
+// Two parts of a row's softmax become one: total = total * exp(..) + part * exp(..).
 inline void merge_rows(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
                        int width) {
   const int64_t row_width = padded_width(width);
   for (int r = 0; r < rows; ++r) {
     RowResult& sum = total_rows[r];
     const RowResult& more = part_rows[r];
-    const float highest = more.offset > sum.offset ? more.offset : sum.offset;
-    const float offset = highest == -__builtin_inff() ? 0.0f : highest;
-    alignas(64) float factor[kMaxLanes] = {sum.offset - offset, more.offset - offset};
+    const float highest = more.maximum > sum.maximum ? more.maximum : sum.maximum;
+    const float from = highest == -__builtin_inff() ? 0.0f : highest;
+    alignas(64) float factor[kMaxLanes] = {(sum.maximum - from) * kLog2E, (more.maximum - from) * kLog2E};
     for (int n = 0; n < 2; n += kLanes) store(factor + n, exp2_of(load(factor + n)));
     sum = {highest, sum.sum * factor[0] + more.sum * factor[1]};
     float* out = total + r * row_width;

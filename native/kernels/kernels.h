@@ -34,7 +34,7 @@ struct Rows {
 
 // Everything that turns a raw product q.k into a weight, apart from the mask.
 struct ScoreRule {
-  float scale;      // >= 0: a negative one is folded into the packed queries
+  float scale;      // what the packed queries have not brought already; > 0
   float softcap;    // 0: none
   bool biased;      // whether tiles bring biases
   bool softmax;
@@ -58,7 +58,7 @@ struct TileMask {
   bool guard;            // a weight of zero must not meet its value, which may be infinite or NaN
 };
 
-// Online softmax of 6 rows: weights so far are exp(s - maximum * unit), unit being the rule's scale where it is plain.
+// Online softmax of 6 rows: weights so far are exp((x - maximum) * unit), unit being the rule's scale where it is plain.
 struct TileState {
   float* output;   // [6][padded width of values]
   float* maximum;  // [kMaxLanes], one per row and room for whole vectors
@@ -75,10 +75,9 @@ struct ForwardTile {
   TileState state;
 };
 
-// The softmax of a row over some of its keys: weights are 2^(x - offset), x being scores times log2(e), and `sum` is
-// theirs. The offset is the very number that the exponentials were taken with, so nothing is lost in passing it on.
+// The softmax of a row over some of its keys, in natural units: weights are exp(s - maximum), and `sum` is theirs.
 struct RowResult {
-  float offset, sum;
+  float maximum, sum;
 };
 
 // One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products.

@@ -135,7 +135,7 @@ _CAUSAL_FROM_ZERO = (BAND, START_VALUE, 0, -UNBOUNDED, 0, -1)
 
 def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
     same = q.dtype in DTYPES and q.dtype == k.dtype == v.dtype and q.device.type == "cpu"
-    return same and native.reason_unavailable() is None
+    return same and q.shape[0] > 0 and native.reason_unavailable() is None
 
 
 def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: tuple[int, ...]) -> Tensor:
