@@ -45,6 +45,7 @@ int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args
 }
 
 int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
+  if (const char* reason = uwaga::reason_to_refuse(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
   if (const char* reason = uwaga::reason_to_refuse_linear(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
   return serve(*problem, [&] { uwaga::linear_forward(*problem, *result); });
 }

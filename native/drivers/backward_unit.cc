@@ -97,12 +97,14 @@ void UnitPass::write_grad_query(const float* grad_query, int64_t first, int64_t 
 }
 
 void UnitPass::add_grad_sinks(float* grad_sinks) const {
-  for (int64_t r = 0; r < rows_; ++r) {
-    const int64_t head = row_of_work(p_, unit_.key_head, r).head;
-    const int64_t own = head - row_of_work(p_, unit_.key_head, 0).head;
-    const float lse = rows_packed_.lse[r];
-    if (lse == kHidden) continue;
-    grad_sinks[own] -= std::exp(p_.sinks[head] - lse) * rows_packed_.delta[r];
+  const int64_t group = p_.query_heads / p_.key_heads;
+  for (int64_t own = 0; own < group; ++own) {
+    const float sink = p_.sinks[unit_.key_head * group + own];
+    double sum = 0.0;
+    for (int64_t r = own; r < rows_; r += group) {
+      if (rows_packed_.lse[r] != kHidden) sum -= std::exp(sink - rows_packed_.lse[r]) * rows_packed_.delta[r];
+    }
+    grad_sinks[own] += static_cast<float>(sum);
   }
 }
 

@@ -26,7 +26,7 @@ int64_t chunk_count(const Sequence& s) { return (s.keys + kChunkKeys - 1) / kChu
 
 // The queries and outputs of a row block, with one packed block of keys, stay in the second-level cache, and packing is
 // paid for by many rows; smaller blocks where these would leave threads without work.
-constexpr int64_t kRowBlockFloats = 48 * 1024;
+constexpr int64_t kRowBlockFloats = 96 * 1024;
 
 int64_t rows_per_block(const uwaga_problem& p) {
   const int64_t group = p.query_heads / p.key_heads;

@@ -76,10 +76,9 @@ bool RowBlockPass::reads_values_in_place() const {
 }
 
 Block RowBlockPass::pack_block(int64_t j0, int count) {
-  const bool ahead = tiles_ <= kTilesWorthPacking;
-  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype, ahead};
+  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
   const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
-                    p_.value.dtype, ahead};
+                    p_.value.dtype};
   (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
                                                                  static_cast<int>(p_.query_width));
   const int first_key = static_cast<int>(j0);

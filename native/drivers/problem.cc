@@ -13,6 +13,14 @@ bool start_is_readable(const uwaga_start& start) {
          (start.mode == UWAGA_START_PER_ROW && start.starts);
 }
 
+bool has_more_queries_than_keys(const uwaga_problem& p) {
+  for (int64_t b = 0; b < p.sequences; ++b) {
+    const Sequence s = sequence_of(p, b);
+    if (s.queries > s.keys) return true;
+  }
+  return false;
+}
+
 const char* reason_to_refuse_mask(const uwaga_problem& p) {
   // Operands without a single entry may have no address; nothing is read of them.
   const bool reads = p.sequences > 0 && p.queries > 0 && p.keys > 0;
@@ -32,6 +40,9 @@ const char* reason_to_refuse_mask(const uwaga_problem& p) {
       case UWAGA_MASK_LENGTHS:
       case UWAGA_MASK_DOCUMENTS:
         if (reads && !op.ids) return "mask operation has no ids";
+        if (op.operation == UWAGA_MASK_DOCUMENTS && !op.query_ids && has_more_queries_than_keys(p)) {
+          return "documents without ids of the queries need as many keys as queries";
+        }
         break;
       case UWAGA_MASK_DENSE:
         if (reads && !op.bits) return "dense mask has no bits";
@@ -65,6 +76,7 @@ const char* reason_to_refuse(const uwaga_problem& p) {
   if (!known_type(p.query) || !known_type(p.key) || !known_type(p.value)) return "unknown element type";
   if (p.bias.data && !known_type(p.bias)) return "unknown element type of the bias";
   if (p.sequences > 0 && p.relative && !start_is_readable(p.relative_start)) return "relative bias has no readable start";
+  if (!p.normalize && p.sinks) return "sinks take part in a softmax, and there is none";
   if (!(p.dropout >= 0.0f && p.dropout < 1.0f)) return "dropout must lie in [0, 1)";
   if (p.threads < 1) return "threads must be at least one";
   if (const char* reason = reason_to_refuse_offsets(p.query_offsets, p.sequences, p.queries)) return reason;

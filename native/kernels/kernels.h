@@ -29,7 +29,6 @@ struct Rows {
   const void* data;
   int64_t row, column;
   int dtype;
-  bool ahead = false;  // more rows follow, and packing them is the work: ask memory for them early
 };
 
 // Everything that turns a raw product q.k into a weight, apart from the mask.

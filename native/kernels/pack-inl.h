@@ -24,13 +24,13 @@ inline F load_strided(const T* x, int64_t column, int count) {
   return load(lanes);
 }
 
-// Asks for a row some way further on: with few queries packing runs at the speed of memory, and several rows read side
+// Asks for a row some way further on: keys and values come from memory or a far cache, and several rows read side
 // by side are more streams than the processor's own prefetching follows. A prefetch past the end is no access.
 constexpr int kPrefetchRows = 16;
 
 template <class T>
 inline void prefetch_ahead(const T* row, const Rows& rows, int width) {
-  if (!rows.ahead || rows.column != 1) return;
+  if (rows.column != 1) return;
   const char* ahead = reinterpret_cast<const char*>(row + kPrefetchRows * rows.row);
   for (int64_t byte = 0; byte < int64_t{width} * static_cast<int>(sizeof(T)); byte += 64) __builtin_prefetch(ahead + byte);
 }
