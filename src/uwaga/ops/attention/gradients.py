@@ -7,6 +7,7 @@ Letters as in spec.py.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -18,9 +19,15 @@ from uwaga.ops.attention.spec import DIFFERENTIABLE, Call
 Gradients = tuple[Tensor | None, ...]
 
 
+@cache
+def _is_made_of_operations(engine: str) -> bool:
+    """Whether PyTorch differentiates the engine. Remembered: a module takes microseconds to say that it lacks a name."""
+    return hasattr(engine_named(engine), "attend")
+
+
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
     module = engine_named(engine)
-    return module.attend(call) if hasattr(module, "attend") else module.forward(call)
+    return module.attend(call) if _is_made_of_operations(engine) else module.forward(call)
 
 
 def backward(
@@ -34,7 +41,7 @@ def backward(
 ) -> Gradients:
     """The six gradients, each with the shape and dtype of its operand, None where not needed."""
     module = engine_named(engine)
-    if hasattr(module, "attend"):
+    if _is_made_of_operations(engine):
         return _differentiate(module.attend, call, grad_output, grad_lse, needs)
     gradients = module.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
     return tuple(
