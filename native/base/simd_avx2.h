@@ -16,7 +16,6 @@ struct F {
 };
 constexpr int kLanes = 8;
 constexpr int kStripVectors = 2;  // 6 x 2 accumulators, 2 operands, 1 broadcast: 15 of 16 registers
-constexpr bool kDotsBfloat16 = false;
 
 inline __m256i first_lanes(int count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -20,7 +20,6 @@ struct F {
 };
 constexpr int kLanes = 1;
 constexpr int kStripVectors = 4;  // vectors across a register tile
-constexpr bool kDotsBfloat16 = false;
 
 inline F load(const float* p) { return {*p}; }
 inline F load_partial(const float* p, int) { return {*p}; }  // lanes past the count are zero; 1 <= count <= kLanes
