@@ -138,18 +138,29 @@ def evaluate(program: tuple[int, ...], atom: Callable, both: Callable, either: C
     return result
 
 
-def visible(program: tuple[int, ...], tensors: tuple[Tensor, ...], queries: int, keys: int, device) -> Tensor:
-    """The dense form of a dense call's program: bool, four dimensions that broadcast to (B, H, Q, K)."""
+def visible(
+    program: tuple[int, ...],
+    tensors: tuple[Tensor, ...],
+    queries: int,
+    keys: int,
+    device,
+    rows: Tensor | None = None,
+    columns: Tensor | None = None,
+) -> Tensor:
+    """The dense form of a dense call's program: bool, four dimensions that broadcast to (B, H, Q, K).
+
+    Of all queries and keys, or of those whose positions `rows` and `columns` (int64) list.
+    """
+    i_Q = torch.arange(queries, device=device) if rows is None else rows
+    j_K = torch.arange(keys, device=device) if columns is None else columns
     if not program:
-        return torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).expand(1, 1, queries, keys)
-    i_Q1 = torch.arange(queries, device=device)[:, None]
-    j_K = torch.arange(keys, device=device)
+        return torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).expand(1, 1, len(i_Q), len(j_K))
 
     def atom(record: tuple[int, ...]) -> Tensor:
         operation, mode, value, low, high, index = record
         if operation == BAND:
             start = {START_LAST: keys - queries, START_VALUE: value}.get(mode)
-            distance_QK = j_K - i_Q1
+            distance_QK = j_K - i_Q[:, None]
             if start is None:
                 distance_BHQK = distance_QK - tensors[index][:, None, None, None]
             else:
@@ -160,8 +171,16 @@ def visible(program: tuple[int, ...], tensors: tuple[Tensor, ...], queries: int,
         if operation == DOCUMENTS:
             ids_BK = tensors[index]
             ids_BQ = ids_BK[:, keys - queries :] if value == -1 else tensors[value]
+            ids_BQ, ids_BK = listed(ids_BQ, 1, rows), listed(ids_BK, 1, columns)
             return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
         assert operation == DENSE, record
-        return tensors[index]
+        return listed(listed(tensors[index], 2, rows), 3, columns)
 
     return evaluate(program, atom, torch.logical_and, torch.logical_or)
+
+
+def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
+    """The listed positions of a dimension, all of them for None; a dimension of one broadcasts and stays."""
+    if positions is None or tensor.shape[dimension] == 1:
+        return tensor
+    return tensor.index_select(dimension, positions)

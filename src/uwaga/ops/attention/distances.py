@@ -35,11 +35,16 @@ def lower(bias: DistanceBias, sizes: Sizes, dtype: torch.dtype, device: torch.de
     }
 
 
-def relative_scores(call: Call) -> Tensor:
-    """(B or 1, H, Q, K) of a dense call: relative[h, j - p] with query i at position p = i + start."""
+def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:
+    """(B or 1, H, Q, K) of a dense call: relative[h, j - p] with query i at position p = i + start.
+
+    Of all queries and keys, or of those whose positions `rows` and `columns` (int64) list.
+    """
     options, device = call.options, call.query.device
     queries, keys = call.query.shape[2], call.key.shape[2]
     start = {START_LAST: keys - queries, START_VALUE: options.relative_start}.get(options.relative_start_mode)
-    place_QK = torch.arange(keys, device=device) - torch.arange(queries, device=device)[:, None] + options.relative_zero
+    i_Q = torch.arange(queries, device=device) if rows is None else rows
+    j_K = torch.arange(keys, device=device) if columns is None else columns
+    place_QK = j_K - i_Q[:, None] + options.relative_zero
     place_BQK = (place_QK - start)[None] if start is not None else place_QK - call.relative_starts[:, None, None]
     return call.relative[:, place_BQK].transpose(0, 1)
