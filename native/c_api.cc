@@ -11,6 +11,7 @@
 #include "drivers/linear.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"
+#include "drivers/weights.h"
 
 namespace {
 
@@ -22,14 +23,26 @@ int fail(int status, const char* sentence) {
 }
 
 template <class Work>
-int serve(const uwaga_problem& problem, const Work& work) {
-  if (const char* reason = uwaga::reason_to_refuse(problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
+int serve(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
+  if (const char* reason = uwaga::reason_to_refuse(problem, reads_values)) return fail(UWAGA_BAD_ARGUMENT, reason);
   try {
     work();
   } catch (const std::bad_alloc&) {
     return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
   }
   return UWAGA_OK;
+}
+
+// Work on weights, which reads no value.
+template <class Work>
+int serve_weights(const uwaga_problem& problem, const char* reason, const Work& work) {
+  if (reason) return fail(UWAGA_BAD_ARGUMENT, reason);
+  if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
+  uwaga_problem p = problem;
+  p.value_width = 0;
+  p.value = {};
+  p.dropout = 0.0f;
+  return serve(p, [&] { work(p); }, false);
 }
 
 }  // namespace
@@ -41,6 +54,7 @@ int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* resu
 }
 
 int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args) {
+  if (problem->rows) return fail(UWAGA_BAD_ARGUMENT, "the backward pass takes all rows");
   return serve(*problem, [&] { uwaga::backward(*problem, *args); });
 }
 
@@ -48,6 +62,52 @@ int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_resul
   if (const char* reason = uwaga::reason_to_refuse(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
   if (const char* reason = uwaga::reason_to_refuse_linear(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
   return serve(*problem, [&] { uwaga::linear_forward(*problem, *result); });
+}
+
+int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
+               const uwaga_row_statistics* statistics, const uwaga_selection* selection) {
+  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
+  if (statistics->top < 0 || statistics->top > INT32_MAX) return fail(UWAGA_BAD_ARGUMENT, "a number of largest weights is negative");
+  const char* reason = selection ? uwaga::reason_to_refuse_selection(*problem, *selection) : nullptr;
+  const auto work = [&](const uwaga_problem& p) {
+    if (selection) return uwaga::selected_rows(p, *result, *statistics, *selection);
+    uwaga::forward(p, *result, statistics);
+  };
+  if (!result->output.data) return serve_weights(*problem, reason, work);
+  if (reason) return fail(UWAGA_BAD_ARGUMENT, reason);
+  return serve(*problem, [&] { work(*problem); });
+}
+
+int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_selection* selection,
+                  const int64_t* keys, int64_t key_count, const uwaga_tensor* out) {
+  const char* reason = uwaga::reason_to_refuse_selection(*problem, *selection);
+  if (!reason) reason = uwaga::reason_to_refuse_keys(*problem, keys, key_count);
+  return serve_weights(*problem, reason, [&](const uwaga_problem& p) {
+    uwaga::weights(p, *softmax, *selection, keys, key_count, *out);
+  });
+}
+
+int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_mask_operation* other,
+               int64_t other_operations, const uwaga_tensor* out) {
+  uwaga_problem under_other = *problem;
+  under_other.mask = other;
+  under_other.mask_operations = other_operations;
+  const char* reason = uwaga::reason_to_refuse(under_other, false);
+  return serve_weights(*problem, reason, [&](const uwaga_problem& p) {
+    uwaga::mass(p, *softmax, other, other_operations, *out);
+  });
+}
+
+int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
+                   const uwaga_tensor* out) {
+  return serve_weights(*problem, nullptr,
+                       [&](const uwaga_problem& p) { uwaga::received(p, *softmax, *row_weights, *out); });
+}
+
+int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
+  const char* reason = uwaga::reason_to_refuse(*problem, false);
+  if (!reason) reason = uwaga::reason_to_refuse_pool(*problem, *args);
+  return serve_weights(*problem, reason, [&](const uwaga_problem& p) { uwaga::pool(p, *softmax, *args); });
 }
 
 const char* uwaga_last_error(void) { return g_last_error; }

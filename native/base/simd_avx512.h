@@ -87,6 +87,7 @@ inline uint32_t finite_bits(F a) {
   return _mm512_cmp_ps_mask(abs(a).v, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ);
 }
 inline uint32_t equals_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
+inline uint32_t less_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 
 // The upper half onto the lower one, until one lane is left: a fixed order, whatever the compiler.
 inline __m256 upper_half(F a) {

@@ -84,6 +84,7 @@ inline F select(uint32_t bits, F a, F b) {
 }
 inline uint32_t finite_bits(F a) { return bits_of_lanes(vcaltq_f32(a.v, vdupq_n_f32(__builtin_inff()))); }
 inline uint32_t equals_bits(F a, F b) { return bits_of_lanes(vceqq_f32(a.v, b.v)); }
+inline uint32_t less_bits(F a, F b) { return bits_of_lanes(vcltq_f32(a.v, b.v)); }
 inline float reduce_add(F a) { return vaddvq_f32(a.v); }
 inline float reduce_max(F a) { return vmaxvq_f32(a.v); }
 inline void row_maxima(const float* top, float* out) {

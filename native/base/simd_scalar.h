@@ -59,6 +59,7 @@ inline F power_of_two(F r) {
 inline F select(uint32_t bits, F a, F b) { return bits & 1 ? a : b; }
 inline uint32_t finite_bits(F a) { return isfinite(a.v) ? 1u : 0u; }
 inline uint32_t equals_bits(F a, F b) { return a.v == b.v ? 1u : 0u; }
+inline uint32_t less_bits(F a, F b) { return a.v < b.v ? 1u : 0u; }
 inline float reduce_add(F a) { return a.v; }
 inline float reduce_max(F a) { return a.v; }
 inline void transpose(F (&)[1]) {}

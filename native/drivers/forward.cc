@@ -31,7 +31,8 @@ constexpr int64_t kRowBlockFloats = 96 * 1024;
 int64_t rows_per_block(const uwaga_problem& p) {
   const int64_t group = p.query_heads / p.key_heads;
   int64_t rows = 768;
-  const auto blocks = [&] { return p.sequences * p.key_heads * ((p.queries * group + rows - 1) / rows); };
+  const int64_t queries = p.rows ? p.row_count : p.queries;
+  const auto blocks = [&] { return p.sequences * p.key_heads * ((queries * group + rows - 1) / rows); };
   while (rows > 48 && (rows * (p.query_width + p.value_width) > kRowBlockFloats || blocks() < 4 * p.threads)) rows /= 2;
   return rows;
 }
@@ -40,7 +41,7 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
   const int64_t rows = rows_per_block(p), group = p.query_heads / p.key_heads;
   std::vector<RowBlock> blocks;
   for (int64_t b = 0; b < p.sequences; ++b) {
-    const int64_t all = sequence_of(p, b).queries * group;
+    const int64_t all = queries_at_work(p, sequence_of(p, b)) * group;
     for (int64_t g = 0; g < p.key_heads; ++g) {
       // Last rows first: under a causal mask they are the longest pieces, which should not come last.
       for (int64_t r = (all - 1) / rows * rows; all > 0 && r >= 0; r -= rows) {
@@ -58,8 +59,8 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
 
 class Forward {
  public:
-  Forward(const uwaga_problem& p, const uwaga_forward_result& result)
-      : p_(p), result_(result), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), blocks_(row_blocks(p)) {}
+  Forward(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics* wanted)
+      : p_(p), result_(result), wanted_(wanted), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), blocks_(row_blocks(p)) {}
 
   void run() {
     int64_t chunks = 0;
@@ -71,16 +72,23 @@ class Forward {
 
  private:
   void run_block(const RowBlock& block) {
-    RowBlockPass pass(p_, mask_, kernels_, block);
+    RowBlockPass pass(p_, mask_, kernels_, block, wanted_);
     const int64_t chunks = chunk_count(pass.sequence());
+    FindingsTable found(wanted_, pass.rows());
     if (chunks <= 1) {
       pass.run(0, pass.sequence().keys);
-      for (int64_t r = 0; r < pass.rows(); ++r) write(block, r, pass.output(r), pass.result(r));
+      for (int64_t r = 0; r < pass.rows(); ++r) {
+        if (wanted_) pass.copy_findings(r, found.row(r));
+        write(block, r, pass.output(r), pass.result(r), found.row(r));
+      }
       return;
     }
     thread_local Scratch scratch;
-    PartialRows part = partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows());
-    PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows());
+    FindingsTable found_in_part(wanted_, pass.rows());
+    PartialRows part =
+        partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), found_in_part.row(0));
+    PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows(), found.row(0));
+    found.clear();
     clear(total, pass.rows());
     for (int64_t c = 0; c < chunks; ++c) {
       pass.run(c * kChunkKeys, std::min(pass.sequence().keys, (c + 1) * kChunkKeys));
@@ -88,7 +96,7 @@ class Forward {
       merge(total, part, pass.rows());
     }
     for (int64_t r = 0; r < pass.rows(); ++r) {
-      write(block, r, total.output + r * padded_width(p_.value_width), total.results[r]);
+      write(block, r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
     }
   }
 
@@ -97,6 +105,7 @@ class Forward {
     struct Piece {
       int64_t block, chunk;
       float* part;
+      int64_t first_finding;
     };
     std::vector<Piece> list;
     list.reserve(pieces);
@@ -108,51 +117,64 @@ class Forward {
     Scratch parts;
     float* next = parts.reserve(floats);
     std::vector<size_t> first_piece;
+    int64_t findings = 0;
     for (size_t n = 0; n < blocks_.size(); ++n) {
       first_piece.push_back(list.size());
       for (int64_t c = 0; c < chunk_count(sequence_of(p_, blocks_[n].sequence)); ++c) {
-        list.push_back({static_cast<int64_t>(n), c, next});
-        next += partial_size(blocks_[n].last - blocks_[n].first);
+        const int64_t rows = blocks_[n].last - blocks_[n].first;
+        list.push_back({static_cast<int64_t>(n), c, next, findings});
+        next += partial_size(rows);
+        findings += rows;
       }
     }
     first_piece.push_back(list.size());
+    FindingsTable found_in_parts(wanted_, findings);
+    const auto part_of = [&](const Piece& piece, int64_t rows) {
+      return partial_rows(piece.part, rows, found_in_parts.row(piece.first_finding));
+    };
     for_pieces(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
-      RowBlockPass pass(p_, mask_, kernels_, blocks_[list[n].block]);
+      RowBlockPass pass(p_, mask_, kernels_, blocks_[list[n].block], wanted_);
       const int64_t first = list[n].chunk * kChunkKeys;
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
-      pass.copy_to(partial_rows(list[n].part, pass.rows()));
+      pass.copy_to(part_of(list[n], pass.rows()));
     });
     for_pieces(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
       thread_local Scratch scratch;
-      PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows);
+      FindingsTable found(wanted_, rows);
+      found.clear();
+      PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, found.row(0));
       clear(total, rows);
-      for (size_t k = first_piece[n]; k < first_piece[n + 1]; ++k) merge(total, partial_rows(list[k].part, rows), rows);
+      for (size_t k = first_piece[n]; k < first_piece[n + 1]; ++k) merge(total, part_of(list[k], rows), rows);
       for (int64_t r = 0; r < rows; ++r) {
-        write(blocks_[n], r, total.output + r * padded_width(p_.value_width), total.results[r]);
+        write(blocks_[n], r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
       }
     });
   }
 
   int64_t partial_size(int64_t rows) const { return rounded_up(rows * (padded_width(p_.value_width) + 2), 16); }
-  PartialRows partial_rows(float* base, int64_t rows) const {
-    return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width))};
+  PartialRows partial_rows(float* base, int64_t rows, RowFindings* findings) const {
+    return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), findings};
   }
   void clear(const PartialRows& total, int64_t rows) const {
     std::fill(total.output, total.output + rows * padded_width(p_.value_width), 0.0f);
     std::fill(total.results, total.results + rows, RowResult{p_.normalize ? kHidden : 0.0f, 0.0f});
   }
   void merge(const PartialRows& total, const PartialRows& part, int64_t rows) const {
+    for (int64_t r = 0; wanted_ && r < rows; ++r) {
+      merge_findings(total.results[r], &total.findings[r], part.results[r], part.findings[r], wanted_->top);
+    }
     kernels_.merge_rows(total.output, total.results, part.output, part.results, static_cast<int>(rows),
                         static_cast<int>(p_.value_width));
   }
 
   // Normalises row `r` of a block and writes it in the caller's type.
-  void write(const RowBlock& block, int64_t r, const float* row, RowResult sum) const {
+  void write(const RowBlock& block, int64_t r, const float* row, RowResult sum, const RowFindings* found) const {
     const Sequence s = sequence_of(p_, block.sequence);
     const RowOfWork at = row_of_work(p_, block.key_head, block.first + r);
     float factor = 1.0f / (1.0f - p_.dropout), lse = 0.0f;
     if (p_.normalize) {
+      const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
       double top = sees_none ? kHidden : sum.maximum;
       if (p_.sinks) {  // one more key, with a logit but no value
@@ -164,10 +186,12 @@ class Forward {
       }
       if (result_.lse.data) lse = sum.sum == 0.0f ? kHidden : log_sum(top, sum.sum);
       factor = sees_none ? 0.0f : factor / sum.sum;
+      if (found) write_statistics(p_, *wanted_, s, at, without_sink, *found, {top, sum.sum});
     }
+    if (result_.lse.data) *reinterpret_cast<float*>(query_address(p_, result_.lse, s, at.head, at.query)) = lse;
+    if (!result_.output.data) return;
     kernels_.write_row(query_address(p_, result_.output, s, at.head, at.query), result_.output.column,
                        result_.output.dtype, row, factor, static_cast<int>(p_.value_width));
-    if (result_.lse.data) *reinterpret_cast<float*>(query_address(p_, result_.lse, s, at.head, at.query)) = lse;
   }
 
   // top + log(sum), rounded once: a float logarithm of a number near 1 loses nothing that shows.
@@ -179,6 +203,7 @@ class Forward {
 
   const uwaga_problem& p_;
   const uwaga_forward_result& result_;
+  const uwaga_row_statistics* const wanted_;  // or null
   const Mask mask_;
   const Kernels& kernels_;
   const int threads_;
@@ -187,6 +212,8 @@ class Forward {
 
 }  // namespace
 
-void forward(const uwaga_problem& problem, const uwaga_forward_result& result) { Forward(problem, result).run(); }
+void forward(const uwaga_problem& problem, const uwaga_forward_result& result, const uwaga_row_statistics* wanted) {
+  Forward(problem, result, wanted).run();
+}
 
 }  // namespace uwaga

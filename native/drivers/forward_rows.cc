@@ -14,18 +14,26 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block)
+RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block,
+                           const uwaga_row_statistics* wanted)
     : p_(p), mask_(mask), kernels_(kernels), rule_(rule_of(p)), block_(block), s_(sequence_of(p, block.sequence)) {
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
   pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
-           p.value.dtype == UWAGA_BFLOAT16 && p.scale != 0.0f;
+           (p.value_width == 0 || p.value.dtype == UWAGA_BFLOAT16) && p.scale != 0.0f;
   rule_.scale = pairs_ ? std::fabs(p.scale) : 1.0f;
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
   }
   thread_local Scratch scratch;
   RowBlockSpace sizes;
-  RowBlockSpace::lay_out(p, tiles_, scratch.reserve(RowBlockSpace::lay_out(p, tiles_, nullptr, &sizes)), &w_);
+  const int64_t size = RowBlockSpace::lay_out(p, tiles_, nullptr, &sizes);
+  if (wanted) gathering_.emplace(p, *wanted);
+  float* space = scratch.reserve(size + (wanted ? gathering_->lay_out(tiles_, nullptr) : 0));
+  RowBlockSpace::lay_out(p, tiles_, space, &w_);
+  if (wanted) {
+    gathering_->lay_out(tiles_, space + size);
+    for (int64_t r = 0; r < rows(); ++r) gathering_->set_position(r, s_, query_of(block.first + r));
+  }
   pack_queries();
 }
 
@@ -33,6 +41,7 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
   std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, rule_.softmax ? kHidden : 0.0f);
   std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
+  if (gathering_) gathering_->clear(tiles_);
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
   const KeyRange hull = mask_.hull(s_, i0, i1);
   const int64_t first = std::max(j_first, hull.first / kBlockKeys * kBlockKeys);
@@ -46,13 +55,15 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
 RowResult RowBlockPass::result(int64_t row) const {
   if (!rule_.softmax) return {0.0f, 1.0f};
   const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
-  const float unit = rule_.plain() ? rule_.scale : 1.0f;
-  return {top == kHidden ? top : top * unit, kernels_.lane_sum(w_.sum + row * kMaxLanes)};
+  return {top == kHidden ? top : top * unit(), kernels_.lane_sum(w_.sum + row * kMaxLanes)};
 }
 
 void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
-  for (int64_t r = 0; r < rows(); ++r) part.results[r] = result(r);
+  for (int64_t r = 0; r < rows(); ++r) {
+    part.results[r] = result(r);
+    if (gathering_) copy_findings(r, &part.findings[r]);
+  }
 }
 
 void RowBlockPass::pack_queries() {
@@ -77,11 +88,12 @@ bool RowBlockPass::reads_values_in_place() const {
 
 Block RowBlockPass::pack_block(int64_t j0, int count) {
   const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
-  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
-                    p_.value.dtype};
   (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
                                                                  static_cast<int>(p_.query_width));
   const int first_key = static_cast<int>(j0);
+  if (p_.value_width == 0) return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
+  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
+                    p_.value.dtype};
   if (reads_values_in_place()) {
     return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
   }
@@ -116,6 +128,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
                           w_.sum + t * kTileRows * kMaxLanes};
+    const RowWatch watch = gathering_ ? gathering_->watch(t) : RowWatch{};
     const ForwardTile tile{w_.query + t * w_.query_tile,
                            w_.scores,
                            rule_.biased ? w_.bias : nullptr,
@@ -124,7 +137,8 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
                            static_cast<int>(p_.query_width),
                            static_cast<int>(p_.value_width),
                            view.mask,
-                           state};
+                           state,
+                           gathering_ ? &watch : nullptr};
     forward_tile(tile, block, rule_);
   }
 }

@@ -4,11 +4,13 @@
 
 #include <stdint.h>
 
+#include <optional>
 #include <vector>
 
 #include "base/scratch.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"
+#include "drivers/row_statistics.h"
 #include "drivers/tiles.h"
 
 namespace uwaga {
@@ -34,15 +36,18 @@ struct RowBlockSpace {
   }
 };
 
-// Softmax results of some rows: unnormalised outputs and, per row, maximum and sum.
+// Results of some rows: unnormalised outputs, per row maximum and sum, and what else was watched.
 struct PartialRows {
   float* output;  // [rows][padded width]
   RowResult* results;
+  RowFindings* findings;  // or null; their softmax is not filled in
 };
 
 class RowBlockPass {
  public:
-  RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block);
+  // `wanted` may be null: outputs only.
+  RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block,
+               const uwaga_row_statistics* wanted);
   int64_t rows() const { return block_.last - block_.first; }
   const Sequence& sequence() const { return s_; }
 
@@ -52,8 +57,10 @@ class RowBlockPass {
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
 
   void copy_to(const PartialRows& part) const;
+  void copy_findings(int64_t row, RowFindings* to) const { gathering_->copy_to(row, unit(), kernels_, to); }
 
  private:
+  float unit() const { return rule_.plain() ? rule_.scale : 1.0f; }  // of the scores in scratch
   int64_t query_of(int64_t r) const { return row_of_work(p_, block_.key_head, r).query; }
 
   void pack_queries();
@@ -71,6 +78,7 @@ class RowBlockPass {
   const RowBlock block_;
   const Sequence s_;
   RowBlockSpace w_;
+  std::optional<RowGathering> gathering_;
   std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
   bool pairs_;

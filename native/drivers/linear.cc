@@ -238,7 +238,7 @@ class Linear {
       view.mask.guard = view.masked && !finite;
       const TileState state{outputs + t * output_tile, w.maximum, w.sum};
       kernels_.forward_tile({queries + t * query_tile, w.scores, nullptr, rows.row_keys, rows.count,
-                             width(p_.query_width), width(p_.value_width), view.mask, state},
+                             width(p_.query_width), width(p_.value_width), view.mask, state, nullptr},
                             block, rule_);
     }
   }

@@ -55,6 +55,14 @@ const char* reason_to_refuse_mask(const uwaga_problem& p) {
   return p.mask_operations > 0 && depth != 1 ? "mask program does not end in one value" : nullptr;
 }
 
+const char* reason_to_refuse_rows(const int64_t* rows, int64_t count, int64_t queries) {
+  for (int64_t n = 0; n < count; ++n) {
+    if (rows[n] < 0 || rows[n] >= queries) return "a selected row is none of the queries";
+    if (n > 0 && rows[n] <= rows[n - 1]) return "selected rows do not rise";
+  }
+  return nullptr;
+}
+
 const char* reason_to_refuse_offsets(const int64_t* offsets, int64_t sequences, int64_t longest) {
   if (!offsets) return nullptr;
   if (offsets[0] < 0) return "offsets start below zero";
@@ -67,13 +75,13 @@ const char* reason_to_refuse_offsets(const int64_t* offsets, int64_t sequences, 
 
 }  // namespace
 
-const char* reason_to_refuse(const uwaga_problem& p) {
+const char* reason_to_refuse(const uwaga_problem& p, bool reads_values) {
   if (p.sequences < 0 || p.queries < 0 || p.keys < 0) return "a size is negative";
   if (p.query_heads < 1 || p.key_heads < 1 || p.query_heads % p.key_heads) return "query heads must be a multiple of key heads";
-  if (p.query_width < 1 || p.value_width < 1) return "a width is below one";
-  if (p.query_width > (1 << 16) || p.value_width > (1 << 16)) return "a width is above 65536";
+  if (p.query_width < 1 || (reads_values && p.value_width < 1)) return "a width is below one";
+  if (p.query_width > (1 << 16) || (reads_values && p.value_width > (1 << 16))) return "a width is above 65536";
   if (p.queries > (int64_t{1} << 40) || p.keys > (int64_t{1} << 31) - 64) return "a sequence is too long";
-  if (!known_type(p.query) || !known_type(p.key) || !known_type(p.value)) return "unknown element type";
+  if (!known_type(p.query) || !known_type(p.key) || (reads_values && !known_type(p.value))) return "unknown element type";
   if (p.bias.data && !known_type(p.bias)) return "unknown element type of the bias";
   if (p.sequences > 0 && p.relative && !start_is_readable(p.relative_start)) return "relative bias has no readable start";
   if (!p.normalize && p.sinks) return "sinks take part in a softmax, and there is none";
@@ -81,6 +89,10 @@ const char* reason_to_refuse(const uwaga_problem& p) {
   if (p.threads < 1) return "threads must be at least one";
   if (const char* reason = reason_to_refuse_offsets(p.query_offsets, p.sequences, p.queries)) return reason;
   if (const char* reason = reason_to_refuse_offsets(p.key_offsets, p.sequences, p.keys)) return reason;
+  if (p.rows && (p.query_offsets || p.key_offsets)) return "rows are selected in dense problems only";
+  if (p.rows) {
+    if (const char* reason = reason_to_refuse_rows(p.rows, p.row_count, p.queries)) return reason;
+  }
   return reason_to_refuse_mask(p);
 }
 
@@ -98,7 +110,8 @@ ScoreRule rule_of(const uwaga_problem& p) {
 
 int useful_threads(const uwaga_problem& p) {
   constexpr double kWorthSharing = 2.5e5;  // multiply-adds: some ten microseconds of one thread
-  const double pairs = static_cast<double>(p.sequences) * p.query_heads * p.queries * p.keys;
+  const int64_t queries = p.rows ? p.row_count : p.queries;
+  const double pairs = static_cast<double>(p.sequences) * p.query_heads * queries * p.keys;
   return pairs * (p.query_width + p.value_width) < kWorthSharing ? 1 : p.threads;
 }
 

@@ -54,14 +54,16 @@ struct RowOfWork {
 };
 inline RowOfWork row_of_work(const uwaga_problem& p, int64_t g, int64_t r) {
   const int64_t group = p.query_heads / p.key_heads;
-  return {r / group, g * group + r % group};
+  return {p.rows ? p.rows[r / group] : r / group, g * group + r % group};
 }
+// How many of a sequence's queries take part.
+inline int64_t queries_at_work(const uwaga_problem& p, const Sequence& s) { return p.rows ? p.row_count : s.queries; }
 
 inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 inline int64_t padded_width(int64_t width) { return rounded_up(width, kMaxLanes); }
 
 // A sentence for uwaga_last_error, or null where the problem can be served.
-const char* reason_to_refuse(const uwaga_problem& p);
+const char* reason_to_refuse(const uwaga_problem& p, bool reads_values = true);
 
 ScoreRule rule_of(const uwaga_problem& p);
 

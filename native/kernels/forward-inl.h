@@ -189,9 +189,9 @@ inline void hide_and_find_top(float* scores, const TileMask& mask, int rows, int
 constexpr float kLowest = -3.4028234663852886e38f;
 
 // New maxima of the rows from their tops: `offset` for the exponents (0 for a row that has seen nothing yet, in place of
-// its maximum of -inf), `rescale` for what was summed before. exp((x - m) * unit) is 2^((x - m) * slope): the difference
-// comes first, since it is exact where it matters.
-inline void update_maxima(const float* top, float* maximum, F slope, float* offset, float* rescale) {
+// its maximum of -inf), `rescale` = 2^moved for what was summed before. exp((x - m) * unit) is 2^((x - m) * slope): the
+// difference comes first, since it is exact where it matters.
+inline void update_maxima(const float* top, float* maximum, F slope, float* offset, float* moved, float* rescale) {
   row_maxima(top, offset);
   for (int r = 0; r < kTileRows; r += kLanes) {
     const F before = load(maximum + r);
@@ -199,7 +199,9 @@ inline void update_maxima(const float* top, float* maximum, F slope, float* offs
     const F from = less_select(now, broadcast(kLowest), zero(), now);
     store(maximum + r, now);
     store(offset + r, from);
-    store(rescale + r, exp2_of(mul(sub(before, from), slope)));
+    const F step = mul(sub(before, from), slope);
+    store(moved + r, step);
+    store(rescale + r, exp2_of(step));
   }
 }
 
@@ -227,12 +229,19 @@ inline __attribute__((always_inline)) void exponentiate_row(float* row, int firs
   store(total, fma(load(total), broadcast(rescale), sum));
 }
 
+// See rows-inl.h.
+inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, F slope,
+                                 const float* offset, const float* moved, const float* rescale);
+inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
+                          int first_key);
+
 // Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
-inline void softmax_of_tile(const ForwardTile& tile, int first, int last, const ScoreRule& rule, const float* top,
-                            float* rescale) {
-  alignas(64) float offset[kMaxLanes];
+inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int first_key, const ScoreRule& rule,
+                            const float* top, float* rescale) {
+  alignas(64) float offset[kMaxLanes], moved[kMaxLanes];
   const F slope = broadcast((rule.plain() ? rule.scale : 1.0f) * kLog2E);
-  update_maxima(top, tile.state.maximum, slope, offset, rescale);
+  update_maxima(top, tile.state.maximum, slope, offset, moved, rescale);
+  if (tile.watch) return exponentiate_watched(tile, first, last, first_key, slope, offset, moved, rescale);
   for (int r = 0; r < tile.rows; ++r) {
     exponentiate_row(tile.scores + r * kBlockKeys, first, last, slope, broadcast(offset[r]),
                      tile.state.sum + r * kMaxLanes, rescale[r]);
@@ -315,7 +324,8 @@ inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreR
   if (!rule.plain()) shape_scores(tile.scores, tile.bias, tile.rows, first, last, rule);
   if (rule.softmax) {
     if (!has_top) hide_and_find_top(tile.scores, tile.mask, tile.rows, first, last, top);
-    softmax_of_tile(tile, first, last, rule, top, rescale);
+    if (tile.watch && tile.watch->top) keep_top_keys(tile, *tile.watch, top, first, last, block.first_key);
+    softmax_of_tile(tile, first, last, block.first_key, rule, top, rescale);
   } else {
     hide_scores(tile.scores, tile.mask, tile.rows, first, last);
     for (int r = 0; r < kTileRows; ++r) rescale[r] = 1.0f;

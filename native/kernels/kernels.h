@@ -64,6 +64,17 @@ struct TileState {
   float* sum;      // [6][kMaxLanes], partial sums by lane
 };
 
+// What else is summed over 6 rows while their weights p = exp(s - maximum) pass. Absent parts are null.
+struct RowWatch {
+  float* entropy;         // [6][kMaxLanes] sum of p log2 p, by lane
+  float* squares;         // [6][kMaxLanes] sum of p^2
+  float* distance;        // [6][kMaxLanes] sum of p |j - position|
+  const float* position;  // [6]
+  float* top_scores;      // [6][top] largest scores so far, falling, of equal ones the first; -inf where there is none
+  int32_t* top_keys;      // [6][top]
+  int top;
+};
+
 struct ForwardTile {
   const float* query;  // packed rows of a tile
   float* scores;       // [6][64] scratch
@@ -72,6 +83,19 @@ struct ForwardTile {
   int rows, query_width, value_width;
   TileMask mask;
   TileState state;
+  const RowWatch* watch;  // or null
+};
+
+// Weights from a known softmax: exp(s - maximum) * factor, and `hidden` where the mask hides.
+struct WeightsTile {
+  const float* query;    // packed rows of a tile
+  const float* bias;     // [6][64], or null
+  const float* maximum;  // [6]
+  const float* factor;   // [6]
+  float hidden;
+  float* weights;        // [6][64] out, in the whole vectors around [mask.first, mask.last)
+  int rows, query_width;
+  TileMask mask;
 };
 
 // The softmax of a row over some of its keys, in natural units: weights are exp(s - maximum), and `sum` is theirs.
@@ -147,6 +171,16 @@ struct Kernels {
   // out[r][0:width] += a tile of `rows` packed rows, `depth` wide, times such a state.
   void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* state, int rows, int depth,
                            int width);
+
+  void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
+  // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):
+  // sums[64] += weights; best[64] = the largest so far, and at[64] = its row's number (the words of integers), `number`
+  // being the first row's. A best that is NaN stays.
+  void (*add_rows)(float* sums, const float* weights, int first_row, int last_row, int first, int last);
+  void (*keep_largest)(float* best, float* at, const float* weights, int first_row, int last_row, int number, int first,
+                       int last);
+  // sums[6][kMaxLanes] += the weights whose bit is set, by lane.
+  void (*add_seen)(float* sums, const float* weights, const uint64_t* bits, int rows, int first, int last);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };

@@ -29,6 +29,8 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/math-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/forward-inl.h"
+#include "kernels/rows-inl.h"
+#include "kernels/weights-inl.h"
 #ifndef UWAGA_NO_PAIRS
 #include "kernels/pairs-inl.h"
 #endif
@@ -43,7 +45,8 @@ const Kernels kKernels = {
     UWAGA_LEVEL_NAME, kStrip,       UWAGA_LEVEL_PAIRS, pack_columns, pack_rows,       pack_tile,
     all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        write_row,
     dot_rows,         backward_tile, product_rows,     product_columns, add_to,       add_scaled_row,
-    add_outer_product, add_tile_product, peak_flops,
+    add_outer_product, add_tile_product, weights_tile, add_rows,  keep_largest,  add_seen,
+    peak_flops,
 };
 
 }  // namespace UWAGA_LEVEL

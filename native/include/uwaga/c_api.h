@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 1
+#define UWAGA_ABI_VERSION 2
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -101,12 +101,55 @@ typedef struct {
   float dropout;                 // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
   uint32_t reserved;
   uint64_t seed;
+  const int64_t* rows;           // the queries that take part, rising, or null: all. Dense problems, forward only
+  int64_t row_count;
 } uwaga_problem;
 
 typedef struct {
   uwaga_tensor output;   // (B, H, Q, E), dtype of query
   uwaga_tensor lse;      // (B, H, Q), float32 (column stride unused), or data null: not wanted
 } uwaga_forward_result;
+
+// All that a weight needs beside its query and key: a_ij = exp(s_ij - maximum_i) / sum_i. A sink has its share in both.
+// Where a row has neither a visible key nor a sink, sum is 0 and so are its weights.
+typedef struct {
+  uwaga_tensor maximum, sum;  // (B, H, Q) float32
+} uwaga_softmax;
+
+// What the weights of a row come to. All float32; data null: not wanted.
+typedef struct {
+  uwaga_softmax softmax;
+  uwaga_tensor entropy;   // (B, H, Q): -sum_j a_ij log a_ij over the keys, in nats
+  uwaga_tensor squares;   // (B, H, Q): sum_j a_ij^2
+  uwaga_tensor distance;  // (B, H, Q): sum_j a_ij |j - (i + distance_start)|
+  uwaga_start distance_start;
+  int64_t top;                  // how many of the largest weights, falling; of equal ones the first key comes first
+  uwaga_tensor top_weights;     // (B, H, Q, top)
+  uwaga_tensor top_positions;   // (B, H, Q, top) int64 (its dtype is not read); weight 0 and -1 where fewer keys are seen
+} uwaga_row_statistics;
+
+// Rows of some heads of a dense problem.
+typedef struct {
+  const int64_t* sequences;
+  int64_t sequence_count;
+  const int64_t* heads;
+  int64_t head_count;
+  const int64_t* queries;  // rising
+  int64_t query_count;
+} uwaga_selection;
+
+enum { UWAGA_POOL_MASS = 0, UWAGA_POOL_MAX = 1 };
+
+// Cells of queries [query_edges[b][n], query_edges[b][n + 1]) by keys [key_edges[b][m], key_edges[b][m + 1]).
+typedef struct {
+  int32_t how;
+  int32_t reserved;
+  const int64_t* query_edges;  // (B, rows + 1), not falling
+  const int64_t* key_edges;    // (B, columns + 1)
+  int64_t rows, columns;
+  float* cells;        // (B, H, rows, columns). MASS: sum over keys, mean over queries. MAX: the largest weight
+  int64_t* positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where the cell sees nothing; or null
+} uwaga_pool_args;
 
 typedef struct {
   uwaga_tensor output, grad_output;  // (B, H, Q, E)
@@ -124,6 +167,25 @@ UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backwa
 // normalize = 0 by associativity: no bias, softcap, dropout; a mask of at most one causal band and lengths.
 UWAGA_EXPORT int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT const char* uwaga_last_error(void);
+
+// The attention weights as an array that is never stored. Softmax without dropout; the value is not read where no output
+// is wanted.
+//
+// Statistics of the rows, and the output too where result->output has data; of the selected rows where `selection` is
+// not null, and the others are left as they are.
+UWAGA_EXPORT int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
+                            const uwaga_row_statistics* statistics, const uwaga_selection* selection);
+// out[s, h, i, j] for the selected rows and the rising keys; hidden entries are left as they are.
+UWAGA_EXPORT int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                               const uwaga_selection* selection, const int64_t* keys, int64_t key_count,
+                               const uwaga_tensor* out);
+// out (B, H, Q) float32: the weight on keys that `other`, a second mask, shows too.
+UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                            const uwaga_mask_operation* other, int64_t other_operations, const uwaga_tensor* out);
+// out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Queries with w_i = 0 are not read.
+UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax,
+                                const uwaga_tensor* row_weights, const uwaga_tensor* out);
+UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
 
 // What block [i0, i1) x [j0, j1) of sequence b, head h is: 0 empty, 1 partial, 2 full; negative: a bad program.
 UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,

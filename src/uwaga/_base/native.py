@@ -12,7 +12,7 @@ from pathlib import Path
 
 from uwaga._base import env
 
-ABI_VERSION = 1  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 2  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -65,6 +65,11 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
+        "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
+        "uwaga_weights": (ctypes.c_int, (pointer, pointer, pointer, pointer, ctypes.c_int64, pointer)),
+        "uwaga_mass": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer)),
+        "uwaga_received": (ctypes.c_int, (pointer,) * 4),
+        "uwaga_pool": (ctypes.c_int, (pointer,) * 3),
         "uwaga_last_error": (text, ()),
         "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
         "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),

@@ -21,9 +21,14 @@ _NO_TENSOR = (0, 0, 0, 0, 0, 0, 0)
 _TENSOR = "Q4q2i"
 _START = "2iqQ"
 _OPERATION = struct.Struct("=2i" + _START + "2q 2Q 2q Q 4q")
-_PROBLEM = struct.Struct("=7q 2Q" + _TENSOR * 3 + "Qq 2f Q2q" + _START + _TENSOR + "Q 2i fI Q")
+_PROBLEM = struct.Struct("=7q 2Q" + _TENSOR * 3 + "Qq 2f Q2q" + _START + _TENSOR + "Q 2i fI Q Qq")
+TENSOR = struct.Struct("=" + _TENSOR)
 FORWARD_RESULT = struct.Struct("=" + _TENSOR * 2)
 BACKWARD_ARGUMENTS = struct.Struct("=" + _TENSOR * 7 + "2Q" + _TENSOR)
+SOFTMAX = struct.Struct("=" + _TENSOR * 2)
+ROW_STATISTICS = struct.Struct("=" + _TENSOR * 5 + _START + "q" + _TENSOR * 2)
+SELECTION = struct.Struct("=" + "Qq" * 3)
+POOL_ARGUMENTS = struct.Struct("=2i 2Q 2q 2Q")
 
 
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
@@ -42,6 +47,11 @@ def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
     return tensor.data_ptr(), batch, head, row, 1, 0, 0
 
 
+def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
+    """A uwaga_tensor of four dimensions whose dtype goes without saying."""
+    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *tensor.stride(), 0, 0)
+
+
 def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
@@ -49,7 +59,7 @@ def _pointer(tensor: Tensor | None) -> int:
 def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
     """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
-    mask = _mask(call)
+    mask = mask_operations(call.options.mask_program, call.mask_tensors)
     relative = call.relative
     packed = _PROBLEM.pack(
         call.sequences,
@@ -71,7 +81,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
         _pointer(relative),
         0 if relative is None else relative.stride(0),
         options.relative_zero,
-        *_start(options.relative_start_mode, options.relative_start, call.relative_starts),
+        *start_fields(options.relative_start_mode, options.relative_start, call.relative_starts),
         *_broadcast_fields(call.bias),
         _pointer(call.sinks),
         int(options.softmax),
@@ -79,16 +89,19 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
         options.dropout,
         0,
         0 if call.seed is None else int(call.seed) & 0xFFFFFFFFFFFFFFFF,
+        0,
+        0,
     )
     return packed, mask
 
 
-def _start(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:
+def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:
+    """A uwaga_start."""
     return mode, 0, value, _pointer(starts)
 
 
-def _mask(call: Call) -> ctypes.Array | None:
-    program, tensors = call.options.mask_program, call.mask_tensors
+def mask_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ctypes.Array | None:
+    """An array of uwaga_mask_operation; None where there are none."""
     if not program:
         return None
     records = (program[at : at + RECORD] for at in range(0, len(program), RECORD))
@@ -102,7 +115,7 @@ def _operation(
     band = strides = (0, 0, 0, 0)
     ids = query_ids = id_batch = query_batch = bits = 0
     if operation == BAND:
-        band = _start(mode, start, tensors[index] if mode == START_PER_ROW else None)
+        band = start_fields(mode, start, tensors[index] if mode == START_PER_ROW else None)
     elif operation == LENGTHS:
         ids = tensors[index].data_ptr()
     elif operation == DOCUMENTS:

@@ -1,0 +1,86 @@
+#include "drivers/head_weights.h"
+
+#include <algorithm>
+
+namespace uwaga {
+
+HeadWeights::HeadWeights(const uwaga_problem& whole, const uwaga_softmax& softmax, int64_t b, int64_t h, float hidden,
+                         int64_t blocks)
+    : head_(whole, b, h),
+      mask_(head_.problem()),
+      kernels_(*active_level()),
+      rule_(rule_of(head_.problem())),
+      s_(sequence_of(head_.problem(), 0)),
+      maximum_(head_.query_rows(softmax.maximum, sizeof(float))),
+      sum_(head_.query_rows(softmax.sum, sizeof(float))),
+      hidden_(hidden) {
+  const int64_t width = whole.query_width;
+  query_tile_ = rounded_up(width * kTileRows + kMaxLanes, 16);
+  const auto lay_out = [&](float* base) {
+    Layout layout(base);
+    queries_ = layout.take(kTilesAtOnce * query_tile_);
+    keys_ = layout.take(blocks * kBlockKeys * (width + 1));
+    weights_ = layout.take(kTileRows * kBlockKeys);
+    bias_ = layout.take(kTileRows * kBlockKeys);
+    maxima_ = layout.take(kRowsAtOnce);
+    factors_ = layout.take(kRowsAtOnce);
+    return layout.used();
+  };
+  thread_local Scratch scratch;
+  lay_out(scratch.reserve(lay_out(nullptr)));
+}
+
+float HeadWeights::softmax_entry(const uwaga_tensor& t, int64_t query) const {
+  return static_cast<const float*>(t.data)[query * t.row];
+}
+
+void HeadWeights::take_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step) {
+  rows_ = count;
+  const uwaga_problem& p = head_.problem();
+  for (int64_t t = 0; t < tiles(); ++t) {
+    TileRows& tile = tiles_[t];
+    tile.count = static_cast<int>(std::min<int64_t>(kTileRows, count - t * kTileRows));
+    const void* addresses[kTileRows];
+    for (int r = 0; r < tile.count; ++r) {
+      const int64_t i = queries[t * kTileRows + r];
+      tile.rows[r] = {i, 0};
+      addresses[r] = query_address(p, p.query, s_, 0, i);
+      const float sum = softmax_entry(sum_, i), weight = row_weights ? row_weights[i * row_weight_step] : 1.0f;
+      maxima_[t * kTileRows + r] = softmax_entry(maximum_, i);
+      factors_[t * kTileRows + r] = sum == 0.0f ? 0.0f : weight / sum;
+    }
+    kernels_.pack_tile(queries_ + t * query_tile_, addresses, tile.count, static_cast<int>(p.query_width),
+                       p.query.column, p.query.dtype, p.scale);
+  }
+}
+
+Visibility HeadWeights::sees(int64_t j0, int64_t j1) const {
+  return mask_.block(s_, tiles_[0].first_query(), tiles_[tiles() - 1].last_query() + 1, j0, j1);
+}
+
+KeyRange HeadWeights::hull() const {
+  return mask_.hull(s_, tiles_[0].first_query(), tiles_[tiles() - 1].last_query() + 1);
+}
+
+int HeadWeights::pack_keys(int64_t n, int64_t j0) {
+  const uwaga_problem& p = head_.problem();
+  const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
+  const Rows keys{key_address(p, p.key, s_, 0, j0), p.key.row, p.key.column, p.key.dtype};
+  kernels_.pack_columns(keys_ + n * kBlockKeys * (p.query_width + 1), keys, count, static_cast<int>(p.query_width));
+  return count;
+}
+
+bool HeadWeights::tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileView* view) {
+  const uwaga_problem& p = head_.problem();
+  const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
+  look_at_tile(p, mask_, s_, tiles_[t], known, j0, count, bias_, view);
+  if (view->empty) return false;
+  const Block block{keys_ + n * kBlockKeys * (p.query_width + 1), nullptr, 0, 0, static_cast<int>(j0), count};
+  kernels_.weights_tile({queries_ + t * query_tile_, rule_.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
+                         factors_ + t * kTileRows, hidden_, weights_, tiles_[t].count,
+                         static_cast<int>(p.query_width), view->mask},
+                        block, rule_);
+  return true;
+}
+
+}  // namespace uwaga

@@ -1,0 +1,138 @@
+#include "drivers/row_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace uwaga {
+namespace {
+
+constexpr double kLn2 = 0.693147180559945309;
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr int64_t kTileLanes = kTileRows * kMaxLanes;
+
+float* entry(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, RowOfWork at) {
+  return reinterpret_cast<float*>(query_address(p, t, s, at.head, at.query));
+}
+
+// What the sums about one maximum are worth about a higher one, `moved` = log2 of the factor to the weights.
+RowMoments moved_moments(const RowMoments& x, double sum, double moved) {
+  const double factor = std::exp2(moved);
+  if (factor == 0.0) return {0.0f, 0.0f, 0.0f};
+  return {static_cast<float>(factor * (x.entropy + moved * sum)), static_cast<float>(factor * factor * x.squares),
+          static_cast<float>(factor * x.distance)};
+}
+
+}  // namespace
+
+int64_t RowGathering::lay_out(int64_t tiles, float* base) {
+  Layout layout(base);
+  const auto take = [&](bool wanted, int64_t count) { return wanted ? layout.take(tiles * count) : nullptr; };
+  const bool moments = wanted_.squares.data || wanted_.distance.data;
+  entropy_ = take(wanted_.entropy.data, kTileLanes);
+  squares_ = take(moments, kTileLanes);
+  distance_ = take(moments, kTileLanes);
+  position_ = take(moments, kMaxLanes);
+  top_scores_ = take(wanted_.top > 0, kTileRows * wanted_.top);
+  top_keys_ = reinterpret_cast<int32_t*>(take(wanted_.top > 0, kTileRows * wanted_.top));
+  return layout.used();
+}
+
+void RowGathering::clear(int64_t tiles) const {
+  for (float* sums : {entropy_, squares_, distance_}) {
+    if (sums) std::fill(sums, sums + tiles * kTileLanes, 0.0f);
+  }
+  if (!top_scores_) return;
+  std::fill(top_scores_, top_scores_ + tiles * kTileRows * wanted_.top, kHidden);
+  std::fill(top_keys_, top_keys_ + tiles * kTileRows * wanted_.top, -1);
+}
+
+void RowGathering::set_position(int64_t row, const Sequence& s, int64_t query) const {
+  if (!position_) return;
+  position_[row / kTileRows * kMaxLanes + row % kTileRows] =
+      static_cast<float>(query + start_of(wanted_.distance_start, s));
+}
+
+RowWatch RowGathering::watch(int64_t tile) const {
+  const auto at = [&](auto* base, int64_t step) { return base ? base + tile * step : base; };
+  return {at(entropy_, kTileLanes),
+          at(squares_, kTileLanes),
+          at(distance_, kTileLanes),
+          at(position_, kMaxLanes),
+          at(top_scores_, kTileRows * wanted_.top),
+          at(top_keys_, kTileRows * wanted_.top),
+          static_cast<int>(wanted_.top)};
+}
+
+void RowGathering::copy_to(int64_t row, float unit, const Kernels& kernels, RowFindings* to) const {
+  const auto sum = [&](const float* sums) { return sums ? kernels.lane_sum(sums + row * kMaxLanes) : 0.0f; };
+  to->moments = {sum(entropy_), sum(squares_), sum(distance_)};
+  for (int64_t n = 0; n < wanted_.top; ++n) {
+    const float score = top_scores_[row * wanted_.top + n];
+    to->top_scores[n] = score == kHidden ? score : score * unit;
+    to->top_keys[n] = top_keys_[row * wanted_.top + n];
+  }
+}
+
+FindingsTable::FindingsTable(const uwaga_row_statistics* wanted, int64_t rows) : top_(wanted ? wanted->top : 0) {
+  if (!wanted) return;
+  scores_.resize(rows * top_);
+  keys_.resize(rows * top_);
+  for (int64_t r = 0; r < rows; ++r) rows_.push_back({{}, scores_.data() + r * top_, keys_.data() + r * top_});
+}
+
+void FindingsTable::clear() {
+  for (RowFindings& row : rows_) row.moments = {};
+  std::fill(scores_.begin(), scores_.end(), kHidden);
+  std::fill(keys_.begin(), keys_.end(), -1);
+}
+
+void merge_findings(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
+                    const RowFindings& part, int64_t top) {
+  if (part_softmax.sum == 0.0f) return;
+  const double highest = std::max<double>(softmax.maximum, part_softmax.maximum);
+  const auto at_highest = [&](const RowMoments& moments, const RowResult& row) {
+    return row.sum == 0.0f ? RowMoments{} : moved_moments(moments, row.sum, (row.maximum - highest) / kLn2);
+  };
+  const RowMoments a = at_highest(total->moments, softmax), b = at_highest(part.moments, part_softmax);
+  total->moments = {a.entropy + b.entropy, a.squares + b.squares, a.distance + b.distance};
+
+  const std::vector<float> scores(total->top_scores, total->top_scores + top);
+  const std::vector<int32_t> keys(total->top_keys, total->top_keys + top);
+  for (int64_t n = 0, old = 0, fresh = 0; n < top; ++n) {
+    const bool keep = scores[old] >= part.top_scores[fresh];  // of equal scores the earlier key comes first
+    total->top_scores[n] = keep ? scores[old] : part.top_scores[fresh];
+    total->top_keys[n] = keep ? keys[old] : part.top_keys[fresh];
+    ++(keep ? old : fresh);
+  }
+}
+
+void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, RowOfWork at,
+                      const RowResult& row, const RowFindings& found, RowSoftmax softmax) {
+  // a = p * share, with p as the sums have it.
+  const double share = row.sum == 0.0f ? 0.0 : std::exp(row.maximum - softmax.maximum) / softmax.sum;
+  if (out.softmax.maximum.data) {
+    *entry(p, out.softmax.maximum, s, at) = static_cast<float>(softmax.sum == 0.0 ? 0.0 : softmax.maximum);
+    *entry(p, out.softmax.sum, s, at) = static_cast<float>(softmax.sum);
+  }
+  if (out.entropy.data) {
+    const double mass = share * row.sum;
+    const double entropy = mass == 0.0 ? 0.0 : -(share * kLn2 * found.moments.entropy + mass * std::log(share));
+    *entry(p, out.entropy, s, at) = static_cast<float>(entropy);
+  }
+  if (out.squares.data) *entry(p, out.squares, s, at) = static_cast<float>(share * share * found.moments.squares);
+  if (out.distance.data) *entry(p, out.distance, s, at) = static_cast<float>(share * found.moments.distance);
+  if (out.top == 0) return;
+  float* weights = entry(p, out.top_weights, s, at);
+  const uwaga_tensor& t = out.top_positions;
+  int64_t* positions = static_cast<int64_t*>(t.data) + (p.query_offsets ? 0 : s.index * t.batch) + at.head * t.head +
+                       (s.query_offset + at.query) * t.row;
+  for (int64_t n = 0; n < out.top; ++n) {
+    const int32_t key = found.top_keys[n];
+    const double weight = key < 0 ? 0.0 : std::exp(found.top_scores[n] - softmax.maximum) / softmax.sum;
+    weights[n * out.top_weights.column] = static_cast<float>(weight);
+    positions[n * t.column] = key;
+  }
+}
+
+}  // namespace uwaga

@@ -1,0 +1,70 @@
+// What rows of weights come to, beside their outputs: gathered by the forward pass, merged over chunks of keys, written.
+#ifndef UWAGA_DRIVERS_ROW_STATISTICS_H_
+#define UWAGA_DRIVERS_ROW_STATISTICS_H_
+
+#include <stdint.h>
+
+#include <vector>
+
+#include "base/scratch.h"
+#include "drivers/problem.h"
+
+namespace uwaga {
+
+// Sums over p = exp(s - maximum), as RowResult::sum is: p log2 p, p^2, p |j - position|.
+struct RowMoments {
+  float entropy, squares, distance;
+};
+
+// What was found in one row, in natural units.
+struct RowFindings {
+  RowMoments moments;
+  float* top_scores;
+  int32_t* top_keys;
+};
+
+// Room for the findings of some rows; none where nothing is wanted.
+class FindingsTable {
+ public:
+  FindingsTable(const uwaga_row_statistics* wanted, int64_t rows);
+  RowFindings* row(int64_t r) { return rows_.empty() ? nullptr : &rows_[r]; }
+  void clear();
+
+ private:
+  const int64_t top_;
+  std::vector<RowFindings> rows_;
+  std::vector<float> scores_;
+  std::vector<int32_t> keys_;
+};
+
+// Running sums of the tiles of one row block, as RowWatch wants them.
+class RowGathering {
+ public:
+  RowGathering(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
+  int64_t lay_out(int64_t tiles, float* base);
+  void clear(int64_t tiles) const;
+  void set_position(int64_t row, const Sequence& s, int64_t query) const;
+  RowWatch watch(int64_t tile) const;
+  // Row `row` of the block; `unit` turns its scores into natural ones.
+  void copy_to(int64_t row, float unit, const Kernels& kernels, RowFindings* to) const;
+
+ private:
+  const uwaga_problem& p_;
+  const uwaga_row_statistics& wanted_;
+  float *entropy_ = nullptr, *squares_ = nullptr, *distance_ = nullptr, *position_ = nullptr, *top_scores_ = nullptr;
+  int32_t* top_keys_ = nullptr;
+};
+
+// Adds a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.
+void merge_findings(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
+                    const RowFindings& part, int64_t top);
+
+// A row's softmax with its sink: a_ij = exp(s_ij - maximum) / sum.
+struct RowSoftmax {
+  double maximum, sum;
+};
+void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, RowOfWork at,
+                      const RowResult& row, const RowFindings& found, RowSoftmax softmax);
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_ROW_STATISTICS_H_

@@ -1,0 +1,220 @@
+// What is read off row by row: entries of a rectangle, and the weight on the keys that a second mask shows.
+#include <algorithm>
+#include <vector>
+
+#include "base/parallel.h"
+#include "drivers/forward.h"
+#include "drivers/head_weights.h"
+#include "drivers/weights.h"
+
+namespace uwaga {
+namespace {
+
+// Keys of a piece of a rectangle: enough for the packed rows to be forgotten about, few enough for a single row over a
+// long sequence to keep all threads busy.
+constexpr int64_t kPieceKeys = 4096;
+
+struct Piece {
+  int64_t sequence, head;    // positions in the selection, or numbers
+  int64_t first_row, last_row;
+  int64_t first_key, last_key;
+};
+
+const int64_t* end_of(const int64_t* numbers, int64_t count) { return numbers + count; }
+
+// The part of the rising `keys` in [first, last).
+struct KeyPart {
+  const int64_t *first, *last;
+  KeyPart(const int64_t* begin, const int64_t* end, int64_t first_key, int64_t last_key)
+      : first(std::lower_bound(begin, end, first_key)), last(std::lower_bound(first, end, last_key)) {}
+  bool empty() const { return first == last; }
+};
+
+class Rectangle {
+ public:
+  Rectangle(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen, const int64_t* keys,
+            int64_t key_count, const uwaga_tensor& out)
+      : p_(p), softmax_(softmax), chosen_(chosen), keys_(keys), keys_end_(end_of(keys, key_count)), out_(out) {}
+
+  std::vector<Piece> pieces() const {
+    std::vector<Piece> list;
+    for (int64_t b = 0; b < chosen_.sequence_count; ++b) {
+      for (int64_t h = 0; h < chosen_.head_count; ++h) {
+        for (int64_t i = 0; i < chosen_.query_count; i += kRowsAtOnce) {
+          for (int64_t j = 0; j < p_.keys; j += kPieceKeys) {
+            const Piece piece{b, h, i, std::min(i + kRowsAtOnce, chosen_.query_count), j, std::min(j + kPieceKeys, p_.keys)};
+            if (!keys_of(piece.first_key, piece.last_key).empty()) list.push_back(piece);
+          }
+        }
+      }
+    }
+    return list;
+  }
+
+  void run(const Piece& piece) const {
+    HeadWeights weights(p_, softmax_, chosen_.sequences[piece.sequence], chosen_.heads[piece.head], 0.0f, 1);
+    weights.take_rows(chosen_.queries + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
+    for (int64_t j0 = piece.first_key; j0 < piece.last_key; j0 += kBlockKeys) {
+      const int64_t j1 = std::min(j0 + kBlockKeys, piece.last_key);
+      const KeyPart part = keys_of(j0, j1);
+      if (part.empty()) continue;
+      const Visibility seen = weights.sees(j0, j1);
+      if (seen == Visibility::kEmpty) continue;
+      weights.pack_keys(0, j0);
+      for (int64_t t = 0; t < weights.tiles(); ++t) {
+        TileView view;
+        if (weights.tile(t, 0, j0, seen, &view)) copy(piece, t, j0, part, view, weights);
+      }
+    }
+  }
+
+ private:
+  KeyPart keys_of(int64_t first, int64_t last) const { return {keys_, keys_end_, first, last}; }
+
+  void copy(const Piece& piece, int64_t t, int64_t j0, const KeyPart& part, const TileView& view,
+            const HeadWeights& weights) const {
+    for (int r = 0; r < weights.tile_rows(t).count; ++r) {
+      const int64_t row = piece.first_row + t * kTileRows + r;
+      float* out = static_cast<float*>(out_.data) + piece.sequence * out_.batch + piece.head * out_.head + row * out_.row;
+      for (const int64_t* key = part.first; key < part.last; ++key) {
+        const int64_t n = *key - j0;
+        if (view.bits[r] >> n & 1) out[(key - keys_) * out_.column] = weights.weights()[r * kBlockKeys + n];
+      }
+    }
+  }
+
+  const uwaga_problem& p_;
+  const uwaga_softmax& softmax_;
+  const uwaga_selection& chosen_;
+  const int64_t *keys_, *keys_end_;
+  const uwaga_tensor& out_;
+};
+
+class Mass {
+ public:
+  Mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask_operation* other, int64_t operations,
+       const uwaga_tensor& out)
+      : p_(p), softmax_(softmax), other_(other), operations_(operations), out_(out) {}
+
+  void run(const Piece& piece) const {
+    HeadWeights weights(p_, softmax_, piece.sequence, piece.head, 0.0f, 1);
+    const std::vector<uwaga_mask_operation> operations = weights.head().mask_of(other_, operations_);
+    const uwaga_problem problem = weights.head().under(operations);
+    const Mask other(problem);
+    std::vector<int64_t> queries;
+    for (int64_t i = piece.first_row; i < piece.last_row; ++i) queries.push_back(i);
+    weights.take_rows(queries.data(), static_cast<int64_t>(queries.size()), nullptr, 0);
+
+    // By blocks of keys in float, together in double: few keys or many, the sum is as good as one of float64 weights.
+    double totals[kRowsAtOnce] = {};
+    const Sequence& s = weights.sequence();
+    const KeyRange a = weights.hull(), b = other.hull(s, piece.first_row, piece.last_row);
+    for (int64_t j0 = std::max(a.first, b.first) / kBlockKeys * kBlockKeys; j0 < std::min(a.last, b.last);
+         j0 += kBlockKeys) {
+      const int64_t j1 = std::min(j0 + kBlockKeys, s.keys);
+      const Visibility seen = weights.sees(j0, j1);
+      if (seen == Visibility::kEmpty) continue;
+      if (other.block(s, piece.first_row, piece.last_row, j0, j1) == Visibility::kEmpty) continue;
+      weights.pack_keys(0, j0);
+      for (int64_t t = 0; t < weights.tiles(); ++t) add(weights, other, t, j0, j1, seen, totals);
+    }
+    const uwaga_tensor out = weights.head().query_rows(out_, sizeof(float));
+    for (size_t r = 0; r < queries.size(); ++r) {
+      static_cast<float*>(out.data)[queries[r] * out.row] = static_cast<float>(totals[r]);
+    }
+  }
+
+ private:
+  void add(HeadWeights& weights, const Mask& other, int64_t t, int64_t j0, int64_t j1, Visibility seen,
+           double* totals) const {
+    const TileRows& rows = weights.tile_rows(t);
+    const Sequence& s = weights.sequence();
+    if (other.block(s, rows.first_query(), rows.last_query() + 1, j0, j1) == Visibility::kEmpty) return;
+    TileView view;
+    if (!weights.tile(t, 0, j0, seen, &view)) return;
+    uint64_t bits[kTileRows];
+    alignas(64) float sums[kTileRows * kMaxLanes] = {};
+    for (int r = 0; r < rows.count; ++r) {
+      bits[r] = view.bits[r] & other.bits(s, 0, rows.rows[r].query, j0, static_cast<int>(j1 - j0));
+    }
+    weights.kernels().add_seen(sums, weights.weights(), bits, rows.count, view.mask.first, view.mask.last);
+    for (int r = 0; r < rows.count; ++r) totals[t * kTileRows + r] += weights.kernels().lane_sum(sums + r * kMaxLanes);
+  }
+
+  const uwaga_problem& p_;
+  const uwaga_softmax& softmax_;
+  const uwaga_mask_operation* other_;
+  const int64_t operations_;
+  const uwaga_tensor& out_;
+};
+
+}  // namespace
+
+void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics& statistics,
+                   const uwaga_selection& chosen) {
+  for (int64_t b = 0; b < chosen.sequence_count; ++b) {
+    for (int64_t h = 0; h < chosen.head_count; ++h) {
+      const Head head(p, chosen.sequences[b], chosen.heads[h]);
+      uwaga_problem one = head.problem();
+      one.rows = chosen.queries;
+      one.row_count = chosen.query_count;
+      const auto at = [&](const uwaga_tensor& t, int64_t size) { return head.query_rows(t, size); };
+      const uwaga_forward_result here{at(result.output, element_size(result.output.dtype)), at(result.lse, sizeof(float))};
+      uwaga_row_statistics row = statistics;
+      for (uwaga_tensor* t : {&row.softmax.maximum, &row.softmax.sum, &row.entropy, &row.squares, &row.distance,
+                              &row.top_weights}) {
+        *t = at(*t, sizeof(float));
+      }
+      row.top_positions = at(row.top_positions, sizeof(int64_t));
+      if (row.distance_start.mode == UWAGA_START_PER_ROW) {
+        row.distance_start = {UWAGA_START_VALUE, 0, row.distance_start.starts[chosen.sequences[b]], nullptr};
+      }
+      forward(one, here, &row);
+    }
+  }
+}
+
+void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen, const int64_t* keys,
+             int64_t key_count, const uwaga_tensor& out) {
+  const Rectangle rectangle(p, softmax, chosen, keys, key_count, out);
+  const std::vector<Piece> pieces = rectangle.pieces();
+  for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
+}
+
+void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask_operation* other, int64_t operations,
+          const uwaga_tensor& out) {
+  const Mass mass(p, softmax, other, operations, out);
+  std::vector<Piece> pieces;
+  for (int64_t b = 0; b < p.sequences; ++b) {
+    const Sequence s = sequence_of(p, b);
+    for (int64_t h = 0; h < p.query_heads; ++h) {
+      for (int64_t i = 0; i < s.queries; i += kRowsAtOnce) {
+        pieces.push_back({b, h, i, std::min(i + kRowsAtOnce, s.queries), 0, s.keys});
+      }
+    }
+  }
+  for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { mass.run(pieces[n]); });
+}
+
+const char* reason_to_refuse_selection(const uwaga_problem& p, const uwaga_selection& chosen) {
+  if (p.query_offsets || p.key_offsets) return "rows are selected in dense problems only";
+  const auto outside = [](const int64_t* numbers, int64_t count, int64_t size) {
+    return std::any_of(numbers, numbers + count, [&](int64_t n) { return n < 0 || n >= size; });
+  };
+  if (outside(chosen.sequences, chosen.sequence_count, p.sequences)) return "a selected sequence does not exist";
+  if (outside(chosen.heads, chosen.head_count, p.query_heads)) return "a selected head does not exist";
+  uwaga_problem rows = p;
+  rows.rows = chosen.queries;
+  rows.row_count = chosen.query_count;
+  return reason_to_refuse(rows, false);
+}
+
+const char* reason_to_refuse_keys(const uwaga_problem& p, const int64_t* keys, int64_t count) {
+  for (int64_t n = 0; n < count; ++n) {
+    if (keys[n] < 0 || keys[n] >= p.keys) return "a selected key does not exist";
+    if (n > 0 && keys[n] <= keys[n - 1]) return "selected keys do not rise";
+  }
+  return nullptr;
+}
+
+}  // namespace uwaga

@@ -1,0 +1,126 @@
+// What the forward tile finds out about its rows on the way: entropy, squares, distances and the largest weights.
+// Included inside the level's namespace.
+
+alignas(64) constexpr float kLaneNumbers[kMaxLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Puts `score` in its place among the largest, behind its equals; the last one falls out.
+inline void insert_key(float score, int32_t key, float* scores, int32_t* keys, int top) {
+  if (!(score > scores[top - 1])) return;
+  int low = 0, high = top - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (scores[middle] < score) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  for (int n = top - 1; n > low; --n) {
+    scores[n] = scores[n - 1];
+    keys[n] = keys[n - 1];
+  }
+  scores[low] = score;
+  keys[low] = key;
+}
+
+inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
+                          int first_key) {
+  alignas(64) float highest[kMaxLanes];
+  row_maxima(top, highest);
+  for (int r = 0; r < tile.rows; ++r) {
+    float* scores = watch.top_scores + int64_t{r} * watch.top;
+    int32_t* keys = watch.top_keys + int64_t{r} * watch.top;
+    const float* row = tile.scores + r * kBlockKeys;
+    if (!(highest[r] > scores[watch.top - 1])) continue;
+    for (int n = first; n < last; n += kLanes) {
+      uint32_t above = less_bits(broadcast(scores[watch.top - 1]), load(row + n));
+      for (; above; above &= above - 1) {
+        const int lane = __builtin_ctz(above);
+        insert_key(row[n + lane], first_key + n + lane, scores, keys, watch.top);
+      }
+    }
+  }
+}
+
+// The sums of one row that are watched.
+struct WatchedSums {
+  F entropy = zero(), squares = zero(), distance = zero();
+};
+
+// `exponentiate` of forward-inl.h, operation by operation, with the watched sums beside it.
+template <bool ENTROPY, bool MOMENTS, int VECTORS>
+inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F slope, F offset, F from, F* sum,
+                                                                  WatchedSums* sums) {
+  F p[VECTORS], x[VECTORS];
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) {
+    p[v] = mul(sub(load(scores + v * kLanes), offset), slope);
+    // Where the weight is 0, 0 times minus infinity must be 0.
+    if (ENTROPY) x[v] = max(broadcast(-127.0f), p[v]);
+  }
+  exp2_each(p);
+#pragma GCC unroll 8
+  for (int v = 0; v < VECTORS; ++v) {
+    store(scores + v * kLanes, p[v]);
+    *sum = add(*sum, p[v]);
+    if (ENTROPY) sums->entropy = fma(p[v], x[v], sums->entropy);
+    if (MOMENTS) {
+      sums->squares = fma(p[v], p[v], sums->squares);
+      const F away = abs(add(from, broadcast(static_cast<float>(v * kLanes))));
+      sums->distance = fma(p[v], away, sums->distance);
+    }
+  }
+}
+
+template <bool ENTROPY, bool MOMENTS>
+inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, int last, int first_key, F slope,
+                                     F offset, float moved, float rescale) {
+  constexpr int kAtOnce = 4;
+  float* row = tile.scores + r * kBlockKeys;
+  float* total = tile.state.sum + r * kMaxLanes;
+  const RowWatch& watch = *tile.watch;
+  const float origin = MOMENTS ? static_cast<float>(first_key) - watch.position[r] : 0.0f;
+  const auto from = [&](int n) { return add(broadcast(origin + static_cast<float>(n)), load(kLaneNumbers)); };
+  F sum = zero();
+  WatchedSums sums;
+  int n = first;
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
+    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, slope, offset, from(n), &sum, &sums);
+  }
+  for (; n < last; n += kLanes) {
+    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, slope, offset, from(n), &sum, &sums);
+  }
+  const F keep = broadcast(rescale);
+  if (ENTROPY) {
+    // p' = p 2^moved, so p' log2 p' = 2^moved (p log2 p + moved p)
+    float* at = watch.entropy + r * kMaxLanes;
+    const F before = fma(broadcast(rescale == 0.0f ? 0.0f : moved), load(total), load(at));
+    store(at, fma(before, keep, sums.entropy));
+  }
+  if (MOMENTS) {
+    float* squares = watch.squares + r * kMaxLanes;
+    store(squares, fma(load(squares), mul(keep, keep), sums.squares));
+    float* distance = watch.distance + r * kMaxLanes;
+    store(distance, fma(load(distance), keep, sums.distance));
+  }
+  store(total, fma(load(total), keep, sum));
+}
+
+inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, F slope,
+                                 const float* offset, const float* moved, const float* rescale) {
+  const bool entropy = tile.watch->entropy, moments = tile.watch->squares;
+  for (int r = 0; r < tile.rows; ++r) {
+    const auto run = [&](auto row) {
+      row(tile, r, first, last, first_key, slope, broadcast(offset[r]), moved[r], rescale[r]);
+    };
+    if (entropy && moments) {
+      run(exponentiate_watched_row<true, true>);
+    } else if (entropy) {
+      run(exponentiate_watched_row<true, false>);
+    } else if (moments) {
+      run(exponentiate_watched_row<false, true>);
+    } else {
+      run(exponentiate_watched_row<false, false>);
+    }
+  }
+}

@@ -1,0 +1,152 @@
+"""The native kernels: a call and what is asked of it are laid out as C structs and handed over.
+
+Letters as in maps/spec.py.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.ops.attention.engines import cpu
+from uwaga.ops.attention.native_structs import (
+    FORWARD_RESULT,
+    MAX_OPERATIONS,
+    POOL_ARGUMENTS,
+    ROW_STATISTICS,
+    SELECTION,
+    SOFTMAX,
+    TENSOR,
+    entry_fields,
+    mask_operations,
+    problem,
+    row_fields,
+    start_fields,
+    tensor_fields,
+)
+from uwaga.ops.attention.spec import START_LAST, Call, new_output
+from uwaga.ops.mask_program import RECORD
+
+_HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
+
+
+def refusal(call: Call) -> str | None:
+    """Why this engine cannot serve the call, or None."""
+    return cpu.refusal(call)
+
+
+def rows(call: Call, wanted: RowsWanted) -> Rows:
+    """Statistics of the rows, and the output where it is wanted, in one pass."""
+    found = _new_rows(call, wanted)
+    result = FORWARD_RESULT.pack(*tensor_fields(found.output), *row_fields(None))
+    statistics = ROW_STATISTICS.pack(
+        *row_fields(found.normalizer.maximum),
+        *row_fields(found.normalizer.sum),
+        *row_fields(found.entropy),
+        *row_fields(found.squares),
+        *row_fields(found.distance),
+        *start_fields(*(wanted.distance or (START_LAST, 0, None))),
+        wanted.top,
+        *entry_fields(found.top_weights),
+        *entry_fields(found.top_positions),
+    )
+    selection, alive = _selection(wanted.selection)
+    _run("uwaga_rows", call, result, statistics, selection)
+    del alive
+    return found
+
+
+def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
+    """(B, H, Q): the weight on keys that a second mask shows too."""
+    if len(program) > RECORD * MAX_OPERATIONS:
+        raise ValueError(f"AttentionMap: a mask has more than {MAX_OPERATIONS} parts")
+    out = _empty(*call.query.shape[:3])
+    operations = mask_operations(program, tensors)
+    _run("uwaga_mass", call, _softmax(normalizer), operations, len(program) // RECORD, TENSOR.pack(*row_fields(out)))
+    return out
+
+
+def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
+    """(B, H, K): sum_i w_i a_ij."""
+    out = _empty(*call.query.shape[:2], call.key.shape[2])
+    weights = TENSOR.pack(*row_fields(row_weights))
+    _run("uwaga_received", call, _softmax(normalizer), weights, TENSOR.pack(*row_fields(out)))
+    return out
+
+
+def pool(
+    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """Cells (S, H, rows, cols), and where the largest weights stand (S, H, rows, cols, 2)."""
+    query_edges, key_edges = query_edges.contiguous(), key_edges.contiguous()
+    sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
+    cells = _empty(*sizes)
+    positions = torch.empty(*sizes, 2, dtype=torch.int64) if how == "max" else None
+    arguments = POOL_ARGUMENTS.pack(
+        _HOW[how],
+        0,
+        query_edges.data_ptr(),
+        key_edges.data_ptr(),
+        *sizes[2:],
+        cells.data_ptr(),
+        0 if positions is None else positions.data_ptr(),
+    )
+    _run("uwaga_pool", call, _softmax(normalizer), arguments)
+    return cells, positions
+
+
+def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
+    """(sequences, heads, queries, keys) of the selection."""
+    chosen, alive = _selection(selection)
+    keys = keys.contiguous()
+    sizes = (len(selection.sequences), len(selection.heads), selection.queries.shape[0], keys.shape[0])
+    out = torch.zeros(sizes, dtype=torch.float32)  # what the mask hides is not written
+    _run(
+        "uwaga_weights",
+        call,
+        _softmax(normalizer),
+        chosen,
+        keys.data_ptr(),
+        keys.shape[0],
+        TENSOR.pack(*entry_fields(out)),
+    )
+    del alive
+    return out
+
+
+def _run(name: str, call: Call, *arguments) -> None:
+    packed, alive = problem(call)
+    native.check(getattr(native.library().functions, name)(packed, *arguments))
+    del alive
+
+
+def _empty(*sizes: int) -> Tensor:
+    return torch.empty(sizes, dtype=torch.float32)
+
+
+def _new_rows(call: Call, wanted: RowsWanted) -> Rows:
+    """Uninitialised results."""
+    sizes = call.query.shape[:3]
+    top = (*sizes, wanted.top)
+    return Rows(
+        normalizer=Normalizer(maximum=_empty(*sizes), sum=_empty(*sizes)),
+        output=new_output(call) if wanted.output else None,
+        entropy=_empty(*sizes) if wanted.entropy else None,
+        squares=_empty(*sizes) if wanted.squares else None,
+        distance=_empty(*sizes) if wanted.distance is not None else None,
+        top_weights=_empty(*top) if wanted.top else None,
+        top_positions=torch.empty(top, dtype=torch.int64) if wanted.top else None,
+    )
+
+
+def _softmax(normalizer: Normalizer) -> bytes:
+    return SOFTMAX.pack(*row_fields(normalizer.maximum), *row_fields(normalizer.sum))
+
+
+def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor, ...]]:
+    """A uwaga_selection, and the tensors that it points into."""
+    if selection is None:
+        return None, ()
+    numbers = (torch.tensor(selection.sequences), torch.tensor(selection.heads), selection.queries.contiguous())
+    numbers = tuple(x.long() for x in numbers)
+    return SELECTION.pack(*(field for x in numbers for field in (x.data_ptr(), x.shape[0]))), numbers
