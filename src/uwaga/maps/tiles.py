@@ -1,0 +1,130 @@
+"""The weights of a dense call by their definition, a tile of rows at a time: O(rows * K) memory, differentiable twice.
+
+Tiles lie on a grid that depends on the call alone, so that a row has the same bits whichever rows are asked for.
+
+Letters: B sequences, H query heads, G key/value heads, C queries of a tile, K keys, J keys that are not finite,
+D query/key width.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.spec import Normalizer
+from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.mask_program import listed, visible
+
+_INFINITY = float("inf")
+# Numbers of one tile's scores: 16 MB in float32, of which a statistic holds a few copies at a time.
+_TILE = 1 << 22
+_MOST_ROWS = 256
+
+
+class Keys(NamedTuple):
+    """The keys as every tile reads them."""
+
+    finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
+    bad: Tensor  # (J,) int64: those that are not, in any sequence and head
+    raw: Tensor  # (B, H, J, D): what they hold
+
+
+class Tile(NamedTuple):
+    """The scores of some rows; hidden entries hold anything."""
+
+    rows: Tensor  # (C,) int64
+    scores: Tensor  # (B, H, C, K) in the dtype of the arithmetic
+    visible: Tensor  # (B, H, C, K) bool
+
+
+def height(call: Call) -> int:
+    """How many rows a tile has: a power of two."""
+    batch, heads, _, _ = call.query.shape
+    fitting = _TILE // max(batch * heads * call.key.shape[2], 1)
+    return min(_MOST_ROWS, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def tiles(call: Call, rows: int, starts: Sequence[int] | None = None) -> Iterator[Tile]:
+    """All tiles of this height, or those that start at the given rows of the grid. At least one, if an empty one."""
+    keys, queries = prepare(call), call.query.shape[2]
+    for start in range(0, max(queries, 1), rows) if starts is None else starts:
+        yield tile(call, keys, torch.arange(start, min(start + rows, queries), device=call.query.device))
+
+
+def prepare(call: Call) -> Keys:
+    """The keys, one per query head, apart from those that are not finite: 0 * nan would carry these everywhere."""
+    key_BHKD = call.key.to(compute_dtype(call.key.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
+    bad_K = ~key_BHKD.detach().isfinite().all(-1).flatten(0, 1).all(0)
+    j_J = bad_K.nonzero().squeeze(-1)
+    finite_BHKD = key_BHKD.masked_fill(bad_K[:, None], 0.0) if len(j_J) else key_BHKD
+    return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J))
+
+
+def tile(call: Call, keys: Keys, rows: Tensor) -> Tile:
+    """The scores of the listed rows: scale, softcap, biases. No hidden key is met, forward or backward."""
+    seen_BHCK = seen(call, rows, None)
+    q_BHCD = call.query.index_select(2, rows).to(compute_dtype(call.query.dtype))
+    q_BHCD = torch.where(seen_BHCK.any(-1, keepdim=True), q_BHCD, 0.0)
+    scores_BHCK = q_BHCD @ keys.finite.transpose(-1, -2)
+    if len(keys.bad):
+        sees_BHCJ1 = seen_BHCK[..., keys.bad, None]
+        raw_BHCJD = torch.where(sees_BHCJ1, keys.raw[:, :, None], 0.0)
+        scores_BHCK = scores_BHCK.index_copy(-1, keys.bad, (q_BHCD[..., None, :] * raw_BHCJD).sum(-1))
+    return Tile(rows, finish(call, scores_BHCK, rows, None), seen_BHCK)
+
+
+def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:
+    """(B, H, Q, K) of the listed rows and columns: the mask, less the pairs that a bias of -inf hides."""
+    (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
+    program, tensors = call.options.mask_program, call.mask_tensors
+    seen_BHQK = visible(program, tensors, queries, keys, call.query.device, rows, columns)
+    if call.bias is not None:
+        seen_BHQK = seen_BHQK & (listed(listed(call.bias, 2, rows), 3, columns) != -_INFINITY)
+    return seen_BHQK.expand(batch, heads, len(rows), keys if columns is None else len(columns))
+
+
+def finish(call: Call, products_BHQK: Tensor, rows: Tensor, columns: Tensor | None) -> Tensor:
+    """The scores from the products q_i . k_j of the listed rows and columns."""
+    scores_BHQK = products_BHQK * call.options.scale
+    if call.options.softcap:
+        scores_BHQK = call.options.softcap * torch.tanh(scores_BHQK / call.options.softcap)
+    if call.relative is not None:
+        scores_BHQK = scores_BHQK + relative_scores(call, rows, columns)
+    if call.bias is not None:
+        scores_BHQK = scores_BHQK + listed(listed(call.bias, 2, rows), 3, columns)
+    return scores_BHQK
+
+
+def normalizer(call: Call, tile: Tile) -> Normalizer:
+    """The normalizer (B, H, C) of a tile's rows."""
+    # The largest score changes nothing in exact arithmetic and keeps exp in range: no gradient flows through it.
+    seen_BHCK = torch.where(tile.visible, tile.scores.detach(), -_INFINITY)
+    none_BHC1 = seen_BHCK.new_full((*seen_BHCK.shape[:-1], 1), -_INFINITY)
+    maximum_BHC = torch.cat((seen_BHCK, none_BHC1), dim=-1).amax(-1)
+    if call.sinks is not None:
+        maximum_BHC = torch.maximum(maximum_BHC, call.sinks.detach()[:, None])
+    maximum_BHC = torch.where(maximum_BHC == -_INFINITY, 0.0, maximum_BHC)
+    sum_BHC = exponentials(tile, maximum_BHC).sum(-1)
+    if call.sinks is not None:
+        sum_BHC = sum_BHC + (call.sinks[:, None] - maximum_BHC).exp()
+    return Normalizer(maximum_BHC, sum_BHC)
+
+
+def weights(tile: Tile, normalizer: Normalizer) -> Tensor:
+    """(B, H, C, K): the weights of a tile, given the normalizer of its rows."""
+    sum_BHC = torch.where(normalizer.sum == 0, 1.0, normalizer.sum)
+    return exponentials(tile, normalizer.maximum) / sum_BHC[..., None]
+
+
+def exponentials(tile: Tile, maximum_BHC: Tensor) -> Tensor:
+    """exp(s_ij - maximum_i) of the visible pairs, 0 elsewhere."""
+    shifted_BHCK = torch.where(tile.visible, tile.scores - maximum_BHC[..., None], 0.0)
+    return torch.where(tile.visible, shifted_BHCK.exp(), 0.0)
+
+
+def log_sum_exp(normalizer: Normalizer) -> Tensor:
+    """(B, H, Q): -inf where there is neither a visible key nor a sink."""
+    is_empty = normalizer.sum == 0
+    return torch.where(is_empty, -_INFINITY, normalizer.maximum + torch.where(is_empty, 1.0, normalizer.sum).log())
