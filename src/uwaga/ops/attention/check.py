@@ -15,12 +15,13 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _OPERANDS = ("query", "key", "value")
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor) -> None:
-    """ValueError or ShapeError unless three tensors fit together."""
+def dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
+    """ValueError or ShapeError unless three tensors fit together, or two where there is no value."""
     try:
+        v = key if value is None else value
         batch, heads, _, width = query.shape
         key_batch, groups, keys, key_width = key.shape
-        value_batch, value_groups, value_keys, _ = value.shape
+        value_batch, value_groups, value_keys, _ = v.shape
         fits = (
             batch == key_batch == value_batch
             and groups == value_groups
@@ -28,18 +29,19 @@ def dense(query: Tensor, key: Tensor, value: Tensor) -> None:
             and width == key_width > 0
             and groups > 0
             and heads % groups == 0
-            and _same_kind(query, key, value)
+            and _same_kind(query, key, v)
         )
     except (ValueError, AttributeError):  # another rank, or no tensor
         fits = False
     if not fits:
-        _explain(query, key, value)
+        _explain(_given(query, key, value))
 
 
-def ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
+def ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
     """The same for three ragged batches."""
     try:
-        q, k, v = query.values, key.values, value.values
+        whole = key if value is None else value
+        q, k, v = query.values, key.values, whole.values
         q_sizes, k_sizes, v_sizes = q.shape, k.shape, v.shape
         fits = (
             len(q_sizes) == len(k_sizes) == len(v_sizes) == 3
@@ -49,7 +51,7 @@ def ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
             and q_sizes[1] % k_sizes[1] == 0
             and _same_kind(q, k, v)
             and query.offsets.shape == key.offsets.shape
-            and (key.offsets is value.offsets or not _differ(key.offsets, value.offsets))
+            and (key.offsets is whole.offsets or not _differ(key.offsets, whole.offsets))
         )
     except AttributeError:  # not all of them are Ragged
         fits = False
@@ -57,17 +59,17 @@ def ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
         _explain_ragged(query, key, value)
 
 
-def _explain_ragged(query: Ragged, key: Ragged, value: Ragged) -> None:
+def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
     """What does not fit in three ragged batches, if anything does not."""
-    kinds = {name: type(x).__name__ for name, x in zip(_OPERANDS, (query, key, value), strict=True)}
+    given = _given(query, key, value)
+    kinds = {name: type(x).__name__ for name, x in given.items()}
     if any(kind != "Ragged" for kind in kinds.values()):
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise ValueError(f"attention: query, key and value must all be Ragged or none of them, but {listed}")
-    _explain(query.values, key.values, value.values, is_ragged=True)
-    batches = zip(_OPERANDS, (query, key, value), strict=True)
-    offsets = [Named.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in batches]
+        raise ValueError(f"attention: {_listed(given)} must all be Ragged or none of them, but {listed}")
+    _explain({name: x.values for name, x in given.items()}, is_ragged=True)
+    offsets = [Named.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
     bind("attention", offsets)
-    if _differ(key.offsets, value.offsets):
+    if value is not None and _differ(key.offsets, value.offsets):
         rule = "key and value must have the same offsets"
         raise shape_error("attention", rule, offsets[1:], "value.offsets", "holds other numbers")
 
@@ -122,17 +124,29 @@ def same_device(name: str, tensor: Tensor, query: Tensor) -> None:
         raise ValueError(f"attention: {name} is on {tensor.device}, query on {query.device}")
 
 
-def named(query: Tensor | Ragged, key: Tensor | Ragged, value: Tensor | Ragged) -> tuple[Named, ...]:
-    """The three operands with their letters."""
+def named(query: Tensor | Ragged, key: Tensor | Ragged, value: Tensor | Ragged | None) -> tuple[Named, ...]:
+    """The operands with their letters."""
+    given = _given(query, key, value)
     if isinstance(query, Ragged):
-        return _named(query.values, key.values, value.values, is_ragged=True)
-    return _named(query, key, value, is_ragged=False)
+        return _named({name: x.values for name, x in given.items()}, is_ragged=True)
+    return _named(given, is_ragged=False)
 
 
-def _named(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool) -> tuple[Named, ...]:
-    letters = _letters_ragged(query.dim()) if is_ragged else _letters(query.dim())
-    shapes = (query.shape, key.shape, value.shape)
-    return tuple(Named.of(name, shape, x) for name, shape, x in zip(_OPERANDS, shapes, letters, strict=True))
+def _given(query, key, value) -> dict:
+    """The operands by name; a map of weights has no value."""
+    given = zip(_OPERANDS, (query, key, value), strict=True)
+    return {name: x for name, x in given if name != "value" or x is not None}
+
+
+def _listed(given: dict) -> str:
+    *first, last = given
+    return f"{', '.join(first)} and {last}"
+
+
+def _named(given: dict[str, Tensor], *, is_ragged: bool) -> tuple[Named, ...]:
+    rank = given["query"].dim()
+    letters = zip(_OPERANDS, _letters_ragged(rank) if is_ragged else _letters(rank), strict=True)
+    return tuple(Named.of(name, given[name].shape, x) for name, x in letters if name in given)
 
 
 def _letters(rank: int) -> tuple[str, str, str]:
@@ -147,12 +161,13 @@ def _letters_ragged(rank: int) -> tuple[str, str, str]:
     return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
 
 
-def _explain(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool = False) -> None:
+def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
     """Check everything slowly, one thing after the other, and raise at the first that is wrong."""
-    for name, x in zip(_OPERANDS, (query, key, value), strict=True):
+    for name, x in given.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"attention: {name} must be a tensor or Ragged, not {type(x).__name__}")
-    tensors = _named(query, key, value, is_ragged=is_ragged)
+    query = given["query"]
+    tensors = _named(given, is_ragged=is_ragged)
     if query.dim() < 2 or (is_ragged and query.dim() > 3):
         forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
         bare = [Named(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
@@ -164,18 +179,18 @@ def _explain(query: Tensor, key: Tensor, value: Tensor, *, is_ragged: bool = Fal
         raise shape_error("attention", rule, tensors, "key", f"H={heads} is not a multiple of G={groups}")
     if sizes["D"] == 0:
         raise shape_error("attention", "head width D must be at least 1", tensors, "query", "has D=0")
-    _check_kinds(query, key, value)
+    _check_kinds(given)
 
 
-def _check_kinds(query: Tensor, key: Tensor, value: Tensor) -> None:
-    dtypes = [str(x.dtype) for x in (query, key, value)]
+def _check_kinds(given: dict[str, Tensor]) -> None:
+    dtypes = [str(x.dtype) for x in given.values()]
     if len(set(dtypes)) > 1:
-        raise ValueError(f"attention: query, key and value must have one dtype, not {', '.join(dtypes)}")
-    if query.dtype not in DTYPES:
-        raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {query.dtype}")
-    devices = [str(x.device) for x in (query, key, value)]
+        raise ValueError(f"attention: {_listed(given)} must have one dtype, not {', '.join(dtypes)}")
+    if given["query"].dtype not in DTYPES:
+        raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
+    devices = [str(x.device) for x in given.values()]
     if len(set(devices)) > 1:
-        raise ValueError(f"attention: query, key and value must be on one device, not {', '.join(devices)}")
+        raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")
 
 
 def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -42,7 +42,7 @@ _NO_EXTRAS = Extras()
 def lower(
     query: Operand,
     key: Operand,
-    value: Operand,
+    value: Operand | None,
     mask: Mask | Tensor | None,
     bias: DistanceBias | Tensor | None,
     scale: float | None,
@@ -52,15 +52,20 @@ def lower(
     dropout: float,
     wants_lse: bool,
 ) -> Call:
-    """The validated call. Positional, since it is on the path of every call and takes all of `attention`'s arguments."""
+    """The validated call. Positional, since it is on the path of every call and takes all of `attention`'s arguments.
+
+    Without a value, its value has the width E = 0.
+    """
     is_ragged = isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged)
     if is_ragged:
         check.ragged(query, key, value)
-        q, k, v = _packed(query.values), _packed(key.values), _packed(value.values)
+        q, k = _packed(query.values), _packed(key.values)
+        v = k[..., :0] if value is None else _packed(value.values)
         longest = (query.max_length, key.max_length)
     else:
         check.dense(query, key, value)
-        q, k, v = _four(query), _four(key), _four(value)
+        q, k = _four(query), _four(key)
+        v = k[..., :0] if value is None else _four(value)
         longest = (q.shape[2], k.shape[2])
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[3])
@@ -68,7 +73,7 @@ def lower(
 
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
-        extras = _extras(mask, bias, sinks, _sizes(query, key, value, q, longest), q)
+        extras = _extras(mask, bias, sinks, _sizes(query, key, value, q.shape[1], longest), q)
     return Call(
         query=q,
         key=k,
@@ -131,14 +136,19 @@ def _packed(values: Tensor) -> Tensor:
     return values.transpose(0, 1)[None] if values.dim() == 3 else values[None, None]
 
 
-def _sizes(query: Operand, key: Operand, value: Operand, q: Tensor, longest: tuple[int, int]) -> Sizes:
+def sizes(query: Operand, key: Operand, call: Call) -> Sizes:
+    """What a further mask would be laid over: the scores of a call without a value."""
+    return _sizes(query, key, None, call.query.shape[1], (call.options.max_queries, call.options.max_keys))
+
+
+def _sizes(query: Operand, key: Operand, value: Operand | None, heads: int, longest: tuple[int, int]) -> Sizes:
     named = partial(check.named, query, key, value)
     if isinstance(query, Ragged):
         return Sizes(
             queries=longest[0],
             keys=longest[1],
             batch=(len(query),),
-            heads=q.shape[1],
+            heads=heads,
             query_offsets=query.offsets,
             key_offsets=key.offsets,
             query_tokens=query.values.shape[0],
@@ -146,9 +156,7 @@ def _sizes(query: Operand, key: Operand, value: Operand, q: Tensor, longest: tup
             operands=named,
         )
     batch = tuple(query.shape[:-3])
-    return Sizes(
-        queries=longest[0], keys=longest[1], batch=batch, heads=q.shape[1], matrix=query.dim() == 2, operands=named
-    )
+    return Sizes(queries=longest[0], keys=longest[1], batch=batch, heads=heads, matrix=query.dim() == 2, operands=named)
 
 
 def _extras(mask, bias, sinks: Tensor | None, sizes: Sizes, q: Tensor) -> Extras:
