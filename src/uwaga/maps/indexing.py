@@ -1,0 +1,89 @@
+"""Indices of a map: what `m[...]` accepts, as listed positions of every dimension.
+
+Every dimension takes an int (which drops it), a slice, or a list, a 1-D integer tensor or a 1-D bool tensor; lists of
+several dimensions combine as an outer product, as in NumPy's ix_.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Positions(NamedTuple):
+    """The listed positions of one dimension."""
+
+    unique: Tensor  # (n,) int64, rising
+    order: Tensor | None  # (m,) int64: which of the unique ones come in which place; None: as they are
+    is_dropped: bool  # an int
+
+    @property
+    def count(self) -> int:
+        return len(self.unique) if self.order is None else len(self.order)
+
+
+def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str) -> list[Positions]:
+    """The positions of every dimension of a shape.
+
+    Raises:
+        IndexError: a position out of range, a bool index of another length, or too many indices.
+        TypeError: an index that is none of the above.
+    """
+    parts = list(index) if isinstance(index, tuple) else [index]
+    at = [place for place, part in enumerate(parts) if part is Ellipsis]
+    if len(at) > 1:
+        raise IndexError(f"{kind}: an index may hold one ellipsis, not {len(at)}")
+    missing = len(shape) - (len(parts) - len(at))
+    if missing < 0:
+        raise IndexError(f"{kind}: {len(parts) - len(at)} indices for the {len(shape)} dimensions ({', '.join(names)})")
+    place = at[0] if at else len(parts)
+    parts[place : place + len(at)] = [slice(None)] * missing
+    return [
+        _positions(part, size, f"axis {axis} ({name})", kind)
+        for axis, (part, size, name) in enumerate(zip(parts, shape, names, strict=True))
+    ]
+
+
+def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
+    if isinstance(part, slice):
+        return _of_range(range(*part.indices(size)))
+    if isinstance(part, bool):
+        raise TypeError(f"{kind}: an index of {axis} must be an int, a slice, a list or a 1-D tensor, not bool")
+    if hasattr(part, "__index__") and not (isinstance(part, Tensor) and (part.dim() or part.dtype == torch.bool)):
+        return Positions(_checked(torch.tensor([int(part)]), size, axis, kind), None, True)
+    if isinstance(part, (list, range)) or hasattr(part, "__array__"):
+        return _of_list(torch.as_tensor(part if not isinstance(part, range) else list(part)), size, axis, kind)
+    raise TypeError(
+        f"{kind}: an index of {axis} must be an int, a slice, a list or a 1-D tensor, not {type(part).__name__}"
+    )
+
+
+def _of_range(positions: range) -> Positions:
+    listed = torch.arange(len(positions)) * positions.step + positions.start
+    if positions.step > 0:
+        return Positions(listed, None, False)
+    return Positions(listed.flip(0), torch.arange(len(listed) - 1, -1, -1), False)
+
+
+def _of_list(listed: Tensor, size: int, axis: str, kind: str) -> Positions:
+    listed = listed.cpu()
+    if listed.dim() != 1:
+        raise IndexError(f"{kind}: an index of {axis} must have one dimension, not {listed.dim()}")
+    if listed.dtype == torch.bool:
+        if len(listed) != size:
+            raise IndexError(f"{kind}: a bool index of {len(listed)} for {axis} of size {size}")
+        return Positions(listed.nonzero().squeeze(-1), None, False)
+    if len(listed) and (listed.dtype.is_floating_point or listed.dtype.is_complex):
+        raise TypeError(f"{kind}: an index of {axis} must hold integers or bools, not {listed.dtype}")
+    unique, order = _checked(listed.long(), size, axis, kind).unique(return_inverse=True)
+    is_rising = len(unique) == len(listed) and bool((order.diff() > 0).all())
+    return Positions(unique, None if is_rising else order, False)
+
+
+def _checked(listed: Tensor, size: int, axis: str, kind: str) -> Tensor:
+    """Positions counted from the front, none of them out of range."""
+    outside = listed[(listed < -size) | (listed >= size)]
+    if len(outside):
+        raise IndexError(f"{kind}: index {int(outside[0])} is out of range for {axis} of size {size}")
+    return torch.where(listed < 0, listed + size, listed)
