@@ -78,7 +78,8 @@ class Forward {
     if (chunks <= 1) {
       pass.run(0, pass.sequence().keys);
       for (int64_t r = 0; r < pass.rows(); ++r) {
-        if (wanted_) pass.copy_findings(r, found.row(r));
+        if (wanted_) found.row(r)->moments = pass.moments(r);
+        if (wanted_) pass.copy_top(r, found.row(r));
         write(block, r, pass.output(r), pass.result(r), found.row(r));
       }
       return;
@@ -96,6 +97,7 @@ class Forward {
       merge(total, part, pass.rows());
     }
     for (int64_t r = 0; r < pass.rows(); ++r) {
+      if (wanted_) pass.copy_top(r, found.row(r));
       write(block, r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
     }
   }
@@ -136,7 +138,9 @@ class Forward {
       RowBlockPass pass(p_, mask_, kernels_, blocks_[list[n].block], wanted_);
       const int64_t first = list[n].chunk * kChunkKeys;
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
-      pass.copy_to(part_of(list[n], pass.rows()));
+      const PartialRows part = part_of(list[n], pass.rows());
+      pass.copy_to(part);
+      for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, &part.findings[r]);
     });
     for_pieces(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
@@ -145,7 +149,11 @@ class Forward {
       found.clear();
       PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, found.row(0));
       clear(total, rows);
-      for (size_t k = first_piece[n]; k < first_piece[n + 1]; ++k) merge(total, part_of(list[k], rows), rows);
+      for (size_t k = first_piece[n]; k < first_piece[n + 1]; ++k) {
+        const PartialRows part = part_of(list[k], rows);
+        merge(total, part, rows);
+        for (int64_t r = 0; wanted_ && r < rows; ++r) merge_top(&total.findings[r], part.findings[r], wanted_->top);
+      }
       for (int64_t r = 0; r < rows; ++r) {
         write(blocks_[n], r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
       }
@@ -162,7 +170,7 @@ class Forward {
   }
   void merge(const PartialRows& total, const PartialRows& part, int64_t rows) const {
     for (int64_t r = 0; wanted_ && r < rows; ++r) {
-      merge_findings(total.results[r], &total.findings[r], part.results[r], part.findings[r], wanted_->top);
+      merge_moments(total.results[r], &total.findings[r], part.results[r], part.findings[r]);
     }
     kernels_.merge_rows(total.output, total.results, part.output, part.results, static_cast<int>(rows),
                         static_cast<int>(p_.value_width));

@@ -32,6 +32,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
   RowBlockSpace::lay_out(p, tiles_, space, &w_);
   if (wanted) {
     gathering_->lay_out(tiles_, space + size);
+    gathering_->clear_top(tiles_);
     for (int64_t r = 0; r < rows(); ++r) gathering_->set_position(r, s_, query_of(block.first + r));
   }
   pack_queries();
@@ -41,7 +42,7 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
   std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, rule_.softmax ? kHidden : 0.0f);
   std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
-  if (gathering_) gathering_->clear(tiles_);
+  if (gathering_) gathering_->clear_sums(tiles_);
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
   const KeyRange hull = mask_.hull(s_, i0, i1);
   const int64_t first = std::max(j_first, hull.first / kBlockKeys * kBlockKeys);
@@ -62,7 +63,7 @@ void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
   for (int64_t r = 0; r < rows(); ++r) {
     part.results[r] = result(r);
-    if (gathering_) copy_findings(r, &part.findings[r]);
+    if (gathering_) part.findings[r].moments = moments(r);
   }
 }
 

@@ -51,13 +51,15 @@ class RowBlockPass {
   int64_t rows() const { return block_.last - block_.first; }
   const Sequence& sequence() const { return s_; }
 
-  // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state.
+  // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state; only the largest weights are
+  // looked for among the keys of all runs.
   void run(int64_t j_first, int64_t j_last);
   RowResult result(int64_t row) const;
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
 
   void copy_to(const PartialRows& part) const;
-  void copy_findings(int64_t row, RowFindings* to) const { gathering_->copy_to(row, unit(), kernels_, to); }
+  RowMoments moments(int64_t row) const { return gathering_->moments(row, kernels_); }
+  void copy_top(int64_t row, RowFindings* to) const { gathering_->copy_top(row, unit(), to); }
 
  private:
   float unit() const { return rule_.plain() ? rule_.scale : 1.0f; }  // of the scores in scratch

@@ -38,10 +38,13 @@ int64_t RowGathering::lay_out(int64_t tiles, float* base) {
   return layout.used();
 }
 
-void RowGathering::clear(int64_t tiles) const {
+void RowGathering::clear_sums(int64_t tiles) const {
   for (float* sums : {entropy_, squares_, distance_}) {
     if (sums) std::fill(sums, sums + tiles * kTileLanes, 0.0f);
   }
+}
+
+void RowGathering::clear_top(int64_t tiles) const {
   if (!top_scores_) return;
   std::fill(top_scores_, top_scores_ + tiles * kTileRows * wanted_.top, kHidden);
   std::fill(top_keys_, top_keys_ + tiles * kTileRows * wanted_.top, -1);
@@ -64,9 +67,12 @@ RowWatch RowGathering::watch(int64_t tile) const {
           static_cast<int>(wanted_.top)};
 }
 
-void RowGathering::copy_to(int64_t row, float unit, const Kernels& kernels, RowFindings* to) const {
+RowMoments RowGathering::moments(int64_t row, const Kernels& kernels) const {
   const auto sum = [&](const float* sums) { return sums ? kernels.lane_sum(sums + row * kMaxLanes) : 0.0f; };
-  to->moments = {sum(entropy_), sum(squares_), sum(distance_)};
+  return {sum(entropy_), sum(squares_), sum(distance_)};
+}
+
+void RowGathering::copy_top(int64_t row, float unit, RowFindings* to) const {
   for (int64_t n = 0; n < wanted_.top; ++n) {
     const float score = top_scores_[row * wanted_.top + n];
     to->top_scores[n] = score == kHidden ? score : score * unit;
@@ -87,8 +93,8 @@ void FindingsTable::clear() {
   std::fill(keys_.begin(), keys_.end(), -1);
 }
 
-void merge_findings(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
-                    const RowFindings& part, int64_t top) {
+void merge_moments(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
+                   const RowFindings& part) {
   if (part_softmax.sum == 0.0f) return;
   const double highest = std::max<double>(softmax.maximum, part_softmax.maximum);
   const auto at_highest = [&](const RowMoments& moments, const RowResult& row) {
@@ -96,7 +102,9 @@ void merge_findings(const RowResult& softmax, RowFindings* total, const RowResul
   };
   const RowMoments a = at_highest(total->moments, softmax), b = at_highest(part.moments, part_softmax);
   total->moments = {a.entropy + b.entropy, a.squares + b.squares, a.distance + b.distance};
+}
 
+void merge_top(RowFindings* total, const RowFindings& part, int64_t top) {
   const std::vector<float> scores(total->top_scores, total->top_scores + top);
   const std::vector<int32_t> keys(total->top_keys, total->top_keys + top);
   for (int64_t n = 0, old = 0, fresh = 0; n < top; ++n) {

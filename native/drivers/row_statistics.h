@@ -42,11 +42,13 @@ class RowGathering {
  public:
   RowGathering(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
   int64_t lay_out(int64_t tiles, float* base);
-  void clear(int64_t tiles) const;
+  void clear_sums(int64_t tiles) const;
+  void clear_top(int64_t tiles) const;
   void set_position(int64_t row, const Sequence& s, int64_t query) const;
   RowWatch watch(int64_t tile) const;
-  // Row `row` of the block; `unit` turns its scores into natural ones.
-  void copy_to(int64_t row, float unit, const Kernels& kernels, RowFindings* to) const;
+  // Of row `row` of the block; `unit` turns its scores into natural ones.
+  RowMoments moments(int64_t row, const Kernels& kernels) const;
+  void copy_top(int64_t row, float unit, RowFindings* to) const;
 
  private:
   const uwaga_problem& p_;
@@ -55,9 +57,10 @@ class RowGathering {
   int32_t* top_keys_ = nullptr;
 };
 
-// Adds a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.
-void merge_findings(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
-                    const RowFindings& part, int64_t top);
+// Add a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.
+void merge_moments(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
+                   const RowFindings& part);
+void merge_top(RowFindings* total, const RowFindings& part, int64_t top);
 
 // A row's softmax with its sink: a_ij = exp(s_ij - maximum) / sum.
 struct RowSoftmax {

@@ -3,41 +3,39 @@
 
 alignas(64) constexpr float kLaneNumbers[kMaxLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Puts `score` in its place among the largest, behind its equals; the last one falls out.
+// Puts `score`, which is larger than the last, in its place behind its equals; the last one falls out.
 inline void insert_key(float score, int32_t key, float* scores, int32_t* keys, int top) {
-  if (!(score > scores[top - 1])) return;
-  int low = 0, high = top - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (scores[middle] < score) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  for (int n = top - 1; n > low; --n) {
+  int n = top - 1;
+  for (; n > 0 && scores[n - 1] < score; --n) {
     scores[n] = scores[n - 1];
     keys[n] = keys[n - 1];
   }
-  scores[low] = score;
-  keys[low] = key;
+  scores[n] = score;
+  keys[n] = key;
+}
+
+// Bit n: whether row[n] > floor, for columns [first, last) in whole vectors.
+inline uint64_t above(const float* row, int first, int last, float floor) {
+  uint64_t bits = 0;
+  for (int n = first; n < last; n += kLanes) {
+    bits |= static_cast<uint64_t>(less_bits(broadcast(floor), load(row + n))) << n;
+  }
+  return bits;
 }
 
 inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
                           int first_key) {
   alignas(64) float highest[kMaxLanes];
   row_maxima(top, highest);
+  const int end = watch.top - 1;
   for (int r = 0; r < tile.rows; ++r) {
     float* scores = watch.top_scores + int64_t{r} * watch.top;
+    if (!(highest[r] > scores[end])) continue;
     int32_t* keys = watch.top_keys + int64_t{r} * watch.top;
     const float* row = tile.scores + r * kBlockKeys;
-    if (!(highest[r] > scores[watch.top - 1])) continue;
-    for (int n = first; n < last; n += kLanes) {
-      uint32_t above = less_bits(broadcast(scores[watch.top - 1]), load(row + n));
-      for (; above; above &= above - 1) {
-        const int lane = __builtin_ctz(above);
-        insert_key(row[n + lane], first_key + n + lane, scores, keys, watch.top);
-      }
+    for (uint64_t bits = above(row, first, last, scores[end]); bits; bits &= bits - 1) {
+      const int n = __builtin_ctzll(bits);
+      if (row[n] > scores[end]) insert_key(row[n], first_key + n, scores, keys, watch.top);
     }
   }
 }

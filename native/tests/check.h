@@ -137,6 +137,7 @@ void test_masks();
 void test_forward();
 void test_backward();
 void test_bits();
+void test_weights();
 
 }  // namespace uwaga_tests
 #endif  // UWAGA_TESTS_CHECK_H_

@@ -54,6 +54,7 @@ int main() {
   test_forward();
   test_backward();
   test_bits();
+  test_weights();
   printf("%d passed, %d failed\n", passed_groups(), failed_groups());
   return failed_groups() == 0 ? 0 : 1;
 }

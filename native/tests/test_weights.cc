@@ -1,0 +1,382 @@
+// The attention weights as an array that is never stored, against the oracle's rows: statistics, entries, sums and cells,
+// at every level; and bit for bit what must not matter.
+#include <string.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "tests/oracle.h"
+
+namespace uwaga_tests {
+namespace {
+
+constexpr int64_t kTop = 5, kStart = -3;
+
+// A call, and all that the library can say of its weights.
+struct Readings {
+  Call& call;
+  const Shape& shape = call.shape;
+  Operand maximum, sum, entropy, squares, distance, top_weights, row_weights, masses, received;
+  std::vector<int64_t> top_positions;
+
+  explicit Readings(Call& c)
+      : call(c),
+        maximum(per_row(1)),
+        sum(per_row(1)),
+        entropy(per_row(1)),
+        squares(per_row(1)),
+        distance(per_row(1)),
+        top_weights(per_row(kTop)),
+        row_weights(per_row(1)),
+        masses(per_row(1)),
+        received(UWAGA_FLOAT32, c.shape, c.shape.query_heads, c.shape.keys, 1, 0),
+        top_positions(top_weights.array().count(), -7) {
+    Random random(c.options.seed + 3);
+    for (int64_t n = 0; n < row_weights.array().count(); ++n) {
+      row_weights.array().set(n, random.chance(0.3) ? 0.0 : random.uniform(-1.0, 2.0));
+    }
+  }
+  Operand per_row(int64_t columns) const {
+    return Operand(UWAGA_FLOAT32, call.shape, call.shape.query_heads, call.shape.queries, columns, 0);
+  }
+  uwaga_softmax softmax() const { return {maximum.tensor(), sum.tensor()}; }
+
+  void read_rows(bool with_output, const uwaga_selection* selection = nullptr) {
+    uwaga_row_statistics s{};
+    s.softmax = softmax();
+    s.entropy = entropy.tensor(), s.squares = squares.tensor(), s.distance = distance.tensor();
+    s.distance_start.mode = UWAGA_START_VALUE, s.distance_start.value = kStart;
+    s.top = kTop, s.top_weights = top_weights.tensor(), s.top_positions = top_weights.tensor();
+    s.top_positions.data = top_positions.data();
+    const uwaga_problem p = call.problem();
+    uwaga_forward_result result{};
+    if (with_output) result = {call.output.tensor(), call.lse.tensor()};
+    expect(uwaga_rows(&p, &result, &s, selection) == UWAGA_OK, "rows refused: %s", uwaga_last_error());
+  }
+  void read_sums(const MaskProgram& other) {
+    const uwaga_problem p = call.problem();
+    const uwaga_softmax known = softmax();
+    const uwaga_tensor m = masses.tensor(), r = received.tensor(), w = row_weights.tensor();
+    const auto& operations = other.operations();
+    expect(uwaga_mass(&p, &known, operations.data(), static_cast<int64_t>(operations.size()), &m) == UWAGA_OK,
+           "mass refused: %s", uwaga_last_error());
+    expect(uwaga_received(&p, &known, &w, &r) == UWAGA_OK, "received refused: %s", uwaga_last_error());
+  }
+};
+
+double log_or_zero(double x) { return x > 0.0 ? log(x) : 0.0; }
+
+// A sum of float32 terms, each with a relative error of its own.
+struct Sum {
+  double value = 0.0, error = 0.0, size = 0.0;
+  void add(double x, double relative_error) {
+    value += x, error += fabs(x) * relative_error, size += fabs(x);
+  }
+  double bound(double terms) const { return error + (terms + 16) * kEps * size + 1e-36; }
+};
+
+void check_row(const Readings& r, int64_t b, int64_t h, int64_t i) {
+  const Weighed row = r.call.weigh(b, h, i);
+  const int64_t keys = r.shape.keys[b], at = (b * 100 + h) * 1000000 + i;
+  const double total = r.sum.get(b, h, i, 0);
+  const double lse = total == 0.0 ? -INFINITY : r.maximum.get(b, h, i, 0) + log(total);
+  if (row.lse == -INFINITY) {
+    expect(total == 0.0, "the sum of a row that sees nothing is %g", total);
+  } else {
+    expect_near(lse, row.lse, row.lse_error + kEps, "maximum + log(sum)", at);
+  }
+  Sum entropy, squares, distance;
+  double most = 0.0, mass = 0.0;
+  for (int64_t j = 0; j < keys; ++j) {
+    const double a = row.weights[j], error = row.relative_error[j];
+    entropy.add(-a * log_or_zero(a), error), entropy.error += a * error;
+    squares.add(a * a, 2 * error), distance.add(a * llabs(j - i - kStart), error);
+    most = std::max(most, a), mass += a;
+  }
+  entropy.size += 2 * mass * fabs(log_or_zero(most));  // sums are about the largest weight at first
+  const double terms = static_cast<double>(keys);
+  expect_near(r.entropy.get(b, h, i, 0), entropy.value, entropy.bound(terms), "entropy", at);
+  expect_near(r.squares.get(b, h, i, 0), squares.value, squares.bound(terms), "squares", at);
+  expect_near(r.distance.get(b, h, i, 0), distance.value, distance.bound(terms), "distance", at);
+
+  std::vector<double> falling = row.weights;
+  std::sort(falling.rbegin(), falling.rend());
+  std::vector<int64_t> seen;
+  const int64_t visible = std::count_if(row.relative_error.begin(), row.relative_error.end(), [](double e) { return e > 0.0; });
+  for (int64_t n = 0; n < kTop; ++n) {
+    const double weight = r.top_weights.get(b, h, i, n);
+    const uwaga_tensor t = r.top_weights.tensor();
+    const int64_t packed = r.shape.ragged ? Shape::offset(r.shape.queries, b) + i : i;
+    const int64_t key = r.top_positions[(r.shape.ragged ? 0 : b) * t.batch + h * t.head + packed * t.row + n * t.column];
+    if (n >= visible) {
+      expect(key == -1 && weight == 0.0, "there are %d keys, but number %d is %d", static_cast<int>(visible),
+             static_cast<int>(n), static_cast<int>(key));
+      continue;
+    }
+    if (!expect(key >= 0 && key < keys && r.call.sees(b, h, i, key), "a hidden key is among the largest")) continue;
+    const double bound = row.relative_error[key] * row.weights[key] + 1e-37;
+    expect_near(weight, row.weights[key], bound, "top weight", at);
+    expect_near(weight, falling[n], 2 * bound, "rank of top weight", at);
+    expect(std::find(seen.begin(), seen.end(), key) == seen.end(), "a key is twice among the largest");
+    seen.push_back(key);
+  }
+}
+
+void check_sums(const Readings& r, const MaskProgram& other) {
+  for (int64_t b = 0; b < r.shape.sequences; ++b) {
+    for (int64_t h = 0; h < r.shape.query_heads; ++h) {
+      std::vector<Sum> columns(r.shape.keys[b]);
+      for (int64_t i = 0; i < r.shape.queries[b]; ++i) {
+        const Weighed row = r.call.weigh(b, h, i);
+        Sum mass;
+        for (int64_t j = 0; j < r.shape.keys[b]; ++j) {
+          if (other.sees(b, h, i, j)) mass.add(row.weights[j], row.relative_error[j]);
+          columns[j].add(r.row_weights.get(b, h, i, 0) * row.weights[j], row.relative_error[j] + 2 * kEps);
+        }
+        expect_near(r.masses.get(b, h, i, 0), mass.value, mass.bound(64), "mass", i);
+      }
+      for (int64_t j = 0; j < r.shape.keys[b]; ++j) {
+        expect_near(r.received.get(b, h, j, 0), columns[j].value, columns[j].bound(96), "received", j);
+      }
+    }
+  }
+}
+
+std::vector<int64_t> random_edges(Random& random, const std::vector<int64_t>& lengths, int64_t bins) {
+  std::vector<int64_t> edges;
+  for (const int64_t length : lengths) {
+    std::vector<int64_t> each;
+    for (int64_t n = 0; n <= bins; ++n) each.push_back(random.between(0, length));
+    std::sort(each.begin(), each.end());
+    edges.insert(edges.end(), each.begin(), each.end());
+  }
+  return edges;
+}
+
+void check_cells(const Readings& r, Random& random) {
+  const int64_t rows = random.between(1, 9), columns = random.between(1, 9);
+  const Shape& shape = r.shape;
+  const std::vector<int64_t> query_edges = random_edges(random, shape.queries, rows);
+  const std::vector<int64_t> key_edges = random_edges(random, shape.keys, columns);
+  const int64_t count = shape.sequences * shape.query_heads * rows * columns;
+  std::vector<float> mass(count, kNan), most(count, kNan);
+  std::vector<int64_t> positions(2 * count, -7);
+  const uwaga_problem p = r.call.problem();
+  const uwaga_softmax known = r.softmax();
+  uwaga_pool_args args{UWAGA_POOL_MASS, 0, query_edges.data(), key_edges.data(), rows, columns, mass.data(), nullptr};
+  expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
+  args.how = UWAGA_POOL_MAX, args.cells = most.data(), args.positions = positions.data();
+  expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
+  int64_t n = 0;
+  for (int64_t b = 0; b < shape.sequences; ++b) {
+    for (int64_t h = 0; h < shape.query_heads; ++h) {
+      std::vector<Weighed> weighed;
+      for (int64_t i = 0; i < shape.queries[b]; ++i) weighed.push_back(r.call.weigh(b, h, i));
+      for (int64_t y = 0; y < rows; ++y) {
+        for (int64_t x = 0; x < columns; ++x, ++n) {
+          const int64_t* i = &query_edges[b * (rows + 1) + y];
+          const int64_t* j = &key_edges[b * (columns + 1) + x];
+          Sum cell;
+          double largest = 0.0, error = 0.0;
+          bool any = false;
+          for (int64_t q = i[0]; q < i[1]; ++q) {
+            for (int64_t k = j[0]; k < j[1]; ++k) {
+              if (!r.call.sees(b, h, q, k)) continue;
+              any = true;
+              const double a = weighed[q].weights[k];
+              cell.add(a / static_cast<double>(i[1] - i[0]), weighed[q].relative_error[k]);
+              largest = std::max(largest, a), error = std::max(error, a * weighed[q].relative_error[k]);
+            }
+          }
+          expect_near(mass[n], cell.value, cell.bound(96), "cell", n);
+          expect_near(most[n], largest, error + 1e-37, "largest of cell", n);
+          const int64_t q = positions[2 * n], k = positions[2 * n + 1];
+          if (!any) {
+            expect(q == -1 && k == -1, "an empty cell has a position");
+          } else if (expect(q >= i[0] && q < i[1] && k >= j[0] && k < j[1] && r.call.sees(b, h, q, k), "the position is outside")) {
+            expect_near(most[n], weighed[q].weights[k], error + 1e-37, "weight at the position", n);
+          }
+        }
+      }
+    }
+  }
+}
+
+void check_entries(const Readings& r, Random& random) {
+  const Shape& shape = r.shape;
+  const auto some = [&](int64_t size, double share) {
+    std::vector<int64_t> numbers;
+    for (int64_t n = 0; n < size; ++n) {
+      if (random.chance(share)) numbers.push_back(n);
+    }
+    return numbers;
+  };
+  const auto sequences = some(shape.sequences, 0.7), heads = some(shape.query_heads, 0.7);
+  const auto queries = some(shape.queries[0], 0.4), keys = some(shape.keys[0], 0.4);
+  const int64_t q = static_cast<int64_t>(queries.size()), k = static_cast<int64_t>(keys.size());
+  std::vector<float> entries(sequences.size() * heads.size() * q * k, 0.0f);
+  const uwaga_problem p = r.call.problem();
+  const uwaga_softmax known = r.softmax();
+  const uwaga_selection chosen{sequences.data(), static_cast<int64_t>(sequences.size()), heads.data(),
+                               static_cast<int64_t>(heads.size()), queries.data(), q};
+  const uwaga_tensor out{entries.data(), static_cast<int64_t>(heads.size()) * q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
+  expect(uwaga_weights(&p, &known, &chosen, keys.data(), k, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
+  size_t n = 0;
+  for (const int64_t b : sequences) {
+    for (const int64_t h : heads) {
+      for (const int64_t i : queries) {
+        const Weighed row = r.call.weigh(b, h, i);
+        for (const int64_t j : keys) {
+          expect_near(entries[n], row.weights[j], row.weights[j] * row.relative_error[j] + 1e-37, "entry",
+                      static_cast<int64_t>(n));
+          ++n;
+        }
+      }
+    }
+  }
+}
+
+void check_all(Call& call, uint64_t seed) {
+  Random random(seed);
+  Readings r(call);
+  r.read_rows(seed % 2);
+  for_rows(call.shape, [&](int64_t b, int64_t h, int64_t i) { check_row(r, b, h, i); });
+  MaskProgram other(call.shape);
+  if (seed % 4) other.randomize(random, static_cast<int>(random.between(1, 3)));
+  r.read_sums(other);
+  check_sums(r, other);
+  check_cells(r, random);
+  if (!call.shape.ragged && call.shape.sequences > 0) check_entries(r, random);
+}
+
+void test_random() {
+  Random random(900);
+  for (int trial = 0; trial < 36; ++trial) {
+    Options options;
+    options.seed = random.word(), options.layout = trial % 4, options.threads = 1 + trial % 3;
+    options.dtype = trial % 3 == 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
+    options.softcap = trial % 5 == 1 ? 2.0 : 0.0;
+    options.relative = trial % 4 == 1, options.bias = trial % 5 == 2, options.sinks = trial % 3 == 1;
+    options.scale = trial % 7 == 3 ? -0.4 : 0.3;
+    const int64_t q = random.between(1, 120), more = random.between(0, 150);
+    Call call(trial % 3 == 0 ? ragged_shape(4, 2, {q, 0, 4, 3}, {q + more, 7, 4, 0}, 9, 10)
+                             : dense_shape(2, 4, 2, q, q + more, 9, 10),
+              options);
+    if (trial % 6) call.mask.randomize(random, static_cast<int>(random.between(1, 4)));
+    check_all(call, random.word());
+  }
+}
+
+// Chunks of keys that are merged, in order on one thread and split over several.
+void test_long() {
+  for (const int threads : {1, 3}) {
+    for (const int64_t queries : {2, 60}) {
+      Options options;
+      options.threads = threads, options.spread = 2.0, options.seed = 40 + queries;
+      Call call(dense_shape(1, 2, 1, queries, 4500, 12, 5), options);
+      call.mask.band(-UWAGA_UNBOUNDED, 0);
+      check_all(call, 1);
+    }
+  }
+}
+
+void test_same_bits() {
+  Options options;
+  options.seed = 77;
+  const Shape shape = dense_shape(1, 3, 1, 70, 4500, 20, 8);
+  Call call(shape, options);
+  options.threads = 3;
+  Call shared(shape, options);
+  Readings one(call), three(shared), chosen(shared);
+  one.read_rows(true), three.read_rows(false);
+  std::vector<int64_t> zero = {0}, heads = {0, 1, 2}, all(70);
+  std::iota(all.begin(), all.end(), 0);
+  const uwaga_selection selection{zero.data(), 1, heads.data(), 3, all.data(), 70};
+  chosen.read_rows(false, &selection);
+  MaskProgram other(shape);
+  other.band(-2000, 0);
+  for (Readings* r : {&one, &three, &chosen}) r->read_sums(other);
+  const auto same = [](const Operand& a, const Operand& b) {
+    return memcmp(a.array().data(), b.array().data(), a.array().count() * sizeof(float)) == 0;
+  };
+  for (const Readings* r : {&three, &chosen}) {
+    expect(same(one.maximum, r->maximum) && same(one.sum, r->sum), "softmax");
+    expect(same(one.entropy, r->entropy) && same(one.squares, r->squares) && same(one.distance, r->distance), "moments");
+    expect(same(one.top_weights, r->top_weights) && one.top_positions == r->top_positions, "largest weights");
+    expect(same(one.masses, r->masses) && same(one.received, r->received), "sums");
+  }
+  Call plain(shape, options);
+  plain.forward();
+  expect(memcmp(plain.output.array().data(), call.output.array().data(), call.output.array().count() * sizeof(float)) == 0,
+         "the output beside statistics");
+}
+
+// A NaN or infinity in a hidden key is found nowhere; in a visible one it is.
+void test_hidden() {
+  for (const float bad : {kNan, kInfinity}) {
+    Options options;
+    options.seed = 5;
+    Call clean(dense_shape(1, 1, 1, 40, 90, 8, 8), options), dirty(clean.shape, options);
+    for (Call* call : {&clean, &dirty}) call->mask.lengths({83});
+    for (int64_t j = 83; j < 90; ++j) dirty.key.set(0, 0, j, j % 8, bad);
+    Readings a(clean), b(dirty);
+    MaskProgram everything(clean.shape);
+    for (Readings* r : {&a, &b}) r->read_rows(false), r->read_sums(everything);
+    Random random(6);
+    expect(!memcmp(a.entropy.array().data(), b.entropy.array().data(), 40 * sizeof(float)), "a hidden key shows in the entropy");
+    expect(!memcmp(a.received.array().data(), b.received.array().data(), 90 * sizeof(float)), "a hidden key receives");
+    check_cells(b, random);
+
+    dirty.query.set(0, 0, 7, 0, kNan);
+    b.read_rows(false), b.read_sums(everything);
+    expect(std::isnan(b.entropy.get(0, 0, 7, 0)) && !std::isnan(b.entropy.get(0, 0, 6, 0)), "a NaN query is not told");
+  }
+}
+
+void test_refusals() {
+  Call call(dense_shape(1, 2, 2, 5, 9, 8, 8), Options{});
+  Readings r(call);
+  uwaga_problem p = call.problem();
+  const uwaga_softmax known = r.softmax();
+  const int64_t falling[] = {3, 2}, outside[] = {0, 9}, zero[] = {0};
+  const uwaga_tensor out = r.masses.tensor();
+  const auto says = [](int status, const char* sentence) {
+    expect(status == UWAGA_BAD_ARGUMENT && std::string(uwaga_last_error()) == sentence, "said: %s", uwaga_last_error());
+  };
+  const auto read = [&](const int64_t* queries, int64_t count, const int64_t* keys, int64_t key_count) {
+    const uwaga_selection chosen{zero, 1, zero, 1, queries, count};
+    return uwaga_weights(&p, &known, &chosen, keys, key_count, &out);
+  };
+  says(read(falling, 2, zero, 1), "selected rows do not rise");
+  says(read(outside, 2, zero, 1), "a selected row is none of the queries");
+  says(read(zero, 1, falling, 2), "selected keys do not rise");
+  says(read(zero, 1, outside, 2), "a selected key does not exist");
+  const int64_t good[] = {0, 5}, bad[] = {0, 10};
+  float cell[2];
+  uwaga_pool_args args{UWAGA_POOL_MASS, 0, good, bad, 1, 1, cell, nullptr};
+  says(uwaga_pool(&p, &known, &args), "edges of keys do not rise within them");
+  args.query_edges = bad;
+  says(uwaga_pool(&p, &known, &args), "edges of queries do not rise within them");
+  args.how = 2;
+  says(uwaga_pool(&p, &known, &args), "cells are pooled by mass or by maximum");
+  p.normalize = 0;
+  says(read(zero, 1, zero, 1), "there are no attention weights without softmax");
+}
+
+}  // namespace
+
+void test_weights() {
+  for_levels([](const uwaga::Kernels& k) {
+    expect(uwaga_set_level(k.name) == UWAGA_OK, "%s cannot be set", k.name);
+    const std::string level = k.name;
+    group("weights: random problems, " + level, test_random);
+    group("weights: long rows, " + level, test_long);
+    group("weights: bits, " + level, test_same_bits);
+    group("weights: hidden keys, " + level, test_hidden);
+  });
+  uwaga_set_level(nullptr);
+  group("weights: refusals", test_refusals);
+}
+
+}  // namespace uwaga_tests
