@@ -144,7 +144,7 @@ def _distance(call: Call, tile: Tile, weights_BHCK: Tensor, start: tuple[int, in
 
 def _top(tile: Tile, weights_BHCK: Tensor, k: int) -> tuple[Tensor, Tensor]:
     # A stable sort, since torch.topk takes equal weights in no order; hidden keys come behind visible ones of weight 0.
-    order_BHCK, j_BHCK = torch.where(tile.visible, weights_BHCK, -1.0).sort(-1, descending=True, stable=True)
+    order_BHCK, j_BHCK = torch.where(tile.visible, weights_BHCK, -1.0).sort(dim=-1, descending=True, stable=True)
     order_BHCk, j_BHCk = order_BHCK[..., :k], j_BHCK[..., :k]
     missing = (0, k - order_BHCk.shape[-1])
     order_BHCk = torch.nn.functional.pad(order_BHCk, missing, value=-1.0)

@@ -1,0 +1,25 @@
+"""The engines of the maps by name, and which of them serves a map."""
+
+from types import ModuleType
+
+from uwaga.maps.engines import reference
+from uwaga.ops.attention.spec import Call
+
+# In order of preference; the last one serves everything.
+_ENGINES: dict[str, ModuleType] = {"reference": reference}
+
+
+def chosen(call: Call, impl: str | None) -> ModuleType:
+    """The first engine that does not refuse, or the named one.
+
+    Raises:
+        ValueError: no engine of this name, or it refuses. A named engine never falls back.
+    """
+    if impl is None:
+        return next(engine for engine in _ENGINES.values() if engine.refusal(call) is None)
+    if impl not in _ENGINES:
+        names = ", ".join(map(repr, sorted(_ENGINES)))
+        raise ValueError(f"AttentionMap: no engine of maps is called {impl!r}; there are {names}")
+    if (why := _ENGINES[impl].refusal(call)) is not None:
+        raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
+    return _ENGINES[impl]

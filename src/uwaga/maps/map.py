@@ -1,0 +1,265 @@
+"""The weights of one attention as a virtual array, and everything that can be asked of them.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens, R ragged rows.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from uwaga.maps import available, edges, gradients, lowering
+from uwaga.maps.base import WeightMap
+from uwaga.maps.edges import Bins, Spans
+from uwaga.maps.results import Peak, Pooled, Sink, TopK
+from uwaga.maps.rows import RowCache
+from uwaga.maps.spec import Normalizer, RowsWanted, Selection
+from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse, sizes
+from uwaga.ops.attention.sequences import split
+from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.mask_program import Start, lower_start
+from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Ragged
+
+
+class AttentionMap(WeightMap):
+    """The weights a_ij of `uwaga.attention(query, key, ...)`, exact at any length: entries are computed when read.
+
+    Nothing of size Q x K is stored. The query and key are kept, not copied: the map is of what they hold when it is read,
+    and must not be read after they change in place. Dropout has no part in a map.
+
+    Statistics come as (..., H, Q) or (..., H, K), without H of plain matrices, and of a ragged map as Ragged with values
+    (N, H); they are float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`,
+    `entropy` and `received` are differentiable, twice; everything else is cut from the graph.
+
+    Args:
+        query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D).
+        key: (..., G, K, D), with the same leading dimensions.
+        mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
+        lse: (..., H, Q) or Ragged (N, H), where it is known already; with the sinks' share, as `attend` gives it. It is
+            believed, and spares the pass over all keys before a weight is read.
+        impl: None chooses; "cpu" or "reference" computes with that engine or raises.
+
+    Raises:
+        ShapeError, ValueError: as `uwaga.attention`; an lse that does not fit.
+
+    >>> x = torch.eye(3) * 9.0
+    >>> m = AttentionMap(x, x)
+    >>> m
+    AttentionMap(shape=(3, 3), mask=None, float32, 36 bytes as a dense matrix)
+    >>> m[1].round()
+    tensor([0., 1., 0.])
+    >>> m.peak().position
+    tensor([0, 1, 2])
+    """
+
+    def __init__(
+        self,
+        query: Operand,
+        key: Operand,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
+        lse: Operand | None = None,
+        impl: str | None = None,
+    ) -> None:
+        call = lower(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+        known = None if lse is None else lowering.normalizer(lse, query, call)
+        self._set(query, key, call, lowering.describe(mask), available.chosen(call, impl), known)
+
+    @classmethod
+    def _of(
+        cls, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
+    ) -> "AttentionMap":
+        """The map of a call that is lowered already."""
+        made = cls.__new__(cls)
+        made._set(query, key, call, mask, engine, known)
+        return made
+
+    def _set(
+        self, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
+    ) -> None:
+        self._query, self._key, self._call, self._mask, self._engine = query, key, call, mask, engine
+        self._rows = RowCache(call, engine, known)
+        self._parts: list[AttentionMap] | None = None
+
+    # What kind of array this is.
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        if isinstance(self._query, Ragged):
+            return (len(self._query), *self._query.values.shape[1:-1], None, None)
+        return (*self._query.shape[:-1], self._key.shape[-2])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return compute_dtype(self._call.query.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self._call.query.device
+
+    def describe(self) -> str:
+        return f"mask={self._mask}"
+
+    def read(self, selection: Selection, keys: Tensor) -> Tensor:
+        normalizer = self._rows.some(selection)
+        with torch.no_grad():
+            return self._engine.weights(self._call, normalizer, selection, keys)
+
+    def parts(self) -> Sequence["AttentionMap"] | None:
+        if not isinstance(self._query, Ragged):
+            return None
+        if self._parts is None:
+            self._parts = self._split()
+        return self._parts
+
+    def _split(self) -> list["AttentionMap"]:
+        operands = zip(*(lowering.sequences(x) for x in (self._query, self._key)), strict=True)
+        normalizers = lowering.split(self._rows.known, self._query)
+        parts = zip(operands, split(self._call), normalizers, strict=True)
+        return [self._of(*pair, call, self._mask, self._engine, known) for pair, call, known in parts]
+
+    # One number per query.
+
+    @property
+    def lse(self) -> Operand:
+        """(..., H, Q): the logarithm of the sum of exponentials, sinks included; -inf where it is empty. Differentiable."""
+        value = lowering.log_sum_exp(self._rows.normalizer())
+        return self._per_query(gradients.attach(gradients.LSE, value, self._call))
+
+    def entropy(self, normalize: bool = False) -> Operand:
+        """(..., H, Q): -sum_j a_ij log a_ij, in nats. Differentiable.
+
+        A learned sink's share is no term of it. With `normalize`, divided by the logarithm of the number of visible keys:
+        1 for a query that looks at all of them alike; 0 where fewer than two are visible.
+        """
+        value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
+        if normalize:
+            most = self._log_visible_keys()
+            value = torch.where(most > 0.5, value / most, 0.0)  # log 2 = 0.69
+        return self._per_query(value)
+
+    def topk(self, k: int) -> TopK:
+        """The k largest weights of every query and their keys, (..., H, Q, k)."""
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k!r}")
+        return TopK(*(restore(self._query, x) for x in self._rows.top(k)))
+
+    def peak(self) -> Peak:
+        """The largest weight of every query and its key, (..., H, Q)."""
+        return Peak(*(self._per_query(x[..., 0]) for x in self._rows.top(1)))
+
+    def distance(self, start: Start = None) -> Operand:
+        """(..., H, Q): sum_j a_ij |j - (i + start)|, how far a query looks, in tokens; `start` as in masks."""
+        return self._per_query(self._rows.distance(lower_start(self._sizes(), start)))
+
+    def support(self, order: int = 2) -> Operand:
+        """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
+
+        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of the same weight. Weights are not
+        normalised again without a learned sink's share. 0 where no key is visible.
+        """
+        if order not in (1, 2):
+            raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
+        self._rows.find(RowsWanted(squares=True, entropy=order == 1))
+        squares = self._rows.squares()
+        found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
+        return self._per_query(torch.where(squares == 0, 0.0, found))
+
+    def sink(self) -> Sink:
+        """Weight on the first key, and the learned sinks' shares (Xiao et al., "Efficient Streaming Language Models with
+        Attention Sinks", 2023), each (..., H, Q)."""
+        normalizer = self._rows.normalizer()
+        first = self._mass(lowering.first_key(self._sizes(), self._call))
+        learned = lowering.sink_share(normalizer, self._call.sinks)
+        return Sink(self._per_query(first), self._per_query(learned))
+
+    def mass(self, mask: Mask | Tensor) -> Operand:
+        """(..., H, Q): the weight that a query puts on the keys that `mask` shows it (and its own mask too): Causal,
+        Window, Documents, KeyLengths, a bool tensor, or these joined by & and |."""
+        return self._per_query(self._mass(lowering.program(mask, self._sizes(), self._call)))
+
+    def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
+        """Find in one pass what later calls will ask for: `lse` always, and what is named here."""
+        start = lower_start(self._sizes(), None) if distance else None
+        self._rows.find(RowsWanted(entropy=entropy, squares=support, distance=start, top=topk))
+
+    # One number per key, and pictures.
+
+    def received(self, last: int | None = None, weights: Operand | None = None) -> Operand:
+        """(..., H, K), or Ragged (N, H): sum_i w_i a_ij, the weight that every key gets from all queries. Differentiable.
+
+        Args:
+            last: only the last so many queries of every sequence count.
+            weights: w, (..., H, Q) or what broadcasts to it, such as (Q,); of a ragged map Ragged with values (N, H) or
+                (N,). None: ones. Rows of weight 0 are not visited.
+        """
+        row_weights = lowering.row_weights(last, weights, self._query, self._call)
+        normalizer = self._rows.normalizer()
+        with torch.no_grad():
+            value = self._engine.received(self._call, normalizer, row_weights)
+        return restore_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
+
+    def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
+        """The map in cells, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
+
+        Args:
+            rows: how many equal ranges of queries, or their rising edges, (rows+1,) or (batch..., rows+1); for a number n
+                range b is floor(b * Q / n) to floor((b + 1) * Q / n), empty for some where n > Q.
+            cols: the same of keys.
+            how: "mass" sums over the keys of a cell and averages over its queries, so that the result is again an attention
+                matrix, whose rows sum to 1; "max" takes the largest weight, and says which query and key it is of.
+        """
+        if how not in ("mass", "max"):
+            raise ValueError(f"AttentionMap.pool: how must be 'mass' or 'max', not {how!r}")
+        queries_B, keys_B = lowering.lengths(self._call)
+        batch = self._sizes().batch
+        row_edges = edges.edges(rows, queries_B, batch, "rows")
+        column_edges = edges.edges(cols, keys_B, batch, "cols")
+        cells, positions = self._pool(how, row_edges, column_edges)
+        return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
+
+    def between(self, spans: Spans, key_spans: Spans | None = None) -> Tensor:
+        """(..., H, S, T): the mean over the queries of span s of their weight on the keys of span t.
+
+        Args:
+            spans: pairs (start, stop), which may overlap; (S, 2), or (batch..., S, 2) for other ones in each sequence.
+            key_spans: T pairs of keys; None: the same as `spans`, and then the diagonal is the weight that stays inside.
+        """
+        queries_B, keys_B = lowering.lengths(self._call)
+        batch = self._sizes().batch
+        rows = edges.spans(spans, queries_B, batch, "spans")
+        columns = edges.spans(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
+        row_edges, column_edges = edges.pieces(rows), edges.pieces(columns)
+        cells, _ = self._pool("mass", row_edges, column_edges)
+        return self._cells(edges.join(cells, rows, row_edges, columns, column_edges))
+
+    def _pool(self, how: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
+        normalizer = self._rows.normalizer()
+        with torch.no_grad():
+            return self._engine.pool(self._call, normalizer, how, row_edges, column_edges)
+
+    def _mass(self, program: lowering.Program) -> Tensor:
+        normalizer = self._rows.normalizer()
+        with torch.no_grad():
+            return self._engine.mass(self._call, normalizer, *program)
+
+    def _log_visible_keys(self) -> Tensor:
+        """(B, H, Q): the logarithm of how many keys a query sees; -inf for none."""
+        return lowering.log_sum_exp(RowCache(lowering.counting(self._call), self._engine).normalizer())
+
+    def _sizes(self):
+        return sizes(self._query, self._key, self._call)
+
+    def _per_query(self, x_BHQ: Tensor) -> Operand:
+        return restore_lse(self._query, x_BHQ)
+
+    def _cells(self, x: Tensor) -> Tensor:
+        """(..., H, rows, cols, ...) from (S, H, rows, cols, ...)."""
+        return x.reshape(*self.shape[:-2], *x.shape[2:])
