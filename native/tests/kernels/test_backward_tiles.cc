@@ -1,0 +1,91 @@
+// The backward tile against its formulas in double precision.
+#include "tests/kernels/fixture.h"
+
+namespace uwaga_tests {
+namespace {
+
+void test_backward_tile(const Kernels& k) {
+  uint64_t seed = 12;
+  const int widths[][2] = {{1, 1}, {5, 3}, {16, 16}, {33, 65}, {64, 80}};
+  for (const auto& width : widths) {
+    for (const int count : {1, 17, 63, 64}) {
+      for (const int rows : {1, 4, 6}) {
+        for (int variant = 0; variant < 5; ++variant) {
+          Scene scene(k, false, rows, count, width[0], width[1], ++seed);
+          ScoreRule rule = plain_rule();
+          rule.scale = 1.0f;  // the packed queries bring it
+          if (variant == 1) rule.softmax = false;
+          if (variant >= 2) rule.softcap = 1.5f, rule.biased = true;
+          if (variant >= 3) rule.keep = 0.7f, rule.drop_threshold = static_cast<uint32_t>(0.3 * 4294967296.0);
+          if (variant == 4 || variant == 1) {
+            for (int r = 0; r < rows; ++r) scene.bits[r] &= scene.random.word() | (r == 0);
+          }
+          Matrix grad(UWAGA_FLOAT32, rows, scene.e, kRowMajor, scene.random);
+          Floats packed_query(scene.d * kTileRows + kMaxLanes), packed_grad(scene.e * kTileRows + kMaxLanes);
+          Floats keys(kBlockKeys * scene.d), values(kBlockKeys * scene.e);
+          Floats weights(kTileRows * kBlockKeys), grads(kTileRows * kBlockKeys), grad_bias(kTileRows * kBlockKeys);
+          Floats lse(kTileRows), delta(kTileRows);
+          const void *queries[kTileRows] = {}, *output_grads[kTileRows] = {};
+          for (int r = 0; r < rows; ++r) {
+            queries[r] = scene.query.row(r), output_grads[r] = grad.row(r);
+            lse[r] = static_cast<float>(3.0 + scene.random.normal()), delta[r] = static_cast<float>(scene.random.normal());
+          }
+          k.pack_tile(packed_query.data(), queries, rows, scene.d, 1, UWAGA_FLOAT32, 1.0f);
+          k.pack_tile(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
+          k.pack_columns(keys.data(), scene.keys.rows(), count, scene.d);
+          k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
+          uint64_t any = 0, every = ~uint64_t{0};
+          for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];
+          const TileMask mask{every == ~uint64_t{0} ? nullptr : scene.bits, __builtin_ctzll(any),
+                              64 - __builtin_clzll(any), false};
+          k.backward_tile({packed_query.data(), packed_grad.data(), rule.biased ? scene.bias.data() : nullptr, lse.data(),
+                           delta.data(), scene.row_keys, weights.data(), grads.data(), grad_bias.data(), rows, scene.d,
+                           scene.e, mask},
+                          {keys.data(), values.data(), 0, 0, 128, count}, rule);
+          for (int r = 0; r < rows; ++r) {
+            for (int n = 0; n < kBlockKeys; ++n) {
+              const int at = r * kBlockKeys + n;
+              if (n >= count || !scene.sees(r, n)) {
+                expect(weights[at] == 0.0f && grads[at] == 0.0f && grad_bias[at] == 0.0f, "hidden entry %d,%d is not 0", r, n);
+                continue;
+              }
+              double bound, dp = 0.0, dp_size = 0.0;
+              const double s = scene.score(r, n, rule, &bound);
+              for (int w = 0; w < scene.e; ++w) {
+                dp += grad.at(r, w) * scene.values.at(n, w);
+                dp_size += fabs(grad.at(r, w) * scene.values.at(n, w));
+              }
+              const bool kept = rule.keep == 1.0f || keep_hash(scene.row_keys[r], 128 + static_cast<uint32_t>(n)) >= rule.drop_threshold;
+              const double p = rule.softmax ? exp(s - lse[r]) : s;
+              const double p_error = rule.softmax ? p * 2 * (bound + 8 * kEps * (fabs(s) + fabs(lse[r]) + 1)) : bound + 2 * kEps * fabs(s);
+              const double growth = kept ? 1.0 / rule.keep : 0.0;
+              const double dp_error = growth * (scene.e + 6) * kEps * dp_size;
+              const double ds = rule.softmax ? p * (dp * growth - delta[r]) : dp * growth;
+              const double ds_error = rule.softmax ? p * dp_error + (p_error + 4 * kEps * p) * (fabs(dp * growth) + fabs(delta[r]) + dp_error)
+                                                   : dp_error + kEps * fabs(ds);
+              expect_near(weights[at], kept ? p : 0.0, p_error, "weight", at);
+              expect_near(grad_bias[at], ds, ds_error, "grad of bias", at);
+              double bend = 1.0, bend_error = 0.0;
+              if (rule.softcap != 0.0f) {
+                double unused;
+                ScoreRule unbiased = rule;
+                unbiased.biased = false;
+                const double t = scene.score(r, n, unbiased, &unused) / rule.softcap;
+                bend = 1.0 - t * t, bend_error = 4 * (unused / rule.softcap + 8 * kEps);
+              }
+              expect_near(grads[at], ds * bend, ds_error + fabs(ds) * (bend_error + kEps), "grad of score", at);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void test_backward_tiles(const Kernels& k) {
+  group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k); });
+}
+
+}  // namespace uwaga_tests
