@@ -32,14 +32,23 @@ class Result:
 
 
 def plain(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Attention as one writes it down in PyTorch: every operation in the dtype of the query, with its rounding.
+    """Attention as one writes it down in PyTorch: every operation in the dtype of the query, with its rounding."""
+    v = call.value.repeat_interleave(call.heads_per_key_head, dim=1)
+    weights, lse = plain_weights(call, softmax, by_logarithm)
+    if call.options.dropout:
+        kept = dropout.kept(call.seed, call.options.dropout, *weights.shape, "cpu")
+        weights = torch.where(kept, weights / (1 - call.options.dropout), 0.0)
+    return weights @ v, lse
+
+
+def plain_weights(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tensor, Tensor | None]:
+    """The weights (B, H, Q, K) and the lse, in the same way.
 
     There are two ways to write softmax: as such, and as exp(s - logsumexp(s)). The second is what every kernel does
     that does not keep its N x N weights, PyTorch's own included: it makes them again from the lse.
     """
     dtype, (batch, heads, queries, _) = call.query.dtype, call.query.shape
     k = call.key.repeat_interleave(call.heads_per_key_head, dim=1)
-    v = call.value.repeat_interleave(call.heads_per_key_head, dim=1)
     scores = call.query @ k.transpose(-1, -2) * call.options.scale
     if call.options.softcap:
         scores = call.options.softcap * torch.tanh(scores / call.options.softcap)
@@ -51,25 +60,18 @@ def plain(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tensor, Tens
     seen = seen.expand(batch, heads, queries, k.shape[2])
     if call.bias is not None:
         seen = seen & (call.bias != -math.inf)
-    lse = None
-    if softmax:
-        scores = scores.masked_fill(~seen, torch.finfo(dtype).min)
-        if call.sinks is not None:
-            sinks = call.sinks.to(dtype)[:, None, None].expand(batch, heads, queries, 1)
-            scores = torch.cat((scores, sinks), dim=-1)
-        lse = torch.logsumexp(scores.float(), dim=-1)
-        of_all = torch.logsumexp(scores, dim=-1, keepdim=True)
-        weights = torch.exp(scores - of_all) if by_logarithm else torch.softmax(scores, dim=-1)
-        weights = weights[..., : k.shape[2]]
-        if call.sinks is None:
-            lse = torch.where(seen.any(-1), lse, -math.inf)
-    else:
-        weights = scores
-    weights = torch.where(seen, weights, 0.0)
-    if call.options.dropout:
-        kept = dropout.kept(call.seed, call.options.dropout, *weights.shape, "cpu")
-        weights = torch.where(kept, weights / (1 - call.options.dropout), 0.0)
-    return weights @ v, lse
+    if not softmax:
+        return torch.where(seen, scores, 0.0), None
+    scores = scores.masked_fill(~seen, torch.finfo(dtype).min)
+    if call.sinks is not None:
+        sinks = call.sinks.to(dtype)[:, None, None].expand(batch, heads, queries, 1)
+        scores = torch.cat((scores, sinks), dim=-1)
+    lse = torch.logsumexp(scores.float() if dtype != torch.float64 else scores, dim=-1)
+    of_all = torch.logsumexp(scores, dim=-1, keepdim=True)
+    weights = torch.exp(scores - of_all) if by_logarithm else torch.softmax(scores, dim=-1)
+    if call.sinks is None:
+        lse = torch.where(seen.any(-1), lse, -math.inf)
+    return torch.where(seen, weights[..., : k.shape[2]], 0.0), lse
 
 
 def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tuple:
