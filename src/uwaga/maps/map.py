@@ -142,7 +142,8 @@ class AttentionMap(WeightMap):
         value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
         if normalize:
             most = self._log_visible_keys()
-            value = torch.where(most > 0.5, value / most, 0.0)  # log 2 = 0.69
+            sees_two = most > 0.5  # log 2 is 0.69
+            value = torch.where(sees_two, value / torch.where(sees_two, most, 1.0), 0.0)
         return self._per_query(value)
 
     def topk(self, k: int) -> TopK:
