@@ -14,10 +14,8 @@ from uwaga.maps.narrow import narrow
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.tiles import Tile
 from uwaga.ops.attention.reference import mix
-from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call
 from uwaga.ops.mask_program import visible
-
-_PRODUCTS = 1 << 22  # numbers of one block of products q_id * k_jd
 
 
 def rows(call: Call, wanted: RowsWanted) -> Rows:
@@ -25,11 +23,9 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
     height, selection = tiles.height(call), wanted.selection
     if selection is None:
         return join([_row_tile(call, tile, wanted) for tile in tiles.tiles(call, height)])
-    part = narrow(call, selection.sequences, selection.heads)
-    starts = [at * height for at in (selection.queries // height).unique().tolist()]
-    found = list(tiles.tiles(part, height, starts))
-    places = torch.cat([tile.rows for tile in found])
-    some = join([_row_tile(part, tile, wanted) for tile in found])
+    part, queries = narrow(call, selection.sequences, selection.heads), selection.queries
+    some = join([_row_tile(part, tile, wanted) for tile in tiles.tiles(part, height, tiles.starts(queries, height))])
+    places = tiles.blocks(queries, height, call.query.shape[2])
     return _each(lambda x: _place(x, call, selection, places), some)
 
 
@@ -70,21 +66,18 @@ def pool(
 
 
 def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
-    # Elementwise products and their sums: a matrix product gives other bits to other shapes.
-    part = narrow(call, selection.sequences, selection.heads)
-    some = _pick(normalizer, selection)
-    compute = compute_dtype(call.query.dtype)
-    key_BGKD = part.key.index_select(2, keys).to(compute)
-    key_BHKD = key_BGKD.repeat_interleave(part.heads_per_key_head, dim=1)
-    step = max(_PRODUCTS // max(key_BHKD.numel(), 1), 1)
+    height, part = tiles.height(call), narrow(call, selection.sequences, selection.heads)
+    some, prepared = _pick(normalizer, selection), tiles.prepare(part, keys)
+    columns = torch.searchsorted(prepared.columns, keys)
     found = [some.sum.new_empty((*some.sum.shape[:2], 0, len(keys)))]
-    for at in range(0, len(selection.queries), step):
-        listed = selection.queries[at : at + step]
-        q_BHCD = part.query.index_select(2, listed).to(compute)
-        products_BHCK = (q_BHCD[..., None, :] * key_BHKD[:, :, None]).sum(-1)
-        scores_BHCK = tiles.finish(part, products_BHCK, listed, keys)
-        tile = Tile(listed, scores_BHCK, tiles.seen(part, listed, keys))
-        found.append(tiles.weights(tile, Normalizer(*(x[:, :, at : at + step] for x in some))))
+    for start in tiles.starts(selection.queries, height):
+        rows = torch.arange(start, min(start + height, call.query.shape[2]), device=keys.device)
+        tile = tiles.tile(part, prepared, rows)
+        inside = (selection.queries >= start) & (selection.queries < start + height)
+        places = selection.queries[inside] - start
+        scores, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
+        known = Normalizer(*(x[:, :, inside] for x in some))
+        found.append(tiles.weights(Tile(selection.queries[inside], scores, seen), known))
     return torch.cat(found, dim=2)
 
 

@@ -1,6 +1,8 @@
 """The weights of a dense call by their definition, a tile of rows at a time: O(rows * K) memory, differentiable twice.
 
-Tiles lie on a grid that depends on the call alone, so that a row has the same bits whichever rows are asked for.
+Products q_i . k_j are made in blocks on a grid that depends on the call alone: a matrix product gives other bits to other
+shapes, and a score must be the same whichever rows and keys are asked for. The largest weights live on that: a score of
+100 that is rounded twice, once for the normalizer and otherwise for the weight, is wrong by 1e-5 of the weight.
 
 Letters: B sequences, H query heads, G key/value heads, C queries of a tile, K keys, J keys that are not finite,
 D query/key width.
@@ -20,15 +22,17 @@ from uwaga.ops.mask_program import listed, visible
 _INFINITY = float("inf")
 # Numbers of one tile's scores: 16 MB in float32, of which a statistic holds a few copies at a time.
 _TILE = 1 << 22
-_MOST_ROWS = 256
+_MOST_ROWS = 32
+_BLOCK = 512  # keys of one block
 
 
 class Keys(NamedTuple):
     """The keys as every tile reads them."""
 
     finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
-    bad: Tensor  # (J,) int64: those that are not, in any sequence and head
-    raw: Tensor  # (B, H, J, D): what they hold
+    bad: Tensor  # (J,) int64: which of them are not, in any sequence and head
+    raw: Tensor  # (B, H, J, D): what those hold
+    columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
 
 
 class Tile(NamedTuple):
@@ -46,33 +50,53 @@ def height(call: Call) -> int:
     return min(_MOST_ROWS, 1 << max(fitting.bit_length() - 1, 0))
 
 
-def tiles(call: Call, rows: int, starts: Sequence[int] | None = None) -> Iterator[Tile]:
+def tiles(call: Call, rows: int, at: Sequence[int] | None = None) -> Iterator[Tile]:
     """All tiles of this height, or those that start at the given rows of the grid. At least one, if an empty one."""
     keys, queries = prepare(call), call.query.shape[2]
-    for start in range(0, max(queries, 1), rows) if starts is None else starts:
+    for start in range(0, max(queries, 1), rows) if at is None else at:
         yield tile(call, keys, torch.arange(start, min(start + rows, queries), device=call.query.device))
 
 
-def prepare(call: Call) -> Keys:
-    """The keys, one per query head, apart from those that are not finite: 0 * nan would carry these everywhere."""
-    key_BHKD = call.key.to(compute_dtype(call.key.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
+def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
+    """The keys, one per query head, apart from those that are not finite: 0 * nan would carry these everywhere.
+
+    All of them, or the blocks that hold the wanted ones (rising).
+    """
+    columns, key_BGKD = None, call.key
+    if wanted is not None:
+        columns = blocks(wanted, _BLOCK, call.key.shape[2])
+        key_BGKD = key_BGKD.index_select(2, columns)
+    key_BHKD = key_BGKD.to(compute_dtype(key_BGKD.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
     bad_K = ~key_BHKD.detach().isfinite().all(-1).flatten(0, 1).all(0)
     j_J = bad_K.nonzero().squeeze(-1)
     finite_BHKD = key_BHKD.masked_fill(bad_K[:, None], 0.0) if len(j_J) else key_BHKD
-    return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J))
+    return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J), columns)
+
+
+def starts(wanted: Tensor, rows: int) -> list[int]:
+    """Where the tiles start that hold the wanted rows."""
+    return ((wanted // rows).unique() * rows).tolist()
+
+
+def blocks(wanted: Tensor, size: int, end: int) -> Tensor:
+    """All positions of the blocks that hold the wanted ones."""
+    first = (wanted // size).unique() * size
+    every = (first[:, None] + torch.arange(size, device=wanted.device)).flatten()
+    return every[every < end]
 
 
 def tile(call: Call, keys: Keys, rows: Tensor) -> Tile:
     """The scores of the listed rows: scale, softcap, biases. No hidden key is met, forward or backward."""
-    seen_BHCK = seen(call, rows, None)
+    seen_BHCK = seen(call, rows, keys.columns)
     q_BHCD = call.query.index_select(2, rows).to(compute_dtype(call.query.dtype))
     q_BHCD = torch.where(seen_BHCK.any(-1, keepdim=True), q_BHCD, 0.0)
-    scores_BHCK = q_BHCD @ keys.finite.transpose(-1, -2)
+    blocks = keys.finite.split(_BLOCK, dim=2)
+    scores_BHCK = torch.cat([q_BHCD @ block.transpose(-1, -2) for block in blocks], dim=-1)
     if len(keys.bad):
         sees_BHCJ1 = seen_BHCK[..., keys.bad, None]
         raw_BHCJD = torch.where(sees_BHCJ1, keys.raw[:, :, None], 0.0)
         scores_BHCK = scores_BHCK.index_copy(-1, keys.bad, (q_BHCD[..., None, :] * raw_BHCJD).sum(-1))
-    return Tile(rows, finish(call, scores_BHCK, rows, None), seen_BHCK)
+    return Tile(rows, finish(call, scores_BHCK, rows, keys.columns), seen_BHCK)
 
 
 def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:
