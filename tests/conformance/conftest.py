@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from uwaga._base import native
+from uwaga.maps import available
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests are no package
 
@@ -30,6 +31,12 @@ def _use(name: str):
 
 @pytest.fixture(params=["reference", "torch", "linear", *_NATIVE])
 def engine(request: pytest.FixtureRequest):
+    yield from _use(request.param)
+
+
+@pytest.fixture(params=["reference", *(_NATIVE if "cpu" in available.NAMES else [])])
+def map_engine(request: pytest.FixtureRequest):
+    """The engines of maps."""
     yield from _use(request.param)
 
 

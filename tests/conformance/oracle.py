@@ -144,14 +144,14 @@ def assert_as_exact(
     """Every part of what an engine found is at most twice as far from exact as the plain computations are, over the
     draws of the same case taken together. (Fuzzing looks for what is wrong, in tensors of a few numbers, whose errors
     have no stable size: it takes a larger factor.)"""
-    _assert_near("output", *_parts(found, exact, plains, lambda x: x.output), factor)
+    assert_near("output", *_parts(found, exact, plains, lambda x: x.output), factor)
     if found[0].lse is not None:
-        _assert_near("lse", *_parts(found, exact, plains, lambda x: x.lse), factor)
+        assert_near("lse", *_parts(found, exact, plains, lambda x: x.lse), factor)
     # A gradient may cancel to nothing, as the query's does where there is one key: its roundings are those of its terms.
     scale = max(_size([x.gradients[name] for x in exact]) for name in exact[0].gradients)
     for name in found[0].gradients:
         parts = _parts(found, exact, plains, lambda x, name=name: x.gradients[name])
-        _assert_near(f"gradient of {name}", *parts, factor, scale)
+        assert_near(f"gradient of {name}", *parts, factor, scale)
 
 
 def _parts(found: list[Result], exact: list[Result], plains: list[list[Result]], part) -> tuple:
@@ -159,7 +159,7 @@ def _parts(found: list[Result], exact: list[Result], plains: list[list[Result]],
     return [part(x) for x in found], [part(x) for x in exact], [[part(x) for x in way] for way in ways]
 
 
-def _assert_near(
+def assert_near(
     what: str,
     found: list[Tensor],
     exact: list[Tensor],

@@ -2,11 +2,13 @@
 
 from types import ModuleType
 
-from uwaga.maps.engines import reference
+from uwaga.maps.engines import cpu, reference
 from uwaga.ops.attention.spec import Call
 
 # In order of preference; the last one serves everything.
-_ENGINES: dict[str, ModuleType] = {"reference": reference}
+_ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference}
+
+NAMES = tuple(sorted(_ENGINES))
 
 
 def chosen(call: Call, impl: str | None) -> ModuleType:
@@ -18,8 +20,7 @@ def chosen(call: Call, impl: str | None) -> ModuleType:
     if impl is None:
         return next(engine for engine in _ENGINES.values() if engine.refusal(call) is None)
     if impl not in _ENGINES:
-        names = ", ".join(map(repr, sorted(_ENGINES)))
-        raise ValueError(f"AttentionMap: no engine of maps is called {impl!r}; there are {names}")
+        raise ValueError(f"AttentionMap: no engine of maps is called {impl!r}; there are {', '.join(map(repr, NAMES))}")
     if (why := _ENGINES[impl].refusal(call)) is not None:
         raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
     return _ENGINES[impl]

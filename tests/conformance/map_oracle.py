@@ -1,0 +1,180 @@
+"""What a map is measured against: its statistics as one writes them down over the dense matrix, in float64 and in plain
+PyTorch in the input's dtype. The rule is that of oracle.py.
+
+Letters: B sequences, H query heads, Q queries, K keys.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import oracle
+import torch
+from torch import Tensor
+
+from uwaga import Causal, Window
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.attention import lower
+from uwaga.ops.attention.spec import Call
+from uwaga.ops.mask_program import visible
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A map as its matrix."""
+
+    weights: Tensor  # (B, H, Q, K)
+    lse: Tensor  # (B, H, Q)
+    seen: Tensor  # (B, H, Q, K) bool
+    sinks: Tensor | None
+
+    @staticmethod
+    def of(call: Call, by_logarithm: bool = False) -> "Dense":
+        weights, lse = oracle.plain_weights(call, True, by_logarithm)
+        queries, keys = weights.shape[2:]
+        seen = visible(call.options.mask_program, call.mask_tensors, queries, keys, "cpu")
+        if call.bias is not None:
+            seen = seen & (call.bias != -math.inf)
+        return Dense(weights=weights, lse=lse, seen=seen.expand(weights.shape), sinks=call.sinks)
+
+    @property
+    def distance(self) -> Tensor:
+        """(Q, K): |j - p|, the last query at the last key."""
+        queries, keys = self.weights.shape[2:]
+        return (torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)).abs()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """One number or several per query, key or cell: how a map gives it, and how it is written over the matrix."""
+
+    of_map: Callable[[AttentionMap], Tensor]
+    of_dense: Callable[[Dense], Tensor]
+
+
+def _normalized_entropy(dense: Dense) -> Tensor:
+    count = dense.seen.sum(-1)
+    entropy = torch.special.entr(dense.weights).sum(-1)
+    return torch.where(count > 1, entropy / count.clamp(min=2).to(entropy.dtype).log(), 0.0)
+
+
+def _support(dense: Dense, order: int) -> Tensor:
+    entropy, squares = torch.special.entr(dense.weights).sum(-1), dense.weights.square().sum(-1)
+    return torch.where(squares == 0, 0.0, entropy.exp() if order == 1 else 1.0 / squares)
+
+
+def _top(dense: Dense, k: int) -> Tensor:
+    found = dense.weights.topk(min(k, dense.weights.shape[-1]), dim=-1).values
+    return torch.nn.functional.pad(found, (0, k - found.shape[-1]))
+
+
+def _within(mask) -> Callable[[Dense], Tensor]:
+    def mass(dense: Dense) -> Tensor:
+        shown = mask.dense(_sizes(dense)) if not isinstance(mask, Tensor) else mask
+        return torch.where(shown, dense.weights, 0.0).sum(-1)
+
+    return mass
+
+
+def _sizes(dense: Dense):
+    from uwaga.ops.sizes import Sizes
+
+    batch, heads, queries, keys = dense.weights.shape
+    return Sizes(queries=queries, keys=keys, batch=(batch,), heads=heads)
+
+
+def edges(bins: int, size: int) -> list[int]:
+    return [b * size // bins for b in range(bins + 1)]
+
+
+def pooled(weights: Tensor, rows: list[int], columns: list[int], how: str) -> Tensor:
+    """(B, H, rows, columns), a cell at a time."""
+    cells = weights.new_zeros((*weights.shape[:2], len(rows) - 1, len(columns) - 1))
+    for r in range(len(rows) - 1):
+        for c in range(len(columns) - 1):
+            cell = weights[:, :, rows[r] : rows[r + 1], columns[c] : columns[c + 1]]
+            if cell.shape[2] and cell.shape[3]:
+                cells[:, :, r, c] = cell.amax((2, 3)) if how == "max" else cell.sum(3).mean(2)
+    return cells
+
+
+def _pool(how: str) -> Callable[[Dense], Tensor]:
+    def pool(dense: Dense) -> Tensor:
+        queries, keys = dense.weights.shape[2:]
+        return pooled(dense.weights, edges(5, queries), edges(7, keys), how)
+
+    return pool
+
+
+def _between(dense: Dense) -> Tensor:
+    queries, keys = dense.weights.shape[2:]
+    return torch.stack(
+        [
+            torch.stack([_cell(dense.weights, span, other) for other in _spans(keys)], dim=-1)
+            for span in _spans(queries)
+        ],
+        dim=-2,
+    )
+
+
+def _cell(weights: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
+    return pooled(weights, list(rows), list(columns), "mass")[..., 0, 0]
+
+
+def _spans(size: int) -> list[tuple[int, int]]:
+    """Some that overlap, and an empty one."""
+    return [(0, size // 2), (size // 3, size), (size // 2, size // 2), (0, size)]
+
+
+def _row_weights(queries: int) -> Tensor:
+    return torch.linspace(0.0, 2.0, queries) if queries else torch.zeros(0)
+
+
+WINDOW = Window(3, 1) | Causal(include_self=False, start=0)
+
+STATISTICS = {
+    "weights": Statistic(of_map=lambda m: m.to_dense(), of_dense=lambda x: x.weights),
+    "lse": Statistic(of_map=lambda m: m.lse, of_dense=lambda x: x.lse),
+    "entropy": Statistic(of_map=lambda m: m.entropy(), of_dense=lambda x: torch.special.entr(x.weights).sum(-1)),
+    "entropy, normalized": Statistic(of_map=lambda m: m.entropy(normalize=True), of_dense=_normalized_entropy),
+    "support of order 1": Statistic(of_map=lambda m: m.support(order=1), of_dense=lambda x: _support(x, 1)),
+    "support": Statistic(of_map=lambda m: m.support(), of_dense=lambda x: _support(x, 2)),
+    "distance": Statistic(
+        of_map=lambda m: m.distance(), of_dense=lambda x: (x.weights * x.distance.to(x.weights.dtype)).sum(-1)
+    ),
+    "top 5": Statistic(of_map=lambda m: m.topk(5).weights, of_dense=lambda x: _top(x, 5)),
+    "peak": Statistic(of_map=lambda m: m.peak().weight, of_dense=lambda x: _top(x, 1)[..., 0]),
+    "first key": Statistic(of_map=lambda m: m.sink().first_key, of_dense=lambda x: x.weights[..., :1].sum(-1)),
+    "learned sink": Statistic(
+        of_map=lambda m: m.sink().learned,
+        of_dense=lambda x: torch.zeros_like(x.lse) if x.sinks is None else (x.sinks[:, None].to(x.lse) - x.lse).exp(),
+    ),
+    "mass": Statistic(of_map=lambda m: m.mass(WINDOW), of_dense=_within(WINDOW)),
+    "received": Statistic(of_map=lambda m: m.received(), of_dense=lambda x: x.weights.sum(-2)),
+    "received, last": Statistic(of_map=lambda m: m.received(last=9), of_dense=lambda x: x.weights[:, :, -9:].sum(-2)),
+    "received, weighed": Statistic(
+        of_map=lambda m: m.received(weights=_row_weights(m.shape[-2]).to(m.dtype)),
+        of_dense=lambda x: (x.weights * _row_weights(x.weights.shape[2]).to(x.weights.dtype)[:, None]).sum(-2),
+    ),
+    "pool, mass": Statistic(of_map=lambda m: m.pool(5, 7).weights, of_dense=_pool("mass")),
+    "pool, max": Statistic(of_map=lambda m: m.pool(5, 7, how="max").weights, of_dense=_pool("max")),
+    "between": Statistic(of_map=lambda m: m.between(_spans(m.shape[-2]), _spans(m.shape[-1])), of_dense=_between),
+}
+
+
+def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks=None) -> Call:
+    return lower.lower(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+
+
+def denses(options: dict) -> list[Dense]:
+    """The matrix in the ways that one writes it down; see oracle.usual."""
+    ways = [False, True] if options["query"].dtype == torch.float32 else [False]
+    return [Dense.of(lowered(**options), by_logarithm) for by_logarithm in ways]
+
+
+def assert_as_exact(name: str, found: Tensor, exact: Dense, plains: list[Dense], *, factor: float = 2.0) -> None:
+    """A statistic of a map is at most twice as far from exact as one makes it from the plain matrices."""
+    statistic = STATISTICS[name]
+    expected = statistic.of_dense(exact)
+    ways = [[statistic.of_dense(plain)] for plain in plains]
+    oracle.assert_near(name, [found], [expected], ways, factor)
