@@ -1,1 +1,57 @@
-"""Floor 2: the attention weights as a virtual array. Start with spec.py, which says what every statistic means."""
+"""Floor 2: the attention weights as a virtual array. Start with spec.py, which says what every statistic means.
+
+The public names; each is imported when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uwaga.maps.difference import DifferenceMap
+    from uwaga.maps.flow import rollout
+    from uwaga.maps.heads import HeadTable, head_table
+    from uwaga.maps.norms import ScaledMap, value_norms
+    from uwaga.maps.scores import duplicate_token, induction, previous_token
+    from uwaga.maps.spans import word_labels, word_spans
+    from uwaga.maps.words import WordMap
+
+__all__ = [
+    "DifferenceMap",
+    "HeadTable",
+    "ScaledMap",
+    "WordMap",
+    "duplicate_token",
+    "head_table",
+    "induction",
+    "previous_token",
+    "rollout",
+    "value_norms",
+    "word_labels",
+    "word_spans",
+]
+
+_HOME = {
+    "DifferenceMap": "uwaga.maps.difference",
+    "HeadTable": "uwaga.maps.heads",
+    "ScaledMap": "uwaga.maps.norms",
+    "WordMap": "uwaga.maps.words",
+    "duplicate_token": "uwaga.maps.scores",
+    "head_table": "uwaga.maps.heads",
+    "induction": "uwaga.maps.scores",
+    "previous_token": "uwaga.maps.scores",
+    "rollout": "uwaga.maps.flow",
+    "value_norms": "uwaga.maps.norms",
+    "word_labels": "uwaga.maps.spans",
+    "word_spans": "uwaga.maps.spans",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'uwaga.maps' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
