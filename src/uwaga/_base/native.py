@@ -36,9 +36,13 @@ class Library:
 
 
 def default_path() -> Path:
-    """Where the build puts the library, inside the package."""
+    """Where the build puts the library: inside the package, in one of the folders that it is made of.
+
+    An editable installation has two, the sources and one among the installed packages for what was built.
+    """
     suffix = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
-    return Path(__file__).parent.parent / "_native" / f"libuwaga_native.{suffix}"
+    paths = [Path(folder) / "_native" / f"libuwaga_native.{suffix}" for folder in sys.modules["uwaga"].__path__]
+    return next((path for path in paths if path.is_file()), paths[0])
 
 
 @functools.cache
