@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
+    from uwaga.maps.attended import attend
+    from uwaga.maps.map import AttentionMap
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
@@ -17,6 +19,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlibiBias",
+    "AttentionMap",
     "Causal",
     "Documents",
     "KeyLengths",
@@ -25,12 +28,14 @@ __all__ = [
     "ShapeError",
     "Window",
     "__version__",
+    "attend",
     "attention",
     "explain",
 ]
 
 _HOME = {
     "AlibiBias": "uwaga.ops.biases",
+    "AttentionMap": "uwaga.maps.map",
     "Causal": "uwaga.ops.masks",
     "Documents": "uwaga.ops.masks",
     "KeyLengths": "uwaga.ops.masks",
@@ -38,14 +43,15 @@ _HOME = {
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
     "Window": "uwaga.ops.masks",
+    "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
     "explain": "uwaga.ops.attention.api",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name == "integrations":
-        return import_module("uwaga.integrations")
+    if name in ("integrations", "maps"):
+        return import_module(f"uwaga.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'uwaga' has no attribute {name!r}")
     # Kept in the module, so that the next use of the name does not come here.

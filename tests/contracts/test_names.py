@@ -10,6 +10,7 @@ import uwaga
 
 PUBLIC = [
     "AlibiBias",
+    "AttentionMap",
     "Causal",
     "Documents",
     "KeyLengths",
@@ -18,6 +19,7 @@ PUBLIC = [
     "ShapeError",
     "Window",
     "__version__",
+    "attend",
     "attention",
     "explain",
 ]

@@ -7,19 +7,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from uwaga.maps.attended import Attended, attend
+    from uwaga.maps.base import WeightMap
     from uwaga.maps.difference import DifferenceMap
     from uwaga.maps.flow import rollout
     from uwaga.maps.heads import HeadTable, head_table
+    from uwaga.maps.map import AttentionMap
     from uwaga.maps.norms import ScaledMap, value_norms
+    from uwaga.maps.results import Peak, Pooled, Sink, TopK
     from uwaga.maps.scores import duplicate_token, induction, previous_token
     from uwaga.maps.spans import word_labels, word_spans
     from uwaga.maps.words import WordMap
 
 __all__ = [
+    "Attended",
+    "AttentionMap",
     "DifferenceMap",
     "HeadTable",
+    "Peak",
+    "Pooled",
     "ScaledMap",
+    "Sink",
+    "TopK",
+    "WeightMap",
     "WordMap",
+    "attend",
     "duplicate_token",
     "head_table",
     "induction",
@@ -31,10 +43,18 @@ __all__ = [
 ]
 
 _HOME = {
+    "Attended": "uwaga.maps.attended",
+    "AttentionMap": "uwaga.maps.map",
     "DifferenceMap": "uwaga.maps.difference",
     "HeadTable": "uwaga.maps.heads",
+    "Peak": "uwaga.maps.results",
+    "Pooled": "uwaga.maps.results",
     "ScaledMap": "uwaga.maps.norms",
+    "Sink": "uwaga.maps.results",
+    "TopK": "uwaga.maps.results",
+    "WeightMap": "uwaga.maps.base",
     "WordMap": "uwaga.maps.words",
+    "attend": "uwaga.maps.attended",
     "duplicate_token": "uwaga.maps.scores",
     "head_table": "uwaga.maps.heads",
     "induction": "uwaga.maps.scores",

@@ -31,9 +31,13 @@ def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
     Raises:
         ShapeError, ValueError: one that does not fit the query.
     """
-    lse_BHQ = rows_of("lse", lse, query, call, exact=True).detach()
-    is_empty = lse_BHQ == -_INFINITY
-    return Normalizer(torch.where(is_empty, 0.0, lse_BHQ), (~is_empty).to(lse_BHQ.dtype))
+    return of_lse(rows_of("lse", lse, query, call, exact=True))
+
+
+def of_lse(lse_BHQ: Tensor) -> Normalizer:
+    """A normalizer whose sums are 1, and 0 where the lse is -inf."""
+    is_empty = lse_BHQ.detach() == -_INFINITY
+    return Normalizer(torch.where(is_empty, 0.0, lse_BHQ.detach()), (~is_empty).to(lse_BHQ.dtype))
 
 
 def rows_of(name: str, given: Operand, query: Operand, call: Call, *, exact: bool = False) -> Tensor:

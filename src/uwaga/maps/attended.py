@@ -1,0 +1,106 @@
+"""Attention and its map from one pass.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
+"""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps import available as maps_available
+from uwaga.maps import lowering
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.spec import Rows, RowsWanted
+from uwaga.ops.attention import available, run
+from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse
+from uwaga.ops.attention.spec import Call
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.masks import Mask
+
+
+class Attended(NamedTuple):
+    """What `attend` gives."""
+
+    output: Operand  # (..., H, Q, E) in the query's dtype; Ragged where the query is
+    lse: Operand  # (..., H, Q) float32 (float64 for float64), or Ragged (N, H); -inf where no key is visible
+    map: AttentionMap
+
+
+def attend(
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    *,
+    mask: Mask | Tensor | None = None,
+    bias: DistanceBias | Tensor | None = None,
+    scale: float | None = None,
+    normalize: str | None = "softmax",
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout: float = 0.0,
+    impl: str | None = None,
+    entropy: bool = False,
+    topk: int | None = None,
+) -> Attended:
+    """Attention, and the map of its weights, which knows its lse already.
+
+    Args:
+        query, key, value, mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
+        normalize: "softmax"; without it there are no weights to look at.
+        dropout: as in `uwaga.attention`, of the output alone: the map is of the weights before it.
+        impl: None chooses; "cpu" or "reference" computes output and map with that engine or raises.
+        entropy: whether to find `map.entropy()` in the same pass.
+        topk: how many of the largest weights to find in the same pass, for `map.topk(k)` and `map.peak()`.
+
+    Returns:
+        The output and the lse, which are differentiable, and the map, whose lse and entropy are too. Where gradients or
+        dropout are wanted, the output comes from `uwaga.attention`, and entropy and topk, if asked for, from a second pass.
+
+    Raises:
+        ShapeError, ValueError: as `uwaga.attention`.
+
+    >>> x = torch.eye(3) * 9.0
+    >>> output, lse, weights = attend(x, x, x, topk=1)
+    >>> weights.peak().position
+    tensor([0, 1, 2])
+    """
+    if normalize is None:
+        raise ValueError("attend: a map is of the weights of a softmax; normalize=None has none")
+    if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
+        raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
+    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
+    bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
+    engine = maps_available.chosen(bare, impl)
+    wanted = RowsWanted(entropy=entropy, top=topk or 0)
+    output, lse, rows = _run(call, bare, engine, impl, wanted)
+    m = AttentionMap._of(query, key, bare, lowering.describe(mask), engine, rows.normalizer)
+    m._rows.keep(rows, wanted)
+    return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
+
+
+def _run(
+    call: Call, bare: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
+) -> tuple[Tensor, Tensor | None, Rows]:
+    """The output, the lse where autograd has it from there, and what is known of the rows."""
+    is_recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
+    if not is_recorded and not call.options.dropout:
+        with torch.no_grad():
+            rows = engine.rows(call, replace(wanted, output=True))
+        return rows.output, None, rows
+    if (name := available.chosen(call, impl)) == "cpu":
+        output, lse = run.run(call, name)
+        known = lowering.of_lse(lse)
+        rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
+        return output, lse, rows
+    # The other engines have no lse, or make it of the whole matrix.
+    call = replace(call, options=replace(call.options, wants_lse=False))
+    output, _ = run.run(call, available.chosen(call, impl))
+    return output, None, _rows(bare, engine, wanted)
+
+
+def _rows(bare: Call, engine: ModuleType, wanted: RowsWanted) -> Rows:
+    with torch.no_grad():
+        return engine.rows(bare, wanted)
