@@ -1,0 +1,41 @@
+"""Floor 3: the layers of a Transformer, over padded tensors (..., Q, M) and Ragged batches (N, M) alike.
+
+    layer = uwaga.nn.EncoderLayer(uwaga.nn.LayerSpec(width=512, heads=8, hidden=2048))
+    layer(batch)                                   # a Ragged batch: no padding is ever computed
+    layer(padded, mask=uwaga.KeyLengths(lengths))  # the same numbers
+
+Norms are torch.nn's own. Each name is imported when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from uwaga.nn.attention import MultiHeadAttention
+    from uwaga.nn.feed_forward import FeedForward
+    from uwaga.nn.layers import EncoderLayer
+    from uwaga.nn.positions import LearnedPositions
+    from uwaga.nn.spec import LayerSpec
+    from uwaga.nn.stacks import Encoder
+
+_HOME = {
+    "Encoder": "uwaga.nn.stacks",
+    "EncoderLayer": "uwaga.nn.layers",
+    "FeedForward": "uwaga.nn.feed_forward",
+    "LayerSpec": "uwaga.nn.spec",
+    "LearnedPositions": "uwaga.nn.positions",
+    "MultiHeadAttention": "uwaga.nn.attention",
+}
+
+__all__ = ["Encoder", "EncoderLayer", "FeedForward", "LayerSpec", "LearnedPositions", "MultiHeadAttention"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'uwaga.nn' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,74 @@
+"""What the layers share: one way through padded tensors and Ragged batches, and where their tokens stand.
+
+Letters: B batch, Q tokens of a padded row, M model width, N packed tokens, R ragged rows.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from uwaga._base.shapes import Named, shape_error
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Ragged
+
+
+def carry(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:
+    """`function` of tensors, or of the values of Ragged batches over the same sequences: the same kind as x comes back.
+
+    >>> batch = Ragged(torch.ones(3, 2), torch.tensor([0, 1, 3]))
+    >>> carry(torch.add, batch, batch).values.sum()
+    tensor(12.)
+    """
+    if isinstance(x, Ragged):
+        return x.with_values(function(x.values, *(other.values for other in others)))
+    return function(x, *others)
+
+
+def contents(x: Operand) -> Tensor:
+    """The tensor itself, or the packed values."""
+    return x.values if isinstance(x, Ragged) else x
+
+
+def need_width(layer: str, name: str, x: Operand, width: int) -> None:
+    """ShapeError unless x is (..., Q, width), or Ragged with values (N, width)."""
+    values = contents(x)
+    letters = ("N", "M") if isinstance(x, Ragged) else _letters(values.dim())
+    shown = Named(name=name, shape=tuple(values.shape), letters=letters)
+    if values.dim() < 2 or len(letters) != values.dim():
+        form = "Ragged with values (N, M)" if isinstance(x, Ragged) else "(..., Q, M)"
+        raise shape_error(layer, f"{name} must be {form}", [shown], name, f"has rank {values.dim()}")
+    if values.shape[-1] != width:
+        rule = f"{name} must have the width {width} that this layer was made for"
+        raise shape_error(layer, rule, [shown], name, f"has width {values.shape[-1]}")
+
+
+def places(layer: str, x: Operand, start: int | Tensor) -> Tensor:
+    """int64 positions of the tokens: (Q,) for a number `start`, (..., Q) for one start per row, (N,) of a Ragged batch.
+
+    start: the position of the first token of every row, or integers (B,), one per row (ragged: (R,)).
+    """
+    if isinstance(start, Tensor):
+        _need_starts(layer, x, start)
+    values = contents(x)
+    if not isinstance(x, Ragged):
+        first = start[..., None] if isinstance(start, Tensor) else start
+        return first + torch.arange(values.shape[-2], device=values.device)
+    token_N = torch.arange(values.shape[0], device=values.device)
+    row_N = torch.searchsorted(x.offsets[1:], token_N, right=True)
+    first_N = start[row_N] if isinstance(start, Tensor) else start
+    return token_N - x.offsets[row_N] + first_N
+
+
+def _need_starts(layer: str, x: Operand, start: Tensor) -> None:
+    rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
+    if start.shape != rows:
+        tensors = [Named(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
+        raise shape_error(
+            layer, f"start must be a number or one per row, {rows}", tensors, "start", "has another shape"
+        )
+
+
+def _letters(rank: int) -> tuple[str, ...]:
+    leading = {2: (), 3: ("B",)}.get(rank, tuple(f"B{n + 1}" for n in range(rank - 2)))
+    return (*leading, "Q", "M")

@@ -1,0 +1,72 @@
+"""The feed-forward layer of a Transformer. Letters: M model width, F hidden width, Q tokens, N packed tokens."""
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga.nn.carry import carry, need_width
+from uwaga.ops.attention.lower import Operand
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """down(f(up x)) (Vaswani et al. 2017, section 3.3); gated: down(f(gate x) * up x) (Shazeer, "GLU Variants Improve
+    Transformer", 2020). Each token by itself, so that packed tokens are mapped as they lie.
+
+    Weights: up.weight (F, M), gate.weight (F, M) where gated, down.weight (M, F), with biases where asked.
+
+    Args:
+        width: M.
+        hidden: F.
+        activation: "gelu", "gelu_tanh" (its approximation, as GPT-2 has it), "relu" or "silu".
+        gated: whether a second map of the input, under the activation, weighs the first.
+        bias: whether the maps add a bias.
+        dropout: probability of dropping a hidden number, in training.
+
+    Raises:
+        ValueError: an unknown activation.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        activation: str = "gelu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            listed = ", ".join(map(repr, ACTIVATIONS))
+            raise ValueError(f"FeedForward: activation must be one of {listed}, not {activation!r}")
+        made = {"device": device, "dtype": dtype}
+        self.activation = activation
+        self.up = nn.Linear(width, hidden, bias, **made)
+        self.gate = nn.Linear(width, hidden, bias, **made) if gated else None
+        self.down = nn.Linear(hidden, width, bias, **made)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Operand) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is. ShapeError for another width."""
+        need_width("FeedForward", "x", x, self.up.in_features)
+        return carry(self._map, x)
+
+    def _map(self, x: Tensor) -> Tensor:
+        activate = ACTIVATIONS[self.activation]
+        hidden = activate(self.up(x)) if self.gate is None else activate(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(hidden))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.activation!r}"

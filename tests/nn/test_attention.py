@@ -1,0 +1,257 @@
+"""Multi-head attention: torch's numbers, any widths, separate inputs, padded rows and packed ones.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, M model width.
+"""
+
+from copy import deepcopy
+from textwrap import dedent
+
+import pytest
+import torch
+from torch import nn
+
+import uwaga
+from uwaga import Causal, KeyLengths, Ragged, ShapeError
+from uwaga.nn import MultiHeadAttention
+
+LENGTHS = torch.tensor([5, 2, 7])
+
+
+def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+TORCH = {
+    "self": {},
+    "without biases": {"bias": False},
+    "widths of its own for keys and values": {"kdim": 10, "vdim": 6},
+}
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("name", TORCH)
+def test_torchs_weights_give_torchs_numbers(name: str, batch_first: bool, assert_as_exact) -> None:
+    torch.manual_seed(1)
+    peer = nn.MultiheadAttention(12, 3, batch_first=batch_first, **TORCH[name])
+    if peer.in_proj_bias is not None:  # torch starts with zeros, which would not show
+        nn.init.normal_(peer.in_proj_bias)
+        nn.init.normal_(peer.out_proj.bias)
+    inputs = [_x(2, 5, 12), _x(2, 7, peer.kdim, seed=1), _x(2, 7, peer.vdim, seed=2)]
+
+    def run(module: nn.MultiheadAttention, *inputs: torch.Tensor) -> torch.Tensor:
+        if batch_first:
+            return module(*inputs, need_weights=False)[0]
+        return module(*(x.transpose(0, 1) for x in inputs), need_weights=False)[0].transpose(0, 1)
+
+    exact = run(deepcopy(peer).double(), *(x.double() for x in inputs))
+    layer = MultiHeadAttention.from_torch(peer)
+    assert_as_exact(layer(*inputs), run(peer, *inputs), exact)
+
+
+def test_torchs_weights_are_copied_with_mode_dtype_and_dropout() -> None:
+    peer = nn.MultiheadAttention(8, 2, dropout=0.25, dtype=torch.float64).eval()
+    layer = MultiHeadAttention.from_torch(peer)
+    assert (layer.dropout, layer.training, layer.query.weight.dtype) == (0.25, False, torch.float64)
+    with torch.no_grad():
+        peer.in_proj_weight.zero_()
+    assert layer.query.weight.count_nonzero() > 0
+
+
+def test_head_widths_are_free_of_the_model_width_and_of_each_other() -> None:
+    layer = MultiHeadAttention(10, 3, key_width=4, value_width=7, output_width=9)
+    assert layer.output.weight.shape == (9, 21)
+    x = _x(2, 5, 10)
+    heads = layer.project(x, x, x)
+    assert [tuple(operand.shape) for operand in heads] == [(2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 5, 7)]
+    assert layer(x).shape == (2, 5, 9)
+
+
+def test_each_head_is_attention_over_its_own_slice_of_the_weights() -> None:
+    layer = MultiHeadAttention(10, 4, key_heads=2, key_width=3, value_width=5, bias=False, dtype=torch.float64)
+    x, y = _x(5, 10, dtype=torch.float64), _x(7, 10, seed=1, dtype=torch.float64)
+    expected = []
+    for head in range(4):
+        shared = head // 2  # two query heads read one key head
+        q = x @ layer.query.weight[3 * head : 3 * head + 3].T
+        k = y @ layer.key.weight[3 * shared : 3 * shared + 3].T
+        v = y @ layer.value.weight[5 * shared : 5 * shared + 5].T
+        expected.append(torch.softmax(q @ k.T / 3**0.5, -1) @ v)
+    torch.testing.assert_close(layer(x, y), torch.cat(expected, -1) @ layer.output.weight.T)
+
+
+def test_inputs_may_be_three_tensors_of_three_widths() -> None:
+    layer = MultiHeadAttention(12, 3, query_input=5, key_input=6, value_input=7, output_width=2)
+    assert layer(_x(2, 4, 5), _x(2, 9, 6), _x(2, 9, 7)).shape == (2, 4, 2)
+
+
+def test_the_value_is_the_key_and_the_key_the_query_where_nothing_is_said() -> None:
+    layer = MultiHeadAttention(12, 3)
+    x, y = _x(2, 4, 12), _x(2, 6, 12, seed=1)
+    assert torch.equal(layer(x), layer(x, x, x))
+    assert torch.equal(layer(x, y), layer(x, y, y))
+
+
+def test_biases_are_on_or_off() -> None:
+    def biased(**options) -> list[bool]:
+        layer = MultiHeadAttention(8, 2, **options)
+        return [linear.bias is not None for linear in (layer.query, layer.key, layer.value, layer.output)]
+
+    assert biased() == [True, True, True, True]
+    assert biased(bias=False) == [False, False, False, False]
+    assert biased(output_bias=False) == [True, True, True, False]
+    assert biased(bias=False, output_bias=True) == [False, False, False, True]
+
+
+@pytest.mark.parametrize("mask", [None, Causal()])
+def test_packed_rows_are_the_padded_rows(mask) -> None:
+    layer = MultiHeadAttention(12, 4, key_heads=2, dtype=torch.float64)
+    padded = _x(3, 7, 12, dtype=torch.float64)
+    packed = layer(Ragged.from_padded(padded, LENGTHS), mask=mask)
+    # Causal alone would align the last query with the last padded key, which is right here: both sides are padded.
+    visible = KeyLengths(LENGTHS) if mask is None else mask & KeyLengths(LENGTHS)
+    expected = Ragged.from_padded(layer(padded, mask=visible), LENGTHS)
+    torch.testing.assert_close(packed.values, expected.values)
+
+
+def test_packed_rows_attend_to_packed_rows_of_other_lengths() -> None:
+    layer = MultiHeadAttention(12, 4, dtype=torch.float64)
+    queries, keys = ([_x(n, 12, seed=n, dtype=torch.float64) for n in lengths] for lengths in ((3, 1), (2, 6)))
+    packed = layer(Ragged.from_list(queries), Ragged.from_list(keys)).to_list()
+    for found, x, y in zip(packed, queries, keys, strict=True):
+        torch.testing.assert_close(found, layer(x, y))
+
+
+def test_heads_are_views_of_what_the_maps_give() -> None:
+    layer = MultiHeadAttention(12, 4)
+    x = _x(2, 5, 12)
+    assert all(operand._is_view() for operand in layer.project(x, x, x))
+    batch = Ragged.from_padded(x, torch.tensor([5, 3]))
+    assert all(operand.values._is_view() for operand in layer.project(batch, batch, batch))
+
+
+def test_options_reach_the_operation() -> None:
+    layer = MultiHeadAttention(12, 3, scale=0.7, softcap=2.0, bias=False)
+    x, sinks, scores = _x(5, 12), _x(3, seed=1), _x(3, 5, 5, seed=2)
+    heads = layer.project(x, x, x)
+    mixed = uwaga.attention(*heads, mask=Causal(), bias=scores, scale=0.7, softcap=2.0, sinks=sinks)
+    expected = layer.output(mixed.transpose(0, 1).flatten(1))
+    assert torch.equal(layer(x, mask=Causal(), bias=scores, sinks=sinks), expected)
+
+
+def test_weights_are_dropped_in_training_only() -> None:
+    layer, whole = MultiHeadAttention(8, 2, dropout=0.5), MultiHeadAttention(8, 2)
+    whole.load_state_dict(layer.state_dict())
+    x = _x(6, 8)
+    torch.manual_seed(0)
+    assert not torch.allclose(layer(x), whole(x))
+    assert torch.equal(layer.eval()(x), whole(x))
+
+
+def test_a_watcher_sees_what_goes_into_attention() -> None:
+    layer = MultiHeadAttention(8, 2, softcap=3.0)
+    seen = []
+    layer.watcher = lambda *heads: seen.append(heads)
+    x, mask = _x(6, 8), Causal()
+    layer(x, mask=mask)
+    ((query, key, value, options),) = seen
+    heads = layer.project(x, x, x)
+    assert all(torch.equal(a, b) for a, b in zip((query, key, value), heads, strict=True))
+    assert options == {
+        "mask": mask, "bias": None, "scale": None, "softcap": 3.0, "sinks": None, "dropout": 0.0
+    }  # fmt: skip
+
+
+def test_gradients_reach_inputs_and_weights() -> None:
+    layer = MultiHeadAttention(4, 2, key_heads=1, key_width=3, value_width=2, dtype=torch.float64)
+    x = _x(3, 4, dtype=torch.float64).requires_grad_()
+    names = dict(layer.named_parameters())
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, dict(zip(names, weights, strict=True)), (x,), {"mask": Causal()})
+
+    assert torch.autograd.gradcheck(run, (x, *names.values()))
+
+
+ERRORS = {
+    "heads": (
+        lambda: MultiHeadAttention(12, 4, key_heads=3),
+        "MultiHeadAttention: heads must be a multiple of key_heads, not 4 and 3",
+    ),
+    "width": (
+        lambda: MultiHeadAttention(10, 4),
+        "MultiHeadAttention: width 10 is no multiple of 4 heads; say key_width",
+    ),
+    "value without key": (
+        lambda: MultiHeadAttention(12, 4)(_x(5, 12), value=_x(5, 12)),
+        "MultiHeadAttention: a value without a key; pass key=query for the query's own tokens",
+    ),
+    "a key and a value of its own": (
+        lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_bias_kv=True)),
+        "MultiHeadAttention.from_torch: add_bias_kv=True is not supported",
+    ),
+    "a key of zeros": (
+        lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_zero_attn=True)),
+        "MultiHeadAttention.from_torch: add_zero_attn=True is not supported; in its place, call the layer with "
+        "sinks=torch.zeros(heads)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_wrong_is_said(name: str) -> None:
+    call, message = ERRORS[name]
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == message
+
+
+def test_torchs_zero_key_is_a_sink_of_zero(assert_as_exact) -> None:
+    """What the error message promises."""
+    torch.manual_seed(1)
+    peer = nn.MultiheadAttention(8, 2, add_zero_attn=True)
+    x = _x(5, 8)
+    exact = deepcopy(peer).double()(*[x.double()] * 3)[0]
+    without = nn.MultiheadAttention(8, 2)
+    without.load_state_dict(peer.state_dict())
+    found = MultiHeadAttention.from_torch(without)(x, sinks=torch.zeros(2))
+    assert_as_exact(found, peer(x, x, x)[0], exact)
+
+
+SHAPES = {
+    "width": (
+        lambda layer: layer(_x(2, 5, 12), _x(2, 5, 11)),
+        """
+        MultiHeadAttention: key must have the width 12 that this layer was made for
+          key  (2, 5, 11)   B=2  Q=5  M=11   <- has width 11
+        """,
+    ),
+    "packed width": (
+        lambda layer: layer(Ragged(_x(3, 11), torch.tensor([0, 3]))),
+        """
+        MultiHeadAttention: query must have the width 12 that this layer was made for
+          query  (3, 11)   N=3  M=11   <- has width 11
+        """,
+    ),
+    "rank": (
+        lambda layer: layer(_x(12)),
+        """
+        MultiHeadAttention: query must be (..., Q, M)
+          query  (12,)      <- has rank 1
+        """,
+    ),
+    "packed rank": (
+        lambda layer: layer(Ragged(_x(3, 1, 12), torch.tensor([0, 3]))),
+        """
+        MultiHeadAttention: query must be Ragged with values (N, M)
+          query  (3, 1, 12)      <- has rank 3
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_do_not_fit_are_shown(name: str) -> None:
+    call, message = SHAPES[name]
+    with pytest.raises(ShapeError) as error:
+        call(MultiHeadAttention(12, 4))
+    assert str(error.value) == dedent(message).strip()

@@ -1,0 +1,135 @@
+"""Encoder layers and stacks: torch's numbers, packed rows, gradients, graphs. Letters: B batch, Q tokens, M width."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga import AlibiBias, Causal, KeyLengths, Ragged, ShapeError
+from uwaga.nn import Encoder, EncoderLayer, LayerSpec
+
+LENGTHS = torch.tensor([5, 2, 7])
+SPEC = LayerSpec(width=8, heads=2, hidden=12)
+
+
+def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def _encoder_weights(layer: EncoderLayer, peer: nn.TransformerEncoderLayer) -> dict:
+    return {
+        **{f"attention.{name}": x for name, x in layer.attention.from_torch(peer.self_attn).state_dict().items()},
+        **{f"attention_norm.{name}": x for name, x in peer.norm1.state_dict().items()},
+        **{f"feed_forward.up.{name}": x for name, x in peer.linear1.state_dict().items()},
+        **{f"feed_forward.down.{name}": x for name, x in peer.linear2.state_dict().items()},
+        **{f"feed_forward_norm.{name}": x for name, x in peer.norm2.state_dict().items()},
+    }
+
+
+def _shake(module: nn.Module) -> None:
+    """Other numbers than ones and zeros in norms and biases, which would not show."""
+    for x in module.parameters():
+        nn.init.normal_(x, std=0.5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: bool, assert_as_exact) -> None:
+    torch.manual_seed(2)
+    options = {"norm_first": norm == "pre", "activation": activation, "bias": bias}
+    peer = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
+    _shake(peer)
+    layer = EncoderLayer(LayerSpec(width=12, heads=3, hidden=20, norm=norm, activation=activation, bias=bias))
+    layer.load_state_dict(_encoder_weights(layer, peer))
+
+    x, hidden = _x(3, 7, 12, dtype=torch.float32), torch.arange(7) >= LENGTHS[:, None]
+    exact = deepcopy(peer).double()(x.double(), src_key_padding_mask=hidden)
+    found, expected = layer(x, mask=KeyLengths(LENGTHS)), peer(x, src_key_padding_mask=hidden)
+    # What stands in a padded place is nobody's: torch lets it attend to the tokens, and so do we.
+    assert_as_exact(found, expected, exact)
+
+
+@pytest.mark.parametrize("norm_kind", ["layer", "rms"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_packed_rows_are_the_padded_rows(norm: str, norm_kind: str) -> None:
+    spec = LayerSpec(width=8, heads=2, hidden=12, norm=norm, norm_kind=norm_kind, gated=True, key_heads=1)
+    encoder = Encoder(spec, 2, dtype=torch.float64)
+    padded, bias = _x(3, 7, 8), AlibiBias(_x(2, seed=1), start=0)
+    packed = encoder(Ragged.from_padded(padded, LENGTHS), mask=Causal(start=0), bias=bias)
+    expected = encoder(padded, mask=Causal(start=0) & KeyLengths(LENGTHS), bias=bias)
+    torch.testing.assert_close(packed.values, Ragged.from_padded(expected, LENGTHS).values)
+
+
+def test_an_encoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:
+    x = _x(5, 8)
+    post = Encoder(SPEC, 2, dtype=torch.float64)
+    assert post.norm is None
+    torch.testing.assert_close(post(x), post.layers[1](post.layers[0](x)))
+    pre = Encoder(LayerSpec(width=8, heads=2, hidden=12, norm="pre"), 2, dtype=torch.float64)
+    torch.testing.assert_close(pre(x), pre.norm(pre.layers[1](pre.layers[0](x))))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_gradients_reach_inputs_and_weights(norm: str) -> None:
+    spec = LayerSpec(width=4, heads=2, hidden=3, norm=norm, norm_kind="rms", gated=True)
+    layer = EncoderLayer(spec, dtype=torch.float64)
+    x, offsets, names = _x(5, 4).requires_grad_(), torch.tensor([0, 2, 5]), dict(layer.named_parameters())
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        state = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(layer, state, (Ragged(x, offsets),), {"mask": Causal()}).values
+
+    assert torch.autograd.gradcheck(run, (x, *names.values()))
+
+
+def test_a_layer_compiles_to_one_graph() -> None:
+    torch.compiler.reset()
+    layer = EncoderLayer(SPEC)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+
+    def run(model, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = model(x, mask=KeyLengths(LENGTHS))
+        return y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])
+
+    x = _x(3, 7, 8, dtype=torch.float32).requires_grad_()
+    for found, expected in zip(run(compiled, x), run(layer, x), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_a_packed_layer_compiles_to_one_graph() -> None:
+    torch.compiler.reset()
+    layer = EncoderLayer(SPEC)
+    batch = Ragged.from_padded(_x(3, 7, 8, dtype=torch.float32), LENGTHS)
+    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(batch, mask=Causal())
+    torch.testing.assert_close(found.values, layer(batch, mask=Causal()).values)
+
+
+def test_residuals_are_dropped_in_training_only() -> None:
+    layer = EncoderLayer(LayerSpec(width=8, heads=2, hidden=12, dropout=0.5), dtype=torch.float64)
+    x = _x(5, 8)
+    torch.manual_seed(0)
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"norm": "Pre"}, "LayerSpec: norm must be 'post' or 'pre', not 'Pre'"),
+        ({"norm_kind": "batch"}, "LayerSpec: norm_kind must be 'layer' or 'rms', not 'batch'"),
+    ],
+)
+def test_options_that_there_are_not(options: dict, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        LayerSpec(width=8, heads=2, hidden=12, **options)
+    assert str(error.value) == message
+
+
+def test_a_width_that_does_not_fit() -> None:
+    with pytest.raises(ShapeError) as error:
+        EncoderLayer(SPEC)(torch.zeros(5, 9))
+    rule = "EncoderLayer: x must have the width 8 that this layer was made for"
+    assert str(error.value) == f"{rule}\n  x  (5, 9)   Q=5  M=9   <- has width 9"
