@@ -205,9 +205,19 @@ inline void update_maxima(const float* top, float* maximum, F slope, float* offs
   }
 }
 
-// exp(s - maximum) of VECTORS vectors of one row, in place; they join the row's sum one after another.
+// A row's weights are summed in eight chains at least, by their place in the block: one chain of 64 would lose a bit more
+// than PyTorch does.
+constexpr int kChains = kLanes < 8 ? 8 / kLanes : 1;
+
+inline F fold_chains(const F (&sums)[kChains]) {
+  F total = sums[0];
+  for (int n = 1; n < kChains; ++n) total = add(total, sums[n]);
+  return total;
+}
+
+// exp(s - maximum) of VECTORS vectors of one row, in place; `at` is the first one's number in the block.
 template <int VECTORS>
-inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, F* sum) {
+inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, int at, F (&sums)[kChains]) {
   F p[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), offset), slope);
@@ -215,18 +225,22 @@ inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, 
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
     store(scores + v * kLanes, p[v]);
-    *sum = add(*sum, p[v]);
+    F& sum = sums[(at + v) % kChains];
+    sum = add(sum, p[v]);
   }
 }
 
 inline __attribute__((always_inline)) void exponentiate_row(float* row, int first, int last, F slope, F offset,
                                                             float* total, float rescale) {
   constexpr int kAtOnce = 4;
-  F sum = zero();
+  F sums[kChains];
+  for (F& sum : sums) sum = zero();
   int n = first;
-  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) exponentiate<kAtOnce>(row + n, slope, offset, &sum);
-  for (; n < last; n += kLanes) exponentiate<1>(row + n, slope, offset, &sum);
-  store(total, fma(load(total), broadcast(rescale), sum));
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
+    exponentiate<kAtOnce>(row + n, slope, offset, n / kLanes, sums);
+  }
+  for (; n < last; n += kLanes) exponentiate<1>(row + n, slope, offset, n / kLanes, sums);
+  store(total, fma(load(total), broadcast(rescale), fold_chains(sums)));
 }
 
 // See rows-inl.h.

@@ -47,8 +47,8 @@ struct WatchedSums {
 
 // `exponentiate` of forward-inl.h, operation by operation, with the watched sums beside it.
 template <bool ENTROPY, bool MOMENTS, int VECTORS>
-inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F slope, F offset, F from, F* sum,
-                                                                  WatchedSums* sums) {
+inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F slope, F offset, int at, F from,
+                                                                  F (&chains)[kChains], WatchedSums* sums) {
   F p[VECTORS], x[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
@@ -60,7 +60,8 @@ inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores,
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
     store(scores + v * kLanes, p[v]);
-    *sum = add(*sum, p[v]);
+    F& sum = chains[(at + v) % kChains];
+    sum = add(sum, p[v]);
     if (ENTROPY) sums->entropy = fma(p[v], x[v], sums->entropy);
     if (MOMENTS) {
       sums->squares = fma(p[v], p[v], sums->squares);
@@ -79,14 +80,15 @@ inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, 
   const RowWatch& watch = *tile.watch;
   const float origin = MOMENTS ? static_cast<float>(first_key) - watch.position[r] : 0.0f;
   const auto from = [&](int n) { return add(broadcast(origin + static_cast<float>(n)), load(kLaneNumbers)); };
-  F sum = zero();
+  F chains[kChains];
+  for (F& sum : chains) sum = zero();
   WatchedSums sums;
   int n = first;
   for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, slope, offset, from(n), &sum, &sums);
+    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, slope, offset, n / kLanes, from(n), chains, &sums);
   }
   for (; n < last; n += kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, slope, offset, from(n), &sum, &sums);
+    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, slope, offset, n / kLanes, from(n), chains, &sums);
   }
   const F keep = broadcast(rescale);
   if (ENTROPY) {
@@ -101,7 +103,7 @@ inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, 
     float* distance = watch.distance + r * kMaxLanes;
     store(distance, fma(load(distance), keep, sums.distance));
   }
-  store(total, fma(load(total), keep, sum));
+  store(total, fma(load(total), keep, fold_chains(chains)));
 }
 
 inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, F slope,
