@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps import reading
+from uwaga.maps.indexing import is_int
 from uwaga.maps.spec import Selection
 from uwaga.ops.ragged import Ragged
 
@@ -78,7 +79,7 @@ class WeightMap(ABC):
         if parts is None:
             return reading.rectangle(self, index, MAX_BYTES)
         first, *rest = index if isinstance(index, tuple) else (index,)
-        if not hasattr(first, "__index__") or isinstance(first, bool):
+        if not is_int(first):
             raise TypeError(
                 f"{self.kind}: the first index of a ragged map is the int of a sequence: m[r] or m[r, h, i, j]"
             )

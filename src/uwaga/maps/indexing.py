@@ -45,12 +45,17 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
     ]
 
 
+def is_int(part: object) -> bool:
+    """Whether an index is one position: an int, or a NumPy or PyTorch number; a bool is none."""
+    if isinstance(part, bool) or getattr(part, "ndim", 0) or getattr(part, "dtype", None) == torch.bool:
+        return False
+    return hasattr(part, "__index__")
+
+
 def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
     if isinstance(part, slice):
         return _of_range(range(*part.indices(size)))
-    if isinstance(part, bool):
-        raise TypeError(f"{kind}: an index of {axis} must be an int, a slice, a list or a 1-D tensor, not bool")
-    if hasattr(part, "__index__") and not (isinstance(part, Tensor) and (part.dim() or part.dtype == torch.bool)):
+    if is_int(part):
         return Positions(_checked(torch.tensor([int(part)]), size, axis, kind), None, True)
     if isinstance(part, (list, range)) or hasattr(part, "__array__"):
         return _of_list(torch.as_tensor(part if not isinstance(part, range) else list(part)), size, axis, kind)
