@@ -1,0 +1,139 @@
+"""Arcs join each query with what it reads, thicker for more weight."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+
+from uwaga import plots
+from uwaga.maps.map import AttentionMap
+
+TOKENS = ["a", "b$", "$c"]
+WEIGHTS = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4], [0.3, 0.01, 0.69]])
+
+
+def lines(figure: Figure) -> PathCollection:
+    """The arcs or lines; what is not filled."""
+    return next(x for x in figure.axes[0].collections if x.get_paths() and not len(x.get_facecolor()))
+
+
+def dots(figure: Figure) -> PathCollection:
+    return next(x for x in figure.axes[0].collections if len(x.get_facecolor()))
+
+
+def ends(figure: Figure) -> list[tuple[int, int]]:
+    return [(round(path.vertices[0][0]), round(path.vertices[-1][0])) for path in lines(figure).get_paths()]
+
+
+def test_an_arc_for_every_weight_that_is_large_enough_the_strongest_last() -> None:
+    figure = plots.arcs(WEIGHTS, TOKENS, least=0.05)
+    assert ends(figure) == [(2, 0), (1, 2), (1, 0)]
+    widths = lines(figure).get_linewidths()
+    assert list(widths) == sorted(widths)
+
+
+def test_arcs_that_look_back_are_above_and_those_that_look_ahead_below() -> None:
+    figure = plots.arcs(WEIGHTS, TOKENS)
+    found = dict(zip(ends(figure), lines(figure).get_paths(), strict=True))
+    assert found[2, 0].vertices[:, 1].max() > 0
+    assert found[1, 2].vertices[:, 1].max() < 0
+    assert found[2, 0].vertices[1, 1] > found[1, 0].vertices[1, 1]
+
+
+def test_a_weight_on_itself_is_a_dot() -> None:
+    figure = plots.arcs(WEIGHTS, TOKENS)
+    assert [round(x) for x, _ in dots(figure).get_offsets()] == [1, 2, 0]
+    sizes = dots(figure).get_sizes()
+    assert sizes[1] / sizes[2] == pytest.approx(0.69)
+
+
+def test_labels_are_the_tokens_and_no_formulas() -> None:
+    texts = plots.arcs(WEIGHTS, TOKENS).axes[0].texts
+    assert [text.get_text() for text in texts] == TOKENS
+    assert not any(text.get_parse_math() for text in texts)
+
+
+@pytest.mark.parametrize("tokens", [12, 60])
+def test_labels_keep_clear_of_each_other_and_of_the_arcs(tokens: int) -> None:
+    names = [f"token{i}" for i in range(tokens)]
+    figure = plots.arcs((torch.randn(tokens, tokens) * 3).softmax(-1), names)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert all(left.x1 <= right.x0 + 1 for left, right in pairwise(boxes))
+    feet = {round(figure.axes[0].transData.transform(path.vertices[0])[1]) for path in lines(figure).get_paths()}
+    assert len(feet) == 2
+    assert min(feet) <= min(box.y0 for box in boxes)
+    assert max(feet) >= max(box.y1 for box in boxes)
+
+
+def test_columns_join_queries_with_keys() -> None:
+    figure = plots.arcs(WEIGHTS[:2], TOKENS[:2], key_tokens=TOKENS, layout="columns", least=0.3)
+    found = [tuple(map(tuple, path.vertices.tolist())) for path in lines(figure).get_paths()]
+    assert found == [((0, -1), (1, -2)), ((0, -1), (1, 0)), ((0, 0), (1, 0))]
+    assert [text.get_text() for text in figure.axes[0].texts] == [*TOKENS[:2], *TOKENS, "query", "key"]
+
+
+def test_columns_leave_room_for_long_words() -> None:
+    names = ["m" * 20, "i", "l"]
+    figure = plots.arcs(WEIGHTS, names, layout="columns")
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= figure.bbox.width
+
+
+def test_a_head_of_a_map_is_picked() -> None:
+    x = torch.randn(2, 3, 4)
+    m = AttentionMap(x, x)
+    widths = lines(plots.arcs(m, TOKENS, at=1, layout="columns", least=0.0)).get_linewidths()
+    expected = (m[1] / m[1].max()).flatten().sort().values
+    torch.testing.assert_close((torch.tensor(widths) - 0.3) / 2.7, expected.double())
+
+
+def test_two_heads_share_axes_in_two_colours() -> None:
+    figure = Figure()
+    ax = figure.add_subplot()
+    for color in ("#1e3c6d", "#d36921"):
+        assert plots.arcs(WEIGHTS, TOKENS, ax=ax, color=color) is figure
+    found = [x.get_edgecolor()[0][:3] for x in ax.collections if x.get_paths() and not len(x.get_facecolor())]
+    assert len(found) == 2
+    assert tuple(found[0]) != tuple(found[1])
+
+
+def test_weights_too_small_to_show_leave_the_tokens() -> None:
+    assert len(plots.arcs(WEIGHTS * 0.01, TOKENS).axes[0].texts) == 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "arguments", "message"),
+    [
+        (WEIGHTS, {"layout": "ring"}, "arcs: layout must be one of line, columns, not 'ring'"),
+        (WEIGHTS, {"tokens": TOKENS[:2]}, "arcs: tokens must name the 3 queries, and there are 2 of them"),
+        (
+            WEIGHTS[:2],
+            {"tokens": TOKENS[:2]},
+            "arcs: layout 'line' needs as many queries as keys, not 2 and 3: take 'columns'",
+        ),
+        (
+            WEIGHTS[:2],
+            {"tokens": TOKENS[:2], "layout": "columns"},
+            "arcs: key_tokens must name the 3 keys, and there are 2 of them",
+        ),
+        (
+            torch.zeros(129, 129),
+            {},
+            "arcs: 129 tokens are too many to read as lines (at most 128): merge them into words, or cut out a part",
+        ),
+        (
+            WEIGHTS.expand(2, 3, 3),
+            {},
+            "arcs: at must pick one matrix of the weights (2, 3, 3), and () does not",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_says_why(weights, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        plots.arcs(weights, **{"tokens": TOKENS} | arguments)
+    assert str(caught.value) == message

@@ -1,0 +1,157 @@
+"""Heat maps show the weights that are there, under the tokens that they belong to."""
+
+from itertools import pairwise
+
+import numpy
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import uwaga
+from uwaga import plots
+from uwaga.maps.difference import DifferenceMap
+from uwaga.maps.map import AttentionMap
+
+TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
+
+
+def some_map(*batch: int, tokens: int = 5) -> AttentionMap:
+    x = torch.randn(*batch, tokens, 4)
+    return AttentionMap(x, x, mask=uwaga.Causal())
+
+
+def drawn(figure: Figure) -> numpy.ndarray:
+    return figure.axes[0].images[0].get_array().filled(numpy.nan)
+
+
+def labels(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def test_it_draws_the_weights_of_one_head() -> None:
+    m = some_map(2, 3)
+    figure = plots.heatmap(m, TOKENS, at=(1, 2))
+    numpy.testing.assert_allclose(drawn(figure), m[1, 2].double().numpy())
+    assert figure.axes[0].get_xlabel() == "key"
+    assert figure.axes[0].get_ylabel() == "query"
+    assert figure.axes[1].get_ylabel() == "weight"
+
+
+@pytest.mark.parametrize("weights", [some_map(), some_map(1, 1), torch.rand(5, 5), torch.rand(1, 5, 5)], ids=str)
+def test_a_dimension_of_one_needs_no_index(weights) -> None:
+    assert drawn(plots.heatmap(weights)).shape == (5, 5)
+
+
+def test_a_ragged_map_is_drawn_by_its_sequence() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
+    m = AttentionMap(x, x)
+    numpy.testing.assert_allclose(drawn(plots.heatmap(m, TOKENS, at=(1, 0))), m[1, 0].double().numpy())
+
+
+def test_every_token_is_written_as_it_can_be_read() -> None:
+    ax = plots.heatmap(some_map(), TOKENS).axes[0]
+    expected = ["[CLS]", "the", "$5", "cost$", "\\n"]
+    assert labels(ax.yaxis) == expected
+    assert labels(ax.xaxis) == expected
+    assert not any(label.get_parse_math() for label in ax.get_xticklabels())
+
+
+def test_many_tokens_are_thinned_until_they_do_not_overlap() -> None:
+    tokens = [f"t{i}" for i in range(250)]
+    figure = plots.heatmap(some_map(tokens=250), tokens)
+    figure.draw_without_rendering()
+    for axis, along in ((figure.axes[0].xaxis, "x"), (figure.axes[0].yaxis, "y")):
+        shown = [label for label in axis.get_ticklabels() if label.get_text()]
+        assert 20 < len(shown) < 250
+        assert labels(axis)[1] == f"t{int(axis.get_ticklocs()[1])}"
+        edges = sorted(
+            (getattr(box, f"{along}0"), getattr(box, f"{along}1")) for box in (x.get_window_extent() for x in shown)
+        )
+        assert all(before[1] <= after[0] for before, after in pairwise(edges))
+
+
+def test_keys_may_have_tokens_of_their_own() -> None:
+    ax = plots.heatmap(torch.rand(2, 5), ["a", "b"], key_tokens=TOKENS).axes[0]
+    assert labels(ax.yaxis) == ["a", "b"]
+    assert len(labels(ax.xaxis)) == 5
+
+
+@pytest.mark.parametrize("how", ["mass", "max"])
+def test_a_large_map_is_drawn_from_its_pool_in_the_coordinates_of_its_tokens(how: str) -> None:
+    m = some_map(1, tokens=300)
+    figure = plots.heatmap(m, [str(i) for i in range(300)], how=how)
+    numpy.testing.assert_allclose(drawn(figure), m.pool(256, 256, how=how).weights[0].double().numpy())
+    assert figure.axes[0].images[0].get_extent() == [-0.5, 299.5, 299.5, -0.5]
+    assert (
+        figure.axes[1].get_ylabel() == {"mass": "weight on the keys of a cell", "max": "largest weight of a cell"}[how]
+    )
+    assert all(
+        label == "" or float(label.replace("\N{MINUS SIGN}", "-")) % 1 == 0 for label in labels(figure.axes[0].xaxis)
+    )
+
+
+@pytest.mark.parametrize("how", ["mass", "max"])
+def test_large_maps_of_other_kinds_are_pooled_by_reading_them(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.plots.coarse._BLOCK", 1000)
+    left, right = some_map(2, tokens=301), some_map(2, tokens=301)
+    found = drawn(plots.heatmap(DifferenceMap(left, right), at=1, how=how))
+    edges = torch.arange(257) * 301 // 256
+    difference = (left[1] - right[1]).double()
+    for i, j in ((0, 0), (17, 3), (255, 255)):
+        cell = difference[edges[i] : edges[i + 1], edges[j] : edges[j + 1]]
+        assert found[i, j] == pytest.approx(float(cell.sum(1).mean() if how == "mass" else cell.max()), abs=1e-12)
+
+
+def test_zero_is_white_and_the_largest_weight_is_darkest() -> None:
+    image = plots.heatmap(some_map()).axes[0].images[0]
+    assert image.norm.vmin == 0.0
+    assert image.norm.vmax == pytest.approx(1.0)
+    assert tuple(image.cmap(image.norm(0.0)))[:3] == (1.0, 1.0, 1.0)
+
+
+def test_weights_below_zero_have_their_own_colour_and_zero_stays_white() -> None:
+    image = plots.heatmap(torch.tensor([[0.0, -0.5], [0.2, 0.0]]), gamma=0.5).axes[0].images[0]
+    assert (image.norm.vmin, image.norm.vmax) == (-0.5, 0.5)
+    red, _, blue, _ = image.cmap(image.norm(-0.5))
+    assert red > blue
+    assert min(image.cmap(image.norm(0.0))) > 0.99
+
+
+def test_vmax_and_gamma_set_the_scale() -> None:
+    image = plots.heatmap(torch.tensor([[0.25, 1.0]]), vmax=1.0, gamma=0.5).axes[0].images[0]
+    assert float(image.norm(0.25)) == pytest.approx(0.5)
+
+
+def test_a_nan_is_seen() -> None:
+    image = plots.heatmap(torch.tensor([[0.25, torch.nan], [0.5, 0.0]])).axes[0].images[0]
+    assert image.norm.vmax == 0.5
+    assert image.cmap.get_bad()[0] < 0.8
+
+
+def test_nothing_but_zeros_can_be_drawn() -> None:
+    assert plots.heatmap(torch.zeros(2, 2)).axes[0].images[0].norm.vmax == 1.0
+
+
+def test_it_draws_into_given_axes() -> None:
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert plots.heatmap(some_map(), ax=right) is figure
+    assert not left.images
+    assert len(right.images) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": TOKENS[:4]}, "heatmap: tokens must name the 5 queries, and there are 4 of them"),
+        ({"key_tokens": TOKENS[:4]}, "heatmap: key_tokens must name the 5 keys, and there are 4 of them"),
+        ({"at": 0}, "heatmap: at must pick one matrix of the weights (2, 3, 5, 5), and (0,) does not"),
+        ({"at": (0, 0, 0)}, "heatmap: at must pick one matrix of the weights (2, 3, 5, 5), and (0, 0, 0) does not"),
+        ({"how": "mean"}, "heatmap: how must be one of mass, max, not 'mean'"),
+        ({"gamma": 0.0}, "plots: gamma must be above 0, not 0.0"),
+    ],
+)
+def test_what_cannot_be_drawn_says_why(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        plots.heatmap(some_map(2, 3), **{"at": (0, 0)} | arguments)
+    assert str(caught.value) == message
