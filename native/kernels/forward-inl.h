@@ -205,16 +205,6 @@ inline void update_maxima(const float* top, float* maximum, F slope, float* offs
   }
 }
 
-// A row's weights are summed in eight chains at least, by their place in the block: one chain of 64 would lose a bit more
-// than PyTorch does.
-constexpr int kChains = kLanes < 8 ? 8 / kLanes : 1;
-
-inline F fold_chains(const F (&sums)[kChains]) {
-  F total = sums[0];
-  for (int n = 1; n < kChains; ++n) total = add(total, sums[n]);
-  return total;
-}
-
 // exp(s - maximum) of VECTORS vectors of one row, in place; `at` is the first one's number in the block.
 template <int VECTORS>
 inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, int at, F (&sums)[kChains]) {

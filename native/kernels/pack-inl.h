@@ -177,14 +177,16 @@ inline void write_row(void* out, int64_t column, int dtype, const float* row, fl
 
 inline float dot_rows(const void* a, int64_t a_column, int a_dtype, const void* b, int64_t b_column, int b_dtype,
                       int width) {
-  F sum = zero();
+  F sums[kChains];
+  for (F& sum : sums) sum = zero();
   with_type(a_dtype, [&](auto* a_type) {
     with_type(b_dtype, [&](auto* b_type) {
       for (int w = 0; w < width; w += kLanes) {
+        F& sum = sums[w / kLanes % kChains];
         sum = fma(load_strided(typed(a, a_type) + w * a_column, a_column, width - w),
                   load_strided(typed(b, b_type) + w * b_column, b_column, width - w), sum);
       }
     });
   });
-  return reduce_add(sum);
+  return reduce_add(fold_chains(sums));
 }
