@@ -12,22 +12,47 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from uwaga.nn.attention import MultiHeadAttention
+    from uwaga.nn.cache import KeyValueCache
+    from uwaga.nn.distances import AlibiPositions, RelativePositions
     from uwaga.nn.feed_forward import FeedForward
-    from uwaga.nn.layers import EncoderLayer
-    from uwaga.nn.positions import LearnedPositions
+    from uwaga.nn.layers import DecoderLayer, EncoderLayer
+    from uwaga.nn.learned import LearnedPositions
+    from uwaga.nn.rotary import RotaryPositions
+    from uwaga.nn.sinusoidal import SinusoidalPositions
     from uwaga.nn.spec import LayerSpec
-    from uwaga.nn.stacks import Encoder
+    from uwaga.nn.stacks import Decoder, Encoder
+
+__all__ = [
+    "AlibiPositions",
+    "Decoder",
+    "DecoderLayer",
+    "Encoder",
+    "EncoderLayer",
+    "FeedForward",
+    "KeyValueCache",
+    "LayerSpec",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "RelativePositions",
+    "RotaryPositions",
+    "SinusoidalPositions",
+]
 
 _HOME = {
+    "AlibiPositions": "uwaga.nn.distances",
+    "Decoder": "uwaga.nn.stacks",
+    "DecoderLayer": "uwaga.nn.layers",
     "Encoder": "uwaga.nn.stacks",
     "EncoderLayer": "uwaga.nn.layers",
     "FeedForward": "uwaga.nn.feed_forward",
+    "KeyValueCache": "uwaga.nn.cache",
     "LayerSpec": "uwaga.nn.spec",
-    "LearnedPositions": "uwaga.nn.positions",
+    "LearnedPositions": "uwaga.nn.learned",
     "MultiHeadAttention": "uwaga.nn.attention",
+    "RelativePositions": "uwaga.nn.distances",
+    "RotaryPositions": "uwaga.nn.rotary",
+    "SinusoidalPositions": "uwaga.nn.sinusoidal",
 }
-
-__all__ = ["Encoder", "EncoderLayer", "FeedForward", "LayerSpec", "LearnedPositions", "MultiHeadAttention"]
 
 
 def __getattr__(name: str) -> object:

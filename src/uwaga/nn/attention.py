@@ -7,11 +7,12 @@ N packed tokens.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga.nn.carry import carry, need_width
+from uwaga.nn.heads import Heads, as_padded, merge, rows_of_one_length, split
+from uwaga.nn.rotary import Rotation
+from uwaga.nn.slots import CrossSlot, Held, SelfSlot
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
@@ -20,14 +21,6 @@ from uwaga.ops.ragged import Ragged
 
 # What a watcher is called with: query, key and value as they enter `uwaga.attention`, and its options by name.
 Watcher = Callable[[Operand, Operand, Operand, dict[str, object]], None]
-
-
-class Heads(NamedTuple):
-    """Operands of `uwaga.attention`, of one kind: padded, or Ragged with heads inside tokens."""
-
-    query: Operand  # (..., H, Q, D); Ragged (N, H, D)
-    key: Operand  # (..., G, K, D); Ragged (N, G, D)
-    value: Operand  # (..., G, K, E); Ragged (N, G, E)
 
 
 class MultiHeadAttention(nn.Module):
@@ -106,6 +99,8 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: SelfSlot | CrossSlot | None = None,
         sinks: Tensor | None = None,
     ) -> Operand:
         """The mixed values, (..., Q, output_width) or Ragged as the query is.
@@ -115,18 +110,20 @@ class MultiHeadAttention(nn.Module):
             key: (..., K, key_input) of the same kind and leading dimensions; None for the query itself.
             value: (..., K, value_input); None for the key.
             mask, bias, sinks: as in `uwaga.attention`.
+            rotary: turns query and key by their positions; of the query's tokens, which must be the key's.
+            cache: keys and values of earlier tokens, one slot of a KeyValueCache; then the rows are one dimension, (B, Q,
+                ...). A SelfSlot takes the new ones and attention reads them all; a CrossSlot takes them where it is empty,
+                and else stands for key and value, which are not read.
 
         Raises:
             ShapeError: an input of another width than the layer was made for, or operands that do not fit together.
-            ValueError: as `uwaga.attention`; a value without a key.
+            ValueError: as `uwaga.attention`; a value without a key; rotary with a key of other tokens; a cache whose rows
+                do not fit, or while gradients are recorded.
         """
-        if key is None and value is not None:
-            raise ValueError("MultiHeadAttention: a value without a key; pass key=query for the query's own tokens")
-        key = query if key is None else key
-        heads = self.project(query, key, key if value is None else value)
+        heads, held = self._operands(query, key, value, rotary, cache)
         options = {
-            "mask": mask,
-            "bias": bias,
+            "mask": mask if held is None else held.mask(mask),
+            "bias": bias if held is None else held.bias(bias),
             "scale": self.scale,
             "softcap": self.softcap,
             "sinks": sinks,
@@ -134,21 +131,42 @@ class MultiHeadAttention(nn.Module):
         }
         if self.watcher is not None:
             self.watcher(*heads, options)
-        return self._merge(attention(*heads, **options))
+        return merge(self.output, attention(*heads, **options), query)
 
-    def project(self, query: Operand, key: Operand, value: Operand) -> Heads:
+    def project(self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None) -> Heads:
         """The three inputs mapped and cut into heads: views that `uwaga.attention` reads in place."""
         return Heads(
-            _split(self.query, "query", query, self.heads),
-            _split(self.key, "key", key, self.key_heads),
-            _split(self.value, "value", value, self.key_heads),
+            split(self.query, "query", query, self.heads, rotary),
+            split(self.key, "key", key, self.key_heads, rotary),
+            split(self.value, "value", value, self.key_heads),
         )
 
-    def _merge(self, mixed: Operand) -> Operand:
-        """(..., Q, output_width) from (..., H, Q, E); heads lie inside tokens already, so that joining them is a view."""
-        if isinstance(mixed, Ragged):
-            return mixed.with_values(self.output(mixed.values.flatten(1)))
-        return self.output(mixed.transpose(-3, -2).flatten(-2))
+    def _operands(
+        self,
+        query: Operand,
+        key: Operand | None,
+        value: Operand | None,
+        rotary: Rotation | None,
+        cache: SelfSlot | CrossSlot | None,
+    ) -> tuple[Heads, Held | None]:
+        """What attention reads, and what a SelfSlot holds of it."""
+        is_cross = isinstance(cache, CrossSlot)
+        if rotary is not None and (is_cross or not (key is None or key is query)):
+            raise ValueError(
+                "MultiHeadAttention: rotary turns a query and a key of the same tokens, and the key is another"
+            )
+        if is_cross and cache.key is not None:
+            return Heads(split(self.query, "query", query, self.heads), cache.key, cache.value), None
+        if key is None and (is_cross or value is not None):
+            given = "an empty CrossSlot" if is_cross else "a value"
+            raise ValueError(f"MultiHeadAttention: {given} without a key; pass key=query for the query's own tokens")
+        key = query if key is None else key
+        heads = self.project(query, key, key if value is None else value, rotary)
+        if isinstance(cache, SelfSlot):
+            return _extended(heads, cache)
+        if is_cross:
+            cache.fill(heads.key, heads.value)
+        return heads, None
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -165,11 +183,13 @@ class MultiHeadAttention(nn.Module):
         return f"heads={self.heads}, key_heads={self.key_heads}, key_width={self.key_width}, value_width={self.value_width}"
 
 
-def _split(linear: nn.Linear, name: str, x: Operand, heads: int) -> Operand:
-    """(..., heads, Q, width of one), or (N, heads, width of one) of a Ragged batch."""
-    need_width("MultiHeadAttention", name, x, linear.in_features)
-    mapped = carry(lambda values: linear(values).unflatten(-1, (heads, -1)), x)
-    return mapped if isinstance(mapped, Ragged) else mapped.transpose(-3, -2)
+def _extended(heads: Heads, slot: SelfSlot) -> tuple[Heads, Held]:
+    """The operands with the keys and values of all tokens so far."""
+    # Packed rows of one length, as in generation, are padded ones too: then the keys are read in place.
+    if isinstance(heads.query, Ragged) and not slot.is_empty and rows_of_one_length(heads.query):
+        heads = Heads(*map(as_padded, heads))
+    held = slot.append(heads.key, heads.value)
+    return Heads(heads.query, held.key, held.value), held
 
 
 def _check(width: int, heads: int, key_heads: int, key_width: int | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_readable
 from uwaga._base.shapes import Named, shape_error
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
@@ -48,8 +49,7 @@ def places(layer: str, x: Operand, start: int | Tensor) -> Tensor:
 
     start: the position of the first token of every row, or integers (B,), one per row (ragged: (R,)).
     """
-    if isinstance(start, Tensor):
-        _need_starts(layer, x, start)
+    _need_starts(layer, x, start)
     values = contents(x)
     if not isinstance(x, Ragged):
         first = start[..., None] if isinstance(start, Tensor) else start
@@ -60,7 +60,17 @@ def places(layer: str, x: Operand, start: int | Tensor) -> Tensor:
     return token_N - x.offsets[row_N] + first_N
 
 
-def _need_starts(layer: str, x: Operand, start: Tensor) -> None:
+def _need_starts(layer: str, x: Operand, start: int | Tensor) -> None:
+    if not isinstance(start, Tensor):
+        least = start
+    else:
+        _need_one_per_row(layer, x, start)
+        least = int(start.min()) if is_readable(start) and start.numel() else 0
+    if least < 0:
+        raise ValueError(f"{layer}: start must be at least 0, not {least}")
+
+
+def _need_one_per_row(layer: str, x: Operand, start: Tensor) -> None:
     rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
     if start.shape != rows:
         tensors = [Named(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]

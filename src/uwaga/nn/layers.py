@@ -11,7 +11,9 @@ from functools import partial
 
 from torch import Tensor, nn
 
+from uwaga.nn.cache import LayerCache
 from uwaga.nn.carry import carry, need_width
+from uwaga.nn.rotary import Rotation
 from uwaga.nn.spec import LayerSpec
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
@@ -45,19 +47,84 @@ class EncoderLayer(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: LayerCache | None = None,
     ) -> Operand:
         """(..., Q, M), or Ragged with values (N, M), as x is.
 
         Args:
-            x: (..., Q, M), or Ragged with values (N, M).
+            x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
             mask, bias: of self-attention, as in `uwaga.attention`.
+            rotary: of x's tokens, from RotaryPositions.
+            cache: of this layer, `KeyValueCache[n]`; x is then the next tokens.
 
         Raises:
             ShapeError, ValueError: as MultiHeadAttention.
         """
         need_width("EncoderLayer", "x", x, self.attention.query.in_features)
-        attend = partial(self.attention, mask=mask, bias=bias)
+        slot = None if cache is None else cache.attention
+        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=slot)
         x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
+        return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention to a memory, then a feed-forward layer (Vaswani et al. 2017, section 3.1).
+
+    Submodules: attention, attention_norm, cross_attention, cross_attention_norm, feed_forward, feed_forward_norm. As
+    torch.nn.TransformerDecoderLayer; `mask=Causal()` makes it one of a language model.
+
+    >>> import torch
+    >>> layer = DecoderLayer(LayerSpec(width=8, heads=2, hidden=16))
+    >>> layer(torch.randn(2, 5, 8), torch.randn(2, 7, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, spec: LayerSpec, *, device=None, dtype=None) -> None:
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        self.attention = spec.new_attention(**made)
+        self.attention_norm = spec.new_norm(**made)
+        self.cross_attention = spec.new_attention(memory_width=spec.memory_width or spec.width, **made)
+        self.cross_attention_norm = spec.new_norm(**made)
+        self.feed_forward = spec.new_feed_forward(**made)
+        self.feed_forward_norm = spec.new_norm(**made)
+        self.dropout, self.is_pre = nn.Dropout(spec.dropout), spec.norm == "pre"
+
+    def forward(
+        self,
+        x: Operand,
+        memory: Operand | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        memory_bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: LayerCache | None = None,
+    ) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is.
+
+        Args:
+            x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
+            memory: (..., K, memory_width) or Ragged, of x's kind: what an encoder gave. Where the cache holds its keys and
+                values from an earlier call it is not read, and may be None.
+            mask, bias: of self-attention, as in `uwaga.attention`.
+            memory_mask, memory_bias: of cross-attention.
+            rotary: of x's tokens, from RotaryPositions; of self-attention.
+            cache: of this layer, `KeyValueCache[n]`; x is then the next tokens.
+
+        Raises:
+            ShapeError, ValueError: as MultiHeadAttention; no memory, and no cache that holds its keys.
+        """
+        need_width("DecoderLayer", "x", x, self.attention.query.in_features)
+        own, cross = (None, None) if cache is None else cache
+        if memory is None and (cross is None or cross.key is None):
+            raise ValueError("DecoderLayer: there is no memory, and no cache that holds its keys and values")
+        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=own)
+        look = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross)
+        x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
+        x = residual(x, look, self.cross_attention_norm, self.dropout, self.is_pre)
         return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 

@@ -2,8 +2,10 @@
 
 from torch import Tensor, nn
 
+from uwaga.nn.cache import KeyValueCache
 from uwaga.nn.carry import carry
-from uwaga.nn.layers import EncoderLayer
+from uwaga.nn.layers import DecoderLayer, EncoderLayer
+from uwaga.nn.rotary import Rotation
 from uwaga.nn.spec import LayerSpec
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
@@ -11,7 +13,7 @@ from uwaga.ops.masks import Mask
 
 
 class Encoder(nn.Module):
-    """Encoder layers one after the other (Vaswani et al. 2017, section 3.1).
+    """Encoder layers one after the other (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
 
     Submodules: layers (a ModuleList of EncoderLayer) and norm, after the last layer: where norms stand before, nothing
     else would bring the sum of all residuals to scale. None where they stand after.
@@ -33,8 +35,63 @@ class Encoder(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is; mask and bias are those of every layer, see EncoderLayer."""
-        for layer in self.layers:
-            x = layer(x, mask=mask, bias=bias)
+        """(..., Q, M), or Ragged with values (N, M), as x is; what EncoderLayer takes, for all layers alike.
+
+        Raises:
+            ShapeError, ValueError: as EncoderLayer; a cache for another number of layers.
+        """
+        caches = _caches("Encoder", self.layers, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            x = layer(x, mask=mask, bias=bias, rotary=rotary, cache=own)
         return x if self.norm is None else carry(self.norm, x)
+
+
+class Decoder(nn.Module):
+    """Decoder layers one after the other, all with the same memory (Vaswani et al. 2017, section 3.1).
+
+    Submodules: layers (a ModuleList of DecoderLayer) and norm, after the last layer where norms stand before, else None.
+
+    Args:
+        spec: of every layer.
+        layers: how many.
+    """
+
+    def __init__(self, spec: LayerSpec, layers: int, *, device=None, dtype=None) -> None:
+        super().__init__()
+        made = {"device": device, "dtype": dtype}
+        self.layers = nn.ModuleList(DecoderLayer(spec, **made) for _ in range(layers))
+        self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
+
+    def forward(
+        self,
+        x: Operand,
+        memory: Operand | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        memory_bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is; what DecoderLayer takes, for all layers alike.
+
+        Raises:
+            ShapeError, ValueError: as DecoderLayer; a cache for another number of layers.
+        """
+        options = {"mask": mask, "bias": bias, "memory_mask": memory_mask, "memory_bias": memory_bias, "rotary": rotary}
+        caches = _caches("Decoder", self.layers, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            x = layer(x, memory, **options, cache=own)
+        return x if self.norm is None else carry(self.norm, x)
+
+
+def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> list:
+    if cache is None:
+        return [None] * len(layers)
+    if len(cache) != len(layers):
+        raise ValueError(f"{stack}: a cache for {len(cache)} layers, and there are {len(layers)}")
+    return list(cache)

@@ -36,7 +36,7 @@ class LearnedPositions(nn.Module):
 
         Raises:
             ShapeError: another width, or starts that are not one per row.
-            ValueError: a position beyond the last one (where starts are one per row: checked where reading them is free).
+            ValueError: a start below 0; a position beyond the last one (where starts are one per row: checked where reading them is free).
         """
         need_width("LearnedPositions", "x", x, self.weight.shape[1])
         position = places("LearnedPositions", x, start)

@@ -1,0 +1,172 @@
+"""One layer's parts of a cache: the tokens so far, and what a decoder looks at.
+
+Letters: R rows, G key/value heads, Q new tokens, K tokens of the longest row, D key width, E value width, N packed tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.nn.placing import place_bias, place_mask
+from uwaga.nn.room import Room, check_pair, check_rows
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.biases import DistanceBias
+from uwaga.ops.masks import KeyLengths, Mask
+from uwaga.ops.ragged import Ragged
+
+
+class Held(NamedTuple):
+    """All keys and values of a slot after an append, of the kind that was appended; where padded rows differ in length,
+    where the new tokens start in each and how many keys it has."""
+
+    key: Operand  # (R, G, K, D), a view; Ragged (N, G, D)
+    value: Operand  # (R, G, K, E), a view; Ragged (N, G, E)
+    start_R: Tensor | None = None
+    lengths_R: Tensor | None = None
+
+    def mask(self, mask: Mask | Tensor | None) -> Mask | Tensor | None:
+        """The mask of the new tokens over these keys, from one as if the rows were of one length."""
+        if self.lengths_R is None:
+            return mask
+        inside = KeyLengths(self.lengths_R)
+        return inside if mask is None else inside & place_mask(mask, self.start_R)
+
+    def bias(self, bias: DistanceBias | Tensor | None) -> DistanceBias | Tensor | None:
+        """The bias likewise."""
+        return bias if self.start_R is None else place_bias(bias, self.start_R)
+
+
+class SelfSlot:
+    """Keys and values of the tokens so far, in room that doubles when it is full.
+
+    Rows may differ in length: a batch of ragged prompts is kept without padding on the left, and what stands behind a row's
+    end is never seen. `start` is where the next token stands: a number where all rows agree, else (R,) int64.
+
+    Args:
+        capacity: tokens per row to make room for at once, where the caller knows how many there will be.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        self.start: int | Tensor = 0
+        self._longest, self._capacity = 0, capacity
+        self._room: Room | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._longest == 0
+
+    @property
+    def lengths(self) -> Tensor:
+        """(R,) int64: the tokens of each row; (0,) before the first append."""
+        if self._room is None:
+            return torch.zeros(0, dtype=torch.int64)
+        return self._room.key.new_zeros(len(self._room.key), dtype=torch.int64) + self.start
+
+    def append(self, key: Operand, value: Operand) -> Held:
+        """Keep the new tokens behind each row; all keys and values of the rows.
+
+        Args:
+            key: (R, G, Q, D), or Ragged with values (N, G, D); copied.
+            value: (R, G, Q, E), or Ragged with values (N, G, E) over the same rows.
+
+        Returns:
+            Padded: views of the room. Ragged: what was given, where the slot was empty; else all tokens packed, a copy.
+
+        Raises:
+            ShapeError: another number of rows or heads, or other widths, than those that are kept.
+            ValueError: another dtype or device; keys or values that need a gradient, which writing in place would break.
+        """
+        check_pair(key, value)
+        if self._room is not None:
+            self._room.check(key, value)
+        return self._append_packed(key, value) if isinstance(key, Ragged) else self._append_padded(key, value)
+
+    def _append_padded(self, key_RGQD: Tensor, value_RGQE: Tensor) -> Held:
+        before, added = self.start, key_RGQD.shape[2]
+        self._write(key_RGQD, value_RGQE, self._longest + added)
+        self.start = before + added
+        key_RGKD, value_RGKE = (kept[:, : self._longest].transpose(1, 2) for kept in self._room)
+        if isinstance(before, int):
+            return Held(key_RGKD, value_RGKE)
+        return Held(key_RGKD, value_RGKE, before, self.start)
+
+    def _append_packed(self, key: Ragged, value: Ragged) -> Held:
+        before, was_empty = self.start, self.is_empty
+        lengths_R = key.lengths + before
+        self._write(key, value, int(lengths_R.max()) if len(key) else 0)
+        agree = isinstance(before, int) and key.values.shape[0] == len(key) * key.max_length
+        self.start = before + key.max_length if agree else lengths_R
+        if was_empty:
+            return Held(key, value)
+        keys, values = (Ragged.from_padded(kept[:, : self._longest], lengths_R) for kept in self._room)
+        return Held(keys, keys.with_values(values.values))
+
+    def _write(self, key: Operand, value: Operand, longest: int) -> None:
+        if self._room is None:
+            self._room = Room.of(key, value, len(key), max(longest, self._capacity))
+        elif longest > self._room.tokens:
+            self._room = self._room.grown(max(longest, 2 * self._room.tokens), self._longest)
+        self._room.write(key, value, self.start)
+        self._longest = longest
+
+    def rewind(self, length: int | Tensor) -> None:
+        """Forget the tokens from `length` on, of every row or with one number per row, (R,).
+
+        Raises:
+            ValueError: a length below 0 or beyond what a row holds.
+        """
+        kept_R = self.lengths
+        wanted_R = torch.zeros_like(kept_R) + length
+        if bool(((wanted_R < 0) | (wanted_R > kept_R)).any()):
+            listed = length.tolist() if isinstance(length, Tensor) else length
+            raise ValueError(f"KeyValueCache: rows of {kept_R.tolist()} tokens cannot be rewound to {listed}")
+        self.start = wanted_R if isinstance(length, Tensor) else length
+        self._longest = int(wanted_R.max()) if len(wanted_R) else 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row r becomes what row rows[r] is: rows, (any,) int64, may be left out and repeated, as beams are.
+
+        Raises:
+            ValueError: a row that there is not.
+        """
+        check_rows(rows, len(self.lengths))
+        if self._room is None:
+            return
+        self._room = self._room.taken(rows)
+        if isinstance(self.start, Tensor):
+            self.start = self.start[rows]
+            self._longest = int(self.start.max()) if len(rows) else 0
+
+
+class CrossSlot:
+    """Keys and values of what a decoder looks at: computed for the first token, and read by all others."""
+
+    def __init__(self) -> None:
+        self.key: Operand | None = None  # (R, G, K, D), or Ragged (N, G, D)
+        self.value: Operand | None = None  # (R, G, K, E), or Ragged (N, G, E)
+
+    def fill(self, key: Operand, value: Operand) -> None:
+        """Keep both, as they are.
+
+        Raises:
+            ValueError: the slot is filled already.
+        """
+        if self.key is not None:
+            raise ValueError("KeyValueCache: cross-attention's keys are kept already; a new memory needs a new cache")
+        self.key, self.value = key, value
+
+    def reorder(self, rows: Tensor) -> None:
+        """As SelfSlot's; a mask over the keys is the caller's to reorder."""
+        if self.key is not None:
+            check_rows(rows, len(self.key))
+            self.key, value = _taken(self.key, rows), _taken(self.value, rows)
+            # One object says where rows are, so that attention need not compare two.
+            self.value = self.key.with_values(value.values) if isinstance(self.key, Ragged) else value
+
+
+def _taken(x: Operand, rows: Tensor) -> Operand:
+    if not isinstance(x, Ragged):
+        return x.index_select(0, rows)
+    sequences = x.to_list()
+    return Ragged.from_list([sequences[row] for row in rows.tolist()])
