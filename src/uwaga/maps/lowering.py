@@ -51,6 +51,8 @@ def rows_of(name: str, given: Operand, query: Operand, call: Call, *, exact: boo
         raise ValueError(
             f"AttentionMap: {name} must be Ragged where the query is, but {name} is {kinds[0]}, query {kinds[1]}"
         )
+    if isinstance(given, Ragged) and not torch.equal(given.offsets, query.offsets):
+        raise ValueError(f"AttentionMap: {name} must have the query's offsets")
     compute = compute_dtype(call.query.dtype)
     values, operand = (given.values, query.values) if isinstance(given, Ragged) else (given, query)
     if not isinstance(values, Tensor):

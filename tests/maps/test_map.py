@@ -1,0 +1,221 @@
+"""What a map shows of itself, which shapes its results have, and what it computes when.
+
+Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key width, N packed tokens.
+"""
+
+import numpy
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, Window
+from uwaga.maps import Peak, Pooled, Sink, TopK
+from uwaga.maps.spec import RowsWanted
+
+
+def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, dtype=torch.float32).to(dtype)
+
+
+def _ragged(*lengths: int, heads: int | None = 2) -> Ragged:
+    return Ragged.from_list([_x(n, 4) if heads is None else _x(n, heads, 4) for n in lengths])
+
+
+BITS = torch.ones(4096, 4096, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("mask", "shown"),
+    [
+        (None, "None"),
+        (Causal(), "Causal(include_self=True, start=None)"),
+        (
+            Causal() & Window(4, None),
+            "Both(left=Causal(include_self=True, start=None), right=Window(left=4, right=None, start=None))",
+        ),
+        (KeyLengths(torch.tensor([7])), "KeyLengths(lengths=int64 (1,))"),
+        (BITS, "bool (4096, 4096)"),
+    ],
+    ids=str,
+)
+def test_a_map_shows_its_shape_its_mask_and_what_it_would_take(mask: object, shown: str) -> None:
+    x = torch.zeros(1).expand(1, 12, 4096, 64)
+    assert repr(AttentionMap(x, x, mask=mask)) == (
+        f"AttentionMap(shape=(1, 12, 4096, 4096), mask={shown}, float32, 805.3 MB as a dense matrix)"
+    )
+
+
+def test_a_ragged_map_shows_what_all_its_sequences_would_take() -> None:
+    batch = _ragged(2, 0, 30)
+    m = AttentionMap(batch, batch, mask=Documents(torch.zeros(32, dtype=torch.int64)))
+    assert repr(m) == (
+        "AttentionMap(shape=(3, 2, ?, ?), mask=Documents(ids=int64 (32,), query_ids=None), float32, "
+        "7.2 kB as a dense matrix)"
+    )
+    assert repr(m[0]) == (
+        "AttentionMap(shape=(2, 2, 2), mask=Documents(ids=int64 (32,), query_ids=None), float32, "
+        "32 bytes as a dense matrix)"
+    )
+
+
+FORMS = {
+    "a matrix": (lambda: AttentionMap(_x(5, 4), _x(7, 4)), (), 5, 7),
+    "heads": (lambda: AttentionMap(_x(6, 5, 4), _x(2, 7, 4)), (6,), 5, 7),
+    "a batch": (lambda: AttentionMap(_x(3, 6, 5, 4), _x(3, 2, 7, 4)), (3, 6), 5, 7),
+    "five dimensions": (lambda: AttentionMap(_x(2, 3, 6, 5, 4), _x(2, 3, 2, 7, 4)), (2, 3, 6), 5, 7),
+    "no queries": (lambda: AttentionMap(_x(3, 6, 0, 4), _x(3, 2, 7, 4)), (3, 6), 0, 7),
+    "no keys": (lambda: AttentionMap(_x(3, 6, 5, 4), _x(3, 2, 0, 4)), (3, 6), 5, 0),
+    "no sequences": (lambda: AttentionMap(_x(0, 6, 5, 4), _x(0, 2, 7, 4)), (0, 6), 5, 7),
+    "half precision": (
+        lambda: AttentionMap(_x(6, 5, 4, dtype=torch.bfloat16), _x(2, 7, 4, dtype=torch.bfloat16)),
+        (6,),
+        5,
+        7,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_results_have_the_dimensions_of_the_query(form: str) -> None:
+    make, leading, queries, keys = FORMS[form]
+    m = make()
+    per_query, per_key = (*leading, queries), (*leading, keys)
+    assert m.shape == (*leading, queries, keys)
+    assert m.shapes == [m.shape]
+    assert m.dtype == torch.float32
+    for x in (m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.support(order=1)):
+        assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
+    for x in (*m.sink(), m.mass(Causal()), m.diagonal(), m.peak().weight):
+        assert (tuple(x.shape), x.dtype) == (per_query, torch.float32)
+    assert (tuple(m.peak().position.shape), m.peak().position.dtype) == (per_query, torch.int64)
+    assert tuple(m.topk(3).weights.shape) == tuple(m.topk(3).positions.shape) == (*per_query, 3)
+    for x in (m.received(), m.received(last=2), m.received(weights=torch.ones(queries))):
+        assert (tuple(x.shape), x.dtype) == (per_key, torch.float32)
+    assert tuple(m.pool(2, 3).weights.shape) == tuple(m.pool(2, 3, how="max").weights.shape) == (*leading, 2, 3)
+    assert tuple(m.pool(2, 3, how="max").positions.shape) == (*leading, 2, 3, 2)
+    assert tuple(m.between([(0, 0)] * 4, [(0, 0)]).shape) == (*leading, 4, 1)
+    assert tuple(m.to_dense().shape) == m.shape
+
+
+@pytest.mark.parametrize("lengths", [(2, 0, 3), (0,), ()], ids=str)
+@pytest.mark.parametrize("heads", [2, None])
+def test_ragged_results_are_ragged(heads: int | None, lengths: tuple[int, ...]) -> None:
+    tokens, rows = sum(lengths), len(lengths)
+    width = () if heads is None else (heads,)
+    offsets = torch.tensor([0, *torch.tensor(lengths, dtype=torch.int64).cumsum(0).tolist()])
+    batch = Ragged(_x(tokens, *width, 4), offsets)
+    m = AttentionMap(batch, batch, mask=Causal())
+    assert m.shape == (rows, *width, None, None)
+    assert m.shapes == [(*width, n, n) for n in lengths]
+    per_query = [m.lse, m.entropy(), m.entropy(normalize=True), m.distance(), m.support(), m.mass(Causal())]
+    for x in (*per_query, m.diagonal(), m.received(), m.received(last=2), *m.sink(), *m.peak()):
+        assert isinstance(x, Ragged)
+        assert x.values.shape == (tokens, *width)
+        assert torch.equal(x.offsets, offsets)
+    assert m.topk(3).weights.values.shape == (tokens, *width, 3)
+    assert m.pool(2, 3).weights.shape == (rows, *width, 2, 3)
+    assert m.pool(2, 3, how="max").positions.shape == (rows, *width, 2, 3, 2)
+    assert m.between([(0, 0)]).shape == (rows, *width, 1, 1)
+    assert [x.shape for x in m.to_dense()] == m.shapes
+
+
+def test_results_have_names() -> None:
+    m = AttentionMap(_x(5, 4), _x(7, 4))
+    for found, kind in ((m.topk(2), TopK), (m.peak(), Peak), (m.sink(), Sink), (m.pool(2, 2), Pooled)):
+        assert type(found) is kind
+    assert m.pool(2, 2).positions is None
+    assert uwaga.AttentionMap is uwaga.maps.AttentionMap
+
+
+def test_a_map_is_no_array_but_true() -> None:
+    m = AttentionMap(_x(5, 4), _x(7, 4))
+    assert m
+    with pytest.raises(TypeError, match="a map does not turn into an array by itself"):
+        numpy.array(m)
+    with pytest.raises(TypeError, match="a dense map has no length"):
+        torch.as_tensor(m)
+
+
+class _Spy:
+    """An engine that remembers what it was asked for."""
+
+    def __init__(self, engine) -> None:
+        self._engine, self.wanted = engine, []
+
+    def rows(self, call, wanted: RowsWanted):
+        self.wanted.append(wanted)
+        return self._engine.rows(call, wanted)
+
+    def __getattr__(self, name: str):
+        return getattr(self._engine, name)
+
+
+@pytest.fixture
+def spied(monkeypatch: pytest.MonkeyPatch) -> tuple[AttentionMap, list[RowsWanted]]:
+    m = AttentionMap(_x(2, 3, 100, 4), _x(2, 3, 120, 4))
+    spy = _Spy(m._rows.engine)
+    monkeypatch.setattr(m._rows, "engine", spy)
+    return m, spy.wanted
+
+
+def _rows_of(wanted: RowsWanted) -> tuple:
+    assert wanted.selection is not None
+    return (*wanted.selection[:2], wanted.selection.queries.tolist())
+
+
+def test_reading_a_few_rows_computes_these_rows_once(spied) -> None:
+    m, wanted = spied
+    m[1, 2, 7:9]
+    assert [_rows_of(x) for x in wanted] == [((1,), (2,), [7, 8])]
+    m[1, 2, 7, 5]
+    assert len(wanted) == 1
+    m[1, 2, 6:9]
+    assert _rows_of(wanted[-1]) == ((1,), (2,), [6])
+    m[..., 7, 0]  # other heads of a row that is known of one head
+    assert _rows_of(wanted[-1]) == ((0, 1), (0, 1, 2), [7])
+    m.lse  # noqa: B018
+    assert wanted[-1].selection is None
+    before = len(wanted)
+    m.to_dense()
+    m.received()
+    assert len(wanted) == before
+
+
+def test_statistics_are_computed_once_and_together_where_asked(spied) -> None:
+    m, wanted = spied
+    m.prepare(entropy=True, support=True, distance=True, topk=8)
+    assert wanted == [RowsWanted(entropy=True, squares=True, distance=(0, 0, None), top=8)]
+    for read in (m.entropy, m.support, lambda: m.support(order=1), m.distance, m.peak, lambda: m.topk(8), m.sink):
+        read()
+    assert len(wanted) == 1
+    m.topk(9)
+    assert wanted[-1] == RowsWanted(top=9)
+    m.distance(start=3)
+    m.distance(start=3)
+    assert wanted[-1] == RowsWanted(distance=(1, 3, None))
+    m.distance(start=torch.tensor([1, 2]))
+    m.distance(start=torch.tensor([1, 2]))
+    m.distance(start=torch.tensor([1, 3]))
+    assert len(wanted) == 5
+
+
+def test_a_given_lse_spares_the_pass(spied) -> None:
+    warm, _ = spied
+    told = AttentionMap(warm._query, warm._key, lse=warm.lse)
+    spy = _Spy(told._rows.engine)
+    told._rows.engine = spy
+    told[..., 3, :]
+    told.received()
+    assert torch.equal(told.lse, warm.lse)
+    assert spy.wanted == []
+    told.entropy()
+    assert len(spy.wanted) == 1
+    assert torch.equal(told.lse, warm.lse)
+
+
+def test_memory_is_that_of_rows() -> None:
+    """A map over 100,000 tokens, of which a few are read: the whole would take 480 GB."""
+    x = torch.zeros(1).expand(1, 12, 100_000, 8)
+    m = AttentionMap(x, x, mask=Window(3, 0))
+    assert torch.equal(m[0, 5, 50_000, 49_996:50_002], torch.tensor([0, 0.25, 0.25, 0.25, 0.25, 0]))
