@@ -11,3 +11,7 @@ class ShapeError(ValueError):
           query  (2, 12, 128, 64)   B=2  H=12 Q=128 D=64
           key    (2, 12, 512, 80)   B=2  G=12 K=512 D=80   <- D was 64 from query
     """
+
+
+class CheckpointError(ValueError):
+    """A directory with a model that cannot be read: the message names the file, and every weight that is wrong."""

@@ -1,0 +1,21 @@
+"""Floor 4: whole Transformers, from files that Hugging Face's transformers wrote, and back.
+
+A family of models is a folder: config.py (plain settings), model.py (the module), checkpoint.py (the table of names and
+the `Family` that ties them together). families.py lists them; checkpoints.py loads and saves any of them.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "BertConfig": "uwaga.models.bert.config",
+    "BertModel": "uwaga.models.bert.model",
+    "load": "uwaga.models.checkpoints",
+    "save": "uwaga.models.checkpoints",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'uwaga.models' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(_HOME[name]), name)
+    return value

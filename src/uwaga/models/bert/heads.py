@@ -1,0 +1,74 @@
+"""What stands on top of BERT's hidden states. Letters: B Q N M V as everywhere, C classes.
+
+The three kinds of models differ here: BERT has a pooler, whose output its classifier of sequences reads; RoBERTa and
+DistilBERT classify the first token's state through a layer of their own.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga.models.bert.config import BertConfig
+from uwaga.nn.feed_forward import ACTIVATIONS
+
+
+class Pooler(nn.Module):
+    """tanh(dense(the first token's state)), (B, M). Submodule: dense."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+
+    def forward(self, first_BM: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first_BM))
+
+
+class MaskedLMHead(nn.Module):
+    """Scores of the words, (..., V), from states (..., M) (Devlin et al. 2019, section 3.1).
+
+    Submodules: dense, norm, bias (V), and decoder.weight (V, M), None where the embedding of words stands for it.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.decoder = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.activate = ACTIVATIONS["gelu" if config.is_roberta else config.activation]
+
+    def forward(self, x: Tensor, words_VM: Tensor) -> Tensor:
+        x = self.norm(self.activate(self.dense(x)))
+        return functional.linear(x, words_VM if self.decoder is None else self.decoder.weight, self.bias)
+
+
+class SequenceHead(nn.Module):
+    """Scores of the classes of a whole sequence, (B, C). Submodules: dense (None in BERT), output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = None if config.model_type == "bert" else nn.Linear(config.width, config.width)
+        self.output = nn.Linear(config.width, len(config.labels))
+        self.activate = torch.tanh if config.is_roberta else torch.relu
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
+
+    def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
+        """From the first token's state, or in BERT from the pooled one."""
+        if self.dense is None:
+            assert pooled_BM is not None
+            return self.output(self.dropout(pooled_BM))
+        return self.output(self.dropout(self.activate(self.dense(self.input_dropout(first_BM)))))
+
+
+class TokenHead(nn.Module):
+    """Scores of the classes of each token, (..., C), from states (..., M). Submodule: output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.width, len(config.labels))
+        # DistilBERT's setting of that name is for sequences alone.
+        self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.dropout(x))

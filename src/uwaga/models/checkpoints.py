@@ -1,0 +1,92 @@
+"""Models from unmodified Hugging Face directories, and back: the two doors.
+
+Loading compares every name and shape of the files with the family's table before it allocates anything, so a hostile
+file costs an error message. What is read never runs: safetensors, and pickles by PyTorch's weights_only unpickler.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import accounting, directories, families, json_files, weight_files
+from uwaga.models.tables import Table
+from uwaga.models.weight_files import Weights
+
+
+def load(
+    path_or_hub_id: str | os.PathLike[str],
+    *,
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+    allow_nonfinite: bool = False,
+) -> nn.Module:
+    """A model from a directory that transformers or sentence-transformers wrote, or from the hub; in evaluation mode.
+
+    Args:
+        path_or_hub_id: a directory with config.json and weights (model.safetensors, pytorch_model.bin, or either in
+            shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the id of a
+            repository on the hub, fetched through huggingface_hub into its cache.
+        dtype: a floating dtype for all weights; None keeps the one that they are stored in.
+        revision: branch, tag or commit on the hub.
+        allow_nonfinite: accept weights with nan or infinity, which are an error otherwise.
+
+    Returns:
+        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU.
+
+    Raises:
+        CheckpointError: anything in the files that is wrong or not computed here; all missing, unexpected and misshapen
+            weights in one message.
+    """
+    if dtype is not None and not dtype.is_floating_point:
+        raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
+    folder = directories.transformer(directories.find(path_or_hub_id, revision))
+    file = folder / "config.json"
+    described = json_files.read(file)
+    family = families.of(described.get("model_type"), str(file))
+    weights = weight_files.find(folder)
+    config = family.read_config(described, str(file), frozenset(weights.stored))
+    table = family.table(config)
+    _need_as_many_weights_as_layers(table, weights, file)
+    with torch.device("meta"):
+        model = family.build(config)
+    matched = accounting.match(table, weights, model.state_dict())
+    model.load_state_dict(accounting.read(matched, dtype, allow_nonfinite=allow_nonfinite), assign=True)
+    assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
+        "buffers must be persistent, or computed"
+    )
+    return model.eval()
+
+
+def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write config.json and model.safetensors, which transformers loads, into a directory; it is made if need be.
+
+    Each file is there whole or not at all, and may be one that the model was loaded from. Raises OSError where the
+    directory cannot be written, CheckpointError where transformers has no such model.
+    """
+    from safetensors.torch import save_file
+
+    family = families.of(model.config.model_type, "save")
+    described = family.write_config(model.config)
+    tensors = accounting.write(family.table(model.config), model.state_dict())
+    described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as unfinished:
+        written = Path(unfinished)
+        # transformers refuses a file that does not say that it is PyTorch's.
+        save_file(tensors, written / weight_files.SINGLE, metadata={"format": "pt"})
+        (written / "config.json").write_text(json.dumps(described, indent=2, sort_keys=True) + "\n")
+        for name in (weight_files.SINGLE, "config.json"):
+            (written / name).replace(folder / name)
+
+
+def _need_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:
+    """Before a number in config.json makes a model of that many layers."""
+    most = max(table.counts.values(), default=0)
+    if most > len(weights.stored):
+        raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")

@@ -1,0 +1,107 @@
+"""The files that hold a model's weights: where they are, what they hold, and a way to read one weight at a time.
+
+model.safetensors, or several listed in model.safetensors.index.json; failing these, pytorch_model.bin and its shards.
+All of them may come from anybody. Opening checks every claim that a file makes about itself; nothing of the size that a
+file claims is allocated before that.
+"""
+
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import torch
+from torch import Tensor
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import json_files, safetensors_files
+from uwaga.models.json_files import shown
+from uwaga.models.safetensors_files import Stored
+
+SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
+PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The weights of one model, whatever files they lie in."""
+
+    path: Path  # the file to name in messages: that of the weights, or the index of several
+    stored: Mapping[str, Stored]
+    read: Callable[[str], Tensor]  # one weight by its name; may share memory with the file
+
+
+def find(folder: Path) -> Weights:
+    """The weights in a folder, by the order in which transformers looks for them. Raises CheckpointError."""
+    for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
+        if (folder / name).is_file():
+            return _of(folder / name, [open_one(folder / name)])
+        if (folder / f"{name}.index.json").is_file():
+            return _sharded(folder / f"{name}.index.json", Path(name).suffix, open_one)
+    names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
+    raise CheckpointError(f"{folder} holds no weights: there is no {names}")
+
+
+Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]
+
+
+def _of(path: Path, files: list[Opened]) -> Weights:
+    stored: dict[str, Stored] = {}
+    readers: dict[str, Callable[[str], Tensor]] = {}
+    for held, read in files:
+        twice = sorted(stored.keys() & held.keys())
+        if twice:
+            raise CheckpointError(f"{path} lists files of which two hold {', '.join(map(shown, twice))}")
+        stored |= held
+        readers |= dict.fromkeys(held, read)
+    return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
+
+
+def _sharded(index: Path, suffix: str, open_one: Callable[[Path], Opened]) -> Weights:
+    listed = json_files.read(index).get("weight_map")
+    if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
+        raise CheckpointError(f"{index} has no weight_map of weights to files")
+    files = sorted(set(listed.values()))
+    for file in files:
+        _need_plain_name(index, file, suffix)
+    weights = _of(index, [open_one(index.parent / file) for file in files])
+    absent = sorted(listed.keys() - weights.stored.keys())
+    unlisted = sorted(weights.stored.keys() - listed.keys())
+    if absent or unlisted:
+        lines = [f"  {shown(name)} is listed in {listed[name]} and is not there" for name in absent]
+        lines += [f"  {shown(name)} is there and is not listed" for name in unlisted]
+        raise CheckpointError("\n".join([f"{index} does not list what its files hold", *lines]))
+    return weights
+
+
+def _need_plain_name(index: Path, file: str, suffix: str) -> None:
+    """An index may name files beside itself and nothing else on this machine."""
+    is_plain = file.isprintable() and PurePosixPath(file).name == file and PureWindowsPath(file).name == file
+    if not is_plain or not file.endswith(suffix):
+        raise CheckpointError(f"{index} names {shown(file)!r}, which is no plain name of a {suffix} file")
+    if not (index.parent / file).is_file():
+        raise CheckpointError(f"{index} names {file}, and there is no such file beside it")
+
+
+def _read_pickled(path: Path) -> Opened:
+    """A file of torch.save, by the unpickler that builds tensors and plain containers and runs nothing else."""
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    # What the unpickler meets in a file that is broken on purpose has no common class below Exception.
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path} cannot be read with weights_only: {reason}") from error
+    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
+        raise CheckpointError(f"{path} must hold a dictionary of weights by name, not {type(held).__name__}")
+    strange = [name for name, x in held.items() if not _is_plain(x)]
+    if strange:
+        raise CheckpointError(f"{path} holds what is no dense tensor: {', '.join(map(shown, strange))}")
+    stored = {
+        name: Stored(shape=tuple(x.shape), dtype=str(x.dtype).removeprefix("torch."), file=path.name)
+        for name, x in held.items()
+    }
+    return stored, held.__getitem__
+
+
+def _is_plain(x: object) -> bool:
+    return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_quantized and x.device.type == "cpu"
