@@ -14,7 +14,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from time import perf_counter
+from typing import Any, NamedTuple
 
 import torch
 
@@ -170,6 +171,35 @@ def summary(ratios: list[float]) -> str:
         f"lowest {min(ratios):.2f}, geometric mean {mean:.2f}, highest {max(ratios):.2f}, "
         f"{len(ratios)} cells, {below} below 1"
     )
+
+
+class Peak(NamedTuple):
+    """What one run of something left, and what it took on the way."""
+
+    result: Any
+    bytes: int  # the most that was resident during the run, less what was just before
+    seconds: float
+
+
+def peak(run: Callable[[], Any]) -> Peak:
+    """Run it once and look at Linux's count of resident memory: for a process that does nothing else."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
+    before, started = _resident("VmRSS"), perf_counter()
+    result = run()
+    seconds = perf_counter() - started
+    return Peak(result, _resident("VmHWM") - before, seconds)
+
+
+def _resident(field: str) -> int:
+    """Bytes of a field of /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
+    """What this benchmark prints when it runs in a process of its own for --one measurement."""
+    command = [sys.executable, sys.argv[0], "--threads", str(chosen.threads), "--one", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
 
 
 def facts(chosen: argparse.Namespace, peak: float | None) -> str:

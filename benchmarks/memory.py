@@ -5,12 +5,10 @@ peak is Linux's count of resident memory during the pass, less what was there ju
 """
 
 import argparse
-import subprocess
 import sys
-from pathlib import Path
 
 import torch
-from harness import DTYPES, Report, options, parse
+from harness import DTYPES, Report, in_a_process, options, parse, peak
 
 from uwaga.cli.contests import OURS, THEIRS, backward, forward
 
@@ -20,29 +18,11 @@ PASSES = {"forward": forward, "with backward": backward}
 
 def measure(name: str, side: str, heads: int, tokens: int, width: int, dtype: torch.dtype) -> tuple[int, int, float]:
     """Bytes of the results, bytes beyond them, and seconds."""
-    from time import perf_counter
-
     PASSES[name](1, heads, 8, width, dtype).sides[side]()
-    contest = PASSES[name](1, heads, tokens, width, dtype)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from what is resident now
-    before = _status("VmRSS")
-    started = perf_counter()
-    result = contest.sides[side]()
-    seconds = perf_counter() - started
-    tensors = result if isinstance(result, tuple) else (result,)
+    found = peak(PASSES[name](1, heads, tokens, width, dtype).sides[side])
+    tensors = found.result if isinstance(found.result, tuple) else (found.result,)
     results = sum(tensor.nbytes for tensor in tensors)
-    return results, _status("VmHWM") - before - results, seconds
-
-
-def _status(field: str) -> int:
-    """Bytes of a field of /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
-
-
-def _in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
-    command = [sys.executable, str(Path(__file__)), "--threads", str(chosen.threads), "--one", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return results, found.bytes - results, found.seconds
 
 
 if __name__ == "__main__":
@@ -63,7 +43,7 @@ if __name__ == "__main__":
         for name in PASSES:
             for side in (OURS, THEIRS):
                 sizes = (str(chosen.heads), str(chosen.tokens), str(chosen.width), dtype)
-                results, beyond, seconds = _in_a_process(chosen, name, side, *sizes)
+                results, beyond, seconds = in_a_process(chosen, name, side, *sizes)
                 per_thread = int(beyond) / chosen.threads / (chosen.tokens * chosen.width)
                 mebibytes = (f"{int(size) / 2**20:.1f}" for size in (results, beyond))
                 report.row(name, side, *sizes, *mebibytes, f"{per_thread:.1f}", f"{float(seconds):.2f}")
