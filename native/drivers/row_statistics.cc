@@ -1,5 +1,7 @@
 #include "drivers/row_statistics.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,8 +35,8 @@ int64_t RowGathering::lay_out(int64_t tiles, float* base) {
   squares_ = take(moments, kTileLanes);
   distance_ = take(moments, kTileLanes);
   position_ = take(moments, kMaxLanes);
-  top_scores_ = take(wanted_.top > 0, kTileRows * wanted_.top);
-  top_keys_ = reinterpret_cast<int32_t*>(take(wanted_.top > 0, kTileRows * wanted_.top));
+  top_scores_ = take(wanted_.top > 0, kTileRows * top_row(wanted_.top));
+  top_keys_ = take(wanted_.top > 0, kTileRows * top_row(wanted_.top));
   return layout.used();
 }
 
@@ -46,8 +48,9 @@ void RowGathering::clear_sums(int64_t tiles) const {
 
 void RowGathering::clear_top(int64_t tiles) const {
   if (!top_scores_) return;
-  std::fill(top_scores_, top_scores_ + tiles * kTileRows * wanted_.top, kHidden);
-  std::fill(top_keys_, top_keys_ + tiles * kTileRows * wanted_.top, -1);
+  const int64_t row = top_row(wanted_.top), rows = tiles * kTileRows;
+  std::fill(top_scores_, top_scores_ + rows * row, kHidden);
+  for (int64_t r = 0; r < rows; ++r) top_scores_[r * row + kMaxLanes - 1] = -kHidden;
 }
 
 void RowGathering::set_position(int64_t row, const Sequence& s, int64_t query) const {
@@ -62,8 +65,8 @@ RowWatch RowGathering::watch(int64_t tile) const {
           at(squares_, kTileLanes),
           at(distance_, kTileLanes),
           at(position_, kMaxLanes),
-          at(top_scores_, kTileRows * wanted_.top),
-          at(top_keys_, kTileRows * wanted_.top),
+          at(top_scores_, kTileRows * top_row(wanted_.top)),
+          at(top_keys_, kTileRows * top_row(wanted_.top)),
           static_cast<int>(wanted_.top)};
 }
 
@@ -73,10 +76,13 @@ RowMoments RowGathering::moments(int64_t row, const Kernels& kernels) const {
 }
 
 void RowGathering::copy_top(int64_t row, float unit, RowFindings* to) const {
+  const int64_t first = row * top_row(wanted_.top) + kMaxLanes;
   for (int64_t n = 0; n < wanted_.top; ++n) {
-    const float score = top_scores_[row * wanted_.top + n];
-    to->top_scores[n] = score == kHidden ? score : score * unit;
-    to->top_keys[n] = top_keys_[row * wanted_.top + n];
+    const float score = top_scores_[first + n];
+    const bool is_there = score != kHidden;
+    to->top_scores[n] = is_there ? score * unit : score;
+    to->top_keys[n] = -1;
+    if (is_there) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
   }
 }
 

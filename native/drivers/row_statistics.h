@@ -53,8 +53,8 @@ class RowGathering {
  private:
   const uwaga_problem& p_;
   const uwaga_row_statistics& wanted_;
-  float *entropy_ = nullptr, *squares_ = nullptr, *distance_ = nullptr, *position_ = nullptr, *top_scores_ = nullptr;
-  int32_t* top_keys_ = nullptr;
+  float *entropy_ = nullptr, *squares_ = nullptr, *distance_ = nullptr, *position_ = nullptr, *top_scores_ = nullptr,
+        *top_keys_ = nullptr;
 };
 
 // Add a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.

@@ -70,10 +70,13 @@ struct RowWatch {
   float* squares;         // [6][kMaxLanes] sum of p^2
   float* distance;        // [6][kMaxLanes] sum of p |j - position|
   const float* position;  // [6]
-  float* top_scores;      // [6][top] largest scores so far, falling, of equal ones the first; -inf where there is none
-  int32_t* top_keys;      // [6][top]
+  // The largest scores of each row so far, falling, of equal ones the first; -inf where there is none. Row r begins at
+  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf in the place before it. Keys are the words of
+  // integers in places of the same number.
+  float *top_scores, *top_keys;
   int top;
 };
+constexpr int64_t top_row(int64_t top) { return (top + kMaxLanes - 1) / kMaxLanes * kMaxLanes + kMaxLanes; }
 
 struct ForwardTile {
   const float* query;  // packed rows of a tile

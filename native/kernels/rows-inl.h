@@ -1,17 +1,26 @@
 // What the forward tile finds out about its rows on the way: entropy, squares, distances and the largest weights.
 // Included inside the level's namespace.
 
+// An integer as a float that nothing computes with.
+inline float word_of(int32_t number) {
+  float word;
+  __builtin_memcpy(&word, &number, sizeof word);
+  return word;
+}
+
 alignas(64) constexpr float kLaneNumbers[kMaxLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Puts `score`, which is larger than the last, in its place behind its equals; the last one falls out.
-inline void insert_key(float score, int32_t key, float* scores, int32_t* keys, int top) {
-  int n = top - 1;
-  for (; n > 0 && scores[n - 1] < score; --n) {
-    scores[n] = scores[n - 1];
-    keys[n] = keys[n - 1];
+// Puts `score` in its place behind its equals; the last one falls out. Without a branch on where that is: the place of a new
+// score cannot be foretold, and a wrong guess costs more than moving eight of them.
+inline void insert_key(float score, float key, float* scores, float* keys, int top) {
+  const F x = broadcast(score);
+  for (int n = (top - 1) / kLanes * kLanes; n >= 0; n -= kLanes) {
+    const F here = load(scores + n), before = load(scores + n - 1);
+    const F moved = less_select(before, x, load(keys + n - 1), broadcast(key));
+    store(keys + n, less_select(here, x, moved, load(keys + n)));
+    store(scores + n, less_select(here, x, less_select(before, x, before, x), here));
+    if (scores[n - 1] >= score) break;  // long lists stop here; a short one has the infinity before it
   }
-  scores[n] = score;
-  keys[n] = key;
 }
 
 // Bit n: whether row[n] > floor, for columns [first, last) in whole vectors.
@@ -29,13 +38,13 @@ inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const 
   row_maxima(top, highest);
   const int end = watch.top - 1;
   for (int r = 0; r < tile.rows; ++r) {
-    float* scores = watch.top_scores + int64_t{r} * watch.top;
+    float* scores = watch.top_scores + r * top_row(watch.top) + kMaxLanes;
     if (!(highest[r] > scores[end])) continue;
-    int32_t* keys = watch.top_keys + int64_t{r} * watch.top;
+    float* keys = watch.top_keys + r * top_row(watch.top) + kMaxLanes;
     const float* row = tile.scores + r * kBlockKeys;
     for (uint64_t bits = above(row, first, last, scores[end]); bits; bits &= bits - 1) {
       const int n = __builtin_ctzll(bits);
-      if (row[n] > scores[end]) insert_key(row[n], first_key + n, scores, keys, watch.top);
+      insert_key(row[n], word_of(first_key + n), scores, keys, watch.top);
     }
   }
 }

@@ -44,20 +44,13 @@ inline void add_rows(float* sums, const float* weights, int first_row, int last_
   }
 }
 
-// Row numbers travel as words of floats that nothing computes with.
-inline F word_of(int32_t number) {
-  float word;
-  __builtin_memcpy(&word, &number, sizeof word);
-  return broadcast(word);
-}
-
 inline void keep_largest(float* best, float* at, const float* weights, int first_row, int last_row, int number,
                          int first, int last) {
   for (int n = whole_first(first); n < last; n += kLanes) {
     F most = load(best + n), where = load(at + n);
     for (int r = first_row; r < last_row; ++r) {
       const F w = load(weights + r * kBlockKeys + n);
-      where = less_select(most, w, word_of(number + r - first_row), where);
+      where = less_select(most, w, broadcast(word_of(number + r - first_row)), where);
       most = less_select(most, w, w, most);
     }
     store(best + n, most);

@@ -93,6 +93,22 @@ void test_gathering(const Kernels& k) {
   }
 }
 
+// Six empty lists of the largest scores.
+struct TopLists {
+  Floats scores{kTileRows * uwaga::top_row(kTop)}, keys{kTileRows * uwaga::top_row(kTop)};
+  TopLists() {
+    scores.fill(-kInfinity);
+    for (int r = 0; r < kTileRows; ++r) scores[at(r, -1)] = kInfinity;
+  }
+  static int64_t at(int r, int n) { return r * uwaga::top_row(kTop) + kMaxLanes + n; }
+  float score(int r, int n) { return scores[at(r, n)]; }
+  int key(int r, int n) {
+    int number;
+    memcpy(&number, &keys[at(r, n)], sizeof number);
+    return number;
+  }
+};
+
 // The sums beside the softmax, over several blocks with rising and falling maxima, and blocks that some rows do not see.
 void test_watch(const Kernels& k, bool pairs) {
   for (uint64_t seed = 50; seed < 58; ++seed) {
@@ -101,11 +117,12 @@ void test_watch(const Kernels& k, bool pairs) {
     Scene scene(k, pairs, rows, count, 9, 3, seed);
     Random random(seed);
     Floats entropy(kTileRows * kMaxLanes), squares(kTileRows * kMaxLanes), distance(kTileRows * kMaxLanes);
-    Floats position(kMaxLanes), top(kTileRows * kTop);
-    std::vector<int32_t> keys(kTileRows * kTop, -1);
-    entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f), top.fill(-kInfinity);
+    Floats position(kMaxLanes);
+    TopLists top;
+    entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f);
     for (int r = 0; r < rows; ++r) position[r] = static_cast<float>(40 * r - 20);
-    const uwaga::RowWatch watch{entropy.data(), squares.data(), distance.data(), position.data(), top.data(), keys.data(), kTop};
+    const uwaga::RowWatch watch{entropy.data(), squares.data(), distance.data(), position.data(),
+                                top.scores.data(), top.keys.data(), kTop};
     scene.watch = &watch;
     struct Seen {
       double score, error;
@@ -144,8 +161,12 @@ void test_watch(const Kernels& k, bool pairs) {
       std::sort(seen[r].begin(), seen[r].end(), [](const Seen& a, const Seen& b) { return a.score > b.score; });
       const double unit = rule.plain() ? rule.scale : 1.0;
       for (int n = 0; n < kTop; ++n) {
-        expect_near(top[r * kTop + n] * unit, seen[r][n].score, error, "largest", n);
-        expect(keys[r * kTop + n] >= 0, "number %d of the largest has no key", n);
+        expect_near(top.score(r, n) * unit, seen[r][n].score, error, "largest", n);
+        const int key = top.key(r, n);
+        const auto found = std::find_if(seen[r].begin(), seen[r].end(), [&](const Seen& one) { return one.key == key; });
+        if (expect(found != seen[r].end(), "number %d of the largest is key %d, which is hidden", n, key)) {
+          expect_near(found->score, seen[r][n].score, error, "score of the largest key", n);
+        }
       }
     }
   }
@@ -160,16 +181,14 @@ void test_equal_scores(const Kernels& k) {
   for (int r = 0; r < 6; ++r) {
     for (int w = 0; w < 4; ++w) scene.query.set(r, w, 1.0);
   }
-  Floats top(kTileRows * kTop);
-  std::vector<int32_t> keys(kTileRows * kTop, -1);
-  top.fill(-kInfinity);
-  const uwaga::RowWatch watch{nullptr, nullptr, nullptr, nullptr, top.data(), keys.data(), kTop};
+  TopLists top;
+  const uwaga::RowWatch watch{nullptr, nullptr, nullptr, nullptr, top.scores.data(), top.keys.data(), kTop};
   scene.watch = &watch;
   scene.run(plain_rule(), 0);
   scene.run(plain_rule(), 64);
   for (int r = 0; r < 6; ++r) {
-    const int32_t* row = keys.data() + r * kTop;
-    expect(row[0] == 50 && row[1] == 114 && row[2] == 0, "the largest are %d, %d, %d", row[0], row[1], row[2]);
+    const int a = top.key(r, 0), b = top.key(r, 1), c = top.key(r, 2);
+    expect(a == 50 && b == 114 && c == 0, "the largest are %d, %d, %d", a, b, c);
   }
 }
 
