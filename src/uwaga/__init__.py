@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
+    from uwaga.models.text.encoder import TextEncoder
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
@@ -26,6 +27,7 @@ __all__ = [
     "Ragged",
     "RelativeBias",
     "ShapeError",
+    "TextEncoder",
     "Window",
     "__version__",
     "attend",
@@ -42,6 +44,7 @@ _HOME = {
     "Ragged": "uwaga.ops.ragged",
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
+    "TextEncoder": "uwaga.models.text.encoder",
     "Window": "uwaga.ops.masks",
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",

@@ -1,0 +1,163 @@
+"""A parquet file of vectors that grows shard by shard beside its place, and is put there when it is whole.
+
+    vectors.parquet.parts/lock                held while a command writes here
+    vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
+    vectors.parquet.parts/00000000.arrow      a finished shard, and in its metadata the digest of its documents
+    vectors.parquet                           all shards, when all are finished; then the folder goes
+
+Each of these files appears whole. A shard depends on its documents and the settings alone, so that the file is the same
+however often the work was interrupted.
+"""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from uwaga.cli.durable import replacing, sync_folder
+
+if TYPE_CHECKING:
+    import pyarrow
+
+# Shards are joined to row groups of at least so many rows, in which readers of parquet work best.
+_ROWS = 16_384
+_KEY = b"uwaga"
+
+
+class VectorsError(ValueError):
+    """Vectors that are there already do not go together with those that are asked for, or cannot be written."""
+
+
+class Shard(NamedTuple):
+    """A finished one."""
+
+    digest: str  # of its documents
+    documents: int
+
+
+class Vectors:
+    """The output of one command.
+
+    Args:
+        path: where the file shall be.
+        settings: what the vectors depend on besides the documents; names to plain values.
+
+    Raises:
+        VectorsError: vectors with other settings are there, another command is at work, or nothing can be written.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
+        self.path, self._settings = path, dict(settings)
+        self._folder = path.with_name(path.name + ".parts")
+        self.finished: list[Shard] = []
+        self._lock: Any = None
+
+    def whole(self) -> str | None:
+        """The digest of the documents of the whole file; None where there is no file yet. Raises VectorsError."""
+        from pyarrow import ArrowException, parquet
+
+        if not self.path.exists():
+            return None
+        try:
+            described = json.loads(parquet.read_schema(self.path).metadata[_KEY])
+        except (OSError, ArrowException, KeyError, TypeError) as error:
+            raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode") from error
+        self._compare(described["settings"], f"{self.path} is there already, and was made otherwise")
+        return cast(str, described["digest"])
+
+    def begin(self) -> None:
+        """Take the folder, and find the shards that are finished. Raises VectorsError, OSError."""
+        self._folder.mkdir(exist_ok=True)
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
+        settings = self._folder / "settings.json"
+        if self._shard(0).exists():
+            self._compare(json.loads(settings.read_bytes()), f"{self._folder} was begun otherwise")
+        else:
+            with replacing(settings) as file:
+                file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
+        while (path := self._shard(len(self.finished))).exists():
+            described = self._read(path).schema.metadata
+            self.finished.append(Shard(**json.loads(described[_KEY])))
+
+    def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any) -> None:
+        """Write the next shard. Raises OSError."""
+        import pyarrow as pa
+
+        flat = pa.array(vectors.reshape(-1))
+        table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
+        table = table.replace_schema_metadata({_KEY: json.dumps(shard._asdict())})
+        with replacing(self._shard(len(self.finished))) as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        self.finished.append(shard)
+
+    def finish(self) -> Iterator["pyarrow.Table"]:
+        """Join the shards and put the file in its place; yields their tables on the way. Raises OSError."""
+        from pyarrow import parquet
+
+        described = json.dumps({"settings": self._settings, "digest": whole_digest(self.finished)}, sort_keys=True)
+        schema = self._read(self._shard(0)).schema.with_metadata({_KEY: described})
+        joined = self._folder / "whole.parquet"
+        with replacing(joined) as file, parquet.ParquetWriter(
+            file, schema, compression="none", use_dictionary=False
+        ) as writer:  # fmt: skip
+            for group in self._groups():
+                writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
+                yield group
+        joined.replace(self.path)
+        sync_folder(self.path.parent)
+        self.clear()
+
+    def leave(self) -> None:
+        """Give the folder up to the next command; without a finished shard it goes."""
+        if not self.finished:
+            self.clear()
+        elif self._lock is not None:
+            self._lock.close()
+
+    def clear(self) -> None:
+        """Remove the folder."""
+        # What cannot be removed is in nobody's way.
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+    def _groups(self) -> Iterator["pyarrow.Table"]:
+        import pyarrow as pa
+
+        waiting: list[pa.Table] = []
+        for index in range(len(self.finished)):
+            waiting.append(self._read(self._shard(index)).replace_schema_metadata(None))
+            if sum(map(len, waiting)) >= _ROWS or index + 1 == len(self.finished):
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting = []
+
+    def _read(self, path: Path) -> "pyarrow.Table":
+        import pyarrow as pa
+
+        try:
+            with pa.OSFile(str(path)) as file:
+                return pa.ipc.open_file(file).read_all()
+        except pa.ArrowInvalid as error:
+            raise VectorsError(f"{path} is damaged: {error}; remove it and those behind it, and begin again") from error
+
+    def _shard(self, index: int) -> Path:
+        return self._folder / f"{index:08d}.arrow"
+
+    def _compare(self, theirs: Mapping[str, object], rule: str) -> None:
+        """VectorsError that lists what differs."""
+        differing = [name for name in {**theirs, **self._settings} if theirs.get(name) != self._settings.get(name)]
+        if differing:
+            lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
+            raise VectorsError(rule + ":" + "".join(lines))
+
+
+def whole_digest(shards: Sequence[Shard]) -> str:
+    """Of all documents, from the digests of the shards."""
+    return hashlib.sha256("".join(shard.digest for shard in shards).encode()).hexdigest()

@@ -1,0 +1,204 @@
+"""TextEncoder: texts in, vectors out, for corpora.
+
+Letters: N packed tokens, R rows of the result, M model width.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import checkpoints, directories
+from uwaga.models.bert.model import BertModel
+from uwaga.models.text import recipe as recipes
+from uwaga.models.text.packing import groups
+from uwaga.models.text.prepare import Preparer
+from uwaga.models.text.progress import Listener, Meter, listening
+from uwaga.models.text.reader import Encoded, Reader
+from uwaga.models.text.recipe import Recipe
+from uwaga.models.text.report import Report
+from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models.text.windows import Policy
+from uwaga.ops.ragged import Ragged
+
+# Tokens of a step: activations stay in the cache, and matrix products are large enough to be fast.
+BUDGET = 2048
+
+
+class TextEncoder:
+    """Texts to vectors, by an encoder such as those of sentence-transformers. One call at a time.
+
+    Texts are tokenised a group at a time, on a thread, while the model reads the group before. They are packed one after
+    the other into steps of about `budget` tokens, without padding anywhere, and come out in their order.
+
+    Attributes:
+        model: a module that takes Ragged ids and gives `.hidden`, such as uwaga.models.BertModel.
+        tokenizer: its tokenizer.
+        recipe: how its hidden states become vectors.
+        room: tokens of a text that the model takes, special tokens apart.
+        report: what the rows are of the array that `encode`, `encode_stream` or `encode_tokens` gave last.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer, recipe: Recipe) -> None:
+        self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
+        limit = min(model.config.max_tokens, recipe.max_length or model.config.max_tokens)
+        self.room = limit - tokenizer.special
+        if self.room < 1:
+            raise ValueError(f"TextEncoder: {limit} tokens leave no room beside {tokenizer.special} special ones")
+        self.report = Report.join(())
+
+    @classmethod
+    def load(
+        cls,
+        path_or_hub_id: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype | None = None,
+        revision: str | None = None,
+    ) -> "TextEncoder":
+        """From a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id.
+
+        Args:
+            path_or_hub_id, revision: as uwaga.models.load.
+            dtype: of the weights and the arithmetic, torch.bfloat16 for speed; None for the dtype they are stored in.
+
+        Raises:
+            CheckpointError: files that are wrong, do not fit together, or ask for something that is not computed here.
+        """
+        folder = directories.find(path_or_hub_id, revision)
+        recipe = recipes.read(folder)
+        tokenizer = Tokenizer.load(recipe.folder, lowercase=recipe.lowercase)
+        model = checkpoints.load(recipe.folder, dtype=dtype)
+        if not isinstance(model, BertModel):
+            raise CheckpointError(f"{recipe.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
+        return cls(model, tokenizer, recipe)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector: M, or as many times M as there are poolings."""
+        return self.model.config.width * len(self.recipe.pooling)
+
+    def encode(
+        self,
+        texts: Iterable[str],
+        *,
+        long: str = "error",
+        overlap: int = 0,
+        budget: int = BUDGET,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        progress: bool | Listener | None = None,
+    ) -> np.ndarray:
+        """(R, M) float32: a vector for each text, in their order; `report` says what became of long ones.
+
+        Args:
+            texts: strings; none may be empty.
+            long: what to do with texts of more than `room` tokens: "error" raises; "truncate" reads the first `room`
+                tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
+            overlap: tokens that neighbouring windows share.
+            budget: tokens that the model reads in one step, about.
+            normalize: whether vectors get the length 1 (after the mean over windows); None: as the model says.
+            prompt: put before every text (windows after the first do without); None: the model's default.
+                `recipe.prompts` has those that it knows.
+            progress: True shows a bar on standard error; a function is called with a Progress after every step.
+
+        Raises:
+            DocumentError: a text that is empty, too long, or not a string of Unicode characters; says which.
+            ValueError: options that do not go together.
+        """
+        texts = list(_no_string(texts))
+        reader = self._reader(long, overlap, budget, normalize, prompt)
+        with listening(progress, len(texts)) as listener:
+            parts = list(reader.vectors(groups(texts, _size), Meter(listener, len(texts))))
+        self.report = Report.join(part.report for part in parts)
+        return np.concatenate([np.zeros((0, self.width), np.float32), *(part.vectors for part in parts)])
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        long: str = "error",
+        overlap: int = 0,
+        budget: int = BUDGET,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        progress: bool | Listener | None = None,
+    ) -> Iterator[np.ndarray]:
+        """The same in pieces, in order, for texts without end: in memory are two groups of texts and the vectors of one.
+
+        While an array is out, `report` tells what its rows are. Arguments and errors as `encode`.
+        """
+        reader = self._reader(long, overlap, budget, normalize, prompt)
+        return self._stream(reader, groups(_no_string(texts), _size), progress)
+
+    def encode_groups(
+        self,
+        parts: Iterable[Sequence[str]],
+        *,
+        long: str = "error",
+        overlap: int = 0,
+        budget: int = BUDGET,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        progress: Listener | None = None,
+    ) -> Iterator[Encoded]:
+        """The same for texts in groups of the caller's making: each gives the same bits whatever came before it."""
+        return self._reader(long, overlap, budget, normalize, prompt).vectors(parts, Meter(progress))
+
+    def encode_tokens(
+        self,
+        texts: Iterable[str],
+        *,
+        long: str = "error",
+        overlap: int = 0,
+        budget: int = BUDGET,
+        prompt: str | None = None,
+        progress: bool | Listener | None = None,
+    ) -> Ragged:
+        """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype, and a
+        row for each text, or with long="windows" for each window. Arguments and errors as `encode`."""
+        if long == "mean":
+            raise ValueError("TextEncoder: tokens have no mean over windows; long='windows' gives the tokens of each")
+        texts = list(_no_string(texts))
+        reader = self._reader(long, overlap, budget, False, prompt)
+        with listening(progress, len(texts)) as listener:
+            parts = list(reader.states(groups(texts, _size), Meter(listener, len(texts))))
+        self.report = Report.join(part.report for part in parts)
+        none = next(self.model.parameters()).new_zeros(0, self.model.config.width)
+        offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(none.device)
+        return Ragged(torch.cat([none, *(part.values for part in parts)]), offsets)
+
+    def _reader(self, long: str, overlap: int, budget: int, normalize: bool | None, prompt: str | None) -> Reader:
+        preparer = Preparer(
+            tokenizer=self.tokenizer,
+            policy=Policy(long=long, overlap=overlap, room=self.room),
+            prompt=self.recipe.prompt if prompt is None else prompt,
+        )
+        return Reader(
+            model=self.model,
+            preparer=preparer,
+            budget=budget,
+            pooling=self.recipe.pooling,
+            normalize=self.recipe.normalize if normalize is None else normalize,
+        )
+
+    def _stream(
+        self, reader: Reader, parts: Iterable[Sequence[str]], progress: bool | Listener | None
+    ) -> Iterator[np.ndarray]:
+        with listening(progress, None) as listener:
+            for part in reader.vectors(parts, Meter(listener)):
+                self.report = part.report
+                yield part.vectors
+
+
+def _size(text: object) -> int:
+    # What is no string fails later, with its number.
+    return len(text) if isinstance(text, str) else 1
+
+
+def _no_string(texts: Iterable[str]) -> Iterable[str]:
+    if isinstance(texts, str):
+        raise ValueError("TextEncoder: texts must be several strings, not one, whose characters would be the texts")
+    return texts

@@ -1,0 +1,82 @@
+"""What a row of an array stands for, and what of the documents stands nowhere. Letters: R rows of the array."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Summary(NamedTuple):
+    """What became of some documents."""
+
+    documents: int = 0
+    tokens: int = 0  # that the model read, special ones included
+    cut: int = 0  # documents whose end stands in no vector
+    lost: int = 0  # characters behind the cuts
+    windowed: int = 0  # documents of more than one window
+    windows: int = 0  # of these documents
+
+    def plus(self, other: "Summary") -> "Summary":
+        return Summary(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def __str__(self) -> str:
+        """
+        >>> print(Summary(documents=3, tokens=1200, cut=1, lost=70))
+        documents: 3; tokens: 1,200; cut: 1, by 70 characters in all
+        """
+        said = f"documents: {self.documents:,}; tokens: {self.tokens:,}"
+        if self.cut:
+            said += f"; cut: {self.cut:,}, by {self.lost:,} characters in all"
+        if self.windowed:
+            said += f"; in windows: {self.windowed:,}, {self.windows:,} windows in all"
+        return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Report:
+    """For every row of an array, which part of which text it was made of: (R,) int64 each, the rows of a document one
+    after the other. Characters are those of the text itself, without its prompt."""
+
+    document: np.ndarray  # number of the text, from 0
+    start: np.ndarray  # the first character of the part
+    stop: np.ndarray  # behind its last one
+    characters: np.ndarray  # of the whole text
+    tokens: np.ndarray  # that the model read for this row, special ones included
+    windows: np.ndarray  # of the whole text: 1 unless it was longer than the model
+
+    def __repr__(self) -> str:
+        return f"Report({len(self.document)} rows; {self.summary})"
+
+    @staticmethod
+    def join(reports: Iterable["Report"]) -> "Report":
+        """One report of arrays one after the other."""
+        columns = [[np.zeros(0, dtype=np.int64)] for _ in fields(Report)]
+        for report in reports:
+            for column, field in zip(columns, fields(Report), strict=True):
+                column.append(getattr(report, field.name))
+        names = (field.name for field in fields(Report))
+        return Report(**dict(zip(names, map(np.concatenate, columns), strict=True)))
+
+    @property
+    def cut(self) -> np.ndarray:
+        """Numbers of the documents whose end stands in no row."""
+        return self.document[self.is_last & (self.stop < self.characters)]
+
+    @property
+    def summary(self) -> Summary:
+        last = self.is_last
+        windowed = last & (self.windows > 1)
+        return Summary(
+            documents=int(last.sum()),
+            tokens=int(self.tokens.sum()),
+            cut=len(self.cut),
+            lost=int((self.characters - self.stop)[last].sum()),
+            windowed=int(windowed.sum()),
+            windows=int(self.windows[windowed].sum()),
+        )
+
+    @property
+    def is_last(self) -> np.ndarray:
+        """(R,) bool: the last row of each document."""
+        return np.append(self.document[1:] != self.document[:-1], True)[: len(self.document)]

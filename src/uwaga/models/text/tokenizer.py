@@ -1,0 +1,106 @@
+"""A model's tokenizer.json, checked against the model that its tokens are for."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import Encoding
+from tokenizers import Tokenizer as Backend
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Chain
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import json_files
+from uwaga.models.json_files import shown
+
+# Special tokens by their names in tokenizer_config.json and, with _id behind, in config.json.
+_SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
+
+
+class Tokenizer:
+    """Texts to token numbers, and the special tokens that the model expects before and behind them.
+
+    Attributes:
+        backend: the tokenizers.Tokenizer; never cuts or pads, whatever its file says.
+        before, behind: numbers of the special tokens around every sequence.
+        can_cut: whether a text may be cut before a space without changing the tokens of what is left: where words are
+            told apart by spaces before anything else is done, and nothing looks across.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        # Files carry the settings of their last use: that of all-MiniLM-L6-v2 cuts at 128 tokens.
+        backend.no_truncation()
+        backend.no_padding()
+        self.before, self.behind = _around(backend)
+        self.can_cut = _can_cut(json.loads(backend.to_str()))
+
+    @staticmethod
+    def load(folder: Path, *, lowercase: bool = False) -> "Tokenizer":
+        """From the directory of a model. Raises CheckpointError, also where it does not fit config.json."""
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise CheckpointError(
+                f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            )
+        text = path.read_bytes()
+        try:
+            backend = Backend.from_buffer(text)
+        except Exception as error:  # the library raises Exception itself, and nothing more exact
+            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        if lowercase:
+            first = backend.normalizer
+            backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
+        _check_fit(backend, folder)
+        return Tokenizer(backend)
+
+    @property
+    def special(self) -> int:
+        """How many special tokens every sequence has."""
+        return len(self.before) + len(self.behind)
+
+    def encode(self, texts: Sequence[str], *, with_places: bool) -> list[Encoding]:
+        """The tokens of each text, special ones apart; their places in the text too, which takes twice as long."""
+        encode = self.backend.encode_batch if with_places else self.backend.encode_batch_fast
+        return encode(texts, add_special_tokens=False)
+
+
+def _around(backend: Backend) -> tuple[list[int], list[int]]:
+    """The special tokens before and behind a sequence, as a sample shows them."""
+    with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
+    own = [place for place, special in enumerate(with_them.special_tokens_mask) if not special]
+    start, stop = (own[0], own[-1] + 1) if own else (0, 0)
+    if not own or with_them.ids[start:stop] != alone.ids:
+        raise CheckpointError("tokenizer.json does more to a sequence than to put special tokens around it")
+    return with_them.ids[:start], with_them.ids[stop:]
+
+
+def _check_fit(backend: Backend, folder: Path) -> None:
+    """The vocabulary is not larger than the model's, and both mean the same tokens by the same names."""
+    config = json_files.read(folder / "config.json")
+    named = json_files.read(path) if (path := folder / "tokenizer_config.json").exists() else {}
+    where = f"{folder / 'tokenizer.json'} does not fit config.json"
+    largest, vocabulary = max(backend.get_vocab().values(), default=-1), config.get("vocab_size")
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CheckpointError(f"{where}: it has token {largest}, and the model's vocabulary ends before {vocabulary}")
+    for name in _SPECIAL:
+        token, expected = _content(named.get(name)), config.get(f"{name}_id")
+        if token is None:
+            continue
+        found = backend.token_to_id(token)
+        if found is None:
+            raise CheckpointError(f"{where}: it does not know the {name} {shown(token)!r} of tokenizer_config.json")
+        if isinstance(expected, int) and found != expected:
+            raise CheckpointError(f"{where}: its {name} {shown(token)!r} is token {found}, not {expected}")
+
+
+def _content(token: object) -> str | None:
+    """A special token is written as a string, or as an object with options."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _can_cut(described: dict) -> bool:
+    """Known kinds only: BERT's words, with its own normalizer, and byte-level BPE as RoBERTa has it."""
+    kinds = [(described[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
+    return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])
