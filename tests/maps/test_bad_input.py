@@ -4,6 +4,8 @@ Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key wid
 """
 
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from textwrap import dedent
 
 import pytest
@@ -170,6 +172,10 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     "mask elsewhere": (
         lambda: _map().mass(_x(5, 7, dtype=torch.bool).to("meta")),
         "attention: mask is on meta, query on cpu",
+    ),
+    "a mask of many parts": (
+        lambda: AttentionMap(Q, K, impl="cpu").mass(reduce(or_, [Causal()] * 20)),
+        "AttentionMap: a mask has more than 32 parts",
     ),
     "start": (
         lambda: _map().distance(start=torch.tensor([0.5, 1.0])),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps import available as maps_available
-from uwaga.maps import lowering
+from uwaga.maps import lowering, per_query
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.ops.attention import available, run
@@ -92,7 +92,8 @@ def _run(
         return rows.output, None, rows
     if (name := available.chosen(call, impl)) == "cpu":
         output, lse = run.run(call, name)
-        known = lowering.of_lse(lse)
+        assert lse is not None
+        known = per_query.of_lse(lse)
         rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
         return output, lse, rows
     # The other engines have no lse, or make it of the whole matrix.

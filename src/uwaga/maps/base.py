@@ -8,7 +8,7 @@ Letters: H query heads, Q queries, K keys, R ragged rows.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from uwaga.ops.ragged import Ragged
 # What to_dense and a single index make without being told to: the matrix of 12 heads over 4729 tokens in float32.
 MAX_BYTES = 2**30
 
+Shape = tuple[Any, ...]  # ints; None where the sequences of a ragged batch differ
+
 _HOW_TO_READ = "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)"
 
 
@@ -31,7 +33,7 @@ class WeightMap(ABC):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> Shape:
         """(..., H, Q, K) or (Q, K). Of a ragged map (R, H, None, None) or (R, None, None): see `shapes`."""
 
     @property
@@ -60,7 +62,7 @@ class WeightMap(ABC):
         """The dense maps (H, Q, K) or (Q, K) of the sequences of a ragged batch; None of a dense map."""
 
     @property
-    def shapes(self) -> list[tuple[int, ...]]:
+    def shapes(self) -> list[Shape]:
         """The shape of the map of each sequence of a ragged batch; of a dense map its own alone."""
         parts = self.parts()
         return [self.shape] if parts is None else [part.shape for part in parts]
@@ -91,12 +93,12 @@ class WeightMap(ABC):
     def row(self, i: int) -> Tensor:
         """(..., H, K): the weights of query i, negative counted from the last."""
         self._need_dense("row")
-        return self[..., i, :]
+        return reading.rectangle(self, (..., i, slice(None)), MAX_BYTES)
 
     def column(self, j: int) -> Tensor:
         """(..., H, Q): the weights on key j, negative counted from the last."""
         self._need_dense("column")
-        return self[..., j]
+        return reading.rectangle(self, (..., j), MAX_BYTES)
 
     def diagonal(self, offset: int = 0, start: int | Tensor | None = None) -> Tensor | Ragged:
         """(..., H, Q), or Ragged (N, H): for every query i the weight on key i + start + offset, 0 where there is none.
@@ -110,7 +112,7 @@ class WeightMap(ABC):
         if parts is None:
             return reading.diagonal(self, offset, start)
         starts = start.tolist() if isinstance(start, Tensor) and start.dim() else [start] * len(parts)
-        found = [part.diagonal(offset, one) for part, one in zip(parts, starts, strict=True)]
+        found = [reading.diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)]
         none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
         lengths = torch.tensor([0, *(x.shape[-1] for x in found)], device=self.device)
         return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in found)]), lengths.cumsum(0))
@@ -127,7 +129,9 @@ class WeightMap(ABC):
                 f"({reading.readable(self.nbytes)}), more than max_bytes={max_bytes}"
             )
         parts = self.parts()
-        return reading.rectangle(self, (), max_bytes) if parts is None else [part.to_dense(max_bytes) for part in parts]
+        if parts is None:
+            return reading.rectangle(self, (), max_bytes)
+        return [reading.rectangle(part, (), max_bytes) for part in parts]
 
     def __len__(self) -> int:
         parts = self.parts()

@@ -1,4 +1,4 @@
-"""What changed between two maps of the same tokens: two heads' layers, two checkpoints, with and without an edit."""
+"""What differs between two maps of the same tokens: of two layers, of two checkpoints, with and without an edit."""
 
 from collections.abc import Sequence
 

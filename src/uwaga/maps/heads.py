@@ -82,13 +82,15 @@ def _cell(value: object) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
+@torch.no_grad()
 def head_table(
     maps: AttentionMap | Sequence[AttentionMap] | Mapping[Hashable, AttentionMap],
     tokens: Tensor | Ragged | None = None,
 ) -> HeadTable:
     """Every statistic of every head of one or several layers, a row per head.
 
-    Each number is a mean over all queries of all sequences that see something; every query counts the same. The columns:
+    Each number is a mean over all queries of all sequences that see something; every query counts the same. Padding is a
+    query like any other where only its keys are hidden: take Ragged instead of a padded batch. The columns:
 
         entropy             -sum_j a_ij log a_ij, in nats
         normalized_entropy  the same by the log of the number of visible keys: 0 looks at one key, 1 at all alike

@@ -5,7 +5,7 @@ several dimensions combine as an outer product, as in NumPy's ix_.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ class Positions(NamedTuple):
     is_dropped: bool  # an int
 
     @property
-    def count(self) -> int:
+    def length(self) -> int:
         return len(self.unique) if self.order is None else len(self.order)
 
 
@@ -45,11 +45,11 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
     ]
 
 
-def is_int(part: object) -> bool:
+def is_int(part: object) -> TypeGuard[SupportsIndex]:
     """Whether an index is one position: an int, or a NumPy or PyTorch number; a bool is none."""
-    if isinstance(part, bool) or getattr(part, "ndim", 0) or getattr(part, "dtype", None) == torch.bool:
+    if isinstance(part, bool) or (isinstance(part, Tensor) and part.dtype == torch.bool):
         return False
-    return hasattr(part, "__index__")
+    return hasattr(part, "__index__") and getattr(part, "ndim", None) in (None, 0)
 
 
 def _positions(part: object, size: int, axis: str, kind: str) -> Positions:

@@ -9,8 +9,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from uwaga.maps import available, edges, gradients, lowering
-from uwaga.maps.base import WeightMap
+from uwaga.maps import available, edges, gradients, lowering, per_query, tiles
+from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.edges import Bins, Spans
 from uwaga.maps.results import Peak, Pooled, Sink, TopK
 from uwaga.maps.rows import RowCache
@@ -22,6 +22,7 @@ from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import Start, lower_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Ragged
+from uwaga.ops.sizes import Sizes
 
 
 class AttentionMap(WeightMap):
@@ -69,7 +70,7 @@ class AttentionMap(WeightMap):
         impl: str | None = None,
     ) -> None:
         call = lower(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
-        known = None if lse is None else lowering.normalizer(lse, query, call)
+        known = None if lse is None else per_query.normalizer(lse, query, call)
         self._set(query, key, call, lowering.describe(mask), available.chosen(call, impl), known)
 
     @classmethod
@@ -91,10 +92,10 @@ class AttentionMap(WeightMap):
     # What kind of array this is.
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> Shape:
         if isinstance(self._query, Ragged):
             return (len(self._query), *self._query.values.shape[1:-1], None, None)
-        return (*self._query.shape[:-1], self._key.shape[-2])
+        return (*self._query.shape[:-1], self._call.key.shape[2])
 
     @property
     def dtype(self) -> torch.dtype:
@@ -113,24 +114,23 @@ class AttentionMap(WeightMap):
             return self._engine.weights(self._call, normalizer, selection, keys)
 
     def parts(self) -> Sequence["AttentionMap"] | None:
-        if not isinstance(self._query, Ragged):
+        if not isinstance(self._query, Ragged) or not isinstance(self._key, Ragged):
             return None
         if self._parts is None:
-            self._parts = self._split()
+            queries, keys = lowering.sequences(self._query), lowering.sequences(self._key)
+            normalizers = lowering.split(self._rows.known, self._query)
+            self._parts = [
+                self._of(query, key, call, self._mask, self._engine, known)
+                for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
+            ]
         return self._parts
-
-    def _split(self) -> list["AttentionMap"]:
-        operands = zip(*(lowering.sequences(x) for x in (self._query, self._key)), strict=True)
-        normalizers = lowering.split(self._rows.known, self._query)
-        parts = zip(operands, split(self._call), normalizers, strict=True)
-        return [self._of(*pair, call, self._mask, self._engine, known) for pair, call, known in parts]
 
     # One number per query.
 
     @property
     def lse(self) -> Operand:
         """(..., H, Q): the logarithm of the sum of exponentials, sinks included; -inf where it is empty. Differentiable."""
-        value = lowering.log_sum_exp(self._rows.normalizer())
+        value = tiles.log_sum_exp(self._rows.normalizer())
         return self._per_query(gradients.attach(gradients.LSE, value, self._call))
 
     def entropy(self, normalize: bool = False) -> Operand:
@@ -201,7 +201,7 @@ class AttentionMap(WeightMap):
             weights: w, (..., H, Q) or what broadcasts to it, such as (Q,); of a ragged map Ragged with values (N, H) or
                 (N,). None: ones. Rows of weight 0 are not visited.
         """
-        row_weights = lowering.row_weights(last, weights, self._query, self._call)
+        row_weights = per_query.row_weights(last, weights, self._query, self._call)
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             value = self._engine.received(self._call, normalizer, row_weights)
@@ -253,9 +253,9 @@ class AttentionMap(WeightMap):
 
     def _log_visible_keys(self) -> Tensor:
         """(B, H, Q): the logarithm of how many keys a query sees; -inf for none."""
-        return lowering.log_sum_exp(RowCache(lowering.counting(self._call), self._engine).normalizer())
+        return tiles.log_sum_exp(RowCache(lowering.counting(self._call), self._engine).normalizer())
 
-    def _sizes(self):
+    def _sizes(self) -> Sizes:
         return sizes(self._query, self._key, self._call)
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:

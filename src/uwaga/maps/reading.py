@@ -4,7 +4,7 @@ Letters: H query heads, Q queries, K keys.
 """
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ class Readable(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[Any, ...]: ...
     @property
     def dtype(self) -> torch.dtype: ...
     @property
@@ -33,14 +33,14 @@ def rectangle(m: Readable, index: object, max_bytes: int) -> Tensor:
     """The weights at an index; ints drop their dimension."""
     names = [*(f"batch {at}" for at in range(len(m.shape) - 3)), "heads", "queries", "keys"][-len(m.shape) :]
     found = expand(index, m.shape, names, m.kind)
-    counts = tuple(positions.count for positions in found)
+    counts = tuple(positions.length for positions in found)
     takes = math.prod(counts) * m.dtype.itemsize
     if takes > max_bytes:
         raise ValueError(
             f"{m.kind}: reading {counts} weights at once takes {takes} bytes ({readable(takes)}); "
             "read fewer, or all of them by to_dense(max_bytes=...)"
         )
-    return _gather(m, found).reshape([positions.count for positions in found if not positions.is_dropped])
+    return _gather(m, found).reshape([positions.length for positions in found if not positions.is_dropped])
 
 
 def diagonal(m: Readable, offset: int, start: int | Tensor | None) -> Tensor:
@@ -60,8 +60,8 @@ def _gather(m: Readable, found: list[Positions]) -> Tensor:
     *leading, queries, keys = [positions.unique for positions in found]
     heads = leading.pop().tolist() if leading else [0]
     flat = torch.zeros(1, dtype=torch.int64)
-    for size, positions in zip(m.shape, leading, strict=False):
-        flat = (flat[:, None] * size + positions).flatten()
+    for size, listed in zip(m.shape, leading, strict=False):
+        flat = (flat[:, None] * size + listed).flatten()
     sizes = [len(positions.unique) for positions in found]
     if all(sizes):
         selection = Selection(tuple(flat.tolist()), tuple(heads), queries.to(m.device))

@@ -23,7 +23,7 @@ class RowCache:
         self.engine = engine
         self._normalizer = normalizer
         self._known: Tensor | None = None  # (B, H, Q) bool, while the normalizer holds some rows only
-        self._found: dict[object, tuple[Tensor, ...]] = {}
+        self._found: dict[object, Tensor] = {}
 
     @property
     def known(self) -> Normalizer | None:
@@ -73,36 +73,36 @@ class RowCache:
         if self.known is None:  # one that was given stays: weights keep their bits
             self._normalizer, self._known = rows.normalizer, None
         found = {
-            "entropy": (rows.entropy,),
-            "squares": (rows.squares,),
-            _distance_name(wanted.distance): (rows.distance,),
-            "top": (rows.top_weights, rows.top_positions),
+            "entropy": rows.entropy,
+            "squares": rows.squares,
+            _distance_name(wanted.distance): rows.distance,
+            "top": rows.top_weights,
+            "top positions": rows.top_positions,
         }
-        self._found |= {name: tensors for name, tensors in found.items() if tensors[0] is not None}
+        self._found |= {name: x for name, x in found.items() if x is not None}
 
     def entropy(self) -> Tensor:
         """(B, H, Q)"""
         self.find(RowsWanted(entropy=True))
-        return self._found["entropy"][0]
+        return self._found["entropy"]
 
     def squares(self) -> Tensor:
         """(B, H, Q)"""
         self.find(RowsWanted(squares=True))
-        return self._found["squares"][0]
+        return self._found["squares"]
 
     def distance(self, start: tuple[int, int, Tensor | None]) -> Tensor:
         """(B, H, Q)"""
         self.find(RowsWanted(distance=start))
-        return self._found[_distance_name(start)][0]
+        return self._found[_distance_name(start)]
 
     def top(self, k: int) -> tuple[Tensor, Tensor]:
         """(B, H, Q, k) weights and positions."""
         self.find(RowsWanted(top=k))
-        weights, positions = self._found["top"]
-        return weights[..., :k], positions[..., :k]
+        return self._found["top"][..., :k], self._found["top positions"][..., :k]
 
     def _top_found(self) -> int:
-        return self._found["top"][0].shape[-1] if "top" in self._found else 0
+        return self._found["top"].shape[-1] if "top" in self._found else 0
 
     def _run(self, wanted: RowsWanted) -> Rows:
         with torch.no_grad():
