@@ -71,6 +71,12 @@ def test_queries_that_see_nothing_do_not_count() -> None:
     torch.testing.assert_close(torch.tensor(head_table(m).columns["sink"]).double(), found)
 
 
+def test_a_model_in_training_gives_the_same_table() -> None:
+    query, key = torch.randn(2, 2, 6, 4)
+    plain = head_table(AttentionMap(query, key), TOKENS)
+    assert head_table(AttentionMap(query.clone().requires_grad_(), key), TOKENS) == plain
+
+
 def test_layers_keep_the_names_of_a_mapping() -> None:
     maps = {("decoder", 0): layer(), ("cross", 0): layer()}
     table = head_table(maps)
