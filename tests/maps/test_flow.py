@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.maps.map import AttentionMap
 from uwaga.maps.flow import rollout
+from uwaga.maps.map import AttentionMap
 
 
 def layer(*batch: int, tokens: int = 7, dtype: torch.dtype = torch.float64, **options) -> AttentionMap:
