@@ -11,10 +11,10 @@ from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.attention.spec import compute_dtype
 
-# Positions looked at in one go while searching for a repetition: 8 MB of float64 at width 512.
-_CHUNK = 1 << 12
-# The fastest frequencies, which rule out nearly every position before the others are computed.
-_FIRST = 8
+# A search for a repetition looks at this many times this many positions at once.
+_SIDE = 256
+# More than the rounding of a mean of float64 cosines: what is nearer than this to the tolerance is computed once more.
+_SLACK = 1e-12
 
 
 class Repeat(NamedTuple):
@@ -102,17 +102,18 @@ class SinusoidalPositions(nn.Module):
                 f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}"
             )
         frequency_I = angles(torch.ones(1), self.width, self.base)[0]
-        left = False
-        for first in range(1, limit + 1, _CHUNK):
-            n_C = torch.arange(first, min(first + _CHUNK, limit + 1), dtype=torch.float64)
-            if not left:
-                is_out_C = _distance(n_C, frequency_I) > tolerance
-                if not is_out_C.any():
-                    continue
-                left, n_C = True, n_C[int(is_out_C.int().argmax()) :]
-            found = _within(n_C, frequency_I, tolerance)
-            if found is not None:
-                return found
+        has_left = False
+        for first in range(1, limit + 1, _SIDE**2):
+            squared_C = _squared_distances(first, frequency_I)[: limit + 1 - first]
+            is_out_C = squared_C > tolerance**2
+            if not has_left and not is_out_C.any():
+                continue
+            skipped = 0 if has_left else int(is_out_C.int().argmax())
+            has_left = True
+            for at in (squared_C[skipped:] <= tolerance**2 + _SLACK).nonzero().flatten().tolist():
+                n = first + skipped + at
+                if (distance := _distance(n, frequency_I)) <= tolerance:
+                    return Repeat(n, distance)
         return None
 
     def _codes(self, position: Tensor) -> Tensor:
@@ -125,18 +126,16 @@ class SinusoidalPositions(nn.Module):
         return f"width={self.width}, base={self.base}, layout={self.layout!r}"
 
 
-def _within(n_C: Tensor, frequency_I: Tensor, tolerance: float) -> Repeat | None:
-    """The first n whose codes are within the tolerance."""
-    # No term of the sum is negative: what a few of them put beyond the tolerance, the others cannot bring back.
-    share = math.sqrt(_FIRST / max(len(frequency_I), _FIRST))
-    n_C = n_C[_distance(n_C, frequency_I[:_FIRST]) * share <= tolerance]
-    distance_C = _distance(n_C, frequency_I)
-    near = (distance_C <= tolerance).nonzero()
-    if not len(near):
-        return None
-    return Repeat(int(n_C[near[0]]), float(distance_C[near[0]]))
+def _distance(n: int, frequency_I: Tensor) -> float:
+    """sqrt of the mean of 4 sin(n w / 2) ** 2, without cancellation."""
+    return float(2.0 * (n * frequency_I / 2.0).sin().square().mean().sqrt())
 
 
-def _distance(n_C: Tensor, frequency_I: Tensor) -> Tensor:
-    """(C,): sqrt of the mean of 4 sin(n w / 2) ** 2."""
-    return 2.0 * (n_C[:, None] * frequency_I / 2.0).sin().square().mean(-1).sqrt()
+def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
+    """(C,) of n = first, first + 1, ...: 2 - 2 cos(n w), averaged. With n = a + b, cos(n w) is cos(a w) cos(b w) -
+    sin(a w) sin(b w): the sums over all w are two products of matrices, and few cosines are computed."""
+    place_S = torch.arange(_SIDE, dtype=torch.float64)
+    angle_SI = (first + place_S * _SIDE)[:, None] * frequency_I
+    step_SI = place_S[:, None] * frequency_I
+    cosines_SS = angle_SI.cos() @ step_SI.cos().T - angle_SI.sin() @ step_SI.sin().T
+    return 2.0 - 2.0 / len(frequency_I) * cosines_SS.flatten()

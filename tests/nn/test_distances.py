@@ -1,0 +1,84 @@
+"""ALiBi's slopes and T5's buckets as modules. Letters: H heads, Q queries, K keys."""
+
+import math
+
+import pytest
+import torch
+
+import uwaga
+from uwaga import Causal
+from uwaga.nn import AlibiPositions, MultiHeadAttention, RelativePositions
+
+
+@pytest.mark.parametrize(
+    ("heads", "slopes"),
+    [
+        (1, [2**-8]),
+        (8, [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]),  # the paper's example
+        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),  # four heads', then every second of eight heads'
+    ],
+)
+def test_slopes_are_the_papers(heads: int, slopes: list[float]) -> None:
+    assert AlibiPositions(heads).slopes.tolist() == slopes
+
+
+def test_slopes_bias_attention_by_distance_and_are_not_saved() -> None:
+    positions = AlibiPositions(2)
+    assert not positions.state_dict()
+    layer, x = MultiHeadAttention(8, 2, dtype=torch.float64), torch.randn(5, 8, dtype=torch.float64)
+    distance_QK = (torch.arange(5) - torch.arange(5)[:, None]).abs()
+    expected = layer(x, bias=-positions.slopes.double()[:, None, None] * distance_QK, mask=Causal())
+    torch.testing.assert_close(layer(x, bias=positions(), mask=Causal()), expected)
+
+
+def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
+    """T5's bucket of one distance j - p (Raffel et al. 2020, section 2.1, and the authors' code)."""
+    first = 0
+    if bidirectional:
+        buckets //= 2
+        first = buckets if distance > 0 else 0
+        away = abs(distance)
+    else:
+        away = max(-distance, 0)
+    exact = buckets // 2
+    if away < exact:
+        return first + away
+    wider = math.log(away / exact) / math.log(max_distance / exact) * (buckets - exact)
+    return first + min(exact + int(wider), buckets - 1)
+
+
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20)])
+def test_buckets_are_t5s(buckets: int, max_distance: int, bidirectional: bool) -> None:
+    positions = RelativePositions(3, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
+    with torch.no_grad():
+        positions.weight.copy_(torch.randn(buckets, 3))
+    length = 150
+    # Values that are the unit vectors show the weights, and from them the bias, up to a constant per row.
+    query = torch.zeros(3, length, 2)
+    weights = uwaga.attention(query, query, torch.eye(length).expand(3, -1, -1), bias=positions())
+    expected_HQK = torch.stack([
+        positions.weight[[bucket(j - p, buckets, max_distance, bidirectional) for j in range(length)]].T
+        for p in range(length)
+    ], dim=1)  # fmt: skip
+    torch.testing.assert_close(weights, expected_HQK.softmax(-1))
+
+
+def test_buckets_are_learned_from_zero() -> None:
+    positions = RelativePositions(2, buckets=8, max_distance=20)
+    layer, x = MultiHeadAttention(8, 2), torch.randn(5, 8)
+    assert torch.equal(layer(x, bias=positions()), layer(x, bias=torch.zeros(2, 5, 5)))
+    (gradient,) = torch.autograd.grad(layer(x, bias=positions()).square().sum(), positions.weight)
+    assert gradient.count_nonzero() > 0
+
+
+def test_a_start_is_handed_on() -> None:
+    assert AlibiPositions(2)(3).start == 3
+    assert RelativePositions(2)(start=4).start == 4
+
+
+def test_buckets_that_do_not_fit_are_an_error_at_once() -> None:
+    with pytest.raises(ValueError) as error:
+        RelativePositions(2, buckets=2)
+    rule = "needs at least two buckets a direction and a max_distance beyond half of them"
+    assert str(error.value) == f"RelativeBias: {rule}, not 1 and 128"

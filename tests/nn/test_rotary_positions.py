@@ -1,0 +1,154 @@
+"""Rotary positions are a rotation of complex numbers. Letters: Q tokens, H heads, D head width, M width, N packed tokens."""
+
+from textwrap import dedent
+
+import pytest
+import torch
+
+from uwaga import Causal, KeyLengths, Ragged, ShapeError
+from uwaga.nn import KeyValueCache, MultiHeadAttention, RotaryPositions
+
+
+def turned(x_QHD: torch.Tensor, places: list[int], base: float = 10000.0) -> torch.Tensor:
+    """Each pair of numbers as a complex one, times exp(i p w) (Su et al. 2021, equation 34)."""
+    width = x_QHD.shape[-1]
+    pairs_QHI = torch.view_as_complex(x_QHD.double().unflatten(-1, (-1, 2)).contiguous())
+    frequency_I = torch.tensor([base ** (-2 * i / width) for i in range(width // 2)], dtype=torch.float64)
+    turn_QI = torch.exp(1j * torch.tensor(places)[:, None] * frequency_I)
+    return torch.view_as_real(pairs_QHI * turn_QI[:, None]).flatten(-2)
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """From pairs side by side to all first numbers before all second ones."""
+    return torch.cat((x[..., 0::2], x[..., 1::2]), -1)
+
+
+def _x(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("base", [10000.0, 50.0])
+def test_pairs_are_turned_as_complex_numbers(base: float) -> None:
+    x = _x(5, 3, 8)
+    rotary = RotaryPositions(8, base=base)
+    expected = turned(x, [4, 5, 6, 7, 8], base)
+    torch.testing.assert_close(rotary(torch.zeros(5, 1).double(), start=4).turn(x), expected)
+
+
+def test_halves_are_the_same_pairs_elsewhere() -> None:
+    x = _x(5, 3, 8)
+    found = RotaryPositions(8, layout="halves")(torch.zeros(5, 1).double()).turn(halves(x))
+    torch.testing.assert_close(found, halves(turned(x, [0, 1, 2, 3, 4])))
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_what_is_behind_the_turned_width_is_kept(layout: str) -> None:
+    x = _x(5, 3, 8)
+    rotation = RotaryPositions(4, layout=layout)(torch.zeros(5, 1).double())
+    found = rotation.turn(x)
+    assert torch.equal(found[..., :4], rotation.turn(x[..., :4]))
+    assert torch.equal(found[..., 4:], x[..., 4:])
+
+
+def test_packed_rows_and_starts_of_their_own() -> None:
+    batch = Ragged(_x(5, 2), torch.tensor([0, 2, 2, 5]))
+    x = _x(5, 3, 8)
+    rotary = RotaryPositions(8)
+    torch.testing.assert_close(rotary(batch).turn(x), turned(x, [0, 1, 0, 1, 2]))
+    rotation = rotary(batch, start=torch.tensor([6, 0, 9]))
+    torch.testing.assert_close(rotation.turn(x), turned(x, [6, 7, 9, 10, 11]))
+    x = _x(2, 2, 3, 8)
+    rotation = rotary(_x(2, 2, 1), start=torch.tensor([6, 9]))
+    torch.testing.assert_close(rotation.turn(x), torch.stack([turned(x[0], [6, 7]), turned(x[1], [9, 10])]))
+
+
+def test_half_precision_is_turned_in_float32_and_rounded_once() -> None:
+    x = _x(5, 3, 8).bfloat16()
+    found = RotaryPositions(8)(x.flatten(1)).turn(x)
+    assert found.dtype == torch.bfloat16
+    wide = RotaryPositions(8)(x.flatten(1).float()).turn(x.float())
+    assert torch.equal(found, wide.bfloat16())
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_attention_sees_distances_and_not_places(layout: str) -> None:
+    rotary = RotaryPositions(4, layout=layout)
+    layer = MultiHeadAttention(12, 4, key_heads=2, key_width=6, dtype=torch.float64)
+    x = _x(2, 7, 12)
+    near = layer(x, rotary=rotary(x), mask=Causal())
+    torch.testing.assert_close(layer(x, rotary=rotary(x, start=100), mask=Causal()), near)
+    assert not torch.allclose(layer(x, mask=Causal()), near)
+
+
+def test_query_and_key_are_turned_and_the_value_is_not() -> None:
+    rotary, layer, x = RotaryPositions(6), MultiHeadAttention(12, 2, dtype=torch.float64), _x(7, 12)
+    plain, heads = layer.project(x, x, x), layer.project(x, x, x, rotary(x))
+    for found, before in zip(heads[:2], plain[:2], strict=True):
+        torch.testing.assert_close(found.transpose(0, 1), turned(before.transpose(0, 1), list(range(7))))
+    assert torch.equal(heads.value, plain.value)
+
+
+def test_packed_rows_are_the_padded_rows() -> None:
+    rotary, layer = RotaryPositions(6), MultiHeadAttention(12, 2, dtype=torch.float64)
+    padded, lengths = _x(3, 7, 12), torch.tensor([5, 2, 7])
+    packed = Ragged.from_padded(padded, lengths)
+    expected = layer(padded, rotary=rotary(padded), mask=KeyLengths(lengths))
+    found = layer(packed, rotary=rotary(packed))
+    torch.testing.assert_close(found.values, Ragged.from_padded(expected, lengths).values)
+
+
+def test_heads_stay_inside_tokens_when_they_are_turned() -> None:
+    """Else joining them after attention would copy."""
+    layer, x = MultiHeadAttention(12, 2), _x(2, 7, 12).float()
+    query = layer.project(x, x, x, RotaryPositions(6)(x)).query
+    assert query.transpose(-3, -2).is_contiguous()
+
+
+def test_gradients_go_through_the_rotation() -> None:
+    rotation = RotaryPositions(4, layout="halves")(torch.zeros(3, 1).double(), start=2)
+    assert torch.autograd.gradcheck(rotation.turn, (_x(3, 2, 6).requires_grad_(),))
+
+
+def test_a_rotated_layer_compiles_to_one_graph() -> None:
+    torch.compiler.reset()
+    rotary, layer = RotaryPositions(6), MultiHeadAttention(12, 2)
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return layer(x, rotary=rotary(x), mask=Causal())
+
+    x = _x(2, 7, 12).float()
+    torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
+
+
+ANOTHER_KEY = "MultiHeadAttention: rotary turns a query and a key of the same tokens, and the key is another"
+
+
+def test_what_is_wrong_is_said() -> None:
+    layer, x = MultiHeadAttention(12, 2), torch.zeros(1, 3, 12)
+    for call, message in (
+        (lambda: layer(x, torch.ones(1, 3, 12), rotary=RotaryPositions(6)(x)), ANOTHER_KEY),
+        (lambda: layer(x, x, rotary=RotaryPositions(6)(x), cache=KeyValueCache(1)[0].cross_attention), ANOTHER_KEY),
+        (
+            lambda: RotaryPositions(0),
+            "RotaryPositions: width must be even and positive, since sines and cosines come in pairs, not 0",
+        ),
+        (
+            lambda: RotaryPositions(4, layout="mixed"),
+            "RotaryPositions: layout must be 'interleaved' or 'halves', not 'mixed'",
+        ),
+        (lambda: RotaryPositions(4)(x, start=-3), "RotaryPositions: start must be at least 0, not -3"),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert str(error.value) == message
+
+
+def test_heads_narrower_than_what_is_turned_are_shown() -> None:
+    x = torch.zeros(1, 3, 12)
+    with pytest.raises(ShapeError) as error:
+        MultiHeadAttention(12, 2)(x, rotary=RotaryPositions(8)(x))
+    message = """
+        RotaryPositions: heads must be at least as wide as the 8 numbers that are turned
+          heads  (1, 3, 2, 6)   D=6   <- D is 6
+        """
+    assert str(error.value) == dedent(message).strip()

@@ -1,0 +1,163 @@
+"""Sinusoidal positions: the paper's formula, and where its codes start to repeat.
+
+Letters: B batch, Q tokens, M width, N packed tokens, R ragged rows.
+"""
+
+import math
+
+import pytest
+import torch
+
+from uwaga import Ragged, ShapeError
+from uwaga.nn import SinusoidalPositions
+
+
+def formula(position: int, width: int, base: float = 10000.0) -> list[float]:
+    """PE of one position, number by number (Vaswani et al. 2017, section 3.5)."""
+    waves = [(math.sin, math.cos)[at % 2] for at in range(width)]
+    return [wave(position / base ** (2 * (at // 2) / width)) for at, wave in enumerate(waves)]
+
+
+@pytest.mark.parametrize(("width", "base"), [(6, 10000.0), (10, 500.0)])
+def test_the_table_is_the_papers_formula_rounded_once(width: int, base: float) -> None:
+    exact = torch.tensor([formula(p, width, base) for p in range(200)], dtype=torch.float64)
+    table = SinusoidalPositions(width, base=base).table(200)
+    assert table.dtype == torch.float32
+    assert torch.equal(table, exact.float())
+
+
+def test_far_positions_are_as_exact_as_near_ones() -> None:
+    x = torch.zeros(1, 8)
+    far = SinusoidalPositions(8)(x, start=1_000_003)
+    torch.testing.assert_close(far, torch.tensor([formula(1_000_003, 8)]))
+
+
+def test_halves_hold_the_same_numbers_sines_first() -> None:
+    interleaved, halves = SinusoidalPositions(8).table(9), SinusoidalPositions(8, layout="halves").table(9)
+    assert torch.equal(halves, torch.cat((interleaved[:, 0::2], interleaved[:, 1::2]), -1))
+
+
+def test_each_token_gets_the_code_of_its_place() -> None:
+    layer = SinusoidalPositions(4)
+    table = layer.table(40)
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(layer(x), x + table[:3])
+    assert torch.equal(layer(x, start=30), x + table[30:33])
+    assert torch.equal(layer(x, start=torch.tensor([4, 0])), x + table[torch.tensor([[4, 5, 6], [0, 1, 2]])])
+
+
+def test_packed_rows_count_from_their_own_start() -> None:
+    layer = SinusoidalPositions(4)
+    table, batch = layer.table(40), Ragged(torch.randn(5, 4), torch.tensor([0, 2, 2, 5]))
+    assert torch.equal(layer(batch).values, batch.values + table[[0, 1, 0, 1, 2]])
+    found = layer(batch, start=torch.tensor([7, 0, 3]))
+    assert torch.equal(found.values, batch.values + table[[7, 8, 3, 4, 5]])
+
+
+def test_no_tokens_get_no_codes() -> None:
+    assert SinusoidalPositions(4)(torch.zeros(2, 0, 4)).shape == (2, 0, 4)
+    batch = Ragged(torch.zeros(0, 4), torch.tensor([0, 0]))
+    assert SinusoidalPositions(4)(batch).values.shape == (0, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_codes_are_added_in_the_arithmetic_of_the_dtype(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, dtype=dtype)
+    exact = x.double() + torch.tensor([formula(p, 4) for p in range(3)], dtype=torch.float64)
+    found = SinusoidalPositions(4)(x)
+    assert found.dtype == dtype
+    expected = exact if dtype == torch.float64 else exact.float().to(dtype)
+    assert torch.equal(found, expected)
+
+
+def test_codes_made_in_inference_mode_serve_training() -> None:
+    layer = SinusoidalPositions(4)
+    x = torch.randn(3, 4)
+    with torch.inference_mode():
+        layer(x)
+    x.requires_grad_()
+    (gradient,) = torch.autograd.grad((layer(x) * layer(x)).sum(), x)
+    torch.testing.assert_close(gradient, 2 * layer(x))
+
+
+def test_it_compiles_to_one_graph_that_has_the_same_codes() -> None:
+    torch.compiler.reset()
+    layer = SinusoidalPositions(4)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(compiled(x, start=5), layer(x, start=5))
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / a.norm())
+
+
+@pytest.mark.parametrize(
+    ("width", "base", "tolerance"), [(2, 10000.0, 0.1), (4, 50.0, 0.3), (6, 20.0, 0.5), (8, 1e4, 0.35)]
+)
+def test_codes_repeat_where_comparing_all_of_them_finds_it(width: int, base: float, tolerance: float) -> None:
+    layer = SinusoidalPositions(width, base=base)
+    codes = torch.tensor([formula(p, width, base) for p in range(2000)], dtype=torch.float64)
+    distances = [distance(codes[0], code) for code in codes]
+    left = next(n for n in range(1, 2000) if distances[n] > tolerance)
+    expected = next(n for n in range(left, 2000) if distances[n] <= tolerance)
+    repeat = layer.repeats(tolerance)
+    assert repeat.length == expected
+    assert repeat.distance == pytest.approx(distances[expected], rel=1e-9)
+    assert repeat.distance == pytest.approx(distance(codes[7], codes[7 + expected]), rel=1e-9)  # wherever they stand
+
+
+def test_a_repetition_far_behind_the_first_positions_is_found() -> None:
+    repeat = SinusoidalPositions(16).repeats(0.5)
+    assert repeat.length > 2**16  # which is more than one step of the search
+    codes = SinusoidalPositions(16).table(repeat.length + 1).double()
+    assert distance(codes[0], codes[repeat.length]) == pytest.approx(repeat.distance, rel=1e-5)
+    away = (codes[100:-1] - codes[0]).norm(dim=-1) / codes[0].norm()
+    assert away.min() > 0.5
+
+
+def test_nothing_repeats_within_the_limit() -> None:
+    length = SinusoidalPositions(2).repeats(0.02).length
+    assert SinusoidalPositions(2).repeats(0.02, limit=length) is not None
+    assert SinusoidalPositions(2).repeats(0.02, limit=length - 1) is None
+    # The width of the paper's base model: its slowest waves are long, and its fast ones never agree.
+    assert SinusoidalPositions(512).repeats(0.5, limit=300_000) is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: SinusoidalPositions(5),
+            "SinusoidalPositions: width must be even and positive, since sines and cosines come in pairs, not 5",
+        ),
+        (
+            lambda: SinusoidalPositions(4, layout="mixed"),
+            "SinusoidalPositions: layout must be 'interleaved' or 'halves', not 'mixed'",
+        ),
+        (lambda: SinusoidalPositions(4, base=1.0), "SinusoidalPositions: base must be greater than 1, not 1.0"),
+        (
+            lambda: SinusoidalPositions(4).repeats(1.5),
+            "SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not 1.5",
+        ),
+        (
+            lambda: SinusoidalPositions(4)(torch.zeros(3, 4), start=-1),
+            "SinusoidalPositions: start must be at least 0, not -1",
+        ),
+        (
+            lambda: SinusoidalPositions(4)(torch.zeros(2, 3, 4), start=torch.tensor([3, -2])),
+            "SinusoidalPositions: start must be at least 0, not -2",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(call, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == message
+
+
+def test_a_width_that_does_not_fit() -> None:
+    with pytest.raises(ShapeError) as error:
+        SinusoidalPositions(4)(torch.zeros(3, 6))
+    rule = "SinusoidalPositions: x must have the width 4 that this layer was made for"
+    assert str(error.value) == f"{rule}\n  x  (3, 6)   Q=3  M=6   <- has width 6"
