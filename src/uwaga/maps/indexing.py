@@ -65,10 +65,10 @@ def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
 
 
 def _of_range(positions: range) -> Positions:
-    listed = torch.arange(len(positions)) * positions.step + positions.start
-    if positions.step > 0:
-        return Positions(listed, None, False)
-    return Positions(listed.flip(0), torch.arange(len(listed) - 1, -1, -1), False)
+    if positions.step < 0:
+        rising = _of_range(positions[::-1])
+        return rising._replace(order=torch.arange(len(positions) - 1, -1, -1))
+    return Positions(torch.arange(positions.start, max(positions.stop, positions.start), positions.step), None, False)
 
 
 def _of_list(listed: Tensor, size: int, axis: str, kind: str) -> Positions:

@@ -46,7 +46,7 @@ class RowCache:
         assert self._normalizer is not None
         assert self._known is not None
         b, h = (torch.tensor(numbers, device=self._known.device) for numbers in selection[:2])
-        is_known = self._known[b][:, h][:, :, selection.queries].flatten(0, 1).all(0)
+        is_known = self._known[b[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
         missing = selection.queries[~is_known]
         if len(missing):
             place = (b[:, None, None], h[:, None], missing)
@@ -111,8 +111,8 @@ class RowCache:
     def _forget(self) -> None:
         """Start with no row known."""
         sizes, device = self.call.query.shape[:3], self.call.query.device
-        zeros = torch.zeros(sizes, dtype=compute_dtype(self.call.query.dtype), device=device)
-        self._normalizer = Normalizer(zeros, zeros.clone())
+        dtype = compute_dtype(self.call.query.dtype)
+        self._normalizer = Normalizer(*(torch.empty(sizes, dtype=dtype, device=device) for _ in range(2)))
         self._known = torch.zeros(sizes, dtype=torch.bool, device=device)
 
 
