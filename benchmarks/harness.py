@@ -210,7 +210,7 @@ def facts(chosen: argparse.Namespace, peak: float | None) -> str:
     return (
         f"{datetime.datetime.now(tz=datetime.UTC).date()}, {machine.processor()}, {chosen.threads} threads, {level}"
         f"{measured}; uwaga {uwaga.__version__}{_revision()}, torch {torch.__version__}; `{command}`.\n"
-        "Ratio: PyTorch's time over uwaga's, median over rounds in which both ran; times are medians."
+        "Times are medians. A column called ratio is PyTorch's time over uwaga's, the median over rounds in which both ran."
     )
 
 

@@ -53,7 +53,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    if name in ("integrations", "maps"):
+    if name in ("integrations", "maps", "plots"):
         return import_module(f"uwaga.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'uwaga' has no attribute {name!r}")
