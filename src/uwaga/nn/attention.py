@@ -157,9 +157,10 @@ class MultiHeadAttention(nn.Module):
             )
         if is_cross and cache.key is not None:
             return Heads(split(self.query, "query", query, self.heads), cache.key, cache.value), None
-        if key is None and (is_cross or value is not None):
-            given = "an empty CrossSlot" if is_cross else "a value"
-            raise ValueError(f"MultiHeadAttention: {given} without a key; pass key=query for the query's own tokens")
+        if key is None and is_cross:
+            raise ValueError("MultiHeadAttention: an empty CrossSlot needs a key to look at")
+        if key is None and value is not None:
+            raise ValueError("MultiHeadAttention: a value without a key; pass key=query for the query's own tokens")
         key = query if key is None else key
         heads = self.project(query, key, key if value is None else value, rotary)
         if isinstance(cache, SelfSlot):

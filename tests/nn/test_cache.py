@@ -1,0 +1,347 @@
+"""A cache gives what the whole sequence gives: in pieces, rewound, reordered, with rows of different lengths.
+
+Letters: R rows, Q new tokens, K tokens so far, H heads, G key heads, D, E widths of a head, M width, N packed tokens.
+"""
+
+from itertools import pairwise
+from textwrap import dedent
+
+import pytest
+import torch
+
+import uwaga
+from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, ShapeError, Window
+from uwaga.nn import Encoder, KeyValueCache, LayerSpec, MultiHeadAttention, RotaryPositions
+
+LENGTHS = [4, 1, 6]
+MORE = [2, 2, 2]
+ROTARY = RotaryPositions(4)
+
+
+@pytest.fixture(autouse=True)
+def _no_grad():
+    with torch.no_grad():
+        yield
+
+
+def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def _encoder() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(LayerSpec(width=12, heads=4, hidden=8, key_heads=2, key_width=6), 2, dtype=torch.float64)
+
+
+def _rows(*lengths: int, seed: int = 0) -> list[torch.Tensor]:
+    return [_x(n, 12, seed=seed + at) for at, n in enumerate(lengths)]
+
+
+# What a language model may ask for, each over one row of all tokens and, through a cache, over the new ones.
+OPTIONS = {
+    "causal": {"mask": Causal()},
+    "a window": {"mask": Causal() & Window(2, None)},
+    "either": {"mask": Causal(include_self=False) | Window(1, 0)},
+    "alibi": {"mask": Causal(), "bias": AlibiBias(torch.tensor([0.5, 0.1, 1.0, 2.0]))},
+    "buckets": {"mask": Causal(), "bias": RelativeBias(_x(8, 4, seed=9), bidirectional=False, max_distance=20)},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("pieces", [[7], [3, 1, 1, 2], [1] * 7])
+def test_pieces_give_what_the_whole_gives(name: str, pieces: list[int]) -> None:
+    encoder, x, cache = _encoder(), _x(3, 7, 12), KeyValueCache(2)
+    found = [
+        encoder(piece, **OPTIONS[name], rotary=ROTARY(piece, cache.start), cache=cache) for piece in x.split(pieces, 1)
+    ]
+    torch.testing.assert_close(torch.cat(found, 1), encoder(x, **OPTIONS[name], rotary=ROTARY(x)))
+    assert cache.start == 7
+    assert cache.lengths.tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("kind", ["padded", "packed evenly", "packed"])
+def test_ragged_prompts_go_on_without_padding(name: str, kind: str) -> None:
+    encoder, cache = _encoder(), KeyValueCache(2)
+    added = [1, 0, 3] if kind == "packed" else MORE
+    rows = _rows(*(before + new for before, new in zip(LENGTHS, added, strict=True)))
+    prompts = Ragged.from_list([row[:n] for row, n in zip(rows, LENGTHS, strict=True)])
+    more = Ragged.from_list([row[n:] for row, n in zip(rows, LENGTHS, strict=True)])
+    next_tokens = more.to_padded() if kind == "padded" else more
+
+    options = OPTIONS[name]
+    first = encoder(prompts, **options, rotary=ROTARY(prompts), cache=cache).to_list()
+    assert cache.start.tolist() == LENGTHS
+    found = encoder(next_tokens, **options, rotary=ROTARY(next_tokens, cache.start), cache=cache)
+    assert isinstance(found, Ragged) is (kind != "padded")
+    second = found.to_list() if isinstance(found, Ragged) else list(found)
+    assert cache.lengths.tolist() == [len(row) for row in rows]
+    for row, *parts in zip(rows, first, second, strict=True):
+        torch.testing.assert_close(torch.cat(parts), encoder(row, **options, rotary=ROTARY(row)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_kept_keys_give_the_same_bits(dtype: torch.dtype) -> None:
+    query, key, value = (_x(2, 4, 7, 6, seed=n, dtype=dtype) for n in range(3))
+    slot = KeyValueCache(1)[0].attention
+    found = []
+    for q, k, v in zip(*(x.split([4, 1, 2], 2) for x in (query, key, value)), strict=True):
+        held = slot.append(k, v)
+        found.append(uwaga.attention(q, held.key, held.value, mask=Causal()))
+    assert torch.equal(torch.cat(found, 2), uwaga.attention(query, key, value, mask=Causal()))
+
+
+def test_rows_of_different_lengths_give_the_same_bits() -> None:
+    rows = [_x(n + 1, 4, 6, seed=n, dtype=torch.float32) for n in LENGTHS]
+    slot = KeyValueCache(1)[0].attention
+    prompts = Ragged.from_list([row[:-1] for row in rows])
+    slot.append(prompts, prompts)
+    last = torch.stack([row[-1:] for row in rows]).transpose(1, 2)
+    held = slot.append(last, last)
+    found = uwaga.attention(last, held.key, held.value, mask=held.mask(Causal()))
+    for row, out in zip(rows, found, strict=True):
+        heads = row.transpose(0, 1)
+        assert torch.equal(out, uwaga.attention(heads, heads, heads, mask=Causal())[:, -1:])
+
+
+def test_a_rewound_cache_goes_on_as_if_the_rest_had_not_been() -> None:
+    encoder, x, cache = _encoder(), _x(3, 7, 12), KeyValueCache(2)
+    encoder(x[:, :5], mask=Causal(), cache=cache)
+    encoder(_x(3, 2, 12, seed=5), mask=Causal(), cache=cache)
+    cache.rewind(5)
+    assert cache.start == 5
+    found = encoder(x[:, 5:], mask=Causal(), cache=cache)
+    torch.testing.assert_close(found, encoder(x, mask=Causal())[:, 5:])
+
+
+def test_rows_are_rewound_each_to_its_own_length() -> None:
+    encoder, rows, cache = _encoder(), _rows(5, 3, 6), KeyValueCache(2)
+    encoder(torch.stack([torch.cat((row, _x(7, 12, seed=8)))[:7] for row in rows]), mask=Causal(), cache=cache)
+    cache.rewind(torch.tensor([4, 2, 5]))
+    last = torch.stack([row[-1:] for row in rows])
+    found = encoder(last, mask=Causal(), cache=cache)
+    for row, out in zip(rows, found, strict=True):
+        torch.testing.assert_close(out, encoder(row, mask=Causal())[-1:])
+
+
+def test_a_cache_that_is_rewound_to_nothing_is_a_new_one() -> None:
+    encoder, cache = _encoder(), KeyValueCache(2)
+    first, second = Ragged.from_list(_rows(*LENGTHS)), Ragged.from_list(_rows(2, 5, 3, seed=7))
+    encoder(first, mask=Causal(), cache=cache)
+    cache.rewind(0)
+    assert cache.start == 0
+    torch.testing.assert_close(
+        encoder(second, mask=Causal(), cache=cache).values, encoder(second, mask=Causal()).values
+    )
+
+
+@pytest.mark.parametrize("order", [[2, 0, 1], [1, 1, 0, 2, 1], [2]])
+def test_reordered_rows_go_on_as_the_rows_they_became(order: list[int]) -> None:
+    encoder, rows, cache = _encoder(), _rows(*LENGTHS), KeyValueCache(2)
+    encoder(Ragged.from_list(rows), mask=Causal(), cache=cache)
+    cache.reorder(torch.tensor(order))
+    assert cache.start.tolist() == [LENGTHS[row] for row in order]
+    more = _x(len(order), 1, 12, seed=3)
+    found = encoder(more, mask=Causal(), cache=cache)
+    for row, token, out in zip(order, more, found, strict=True):
+        torch.testing.assert_close(out, encoder(torch.cat((rows[row], token)), mask=Causal())[-1:])
+
+
+def test_rows_of_one_length_are_reordered_too() -> None:
+    encoder, x, cache = _encoder(), _x(3, 5, 12), KeyValueCache(2)
+    encoder(x[:, :4], mask=Causal(), cache=cache)
+    cache.reorder(torch.tensor([2, 2]))
+    assert cache.start == 4
+    found = encoder(x[:2, 4:], mask=Causal(), cache=cache)
+    expected = encoder(torch.cat((x[[2, 2], :4], x[:2, 4:]), 1), mask=Causal())[:, 4:]
+    torch.testing.assert_close(found, expected)
+
+
+def test_packed_prompts_of_one_length_are_rows_of_one_length() -> None:
+    encoder, cache = _encoder(), KeyValueCache(2)
+    encoder(Ragged.from_list(_rows(3, 3)), mask=Causal(), cache=cache)
+    assert cache.start == 3  # a number: no mask of lengths, and a dense mask is over what there is
+    encoder(_x(2, 1, 12), mask=torch.ones(1, 4, dtype=torch.bool), cache=cache)
+
+
+def test_a_dense_mask_is_over_the_longest_row() -> None:
+    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
+    packed = Ragged.from_list(rows)
+    layer(packed, cache=cache)
+    more, visible = _x(2, 1, 12, seed=4), torch.tensor([True, False, True, True, False, True])
+    found = layer(more, mask=visible, cache=cache)
+    for row, token, out in zip(rows, more, found, strict=True):
+        whole = torch.cat((row, token))
+        torch.testing.assert_close(out, layer(token, whole, mask=visible[: len(whole)]))
+
+
+def test_an_encoder_without_a_mask_sees_all_that_is_kept() -> None:
+    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
+    layer(Ragged.from_list(rows), cache=cache)
+    more = _x(2, 1, 12, seed=4)
+    for row, token, out in zip(rows, more, layer(more, cache=cache), strict=True):
+        torch.testing.assert_close(out, layer(token, torch.cat((row, token))))
+
+
+def test_starts_that_are_said_are_kept() -> None:
+    """A mask that says where its queries stand means it, in a cache as elsewhere."""
+    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
+    layer(Ragged.from_list(rows), cache=cache)
+    more, bias = _x(2, 1, 12, seed=4), AlibiBias(torch.rand(4), start=2)
+    found = layer(more, mask=Causal(start=1), bias=bias, cache=cache)
+    for row, token, out in zip(rows, more, found, strict=True):
+        torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=Causal(start=1), bias=bias))
+
+
+def test_documents_with_ids_of_the_queries_and_lengths_of_keys() -> None:
+    layer, rows, cache = MultiHeadAttention(12, 4, dtype=torch.float64), _rows(3, 5), KeyValueCache(1)[0].attention
+    layer(Ragged.from_list(rows), cache=cache)
+    ids = torch.tensor([0, 0, 1, 1, 0, 1])
+    more, mask = _x(2, 1, 12, seed=4), Documents(ids, query_ids=torch.tensor([1])) & KeyLengths(torch.tensor([3, 5]))
+    found = layer(more, mask=mask, cache=cache)
+    for row, token, out in zip(rows, more, found, strict=True):
+        visible = (ids == 1)[: len(row) + 1] & (torch.arange(len(row) + 1) < len(row))
+        torch.testing.assert_close(out, layer(token, torch.cat((row, token)), mask=visible))
+
+
+def test_room_is_made_once_where_the_caller_knows_how_much() -> None:
+    def moves(capacity: int) -> int:
+        slot = KeyValueCache(1, capacity=capacity)[0].attention
+        places = [slot.append(*[_x(1, 2, 1, 4)] * 2).key.data_ptr() for _ in range(33)]
+        return sum(a != b for a, b in pairwise(places))
+
+    assert moves(capacity=33) == 0
+    assert 0 < moves(capacity=0) <= 6  # doublings from 1 to more than 33
+
+
+def test_kept_keys_are_copies() -> None:
+    slot, key = KeyValueCache(1)[0].attention, _x(1, 2, 3, 4)
+    before = key.clone()
+    slot.append(key, key)
+    key.zero_()
+    assert torch.equal(slot.append(key[:, :, :0], key[:, :, :0]).key, before)
+
+
+def test_a_new_cache_is_empty() -> None:
+    cache = KeyValueCache(3)
+    assert (len(cache), cache.start, cache.lengths.tolist()) == (3, 0, [])
+    cache.reorder(torch.tensor([], dtype=torch.int64))
+    cache.rewind(0)
+    assert cache.start == 0
+
+
+def _filled(*lengths: int) -> KeyValueCache:
+    cache = KeyValueCache(1)
+    rows = Ragged.from_list([_x(n, 2, 4) for n in lengths])
+    cache[0].attention.append(rows, rows)
+    return cache
+
+
+def _slot(*lengths: int):
+    return _filled(*lengths)[0].attention
+
+
+KEPT = _x(2, 2, 1, 4)
+
+
+def _fill_twice(slot) -> None:
+    slot.fill(KEPT, KEPT)
+    slot.fill(KEPT, KEPT)
+
+
+ERRORS = {
+    "a gradient": (
+        lambda: _slot(3, 5).append(KEPT.clone().requires_grad_(), KEPT),
+        "KeyValueCache: keys and values that need a gradient cannot be kept; run under torch.no_grad() or "
+        "torch.inference_mode()",
+    ),
+    "another dtype": (
+        lambda: _slot(3, 5).append(KEPT.float(), KEPT.float()),
+        "KeyValueCache: a new key must be as those that are kept, torch.float64 on cpu, not torch.float32 on cpu",
+    ),
+    "rewound too far": (
+        lambda: _filled(3, 5).rewind(4),
+        "KeyValueCache: rows of [3, 5] tokens cannot be rewound to 4",
+    ),
+    "rewound below nothing": (
+        lambda: _filled(3, 5).rewind(torch.tensor([1, -1])),
+        "KeyValueCache: rows of [3, 5] tokens cannot be rewound to [1, -1]",
+    ),
+    "a row that there is not": (
+        lambda: _filled(3, 5).reorder(torch.tensor([0, 2])),
+        "KeyValueCache: rows must lie between 0 and 1, not [0, 2]",
+    ),
+    "documents without ids of the queries": (
+        lambda: _slot(3, 5).append(KEPT, KEPT).mask(Causal() & Documents(torch.zeros(6).long())),
+        "KeyValueCache: Documents over rows of different lengths needs query_ids",
+    ),
+    "cross-attention twice": (
+        lambda: _fill_twice(KeyValueCache(1)[0].cross_attention),
+        "KeyValueCache: cross-attention's keys are kept already; a new memory needs a new cache",
+    ),
+    "another number of layers": (
+        lambda: _encoder()(_x(1, 2, 12), cache=KeyValueCache(3)),
+        "Encoder: a cache for 3 layers, and there are 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_is_wrong_is_said(name: str) -> None:
+    call, message = ERRORS[name]
+    with pytest.raises(ValueError) as error:
+        call()
+    assert str(error.value) == message
+
+
+SHAPES = {
+    "rows": (
+        lambda: _slot(3, 5).append(KEPT[:1], KEPT[:1]),
+        """
+        KeyValueCache: a new key must have the rows, heads and width of those that are kept
+          kept key  (2, 2, 4)   R=2  G=2  D=4
+          key       (1, 2, 4)   R=1  G=2  D=4   <- differs
+        """,
+    ),
+    "width of values": (
+        lambda: _slot(3, 5).append(KEPT, KEPT[..., :3]),
+        """
+        KeyValueCache: a new value must have the rows, heads and width of those that are kept
+          kept value  (2, 2, 4)   R=2  G=2  E=4
+          value       (2, 2, 3)   R=2  G=2  E=3   <- differs
+        """,
+    ),
+    "other tokens": (
+        lambda: _slot(3, 5).append(KEPT, torch.cat((KEPT, KEPT), 2)),
+        """
+        KeyValueCache: value and key disagree on queries Q
+          key    (2, 2, 1, 4)   R=2  G=2  Q=1  D=4
+          value  (2, 2, 2, 4)   R=2  G=2  Q=2  E=4   <- Q was 1 from key
+        """,
+    ),
+    "no rows": (
+        lambda: MultiHeadAttention(12, 2, dtype=torch.float64)(_x(5, 12), cache=KeyValueCache(1)[0].attention),
+        """
+        KeyValueCache: key needs 4 dimensions (R, G, Q, D)
+          key    (2, 5, 6)      <- has rank 3
+          value  (2, 5, 6)
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_that_do_not_fit_are_shown(name: str) -> None:
+    call, message = SHAPES[name]
+    with pytest.raises(ShapeError) as error:
+        call()
+    assert str(error.value) == dedent(message).strip()
+
+
+def test_what_was_refused_changed_nothing() -> None:
+    cache = _filled(3, 5)
+    with pytest.raises(ShapeError):
+        cache[0].attention.append(KEPT, KEPT[..., :3])
+    with pytest.raises(ValueError):
+        cache.rewind(torch.tensor([3, 6]))
+    assert cache.lengths.tolist() == [3, 5]

@@ -1,0 +1,178 @@
+"""Decoder layers and stacks: torch's numbers, packed rows, the keys of a memory kept.
+
+Letters: B batch, R rows, Q tokens, K tokens of the memory, M width, N packed tokens.
+"""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga import Causal, KeyLengths, Ragged, ShapeError
+from uwaga.nn import Decoder, DecoderLayer, KeyValueCache, LayerSpec, RotaryPositions
+
+SPEC = LayerSpec(width=8, heads=2, hidden=12)
+MEMORY_LENGTHS = torch.tensor([4, 1, 6])
+
+
+def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def _decoder(layers: int = 2, **options) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(LayerSpec(width=8, heads=2, hidden=12, **options), layers, dtype=torch.float64)
+
+
+def _decoder_weights(layer: DecoderLayer, peer: nn.TransformerDecoderLayer) -> dict:
+    parts = {
+        "attention": layer.attention.from_torch(peer.self_attn),
+        "attention_norm": peer.norm1,
+        "cross_attention": layer.attention.from_torch(peer.multihead_attn),
+        "cross_attention_norm": peer.norm2,
+        "feed_forward.up": peer.linear1,
+        "feed_forward.down": peer.linear2,
+        "feed_forward_norm": peer.norm3,
+    }
+    return {f"{part}.{name}": x for part, module in parts.items() for name, x in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_decoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: bool, assert_as_exact) -> None:
+    torch.manual_seed(2)
+    options = {"norm_first": norm == "pre", "activation": activation, "bias": bias}
+    peer = nn.TransformerDecoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
+    for x in peer.parameters():  # other numbers than ones and zeros, which would not show
+        nn.init.normal_(x, std=0.5)
+    layer = DecoderLayer(LayerSpec(width=12, heads=3, hidden=20, norm=norm, activation=activation, bias=bias))
+    layer.load_state_dict(_decoder_weights(layer, peer))
+
+    x, memory = _x(3, 5, 12, dtype=torch.float32), _x(3, 6, 12, seed=1, dtype=torch.float32)
+    hidden = torch.arange(6) >= MEMORY_LENGTHS[:, None]
+    later = nn.Transformer.generate_square_subsequent_mask(5) < 0
+    options = {"tgt_mask": later, "memory_key_padding_mask": hidden}
+    exact = deepcopy(peer).double()(x.double(), memory.double(), **options)
+    found = layer(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS))
+    assert_as_exact(found, peer(x, memory, **options), exact)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_packed_rows_are_the_padded_rows(norm: str) -> None:
+    decoder, lengths = _decoder(norm=norm, memory_width=10), torch.tensor([5, 2, 3])
+    x, memory = _x(3, 5, 8), _x(3, 6, 10, seed=1)
+    packed = decoder(Ragged.from_padded(x, lengths), Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal())
+    expected = decoder(x, memory, mask=Causal(start=0), memory_mask=KeyLengths(MEMORY_LENGTHS))
+    torch.testing.assert_close(packed.values, Ragged.from_padded(expected, lengths).values)
+
+
+def test_a_decoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> None:
+    x, memory = _x(5, 8), _x(6, 8, seed=1)
+    post, pre = _decoder(), _decoder(norm="pre")
+    assert post.norm is None
+    torch.testing.assert_close(post(x, memory), post.layers[1](post.layers[0](x, memory), memory))
+    torch.testing.assert_close(pre(x, memory), pre.norm(pre.layers[1](pre.layers[0](x, memory), memory)))
+
+
+def test_biases_and_masks_reach_the_attention_that_they_are_for() -> None:
+    layer, x, memory = _decoder(1).layers[0], _x(5, 8), _x(6, 8, seed=1)
+    seen = {}
+    for name in ("attention", "cross_attention"):
+        getattr(layer, name).watcher = lambda q, k, v, options, name=name: seen.update({name: options})
+    own, other = _x(2, 5, 5), _x(2, 5, 6)
+    layer(x, memory, mask=Causal(), bias=own, memory_mask=KeyLengths(torch.tensor(4)), memory_bias=other)
+    assert seen["attention"]["mask"] == Causal()
+    assert seen["attention"]["bias"] is own
+    assert isinstance(seen["cross_attention"]["mask"], KeyLengths)
+    assert seen["cross_attention"]["bias"] is other
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed"])
+def test_a_memory_is_read_once_and_its_keys_serve_every_token(kind: str) -> None:
+    decoder, cache, rotary = _decoder(), KeyValueCache(2), RotaryPositions(4)
+    x, memory = _x(3, 5, 8), _x(3, 6, 8, seed=1)
+    packed = Ragged.from_padded(memory, MEMORY_LENGTHS)
+    hidden = {"memory_mask": KeyLengths(MEMORY_LENGTHS)}
+    expected = decoder(x, memory, mask=Causal(), rotary=rotary(x), **hidden)
+    calls = []
+    decoder.layers[1].cross_attention.key.register_forward_hook(lambda *_: calls.append(1))
+    found = []
+    with torch.no_grad():
+        for at, piece in enumerate(x.split([2, 1, 2], 1)):
+            turn = rotary(piece, cache.start)
+            if kind == "padded":
+                out = decoder(piece, memory if at == 0 else None, mask=Causal(), **hidden, rotary=turn, cache=cache)
+            else:
+                tokens = Ragged.from_list(list(piece))
+                turn = rotary(tokens, cache.start)
+                out = decoder(tokens, packed if at == 0 else None, mask=Causal(), rotary=turn, cache=cache).to_padded()
+            found.append(out)
+    torch.testing.assert_close(torch.cat(found, 1), expected)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed"])
+def test_beams_are_rows_in_another_order_with_their_memory(kind: str) -> None:
+    decoder, cache, order = _decoder(), KeyValueCache(2), torch.tensor([2, 0, 2, 1])
+    x, memory, more = _x(3, 3, 8), _x(3, 6, 8, seed=1), _x(4, 1, 8, seed=2)
+    expected = decoder(
+        torch.cat((x[order], more), 1), memory[order], mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order])
+    )[:, 3:]
+    with torch.no_grad():
+        if kind == "padded":
+            decoder(x, memory, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS), cache=cache)
+            cache.reorder(order)
+            found = decoder(more, mask=Causal(), memory_mask=KeyLengths(MEMORY_LENGTHS[order]), cache=cache)
+        else:
+            rows = Ragged.from_list(list(x))
+            decoder(rows, Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal(), cache=cache)
+            cache.reorder(order)
+            found = decoder(Ragged.from_list(list(more)), mask=Causal(), cache=cache).to_padded()
+    torch.testing.assert_close(found, expected)
+
+
+def test_gradients_reach_inputs_memory_and_weights() -> None:
+    layer = DecoderLayer(LayerSpec(width=4, heads=2, hidden=3, norm="pre", key_heads=1), dtype=torch.float64)
+    x, memory, names = _x(3, 4).requires_grad_(), _x(2, 4, seed=1).requires_grad_(), dict(layer.named_parameters())
+
+    def run(x: torch.Tensor, memory: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        state = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(layer, state, (x, memory), {"mask": Causal()})
+
+    assert torch.autograd.gradcheck(run, (x, memory, *names.values()))
+
+
+def test_a_layer_compiles_to_one_graph() -> None:
+    torch.compiler.reset()
+    layer = DecoderLayer(SPEC)
+    x, memory = _x(3, 5, 8, dtype=torch.float32), _x(3, 6, 8, seed=1, dtype=torch.float32)
+    options = {"mask": Causal(), "memory_mask": KeyLengths(MEMORY_LENGTHS)}
+    found = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, memory, **options)
+    torch.testing.assert_close(found, layer(x, memory, **options))
+
+
+def test_what_is_wrong_is_said() -> None:
+    x = _x(1, 3, 8)
+    decoder = _decoder()
+    no_memory = "DecoderLayer: there is no memory, and no cache that holds its keys and values"
+    for call, message in (
+        (lambda: decoder(x), no_memory),
+        (lambda: decoder(x, cache=KeyValueCache(2)), no_memory),
+        (lambda: decoder(x, x, cache=KeyValueCache(1)), "Decoder: a cache for 1 layers, and there are 2"),
+        (
+            lambda: decoder.layers[0].cross_attention(x, cache=KeyValueCache(1)[0].cross_attention),
+            "MultiHeadAttention: an empty CrossSlot needs a key to look at",
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            call()
+        assert str(error.value) == message
+
+
+def test_a_width_that_does_not_fit() -> None:
+    with pytest.raises(ShapeError) as error:
+        DecoderLayer(SPEC)(torch.zeros(5, 9), torch.zeros(5, 8))
+    rule = "DecoderLayer: x must have the width 8 that this layer was made for"
+    assert str(error.value) == f"{rule}\n  x  (5, 9)   Q=5  M=9   <- has width 9"
