@@ -2,10 +2,17 @@
 
 from importlib import import_module
 
-__all__ = ["patch_torch"]
+__all__ = ["patch_torch", "register_with_transformers", "sentence_transformers"]
+
+_HOME = {
+    "patch_torch": "uwaga.integrations.torch_patch",
+    "register_with_transformers": "uwaga.integrations.transformers.register",
+}
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'uwaga.integrations' has no attribute {name!r}")
-    return getattr(import_module("uwaga.integrations.torch_patch"), name)
+    if name not in _HOME:
+        return import_module(f"uwaga.integrations.{name}")
+    return getattr(import_module(_HOME[name]), name)

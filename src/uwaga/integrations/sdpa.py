@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.eager import is_plain
-from uwaga.integrations.serving import serves
+from uwaga.integrations.serving import autocast, serves
 from uwaga.ops.attention.api import attention
 from uwaga.ops.masks import Causal, Mask
 
@@ -29,22 +29,16 @@ def door(original: Callable) -> Callable:
     ) -> Tensor:
         """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        q, k, v, *masks = _autocast(tensors)
+        q, k, v, *masks = autocast(*tensors)
         if serves(q, k, v) and _fits(q, k, v, masks, enable_gqa) and not (is_causal and masks) and dropout_p < 1.0:
             q, k, v = _aligned(q, k, v, enable_gqa)
             mask, bias = _mask_and_bias(masks, is_causal)
-            return attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+            output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+            assert isinstance(output, Tensor)
+            return output
         return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     return scaled_dot_product_attention
-
-
-def _autocast(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What autocast does to the arguments of PyTorch's own function."""
-    if not torch.is_autocast_enabled("cpu"):
-        return tensors
-    to = torch.get_autocast_dtype("cpu")
-    return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
@@ -76,7 +70,7 @@ def _other_kernel_named() -> bool:
 
 
 # A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/available.py).
-_other_kernel_named._dynamo_marked_constant = True
+vars(_other_kernel_named)["_dynamo_marked_constant"] = True
 
 
 def _broadcast(shapes: list) -> tuple[int, ...] | None:

@@ -14,3 +14,12 @@ def serves(*tensors: Tensor) -> bool:
     return native.reason_unavailable() is None and all(
         is_plain(x) and x.device.type == "cpu" and x.dtype in _DTYPES and not x.is_nested for x in tensors
     )
+
+
+def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast does to the arguments of PyTorch's own function."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    to = torch.get_autocast_dtype(device)
+    return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)

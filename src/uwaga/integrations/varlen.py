@@ -3,7 +3,8 @@
 Letters: N packed tokens, H query heads, G key/value heads, D query/key width, E value width, R ragged rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -11,6 +12,9 @@ from uwaga.integrations.serving import serves
 from uwaga.ops.attention.api import attention_and_lse
 from uwaga.ops.masks import KeyLengths, Mask, Window
 from uwaga.ops.ragged import Ragged
+
+if TYPE_CHECKING:  # importing it registers operators
+    from torch.nn.attention.varlen import AuxRequest
 
 
 def door(original: Callable) -> Callable:
@@ -25,14 +29,14 @@ def door(original: Callable) -> Callable:
         max_q: int,
         max_k: int,
         *,
-        return_aux=None,
+        return_aux: "AuxRequest | None" = None,
         scale: float | None = None,
         window_size: tuple[int, int] = (-1, -1),
         enable_gqa: bool = False,
         seqused_k: Tensor | None = None,
         block_table: Tensor | None = None,
         num_splits: int | None = None,
-    ):
+    ) -> Tensor | tuple[Tensor, ...]:
         """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         same_heads = enable_gqa or query.shape[1] == key.shape[1]
         if not serves(query, key, value) or block_table is not None or cu_seq_k is None or not same_heads:
@@ -42,14 +46,16 @@ def door(original: Callable) -> Callable:
         # num_splits asks for results that do not depend on the batch: here they never do.
         key_offsets = cu_seq_k.long()
         ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)
-        mask = _mask(tuple(window_size), seqused_k)
+        mask = _mask(window_size, seqused_k)
         output, lse = attention_and_lse(*ragged, mask=mask, scale=scale, impl="cpu")
+        assert isinstance(output, Ragged)
+        assert isinstance(lse, Ragged)
         return (output.values, lse.values.T) if return_aux is not None and return_aux.lse else output.values
 
     return varlen_attn
 
 
-def _mask(window: tuple[int, int], used: Tensor | None) -> Mask | None:
+def _mask(window: Sequence[int], used: Tensor | None) -> Mask | None:
     """window_size is lower right, -1 for unbounded; seqused_k counts the keys in use."""
     left, right = (None if reach < 0 else reach for reach in window)
     band = None if left is None and right is None else Window(left, right)

@@ -1,0 +1,146 @@
+"""The attention function that transformers' models call in every layer.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens of a
+sequence, R ragged rows.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.integrations.serving import autocast
+from uwaga.integrations.transformers.modules import is_collected, layers_to_come
+from uwaga.integrations.transformers.operands import (
+    Layer,
+    Operands,
+    Three,
+    over_documents,
+    over_stretches,
+    over_the_batch,
+    over_tokens,
+)
+from uwaga.integrations.transformers.states import PackedStates, Packing, plain
+from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Ragged
+
+# What some models hand over that changes the result and is not served. Everything else that comes by keyword, such as
+# position_ids, is meant for other implementations.
+_NOT_SERVED = ("indices", "block_indices", "sinks", "cache")
+
+
+def uwaga_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
+
+    Args:
+        module: the layer; `module.is_causal` counts where there is no mask and is_causal is None.
+        query, key, value: (B, H, Q, D), (B, G, K, D), (B, G, K, E).
+        attention_mask: a PlannedMask; or (B or 1, H or 1, Q, K), bool or to be added to the scores.
+        sliding_window: counts for packed batches without a mask; a mask has it in itself.
+        s_aux: (H,) a sink for each head.
+        position_bias: (B or 1, H, Q, K), added to the scores.
+        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end.
+
+    Raises:
+        ValueError: the layer asks for something that is not served.
+    """
+    _refuse(module, others)
+    layer = Layer(
+        module=module,
+        mask=attention_mask,
+        position_bias=position_bias,
+        is_causal=bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal,
+        sliding_window=sliding_window,
+        query_offsets=cu_seq_lens_q,
+        key_offsets=cu_seq_lens_k,
+    )
+    _check_packed(layer, query)
+    call = over_tokens(layer, (query, key, value)) or _over_padding(layer, (query, key, value))
+    output = attention(
+        call.query,
+        call.key,
+        call.value,
+        mask=call.mask,
+        bias=call.bias,
+        scale=scaling,
+        softcap=softcap,
+        sinks=s_aux,
+        dropout=dropout,
+    )
+    return _as_expected(layer, call, output, query.shape[2], others), None
+
+
+def _over_padding(layer: Layer, tensors: Three) -> Operands:
+    query, key, value = _aligned(*autocast(*map(plain, tensors)))
+    tensors = (query, key, value)
+    return over_documents(layer, tensors) or over_stretches(layer, tensors) or over_the_batch(layer, tensors)
+
+
+def _as_expected(
+    layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]
+) -> Tensor:
+    """(B, Q, H, E), packed where the layers behind this one gain by it."""
+    to_come = layers_to_come(layer.module)
+    if to_come == 0:
+        Packing.close_current()
+    if call.packing is not None:
+        states = PackedStates.of(call.packing, output.values)
+        return states if states.is_packed else states.plain()
+    if not isinstance(output, Ragged):
+        return output.transpose(1, 2).contiguous()
+    tokens = None if layer.plan is None else layer.plan.tokens
+    if tokens is not None and to_come and _pays(tokens) and not _is_watched(others):
+        packing = Packing.current(tokens)
+        return PackedStates.of(packing, output.values.index_select(0, packing.places))
+    return output.values.unflatten(0, (-1, queries))
+
+
+def _pays(tokens_BN: Tensor) -> bool:
+    """Gathering the tokens of a few tensors costs less than a tenth of a layer. Gradients flow through plain states
+    alone."""
+    return not torch.is_grad_enabled() and int(tokens_BN.sum()) < 0.9 * tokens_BN.numel()
+
+
+def _is_watched(others: Mapping[str, object]) -> bool:
+    """Whether the states of every layer are asked for: these are to be plain."""
+    return bool(others.get("output_hidden_states")) or is_collected("hidden_states")
+
+
+def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
+    for name in _NOT_SERVED:
+        if others.get(name) is not None:
+            raise ValueError(
+                f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
+                "load the model with attn_implementation='eager'"
+            )
+
+
+def _check_packed(layer: Layer, query: Tensor) -> None:
+    if layer.query_offsets is not None and query.shape[0] != 1:
+        raise ValueError(
+            f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"
+        )
+
+
+def _aligned(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One batch size for all, by zero strides: some models have learned queries of their own, with B = 1."""
+    batch = max(query.shape[0], key.shape[0])
+    query, key, value = (x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in (query, key, value))
+    return query, key, value

@@ -1,0 +1,159 @@
+"""What transformers' mask functions mean: its closures over (batch, head, query, key), read as the masks of this package.
+
+transformers composes a mask of a few functions of masking_utils. Each is told by its name, its numbers and tensors are in
+its closure, and its meaning is exact; any other function is somebody's own and is not guessed at.
+
+Letters: B batch, Q queries, K keys.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import and_, or_
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.mask_program import Start
+from uwaga.ops.masks import Both, Causal, Documents, Mask, Window
+
+_NOWHERE_Q, _NOWHERE_K = -2, -1  # ids of queries and keys that belong to no document: they never meet
+
+
+class UnknownMaskError(Exception):
+    """A mask function that is not one of transformers' own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which queries and keys of the whole sequence a mask is laid over."""
+
+    queries: int
+    keys: int
+    query_offset: int = 0
+    key_offset: int = 0
+    positions: Tensor | None = None  # (B, Q) inside a packed document, where these stand for the indices; Q = K there
+    relative: bool = False  # the queries are the last of the keys, whatever their number
+
+    @property
+    def start(self) -> Start:
+        return None if self.relative else self.query_offset - self.key_offset
+
+    @property
+    def query_indices(self) -> slice:
+        return slice(self.query_offset, self.query_offset + self.queries)
+
+    @property
+    def key_indices(self) -> slice:
+        return slice(self.key_offset, self.key_offset + self.keys)
+
+
+def read(function: Callable, place: Place) -> Mask | None:
+    """The mask, or None where every query sees every key. Raises UnknownMaskError."""
+    reader = _READERS.get(getattr(function, "__qualname__", ""))
+    if reader is None or function.__module__ != "transformers.masking_utils":
+        raise UnknownMaskError(repr(function))
+    try:
+        return reader(_closure(function), place)
+    except KeyError as missing:  # another version of transformers names its variables otherwise
+        raise UnknownMaskError(f"{function!r} without {missing}") from missing
+
+
+def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
+    """Where the function is that of packed sequences: the document of each token, (B, N), and the mask inside each."""
+    if function.__qualname__ != "and_masks.<locals>.and_mask":
+        return None
+    parts = {part.__qualname__: _closure(part) for part in _closure(function)["mask_functions"]}
+    if set(parts) != {_PACKED, _REMAPPED}:
+        return None
+    return parts[_PACKED]["packed_sequence_mask"], parts[_REMAPPED]["mask_function"]
+
+
+def is_band(mask: Mask | None) -> bool:
+    """Whether the mask speaks of the distance alone, so that it means the same in any stretch of the sequence."""
+    if isinstance(mask, Both):
+        return is_band(mask.left) and is_band(mask.right)
+    return mask is None or isinstance(mask, Causal | Window)
+
+
+def _closure(function: Callable) -> dict[str, object]:
+    cells = function.__closure__ or ()
+    return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+
+
+def _all_of(variables: Mapping, place: Place) -> Mask | None:
+    functions = variables["mask_functions"]
+    remapped = [f for f in functions if f.__qualname__ == _REMAPPED]
+    if remapped and not any(f.__qualname__ == _PACKED for f in functions):
+        # A distance of positions is one of indices only inside a document.
+        raise UnknownMaskError(repr(remapped[0]))
+    parts = [_remapped(_closure(f), place) if f in remapped else read(f, place) for f in functions]
+    seen = [part for part in parts if part is not None]
+    return reduce(and_, seen) if seen else None
+
+
+def _any_of(variables: Mapping, place: Place) -> Mask | None:
+    parts = [read(f, place) for f in variables["mask_functions"]]
+    seen = [part for part in parts if part is not None]
+    return reduce(or_, seen) if len(seen) == len(parts) else None
+
+
+def _remapped(variables: Mapping, place: Place) -> Mask | None:
+    return read(variables["mask_function"], replace(place, positions=variables["position_ids"]))
+
+
+def _everything(variables: Mapping, place: Place) -> Mask | None:
+    return None
+
+
+def _causal(variables: Mapping, place: Place) -> Mask | None:
+    return Causal(start=place.start)
+
+
+def _window(variables: Mapping, place: Place) -> Mask | None:
+    return Window(variables["sliding_window"] - 1, None, start=place.start)  # transformers counts the query itself
+
+
+def _window_both_ways(variables: Mapping, place: Place) -> Mask | None:
+    return Window(variables["sliding_window"], variables["sliding_window"], start=place.start)
+
+
+def _chunks(variables: Mapping, place: Place) -> Mask | None:
+    """Keys of the query's own chunk; the chunks of a sequence start behind its padding on the left."""
+    left_B1 = variables["left_padding"][:, None]
+    if place.positions is None:
+        whole = torch.arange(max(place.query_indices.stop, place.key_indices.stop), device=left_B1.device)[None]
+    else:
+        whole = place.positions
+    chunks = (whole - left_B1) // variables["chunk_size"]
+    return Documents(chunks[:, place.key_indices], query_ids=chunks[:, place.query_indices])
+
+
+def _blocks(variables: Mapping, place: Place) -> Mask | None:
+    """Keys of the query's own block; negative numbers are no block."""
+    if place.positions is not None:
+        raise UnknownMaskError("blocks of packed sequences")
+    blocks = variables["block_sequence_ids"]
+    keys, queries = blocks[:, place.key_indices], blocks[:, place.query_indices]
+    return Documents(
+        torch.where(keys < 0, _NOWHERE_K, keys), query_ids=torch.where(queries < 0, _NOWHERE_Q, queries)
+    )
+
+
+def _packed(variables: Mapping, place: Place) -> Mask | None:
+    return Documents(variables["packed_sequence_mask"])
+
+
+_PACKED = "packed_sequence_mask_function.<locals>.inner_mask"
+_REMAPPED = "remap_positions_for_packed_sequence.<locals>.inner_mask"
+_READERS: Mapping[str, Callable[[Mapping, Place], Mask | None]] = {
+    "and_masks.<locals>.and_mask": _all_of,
+    "or_masks.<locals>.or_mask": _any_of,
+    "bidirectional_mask_function": _everything,
+    "causal_mask_function": _causal,
+    "sliding_window_overlay.<locals>.inner_mask": _window,
+    "sliding_window_bidirectional_overlay.<locals>.inner_mask": _window_both_ways,
+    "chunked_overlay.<locals>.inner_mask": _chunks,
+    "blockwise_overlay.<locals>.inner_mask": _blocks,
+    _PACKED: _packed,
+}

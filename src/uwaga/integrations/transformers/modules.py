@@ -1,0 +1,35 @@
+"""What a layer of transformers tells about itself, and what is asked of the whole model."""
+
+import inspect
+from functools import lru_cache
+
+from torch import nn
+
+# The arguments of layers that attend to their own input. A layer that takes any other, such as key_value_states, may
+# attend to another sequence, whose padding says nothing about its own.
+_OWN = frozenset(
+    "self hidden_states attention_mask position_embeddings position_ids past_key_values cache_position use_cache "
+    "output_attentions is_causal kwargs".split()
+)
+
+
+@lru_cache(maxsize=None)
+def attends_to_itself(layer: type) -> bool:
+    """Whether queries and keys of this class of layers are certainly the same tokens."""
+    return set(inspect.signature(layer.forward).parameters) <= _OWN  # type: ignore[attr-defined]
+
+
+def layers_to_come(module: nn.Module) -> int | None:
+    """How many layers come behind this one; None where it does not tell."""
+    index = getattr(module, "layer_idx", None)
+    count = getattr(getattr(module, "config", None), "num_hidden_layers", None)
+    return count - 1 - index if isinstance(index, int) and isinstance(count, int) else None
+
+
+def is_collected(name: str) -> bool:
+    """Whether the model collects "attentions", "hidden_states" or the like in this pass. Its layers are not all told."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # older versions tell their layers
+        return False
+    return name in (_active_collector.get() or ())

@@ -1,0 +1,53 @@
+"""register_with_transformers()."""
+
+from functools import wraps
+
+NAME = "uwaga"
+
+
+def register_with_transformers() -> None:
+    """From now on attn_implementation="uwaga" is one of transformers' own choices, for all models that offer a choice.
+
+        register_with_transformers()
+        model = AutoModel.from_pretrained(path, attn_implementation="uwaga")    # or model.set_attn_implementation("uwaga")
+
+    Padding, windows and the borders of packed documents (cu_seq_lens_q, or position_ids that start again) are skipped and
+    not masked. Queries that are padding give zeros where they can be told from others. A model that computes attention
+    by itself, as MPNet and DeBERTa do, refuses the choice when it is made.
+
+    To call it twice does nothing more.
+
+    Raises:
+        ImportError: transformers is not installed, or older than 5.
+    """
+    try:
+        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    except ImportError as error:
+        raise ImportError("register_with_transformers: needs the package 'transformers', version 5 or newer") from error
+    from uwaga.integrations.transformers.attention import uwaga_attention
+    from uwaga.integrations.transformers.masks import planned_mask
+
+    AttentionInterface.register(NAME, uwaga_attention)
+    # Without a mask function of its own, transformers hands such an implementation no mask at all: padding would count.
+    AttentionMaskInterface.register(NAME, planned_mask)
+    _guard(PreTrainedModel)
+
+
+def _guard(base: type) -> None:
+    """Let models that ignore the interface say so. transformers itself believes that every name is served by all."""
+    original = base.get_correct_attn_implementation
+    if hasattr(original, "_uwaga"):
+        return
+
+    @wraps(original)
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        found = original(self, requested_attention, is_init_check)
+        if found == NAME and not self._can_set_attn_implementation():
+            raise ValueError(
+                f"attn_implementation='uwaga': {type(self).__name__} computes attention by itself and would ignore it; "
+                "load it with attn_implementation='eager'"
+            )
+        return found
+
+    get_correct_attn_implementation._uwaga = True
+    base.get_correct_attn_implementation = get_correct_attn_implementation
