@@ -70,8 +70,8 @@ def _around(backend: Backend) -> tuple[list[int], list[int]]:
     with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
     own = [place for place, special in enumerate(with_them.special_tokens_mask) if not special]
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
-    if not own or with_them.ids[start:stop] != alone.ids:
-        raise CheckpointError("tokenizer.json does more to a sequence than to put special tokens around it")
+    if not own or with_them.ids[start:stop] != alone.ids or any(with_them.type_ids):
+        raise CheckpointError("tokenizer.json does more to a text than to put special tokens of type 0 around it")
     return with_them.ids[:start], with_them.ids[stop:]
 
 

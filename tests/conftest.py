@@ -1,0 +1,50 @@
+"""What several folders share: a model small enough to be made in a test."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+# Words and pieces of them; what is in none of them becomes [UNK].
+WORDS = "the a cat dog sat on mat and then it ran away from house un ##believ ##able . , é".split()
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="session")
+def write_model() -> Callable[..., Path]:
+    """Write a random BERT of width 16 with its tokenizer: a plain Hugging Face directory; its path comes back."""
+
+    def write(folder: Path, *, positions: int = 12, seed: int = 0) -> Path:
+        from uwaga.models import save
+        from uwaga.models.bert.config import BertConfig
+        from uwaga.models.bert.model import BertModel
+
+        torch.manual_seed(seed)
+        config = BertConfig(
+            vocabulary=len(SPECIAL + WORDS), width=16, layers=2, heads=2, hidden=32, positions=positions, outputs=()
+        )
+        save(BertModel(config), folder)
+        write_tokenizer(folder)
+        return folder
+
+    return write
+
+
+def write_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+    vocabulary = {word: number for number, word in enumerate(SPECIAL + WORDS)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    around = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    tokenizer.add_special_tokens(SPECIAL)
+    # As that of all-MiniLM-L6-v2: the settings of its last use are still in it.
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**names, "model_max_length": 12}))

@@ -1,0 +1,121 @@
+"""Tokens are those of the file, whatever it was last used for, and fit the model."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers.processors import TemplateProcessing
+
+from uwaga import TextEncoder
+from uwaga._base.errors import CheckpointError
+from uwaga.models.text.beginnings import encode_beginnings
+from uwaga.models.text.tokenizer import Tokenizer
+
+TEXT = "the cat sat on the mat and then it ran away"
+
+
+def change(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_the_cutting_and_padding_of_the_file_are_left_out(folder: Path) -> None:
+    assert len(Backend.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids) == 4
+    tokenizer = Tokenizer.load(folder)
+    for with_places in (False, True):
+        (tokens,) = tokenizer.encode([TEXT], with_places=with_places)
+        assert [tokenizer.backend.id_to_token(number) for number in tokens.ids] == TEXT.split()
+    assert (tokenizer.before, tokenizer.behind, tokenizer.special) == ([2], [3], 2)
+
+
+def test_no_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.unlink()
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == (
+        f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"model": {}}', b"\xff"])
+def test_a_file_that_is_no_tokenizer(folder: Path, content: bytes) -> None:
+    path = folder / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == f"{path} is no tokenizer: {caught.value.__cause__}"
+
+
+def test_a_vocabulary_larger_than_the_models(folder: Path) -> None:
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    size = backend.get_vocab_size()
+    backend.add_tokens(["zebra"])
+    backend.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == (
+        f"{folder / 'tokenizer.json'} does not fit config.json: "
+        f"it has token {size}, and the model's vocabulary ends before {size}"
+    )
+
+
+def test_a_special_token_that_means_another_to_the_model(folder: Path) -> None:
+    change(folder / "config.json", pad_token_id=4)
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == (
+        f"{folder / 'tokenizer.json'} does not fit config.json: its pad_token '[PAD]' is token 0, not 4"
+    )
+
+
+def test_a_special_token_that_the_tokenizer_does_not_know(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", mask_token={"content": "<mask>", "lstrip": True})
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == (
+        f"{folder / 'tokenizer.json'} does not fit config.json: "
+        "it does not know the mask_token '<mask>' of tokenizer_config.json"
+    )
+
+
+def test_a_tokenizer_that_gives_a_text_another_type(folder: Path) -> None:
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.post_processor = TemplateProcessing(single="$A:1 [SEP]:1", special_tokens=[("[SEP]", 3)])
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer(backend)
+    assert str(caught.value) == ("tokenizer.json does more to a text than to put special tokens of type 0 around it")
+
+
+words = st.sampled_from(
+    ["the", "cat", "unbelievable", "é", "\u0301", "x" * 120, "[MASK]", "\u4e2d\u6587", ".", "\u00ad"]
+)
+spaces = st.sampled_from([" ", "  ", "\n", " \n ", "\t", "\u00a0", "\u3000", ""])
+texts = st.lists(st.tuples(words, spaces), max_size=40).map(lambda parts: "".join(map("".join, parts)))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(texts=st.lists(texts, max_size=4), room=st.integers(1, 6))
+def test_beginnings_are_those_of_the_whole_text(folder: Path, texts: list[str], room: int) -> None:
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.can_cut
+    wholes = tokenizer.encode(texts, with_places=True)
+    for whole, beginning in zip(wholes, encode_beginnings(tokenizer, texts, room=room), strict=True):
+        assert beginning.ids[: room + 1] == whole.ids[: room + 1]
+        assert beginning.offsets[:room] == whole.offsets[:room]
+
+
+def test_the_rest_of_a_long_text_is_not_tokenised(folder: Path) -> None:
+    (beginning,) = encode_beginnings(Tokenizer.load(folder), ["the cat " * 10_000], room=10)
+    assert len(beginning) < 100
+
+
+def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(folder: Path) -> None:
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.normalizer = None
+    tokenizer = Tokenizer(backend)
+    assert not tokenizer.can_cut
+    (tokens,) = encode_beginnings(tokenizer, ["the cat " * 1000], room=10)
+    assert len(tokens) == 2000
