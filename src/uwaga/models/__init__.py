@@ -9,6 +9,11 @@ from importlib import import_module
 _HOME = {
     "BertConfig": "uwaga.models.bert.config",
     "BertModel": "uwaga.models.bert.model",
+    "GPT2Config": "uwaga.models.gpt2.config",
+    "GPT2Model": "uwaga.models.gpt2.model",
+    "T5Config": "uwaga.models.t5.config",
+    "T5Model": "uwaga.models.t5.model",
+    "generate": "uwaga.models.generation.generate",
     "load": "uwaga.models.checkpoints",
     "save": "uwaga.models.checkpoints",
 }

@@ -36,7 +36,9 @@ _HOME = {
     "camembert": "uwaga.models.bert.checkpoint",
     "distilbert": "uwaga.models.bert.checkpoint",
     "gpt2": "uwaga.models.gpt2.checkpoint",
+    "mt5": "uwaga.models.t5.checkpoint",
     "roberta": "uwaga.models.bert.checkpoint",
+    "t5": "uwaga.models.t5.checkpoint",
     "uwaga-gpt3": "uwaga.models.gpt2.checkpoint",
     "xlm-roberta": "uwaga.models.bert.checkpoint",
 }

@@ -1,0 +1,128 @@
+"""GPT-2's checkpoints: config.json and the names of its weights, as transformers writes them.
+
+Its linear maps are stored transposed, and query, key and value of a layer as one.
+"""
+
+from collections.abc import Mapping, Set
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import settings
+from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga.models.families import Family
+from uwaga.models.gpt2.config import GPT2Config
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, Key
+from uwaga.models.tables import TRANSPOSED, Row, Table, pair, stacked, stacked_transposed
+from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
+
+_KEYS = {
+    "vocab_size": Key("vocabulary", SIZE, 50257),
+    "n_positions": Key("positions", SIZE, 1024),
+    "n_embd": Key("width", SIZE, 768),
+    "n_layer": Key("layers", SIZE, 12),
+    "n_head": Key("heads", SIZE, 12),
+    "n_inner": Key("hidden", OPTIONAL_SIZE, None),
+    "activation_function": Key("activation", ACTIVATION, "gelu_new"),
+    "layer_norm_epsilon": Key("eps", POSITIVE, 1e-5),
+    "resid_pdrop": Key("dropout", CHANCE, 0.1),
+    "embd_pdrop": Key("embedding_dropout", CHANCE, 0.1),
+    "attn_pdrop": Key("attention_dropout", CHANCE, 0.1),
+    "scale_attn_weights": Key("scaled", SWITCH, True),
+    "scale_attn_by_inverse_layer_idx": Key("scaled_by_layer", SWITCH, False),
+    "tie_word_embeddings": Key("head", SWITCH, True),
+    "eos_token_id": Key("ends", ENDS, 50256),
+    "pad_token_id": Key("padding", OPTIONAL_COUNT, None),
+}
+_BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
+# Options that change what is computed, and their one value here.
+_ONLY = {
+    "add_cross_attention": (False,),
+    "is_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "quantization_config": (None,),
+}
+# Of a head that is not here; of precision, which is float32's here in any case; and n_positions by its old name.
+_HARMLESS = (
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+    "reorder_and_upcast_attn",
+    "n_ctx",
+)
+
+_HEAD, _WORDS = "lm_head.weight", "wte.weight"
+_BODY = (
+    Row(_WORDS, "words.weight"),
+    Row("wpe.weight", "positions.weight"),
+    *pair("h.{n}.ln_1", "layers.{n}.attention_norm"),
+    Row(
+        "h.{n}.attn.c_attn.weight",
+        *(f"layers.{{n}}.attention.{part}.weight" for part in ("query", "key", "value")),
+        layout=stacked_transposed(3),
+    ),
+    Row(
+        "h.{n}.attn.c_attn.bias",
+        *(f"layers.{{n}}.attention.{part}.bias" for part in ("query", "key", "value")),
+        layout=stacked(3),
+    ),
+    Row("h.{n}.attn.c_proj.weight", "layers.{n}.attention.output.weight", layout=TRANSPOSED),
+    Row("h.{n}.attn.c_proj.bias", "layers.{n}.attention.output.bias"),
+    *pair("h.{n}.ln_2", "layers.{n}.feed_forward_norm"),
+    Row("h.{n}.mlp.c_fc.weight", "layers.{n}.feed_forward.up.weight", layout=TRANSPOSED),
+    Row("h.{n}.mlp.c_fc.bias", "layers.{n}.feed_forward.up.bias"),
+    Row("h.{n}.mlp.c_proj.weight", "layers.{n}.feed_forward.down.weight", layout=TRANSPOSED),
+    Row("h.{n}.mlp.c_proj.bias", "layers.{n}.feed_forward.down.bias"),
+    *pair("ln_f", "norm"),
+)
+# What may stand in old files and is not read.
+_UNREAD = {
+    "h.{n}.attn.bias": "the causal mask; a buffer of transformers before 4.34",
+    "h.{n}.attn.masked_bias": "the score of a hidden key; a buffer of transformers before 4.34",
+}
+
+
+def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> GPT2Config:
+    """The settings in a config.json; whether there is a head, the names of the weights tell too."""
+    keys = _KEYS if found["model_type"] == "gpt2" else _BANDED
+    read = settings.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
+    given = read.settings
+    given["activation"] = read_activation(given["activation"])
+    given["hidden"] = given["hidden"] or 4 * given["width"]
+    given["ends"] = read_ends(given["ends"])
+    has_own = _HEAD in names or found.get("architectures") == ["GPT2LMHeadModel"]
+    given["head"] = "tied" if given["head"] else "own" if has_own else "none"
+    try:
+        return GPT2Config(kept=read.kept, **given)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+def write_config(config: GPT2Config) -> dict[str, object]:
+    """config.json as transformers reads it; keys that were read and not understood come back as they were."""
+    written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
+    for name, key in (_KEYS if config.band is None else _BANDED).items():
+        written[name] = getattr(config, key.ours)
+    return written | {
+        "model_type": config.model_type,
+        "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
+        "activation_function": write_activation(config.activation),
+        "eos_token_id": write_ends(config.ends),
+        "tie_word_embeddings": config.head == "tied",
+    }
+
+
+def _table(config: GPT2Config) -> Table:
+    return Table(
+        body=_BODY,
+        heads=(Row(_HEAD, "head.weight"),) if config.head == "own" else (),
+        prefix="transformer.",
+        is_prefixed=config.head != "none",
+        counts={"n": config.layers},
+        tied={_HEAD: _WORDS} if config.head == "tied" else {},
+        unread={name.replace("{n}", str(n)): why for name, why in _UNREAD.items() for n in range(config.layers)},
+    )
+
+
+FAMILY = Family(read_config=read_config, write_config=write_config, table=_table, build=GPT2Model)

@@ -1,0 +1,151 @@
+"""GPT-2: a pre-norm decoder over embeddings of words and positions.
+
+Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga.models import inputs
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.gpt2.config import GPT2Config
+from uwaga.models.stack_states import Seen, through
+from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
+from uwaga.nn.carry import carry
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.masks import Causal, Mask, Window
+from uwaga.ops.ragged import Ragged
+
+_NAME = "GPT2Model"
+
+
+class GPT2Output(NamedTuple):
+    """What a GPT2Model gives. Ragged where the ids are."""
+
+    hidden: Operand  # (B, Q, M), after the last norm
+    logits: Operand | None = (
+        None  # (B, Q, V), of the token that comes next; None without a head, or where not asked for
+    )
+    states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer, before the last norm
+
+
+class GPT2Model(nn.Module):
+    """GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), by config.
+
+    With config.band, every second layer sees a band of the last tokens and not all of them: "alternating dense and locally
+    banded sparse attention patterns in the layers" (Brown et al., "Language Models are Few-Shot Learners", 2020, section
+    2.1; Child et al., "Generating Long Sequences with Sparse Transformers", 2019). The first layer is dense.
+
+    Submodules: words (V, M), positions, layers, norm, and head, None unless config.head is "own".
+
+    >>> import torch, uwaga
+    >>> model = GPT2Model(GPT2Config(vocabulary=20, width=8, layers=2, heads=2, hidden=16, positions=10)).eval()
+    >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 5]), torch.tensor([6])])
+    >>> model(texts).logits.values.shape
+    torch.Size([4, 20])
+    """
+
+    prompt_counts = True
+
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__()
+        self.config = config
+        self.words = nn.Embedding(config.vocabulary, config.width)
+        self.positions = LearnedPositions(config.positions, config.width)
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.layers = nn.ModuleList(EncoderLayer(_layer(config, n)) for n in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False) if config.head == "own" else None
+
+    def forward(
+        self,
+        ids: Operand,
+        *,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        logits: bool | None = None,
+        states: bool = False,
+    ) -> GPT2Output:
+        """Hidden states, and the logits of what comes next.
+
+        Args:
+            ids: token ids (B, Q), or Ragged with values (N,): texts one after the other, no padding anywhere.
+            lengths: (B,) tokens in each row of padded ids; what stands behind them is seen by nobody.
+            attention_mask: (B, Q) bool instead, True is a token. Positions count from the start of the row, as in
+                transformers.
+            cache: of the tokens before these, made by `new_cache`; these are appended. Rows may be of different lengths, and
+                have no padding.
+            logits: whether to compute them; None: where there is a head.
+            states: whether to give the states after every layer too.
+
+        Raises:
+            ShapeError, ValueError: ids of another shape, dtype or range, more tokens than config.max_tokens, padding beside
+                a cache, logits of a model without a head.
+        """
+        wants_logits = self.config.head != "none" if logits is None else logits
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        inputs.check_tokens(_NAME, ids, self.config.max_tokens)
+        if cache is not None and not (lengths is None and attention_mask is None):
+            raise ValueError(f"{_NAME}: rows in a cache have no padding: give Ragged ids in place of lengths or a mask")
+        if cache is not None and len(cache) != len(self.layers):
+            raise ValueError(f"{_NAME}: a cache for {len(cache)} layers, and there are {len(self.layers)}")
+        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        seen = self._decode(ids, padding, cache, states)
+        return GPT2Output(
+            hidden=seen.last,
+            logits=carry(self.logits, seen.last) if wants_logits else None,
+            states=seen.states,
+        )
+
+    def _decode(self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool) -> Seen:
+        x = self.positions(carry(self.words, ids), 0 if cache is None else cache.start)
+
+        def call(layer: nn.Module, n: int, x: Operand) -> Operand:
+            mask = self._mask(n) if padding is None else self._mask(n) & padding
+            return layer(x, mask=mask, cache=None if cache is None else cache[n])
+
+        return through(self.layers, self.norm, carry(self.dropout, x), call, states=states)
+
+    def _mask(self, layer: int) -> Mask:
+        if self.config.band is None or layer % 2 == 0:
+            return Causal()
+        return Window(self.config.band - 1, 0)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., V) from hidden states (..., M). ValueError where there is no head."""
+        if self.config.head == "none":
+            raise ValueError(f"{_NAME}: this model has no head, and gives no logits")
+        return functional.linear(hidden, self.words.weight if self.head is None else self.head.weight)
+
+    def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
+        """An empty cache of this model's layers, with room for so many tokens a row at once."""
+        return KeyValueCache(len(self.layers), capacity=capacity)
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: ready for the first new token of each prompt, (N,) ids."""
+        cache = self.new_cache(capacity=prompts.max_length + new_tokens)
+        return Decoding(
+            first=prompts,
+            cache=cache,
+            states=lambda ids: self(ids, cache=cache, logits=False).hidden,
+            logits=self.logits,
+        )
+
+
+def _layer(config: GPT2Config, layer: int) -> LayerSpec:
+    width = config.width // config.heads
+    scale = width**-0.5 if config.scaled else 1.0
+    return LayerSpec(
+        width=config.width,
+        heads=config.heads,
+        hidden=config.hidden,
+        norm="pre",
+        eps=config.eps,
+        activation=config.activation,
+        scale=scale / (layer + 1) if config.scaled_by_layer else scale,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+    )

@@ -1,0 +1,167 @@
+"""T5's checkpoints: config.json and the names of its weights, as transformers writes them.
+
+Version 1.1 has a head of its own; transformers 4 said so by tie_word_embeddings, and by the same key that states are not
+scaled before the head. transformers 5 writes scale_decoder_outputs for the latter, and lets the weights tell the former.
+"""
+
+from collections.abc import Mapping, Set
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import settings
+from uwaga.models.activations import write_activation
+from uwaga.models.families import Family
+from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, Key, Kind, one_of
+from uwaga.models.t5.config import ACTIVATIONS, T5Config
+from uwaga.models.t5.model import T5Model
+from uwaga.models.tables import Row, Table
+from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
+
+# feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1.
+_PROJECTIONS = {write_activation(ours): (ours, False) for ours in ACTIVATIONS}
+_PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PROJECTIONS.items() if ours != "gelu"}
+_PROJECTIONS |= {"gated-gelu": ("gelu_tanh", True)}
+
+_KEYS = {
+    "vocab_size": Key("vocabulary", SIZE, 32128),
+    "d_model": Key("width", SIZE, 512),
+    "d_kv": Key("key_width", SIZE, 64),
+    "d_ff": Key("hidden", SIZE, 2048),
+    "num_layers": Key("layers", SIZE, 6),
+    "num_decoder_layers": Key("decoder_layers", OPTIONAL_SIZE, None),
+    "num_heads": Key("heads", SIZE, 8),
+    "relative_attention_num_buckets": Key("buckets", SIZE, 32),
+    "relative_attention_max_distance": Key("max_distance", SIZE, 128),
+    "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "relu"),
+    "layer_norm_epsilon": Key("eps", POSITIVE, 1e-6),
+    "dropout_rate": Key("dropout", CHANCE, 0.1),
+    "tie_word_embeddings": Key("head", SWITCH, True),
+    "scale_decoder_outputs": Key("scaled", Kind("true, false or null", lambda x: x in (True, False, None)), None),
+    "eos_token_id": Key("ends", ENDS, 1),
+    "pad_token_id": Key("padding", OPTIONAL_COUNT, 0),
+    "decoder_start_token_id": Key("start", OPTIONAL_COUNT, None),
+}
+_MT5 = _KEYS | {
+    "vocab_size": Key("vocabulary", SIZE, 250112),
+    "d_ff": Key("hidden", SIZE, 1024),
+    "num_layers": Key("layers", SIZE, 8),
+    "num_heads": Key("heads", SIZE, 6),
+    "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "gated-gelu"),
+}
+# Options that change what is computed, and their values here.
+_ONLY = {
+    "is_decoder": (False,),
+    "quantization_config": (None,),
+}
+# What feed_forward_proj says already, heads that are not here, and how long the texts of pre-training were.
+_HARMLESS = ("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions")
+
+_HEAD, _WORDS = "lm_head.weight", "shared.weight"
+_DECODER_POSITIONS = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+_UNREAD = {
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "cross-attention has no positions; "
+    "the first conversions kept what Mesh TensorFlow had there",
+}
+
+
+def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> T5Config:
+    """The settings in a config.json; whether there is a decoder, and a head of its own, the names of the weights tell too."""
+    model_type = found["model_type"]
+    read = settings.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
+    given = read.settings
+    given["activation"], given["gated"] = _PROJECTIONS[given["activation"]]
+    given["ends"] = read_ends(given["ends"])
+    if given["start"] is None:
+        given["start"] = given["padding"] or 0
+    given["decoder_layers"] = given["decoder_layers"] or given["layers"]
+    if names and not any(name.startswith("decoder.") for name in names):
+        given["decoder_layers"] = 0
+    is_tied = given["head"]
+    if given["scaled"] is None:
+        given["scaled"] = is_tied and model_type == "t5"
+    given["head"] = "own" if _HEAD in names and not (is_tied and given["scaled"]) else "tied"
+    try:
+        return T5Config(model_type=model_type, kept=read.kept, **given)
+    except ValueError as error:
+        raise CheckpointError(f"{where}: {error}") from error
+
+
+def write_config(config: T5Config) -> dict[str, object]:
+    """config.json as transformers reads it; keys that were read and not understood come back as they were."""
+    written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "dense_act_fn")}
+    for name, key in _KEYS.items():
+        written[name] = getattr(config, key.ours)
+    stem, has_decoder = {"t5": "T5", "mt5": "MT5"}[config.model_type], config.decoder_layers > 0
+    return written | {
+        "model_type": config.model_type,
+        "architectures": [f"{stem}ForConditionalGeneration" if has_decoder else f"{stem}EncoderModel"],
+        "is_encoder_decoder": has_decoder,
+        "num_decoder_layers": config.decoder_layers or config.layers,
+        "feed_forward_proj": _projection(config),
+        "tie_word_embeddings": config.head == "tied",
+        "eos_token_id": write_ends(config.ends),
+    }
+
+
+def _projection(config: T5Config) -> str:
+    for theirs, ours in _PROJECTIONS.items():
+        if ours == (config.activation, config.gated):
+            return theirs
+    raise CheckpointError(f"transformers has no T5 whose gated activation is {config.activation}")
+
+
+def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+    parts = {"q": "query", "k": "key", "v": "value", "o": "output"}
+    return tuple(Row(f"{theirs}.{short}.weight", f"{ours}.{part}.weight") for short, part in parts.items())
+
+
+def _layer(theirs: str, ours: str, feed_forward: int, config: T5Config) -> tuple[Row, ...]:
+    """The rows of a layer: self-attention first, the feed-forward layer at its number."""
+    dense = f"{theirs}.{feed_forward}.DenseReluDense"
+    gate = (Row(f"{dense}.wi_0.weight", f"{ours}.feed_forward.gate.weight"),) if config.gated else ()
+    return (
+        *_attention(f"{theirs}.0.SelfAttention", f"{ours}.attention"),
+        Row(f"{theirs}.0.layer_norm.weight", f"{ours}.attention_norm.weight"),
+        *gate,
+        Row(f"{dense}.{'wi_1' if config.gated else 'wi'}.weight", f"{ours}.feed_forward.up.weight"),
+        Row(f"{dense}.wo.weight", f"{ours}.feed_forward.down.weight"),
+        Row(f"{theirs}.{feed_forward}.layer_norm.weight", f"{ours}.feed_forward_norm.weight"),
+    )
+
+
+def _encoder(config: T5Config) -> tuple[Row, ...]:
+    return (
+        Row(_WORDS, "words.weight"),
+        Row(_DECODER_POSITIONS.replace("decoder", "encoder"), "encoder_positions.weight"),
+        *_layer("encoder.block.{n}.layer", "encoder.layers.{n}", 1, config),
+        Row("encoder.final_layer_norm.weight", "encoder.norm.weight"),
+    )
+
+
+def _decoder(config: T5Config) -> tuple[Row, ...]:
+    theirs, ours = "decoder.block.{m}.layer", "decoder.layers.{m}"
+    return (
+        Row(_DECODER_POSITIONS, "decoder_positions.weight"),
+        *_layer(theirs, ours, 2, config),
+        *_attention(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention"),
+        Row(f"{theirs}.1.layer_norm.weight", f"{ours}.cross_attention_norm.weight"),
+        Row("decoder.final_layer_norm.weight", "decoder.norm.weight"),
+        *((Row(_HEAD, "head.weight"),) if config.head == "own" else ()),
+    )
+
+
+def _table(config: T5Config) -> Table:
+    has_decoder = config.decoder_layers > 0
+    tied = {"encoder.embed_tokens.weight": _WORDS}
+    if has_decoder:
+        tied["decoder.embed_tokens.weight"] = _WORDS
+    if has_decoder and config.head == "tied":
+        tied[_HEAD] = _WORDS
+    return Table(
+        body=_encoder(config) + (_decoder(config) if has_decoder else ()),
+        counts={"n": config.layers, "m": config.decoder_layers},
+        tied=tied,
+        unread=_UNREAD if has_decoder else {},
+    )
+
+
+FAMILY = Family(read_config=read_config, write_config=write_config, table=_table, build=T5Model)

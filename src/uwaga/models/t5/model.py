@@ -1,0 +1,186 @@
+"""T5: an encoder and a decoder whose positions are a bias of the scores by distance.
+
+Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model width, N packed tokens, V vocabulary.
+"""
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga.models import inputs, pairs
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.stack_states import Seen, through
+from uwaga.models.t5.config import T5Config
+from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
+from uwaga.nn.carry import carry
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.masks import Causal, Mask
+from uwaga.ops.ragged import Ragged
+
+_NAME = "T5Model"
+
+
+class T5Output(NamedTuple):
+    """What a T5Model gives. Ragged where the ids are; None what the decoder gives, where it has nothing to read."""
+
+    memory: Operand  # (B, K, M), the encoder's states after its last norm
+    hidden: Operand | None = None  # (B, Q, M), the decoder's
+    logits: Operand | None = None  # (B, Q, V), of the token that comes next
+    memory_states: tuple[Operand, ...] | None = None  # after the embedding and after every layer, before the last norm
+    states: tuple[Operand, ...] | None = None
+
+
+class T5Model(nn.Module):
+    """T5 (Raffel et al., "Exploring the Limits of Transfer Learning", 2020), version 1.1 (gated; Shazeer 2020) and mT5.
+
+    Scores are not scaled; all layers of a stack share one bias by distance; norms have no mean and no shift; cross-attention
+    has no positions.
+
+    Submodules: words (V, M), encoder, encoder_positions, decoder, decoder_positions (None where config.decoder_layers is 0),
+    and head, None unless config.head is "own".
+
+    >>> import torch, uwaga
+    >>> config = T5Config(vocabulary=20, width=8, layers=1, decoder_layers=1, heads=2, key_width=4, hidden=16)
+    >>> model = T5Model(config).eval()
+    >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 1]), torch.tensor([6, 1])])
+    >>> answers = uwaga.Ragged.from_list([torch.tensor([0, 5]), torch.tensor([0])])
+    >>> model(texts, answers).logits.values.shape
+    torch.Size([3, 20])
+    """
+
+    prompt_counts = False
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.config = config
+        self.words = nn.Embedding(config.vocabulary, config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        layer, has_decoder = _layer(config), config.decoder_layers > 0
+        self.encoder = Encoder(layer, config.layers)
+        self.encoder_positions = _positions(config, bidirectional=True)
+        self.decoder = Decoder(layer, config.decoder_layers) if has_decoder else None
+        self.decoder_positions = _positions(config, bidirectional=False) if has_decoder else None
+        has_head = has_decoder and config.head == "own"
+        self.head = nn.Linear(config.width, config.vocabulary, bias=False) if has_head else None
+
+    def forward(
+        self,
+        ids: Operand,
+        decoder_ids: Operand | None = None,
+        *,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        states: bool = False,
+    ) -> T5Output:
+        """What the encoder makes of ids and, where decoder_ids are given, what the decoder makes of both.
+
+        Args:
+            ids: token ids (B, K), or Ragged with values (N,): texts one after the other, no padding anywhere.
+            decoder_ids: of the same kind and rows, (B, Q): config.start and the tokens so far. Padding behind them changes
+                nothing before it.
+            lengths: (B,) tokens in each row of padded ids.
+            attention_mask: (B, K) bool instead, True is a token.
+            states: whether to give the states after every layer too.
+
+        Raises:
+            ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
+                for a model without a decoder.
+        """
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        encoded = self._encode(ids, padding, states)
+        if decoder_ids is None:
+            return T5Output(memory=encoded.last, memory_states=encoded.states)
+        pairs.check(_NAME, ids, decoder_ids)
+        decoded = self._decode(decoder_ids, encoded.last, padding, None, states)
+        return T5Output(
+            memory=encoded.last,
+            hidden=decoded.last,
+            logits=carry(self.logits, decoded.last),
+            memory_states=encoded.states,
+            states=decoded.states,
+        )
+
+    def decode(
+        self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
+    ) -> Operand:
+        """The decoder's states (B, Q, M) over an encoder's, without padding; of the next tokens, where there is a cache.
+
+        Args:
+            decoder_ids: (B, Q), or Ragged (N,).
+            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache has been given it.
+            cache: made by `new_cache`.
+        """
+        return self._decode(decoder_ids, memory, None, cache, False).last
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., V) from the decoder's states (..., M)."""
+        scaled = hidden * self.config.width**-0.5 if self.config.scaled else hidden
+        return functional.linear(scaled, self.words.weight if self.head is None else self.head.weight)
+
+    def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
+        """An empty cache of the decoder's layers, with room for so many tokens a row at once."""
+        return KeyValueCache(self.config.decoder_layers, capacity=capacity)
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: ready for the first token of the answer to each prompt, (N,) ids."""
+        pairs.need_decoder(_NAME, self.decoder)
+        memory, cache = self(prompts).memory, self.new_cache(capacity=new_tokens)
+        return Decoding(
+            first=pairs.starts(prompts, self.config.start),
+            cache=cache,
+            states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
+            logits=self.logits,
+        )
+
+    def _encode(self, ids: Operand, padding: Mask | Tensor | None, states: bool) -> Seen:
+        bias = self.encoder_positions()
+        return self._through(self.encoder, ids, lambda layer, _, x: layer(x, mask=padding, bias=bias), states)
+
+    def _decode(
+        self,
+        ids: Operand,
+        memory: Operand | None,
+        padding: Mask | Tensor | None,
+        cache: KeyValueCache | None,
+        states: bool,
+    ) -> Seen:
+        pairs.need_decoder(_NAME, self.decoder)
+        inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocabulary)
+        options = {"mask": Causal(), "bias": self.decoder_positions(), "memory_mask": padding}
+
+        def call(layer: nn.Module, n: int, x: Operand) -> Operand:
+            return layer(x, memory, **options, cache=None if cache is None else cache[n])
+
+        return self._through(self.decoder, ids, call, states)
+
+    def _through(self, stack: Encoder | Decoder, ids: Operand, call, states: bool) -> Seen:
+        x = carry(lambda values: self.dropout(self.words(values)), ids)
+        seen = through(stack.layers, stack.norm, x, call, states=states)
+        return seen._replace(last=carry(self.dropout, seen.last))
+
+
+def _positions(config: T5Config, *, bidirectional: bool) -> RelativePositions:
+    return RelativePositions(
+        config.heads, buckets=config.buckets, max_distance=config.max_distance, bidirectional=bidirectional
+    )
+
+
+def _layer(config: T5Config) -> LayerSpec:
+    return LayerSpec(
+        width=config.width,
+        heads=config.heads,
+        hidden=config.hidden,
+        key_width=config.key_width,
+        norm="pre",
+        norm_kind="rms",
+        eps=config.eps,
+        activation=config.activation,
+        gated=config.gated,
+        bias=False,
+        scale=1.0,
+        dropout=config.dropout,
+        attention_dropout=config.dropout,
+        hidden_dropout=config.dropout,
+    )
