@@ -109,10 +109,14 @@ ScoreRule rule_of(const uwaga_problem& p) {
 }
 
 int useful_threads(const uwaga_problem& p) {
-  constexpr double kWorthSharing = 2.5e5;  // multiply-adds: some ten microseconds of one thread
   const int64_t queries = p.rows ? p.row_count : p.queries;
   const double pairs = static_cast<double>(p.sequences) * p.query_heads * queries * p.keys;
-  return pairs * (p.query_width + p.value_width) < kWorthSharing ? 1 : p.threads;
+  return useful_threads(p, pairs * (p.query_width + p.value_width));
+}
+
+int useful_threads(const uwaga_problem& p, double multiply_adds) {
+  constexpr double kWorthSharing = 2.5e5;  // some ten microseconds of one thread
+  return multiply_adds < kWorthSharing ? 1 : p.threads;
 }
 
 }  // namespace uwaga

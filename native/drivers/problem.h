@@ -69,6 +69,7 @@ ScoreRule rule_of(const uwaga_problem& p);
 
 // As many threads as the caller allows, or one where waking the others would take longer than the work.
 int useful_threads(const uwaga_problem& p);
+int useful_threads(const uwaga_problem& p, double multiply_adds);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_PROBLEM_H_

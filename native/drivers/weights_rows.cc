@@ -51,6 +51,13 @@ class Rectangle {
     return list;
   }
 
+  // Multiply-adds, give or take the mask: whole blocks of keys are computed, and packed, which is worth some rows.
+  double work(const Piece& piece) const {
+    const KeyPart part = keys_of(piece.first_key, piece.last_key);
+    const int64_t span = part.last[-1] - part.first[0] + kBlockKeys, most = (part.last - part.first) * kBlockKeys;
+    return static_cast<double>(std::min(span, most) * (piece.last_row - piece.first_row + 8) * p_.query_width);
+  }
+
   void run(const Piece& piece) const {
     HeadWeights weights(p_, softmax_, chosen_.sequences[piece.sequence], chosen_.heads[piece.head], 0.0f, 1);
     weights.take_rows(chosen_.queries + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
@@ -178,7 +185,9 @@ void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_s
              int64_t key_count, const uwaga_tensor& out) {
   const Rectangle rectangle(p, softmax, chosen, keys, key_count, out);
   const std::vector<Piece> pieces = rectangle.pieces();
-  for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
+  double work = 0.0;
+  for (const Piece& piece : pieces) work += rectangle.work(piece);
+  for_pieces(useful_threads(p, work), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
 }
 
 void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask_operation* other, int64_t operations,
