@@ -8,7 +8,28 @@ import pytest
 import torch
 
 # Words and pieces of them; what is in none of them becomes [UNK].
-WORDS = "the a cat dog sat on mat and then it ran away from house un ##believ ##able . , é".split()
+WORDS = [
+    "the",
+    "a",
+    "cat",
+    "dog",
+    "sat",
+    "on",
+    "mat",
+    "and",
+    "then",
+    "it",
+    "ran",
+    "away",
+    "from",
+    "house",
+    "un",
+    "##believ",
+    "##able",
+    ".",
+    ",",
+    "é",
+]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 

@@ -73,6 +73,13 @@ class Vectors:
         self._folder.mkdir(exist_ok=True)
         self._lock = (self._folder / "lock").open("w")
         try:
+            self._take()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _take(self) -> None:
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
@@ -152,7 +159,7 @@ class Vectors:
 
     def _compare(self, theirs: Mapping[str, object], rule: str) -> None:
         """VectorsError that lists what differs."""
-        differing = [name for name in {**theirs, **self._settings} if theirs.get(name) != self._settings.get(name)]
+        differing = [name for name in {**self._settings, **theirs} if theirs.get(name) != self._settings.get(name)]
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(rule + ":" + "".join(lines))

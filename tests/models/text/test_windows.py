@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ def test_windows_cover_every_token_fit_and_are_of_one_size(tokens: int, room: in
     assert windows[-1][1] == tokens
     assert max(sizes) <= room
     assert max(sizes) - min(sizes) <= 1
-    for (_, stop), (start, _) in zip(windows, windows[1:], strict=False):
+    for (_, stop), (start, _) in itertools.pairwise(windows):
         assert stop - start == overlap
     assert len(windows) == (1 if tokens <= room else -(-(tokens - overlap) // (room - overlap)))
 

@@ -69,8 +69,8 @@ class TextEncoder:
         """
         folder = directories.find(path_or_hub_id, revision)
         recipe = recipes.read(folder)
-        tokenizer = Tokenizer.load(recipe.folder, lowercase=recipe.lowercase)
         model = checkpoints.load(recipe.folder, dtype=dtype)
+        tokenizer = Tokenizer.load(recipe.folder, lowercase=recipe.lowercase)
         if not isinstance(model, BertModel):
             raise CheckpointError(f"{recipe.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
         return cls(model, tokenizer, recipe)

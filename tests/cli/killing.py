@@ -1,0 +1,89 @@
+"""Runs `uwaga encode` many times, each in a process of its own, and kills it: at random moments, and around every step
+that writes. A program of its own, since it forks: PyTorch is loaded once, and has computed nothing before a fork, after
+which its threads would be missing.
+
+Its argument is a JSON object: corpus, model, the outputs alone, random and every, seed and kills. Its last line is one:
+for `random` and `every` the exit code of each run and how many finished shards there were after it.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet  # noqa: F401
+import rich.progress  # noqa: F401
+
+import uwaga.models.bert.checkpoint
+import uwaga.models.text.encoder  # noqa: F401
+from uwaga.cli import app
+from uwaga.models.text import packing
+
+KILLED = -signal.SIGKILL
+
+
+def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int:
+    """The id of a process that encodes, and kills itself before or after so many more steps that write."""
+    child = os.fork()
+    if child:
+        return child
+    left = {"before": before, "after": after}
+    os.fsync, Path.replace, Path.mkdir = (deadly(step, left) for step in (os.fsync, Path.replace, Path.mkdir))
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--long", "mean"]
+    app()
+    raise AssertionError("the command ends the process")
+
+
+def deadly(step: Callable, left: dict[str, int]) -> Callable:
+    def count(when: str) -> None:
+        if left[when] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[when] -= 1
+
+    def taken(*arguments, **named):
+        count("before")
+        result = step(*arguments, **named)
+        count("after")
+        return result
+
+    return taken
+
+
+def end(child: int, output: str) -> tuple[int, int]:
+    """The exit code, and how many shards are finished."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, len(list(Path(f"{output}.parts").glob("*.arrow")))
+
+
+def at_random(asked: dict, seconds: float) -> list[tuple[int, int]]:
+    found = []
+    for _ in range(asked["kills"]):
+        child = start(asked, asked["random"])
+        time.sleep(random.uniform(0.0, 0.5) * seconds)
+        os.kill(child, signal.SIGKILL)
+        found.append(end(child, asked["random"]))
+    return [*found, end(start(asked, asked["random"]), asked["random"])]
+
+
+def at_every_step(asked: dict) -> list[tuple[int, int]]:
+    """Two steps further each time, until nothing is left to do."""
+    found = [(KILLED, 0)]
+    while found[-1][0] == KILLED and len(found) < 100:
+        when = "before" if len(found) % 2 else "after"
+        found.append(end(start(asked, asked["every"], **{when: len(found) % 7}), asked["every"]))
+    return found
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    random.seed(asked["seed"])
+    packing.groups.__kwdefaults__["most_documents"] = 3
+    started = time.perf_counter()
+    assert end(start(asked, asked["alone"]), asked["alone"]) == (0, 0)
+    seconds = time.perf_counter() - started
+    print(json.dumps({"random": at_random(asked, seconds), "every": at_every_step(asked)}))  # noqa: T201

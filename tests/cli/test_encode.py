@@ -1,0 +1,295 @@
+"""`uwaga encode`: what it writes, that it goes on after anything, and what it says of bad input."""
+
+import errno
+import gzip
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from typer.testing import CliRunner
+
+from uwaga import TextEncoder
+from uwaga.cli import app
+
+TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
+LONG = "the cat sat on the mat and then it ran away from the house"
+SHARDS = 3  # of TEXTS, by the fixture below
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.models.text.packing.groups.__kwdefaults__", {"most_documents": 3, "most_characters": 999})
+
+
+@pytest.fixture
+def model(write_model: Callable[..., Path], tmp_path: Path) -> Path:
+    return write_model(tmp_path / "model")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return write(tmp_path / "docs.jsonl", TEXTS)
+
+
+def write(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"id": f"d{number}", "text": text}) + "\n" for number, text in enumerate(texts)))
+    return path
+
+
+def run(corpus: Path, output: Path, model: Path, *options: str) -> str:
+    """What a command that succeeds says."""
+    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(output), "--model", str(model), *options])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(corpus: Path, output: Path, model: Path, *options: str) -> str:
+    """What a command that fails says, but for the bar."""
+    result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(output), "--model", str(model), *options])
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    said = result.stderr[result.stderr.index("uwaga encode: ") :]
+    return said.removeprefix("uwaga encode: ").removesuffix("\n")
+
+
+def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, model: Path, tmp_path: Path) -> None:
+    said = run(corpus, tmp_path / "out.parquet", model)
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table["id"].to_pylist() == [f"d{number}" for number in range(len(TEXTS))]
+    assert table["document"].to_pylist() == list(range(len(TEXTS)))
+    assert table["stop"].to_pylist() == table["characters"].to_pylist() == [len(text) for text in TEXTS]
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), 16)
+    vectors = np.array(table["vector"].to_pylist(), dtype=np.float32)
+    encoder = TextEncoder.load(model)
+    expected = np.concatenate(list(encoder.encode_stream(TEXTS)))
+    assert np.array_equal(vectors, expected)
+    tokens = sum(table["tokens"].to_pylist())
+    assert said == f"{tmp_path / 'out.parquet'}: documents: {len(TEXTS)}; tokens: {tokens}\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["docs.jsonl", "model", "out.parquet"]
+
+
+def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG])
+    run(corpus, tmp_path / "out.parquet", model, "--long", "windows", "--overlap", "2")
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["id"] for row in table] == ["d0", "d1", "d1"]
+    assert [LONG[row["start"] : row["stop"]] for row in table[1:]] == [
+        "the cat sat on the mat and then",
+        "and then it ran away from the house",
+    ]
+
+
+def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
+    corpus = write(tmp_path / "docs.jsonl", [LONG])
+    options = ("--long", "mean", "--overlap", "1", "--normalize", "--prompt", "and ", "--budget", "5")
+    run(corpus, tmp_path / "out.parquet", model, *options, "--dtype", "bfloat16")
+    (row,) = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    expected = TextEncoder.load(model, dtype=torch.bfloat16).encode(
+        [LONG], long="mean", overlap=1, normalize=True, prompt="and ", budget=5
+    )
+    assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
+
+
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.gz", "parquet"])
+def test_documents_come_from_every_kind_of_file(kind: str, model: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / f"docs.{kind}"
+    if kind == "parquet":
+        parquet.write_table(pa.table({"body": TEXTS, "n": range(len(TEXTS)), "other": [None] * len(TEXTS)}), corpus)
+    else:
+        lines = [text if "txt" in kind else json.dumps({"n": n, "body": text}) for n, text in enumerate(TEXTS)]
+        written = ("\ufeff" + "\r\n".join(lines)).encode()
+        corpus.write_bytes(gzip.compress(written) if kind.endswith("gz") else written)
+    run(corpus, tmp_path / "out.parquet", model, *(() if "txt" in kind else ("--text", "body", "--id", "n")))
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table["characters"].to_pylist() == [len(text) for text in TEXTS]
+    names = table["id"].to_pylist() if "id" in table.schema.names else None
+    assert names == (None if "txt" in kind else [str(number) for number in range(len(TEXTS))])
+
+
+def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    run(corpus, output, model)
+    before = output.stat()
+    assert run(corpus, output, model) == f"{output}: finished already\n"
+    assert output.stat().st_mtime_ns == before.st_mtime_ns
+    write(corpus, TEXTS[1:])
+    assert refusal(corpus, output, model) == (
+        f"{output} is there already, and was made of other documents than those of {corpus}"
+    )
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, error: BaseException, *, after: int) -> None:
+    """Fail at the given sync of a file to the disk; each finished file takes two."""
+    real, calls = os.fsync, 0
+
+    def fsync(file: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise error
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+
+
+def spy_on_groups(monkeypatch: pytest.MonkeyPatch, read: list[list[str]]) -> None:
+    """Note every group that the model is given."""
+    real = TextEncoder.encode_groups
+
+    def encode_groups(self, parts, **how):
+        return real(self, (read.append(part) or part for part in parts), **how)
+
+    monkeypatch.setattr(TextEncoder, "encode_groups", encode_groups)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.fixture
+def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An output that the disk was too small for: the settings and two of three shards are finished."""
+    output = tmp_path / "out.parquet"
+    with monkeypatch.context() as patch:
+        interrupt(patch, FULL, after=6)
+        assert refusal(corpus, output, model) == (
+            f"{output}: No space left on device. What is finished is kept; the same command goes on from there"
+        )
+    parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
+    assert parts == ["00000000.arrow", "00000001.arrow", "lock", "settings.json"]
+    return output
+
+
+def test_after_a_full_disk_nothing_is_done_twice_and_the_bytes_are_the_same(
+    begun: Path, corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    run(corpus, begun, model)
+    assert read == [TEXTS[6:]]
+    run(corpus, tmp_path / "again.parquet", model)
+    assert (tmp_path / "again.parquet").read_bytes() == begun.read_bytes()
+
+
+def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        interrupt(patch, KeyboardInterrupt(), after=4)
+        result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)])
+    assert result.exit_code == 130
+    assert result.stderr.endswith("uwaga encode: stopped; the same command goes on from there\n")
+    run(corpus, tmp_path / "o.parquet", model)
+
+
+def test_two_models_or_ways_never_meet_in_one_file(
+    begun: Path, corpus: Path, model: Path, write_model: Callable[..., Path], tmp_path: Path
+) -> None:
+    other = write_model(tmp_path / "other", seed=1)
+    for place in (begun.with_name("out.parquet.parts"), begun):
+        what = "was begun otherwise" if place != begun else "is there already, and was made otherwise"
+        said = refusal(corpus, begun, other, "--long", "mean").splitlines()
+        assert said[0] == f"{place} {what}:"
+        assert [line.split(":")[0] for line in said[1:]] == ["  model", "  long"]
+        assert said[2] == "  long: 'error' there, 'mean' now"
+        run(corpus, begun, model)
+    assert not begun.with_name("out.parquet.parts").exists()
+
+
+def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.parquet"
+    corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
+    assert refusal(corpus, output, model) == (
+        f"{corpus}:10: has 14 tokens, and the model takes 10; the option long says what to do: truncate, mean or windows"
+    )
+    parts = tmp_path / "out.parquet.parts"
+    kept = len(list(parts.glob("*.arrow")))
+    assert kept
+    write(corpus, [*TEXTS, LONG[:20]])
+    read: list[list[str]] = []
+    spy_on_groups(monkeypatch, read)
+    run(corpus, output, model)
+    assert len(read) == SHARDS + 1 - kept
+    assert parquet.read_metadata(output).num_rows == len(TEXTS) + 1
+
+
+def test_after_a_kill_the_numbers_of_documents_are_still_right(begun: Path, corpus: Path, model: Path) -> None:
+    write(corpus, [*TEXTS, ""])
+    assert refusal(corpus, begun, model) == f"{corpus}:10: is empty"
+
+
+def test_other_documents_where_shards_are_finished(begun: Path, corpus: Path, model: Path) -> None:
+    write(corpus, [*TEXTS[:4], "another cat", *TEXTS[5:]])
+    assert refusal(corpus, begun, model) == (
+        f"{begun} was begun with other documents than those from {corpus}:4 to {corpus}:6"
+    )
+    write(corpus, TEXTS[:3])
+    assert refusal(corpus, begun, model) == f"{begun} was begun with more documents than {corpus} has"
+
+
+def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
+    shard = begun.with_name("out.parquet.parts") / "00000001.arrow"
+    shard.write_bytes(shard.read_bytes()[:100])
+    said = refusal(corpus, begun, model)
+    assert said.startswith(f"{shard} is damaged: ")
+    assert said.endswith("; remove it and those behind it, and begin again")
+    shard.unlink()
+    run(corpus, begun, model)
+
+
+def test_one_command_at_a_time(begun: Path, corpus: Path, model: Path) -> None:
+    import fcntl
+
+    parts = begun.with_name("out.parquet.parts")
+    with (parts / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert refusal(corpus, begun, model) == f"{parts} is in use: another uwaga encode writes there"
+    run(corpus, begun, model)
+
+
+def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    for content in (b"mine", b""):
+        output.write_bytes(content)
+        assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+        assert output.read_bytes() == content
+    parquet.write_table(pa.table({"mine": [1]}), output)
+    assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+
+
+def test_places_that_cannot_be_written(corpus: Path, model: Path, tmp_path: Path) -> None:
+    assert refusal(corpus, tmp_path / "out.csv", model) == f"{tmp_path / 'out.csv'}: the name must end in .parquet"
+    nowhere = tmp_path / "nowhere" / "out.parquet"
+    assert refusal(corpus, nowhere, model) == f"{nowhere}: there is no folder {nowhere.parent}"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write, such as Linux's /proc")
+def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
+    said = refusal(corpus, Path("/proc/self/out.parquet"), model)
+    assert said.startswith("/proc/self/out.parquet.parts: ")
+    assert said.endswith(". What is finished is kept; the same command goes on from there")
+
+
+def test_no_model(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "config.json" in refusal(corpus, tmp_path / "out.parquet", tmp_path / "empty")
+    assert not (tmp_path / "out.parquet.parts").exists()
+
+
+def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Path) -> None:
+    arguments = ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model), "--overlap", "3"]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "TextEncoder: overlap belongs to long='mean' and long='windows', not to 'error'" in result.stderr
+    assert not (tmp_path / "o.parquet.parts").exists()
+
+
+def test_without_pyarrow(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert refusal(corpus, tmp_path / "out.parquet", model) == "needs pyarrow: pip install 'uwaga[encode]'"
