@@ -13,6 +13,8 @@ _HOME = {
     "GPT2Model": "uwaga.models.gpt2.model",
     "T5Config": "uwaga.models.t5.config",
     "T5Model": "uwaga.models.t5.model",
+    "Transformer": "uwaga.models.transformer.model",
+    "TransformerConfig": "uwaga.models.transformer.config",
     "generate": "uwaga.models.generation.generate",
     "load": "uwaga.models.checkpoints",
     "save": "uwaga.models.checkpoints",

@@ -18,7 +18,9 @@ FLOATING = ("float64", "float32", "float16", "bfloat16")
 # A file from somebody else may disagree on a million names; a person reads a screen or two.
 MOST_LINES = 200
 
-Lines = list[tuple[str, str]]  # what is wrong, and with which weight
+# What can be wrong with a weight, in the order in which it is told.
+KINDS = ("there twice", "missing", "unexpected", "misshapen", "no number", "not finite", "not tied")
+Lines = list[tuple[str, str]]  # one of KINDS, and with which weight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
     known = {row.theirs for row in rows} | table.tied.keys() | table.unread.keys()
     shapes = {row.theirs: _shape(row, ours) for row in rows}
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
-    lines += [("missing", f"{row.theirs} {shapes[row.theirs]}") for row in rows if row.theirs not in found]
+    lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in found]
     lines += [("unexpected", _described(weights, name)) for bare, name in found.items() if bare not in known]
     lines += _misshapen(weights, found, shapes)
     _raise(weights, lines)
@@ -130,9 +132,8 @@ def _described(weights: Weights, name: str) -> str:
 def _raise(weights: Weights, lines: Lines) -> None:
     if not lines:
         return
-    order = dict.fromkeys(kind for kind, _ in lines)
-    width = max(map(len, order))
-    said = [f"  {kind:<{width}}  {what}" for each in order for kind, what in lines if kind == each]
+    width = max(len(kind) for kind, _ in lines)
+    said = [f"  {kind:<{width}}  {what}" for each in KINDS for kind, what in lines if kind == each]
     if len(said) > MOST_LINES:
         said[MOST_LINES:] = [f"  and {len(said) - MOST_LINES} more"]
     raise CheckpointError("\n".join([f"{weights.path} does not fit the model that config.json describes", *said]))

@@ -36,17 +36,20 @@ _HOME = {
     "camembert": "uwaga.models.bert.checkpoint",
     "distilbert": "uwaga.models.bert.checkpoint",
     "gpt2": "uwaga.models.gpt2.checkpoint",
+    "marian": "uwaga.models.transformer.checkpoint",
     "mt5": "uwaga.models.t5.checkpoint",
     "roberta": "uwaga.models.bert.checkpoint",
     "t5": "uwaga.models.t5.checkpoint",
     "uwaga-gpt3": "uwaga.models.gpt2.checkpoint",
+    "uwaga-transformer": "uwaga.models.transformer.checkpoint",
     "xlm-roberta": "uwaga.models.bert.checkpoint",
 }
+MODEL_TYPES = tuple(sorted(_HOME))
 
 
 def of(model_type: object, where: str) -> Family:
     """The family of a model type; `where` is the file that names it. Raises CheckpointError."""
     if not isinstance(model_type, str) or model_type not in _HOME:
-        known = ", ".join(sorted(_HOME))
+        known = ", ".join(MODEL_TYPES)
         raise CheckpointError(f"{where}: model_type is {shown(repr(model_type))}; those that load here: {known}")
     return import_module(_HOME[model_type]).FAMILY

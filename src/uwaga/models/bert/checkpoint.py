@@ -1,13 +1,14 @@
 """BERT's checkpoints: config.json and the names of its weights, as transformers writes them for each model type.
 
-To add a model type: its keys of config.json, its rows, and a line in `families`.
+To add a model type: its keys of config.json here, its names in names.py, and a line in families.py.
 """
 
 from collections.abc import Mapping, Set
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
-from uwaga.models.bert.config import MODEL_TYPES, BertConfig
+from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import NAMES, Names
 from uwaga.models.families import Family
@@ -21,21 +22,10 @@ from uwaga.models.settings import (
     SIZE,
     SWITCH,
     Key,
-    one_of,
     whole,
 )
 from uwaga.models.tables import Table
 
-# Their names of activations; the first of those with one meaning is the one that is written.
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-_ACTIVATION = one_of(*_ACTIVATIONS)
 # Each gets a name of its own, before the weights have said how many there are.
 _CLASSES = whole(1, 2**16)
 
@@ -51,24 +41,32 @@ _BERT = _COMMON | {
     "num_attention_heads": Key("heads", SIZE, 12),
     "intermediate_size": Key("hidden", SIZE, 3072),
     "type_vocab_size": Key("token_types", COUNT, 2),
-    "hidden_act": Key("activation", _ACTIVATION, "gelu"),
+    "hidden_act": Key("activation", ACTIVATION, "gelu"),
     "layer_norm_eps": Key("eps", POSITIVE, 1e-12),
     "hidden_dropout_prob": Key("dropout", CHANCE, 0.1),
     "attention_probs_dropout_prob": Key("attention_dropout", CHANCE, 0.1),
     "classifier_dropout": Key("classifier_dropout", OPTIONAL_CHANCE, None),
 }
-_ROBERTA = _BERT | {"pad_token_id": Key("padding", OPTIONAL_COUNT, 1)}
+_XLM_ROBERTA = _BERT | {"pad_token_id": Key("padding", OPTIONAL_COUNT, 1)}
+_ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocabulary", SIZE, 50265)}
 _DISTILBERT = _COMMON | {
     "dim": Key("width", SIZE, 768),
     "n_layers": Key("layers", COUNT, 6),
     "n_heads": Key("heads", SIZE, 12),
     "hidden_dim": Key("hidden", SIZE, 3072),
-    "activation": Key("activation", _ACTIVATION, "gelu"),
+    "activation": Key("activation", ACTIVATION, "gelu"),
     "dropout": Key("dropout", CHANCE, 0.1),
     "attention_dropout": Key("attention_dropout", CHANCE, 0.1),
     "seq_classif_dropout": Key("classifier_dropout", OPTIONAL_CHANCE, 0.2),
 }
-_KEYS = dict.fromkeys(MODEL_TYPES, _ROBERTA) | {"bert": _BERT, "distilbert": _DISTILBERT}
+# By model type.
+KEYS = {
+    "bert": _BERT,
+    "camembert": _XLM_ROBERTA,
+    "distilbert": _DISTILBERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _XLM_ROBERTA,
+}
 # Options that change what is computed, and their one value here.
 _ONLY = {
     "position_embedding_type": ("absolute", None),
@@ -85,16 +83,16 @@ _HARMLESS = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> BertConfig:
     """The settings in a config.json, with the outputs that its architecture and the names of the weights tell of."""
     model_type = found["model_type"]
-    read = settings.read(found, where, keys=_KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
+    read = settings.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
     given = read.settings
-    given["activation"] = _ACTIVATIONS[given["activation"]]
+    given["activation"] = read_activation(given["activation"])
     if given["classifier_dropout"] is None:
         given["classifier_dropout"] = given["dropout"]
     if model_type == "distilbert":
         given["token_types"] = 0
-    outputs = _outputs(NAMES[model_type], found, where, names)
+    given |= {"outputs": _outputs(NAMES[model_type], found, where, names), "labels": _labels(found, where)}
     try:
-        return BertConfig(model_type=model_type, outputs=outputs, labels=_labels(found, where), kept=read.kept, **given)
+        return BertConfig(model_type=model_type, kept=read.kept, **given)
     except ValueError as error:
         raise CheckpointError(f"{where}: {error}") from error
 
@@ -102,10 +100,10 @@ def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> Ber
 def write_config(config: BertConfig) -> dict[str, object]:
     """config.json as transformers reads it; keys that were read and not understood come back as they were."""
     written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "num_labels")}
-    for name, key in _KEYS[config.model_type].items():
+    for name, key in KEYS[config.model_type].items():
         written[name] = getattr(config, key.ours)
-    kind = next(name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
-    written["activation" if config.model_type == "distilbert" else "hidden_act"] = kind
+    named = "activation" if config.model_type == "distilbert" else "hidden_act"
+    written[named] = write_activation(config.activation)
     return written | {
         "model_type": config.model_type,
         "architectures": [NAMES[config.model_type].architecture(config.outputs)],

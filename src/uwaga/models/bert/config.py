@@ -66,16 +66,24 @@ class BertConfig:
             raise ValueError(f"BertConfig: width {self.width} is no multiple of {self.heads} heads")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):
             raise ValueError(f"BertConfig: outputs must be some of {', '.join(OUTPUTS)}, not {self.outputs}")
-        if "next_sentence" in self.outputs and "pooled" not in self.outputs:
-            raise ValueError("BertConfig: the output next_sentence is made from pooled, which is not among the outputs")
-        if not self.labels:
-            raise ValueError("BertConfig: labels must name at least one class")
-        if self.is_roberta and (self.padding is None or self.padding + 1 >= self.positions):
-            raise ValueError(
-                f"BertConfig: positions start behind the padding token's, {self.padding}, of {self.positions}"
-            )
+        self._check_outputs()
+        if (self.token_types == 0) != (self.model_type == "distilbert"):
+            raise ValueError(f"BertConfig: a {self.model_type} model cannot have {self.token_types} token types")
+        if not self.labels or len(set(self.labels)) < len(self.labels):
+            raise ValueError("BertConfig: labels must name at least one class, and each by another name")
         if self.padding is not None and self.padding >= self.vocabulary:
             raise ValueError(f"BertConfig: padding {self.padding} is not in the vocabulary of {self.vocabulary}")
+        if self.is_roberta and (self.padding is None or self.max_tokens < 1):
+            rule = f"counts positions from behind that of its padding token, {self.padding}, and has {self.positions}"
+            raise ValueError(f"BertConfig: a {self.model_type} model {rule}")
+
+    def _check_outputs(self) -> None:
+        made_from_pooled = {"next_sentence"} | ({"sequence"} if self.model_type == "bert" else set())
+        for name in self.outputs:
+            if name in made_from_pooled and "pooled" not in self.outputs:
+                raise ValueError(f"BertConfig: {name} is made from pooled, which is not among the outputs")
+            if name in ("pooled", "next_sentence") and self.model_type == "distilbert":
+                raise ValueError(f"BertConfig: a distilbert model has no output {name}")
 
     @property
     def is_roberta(self) -> bool:

@@ -1,0 +1,348 @@
+"""Checkpoints made to harm: each must end in a CheckpointError that names the file, quickly and in little memory.
+
+What an attacker may want: to run code (pickles), to read other files (names in an index), to use up memory or time
+(numbers that are claimed and not backed by bytes), to have one weight checked and another one used (duplicates,
+overlaps), to write to the terminal (names in messages).
+"""
+
+import json
+import pickle
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import BertConfig, BertModel, json_files, load, save, weight_files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = BertConfig(vocabulary=20, width=8, layers=1, heads=2, hidden=16, positions=10, outputs=())
+    save(BertModel(config), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def message(folder: Path) -> str:
+    """What loading says. It must not take more memory than the JSON it may read."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError) as caught:
+            load(folder)
+        assert tracemalloc.get_traced_memory()[1] < 2 * json_files.LARGEST
+    finally:
+        tracemalloc.stop()
+    return str(caught.value)
+
+
+# safetensors
+
+
+def entry(begin: int, end: int, *shape: int, dtype: str = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": list(shape or [(end - begin) // 4]), "data_offsets": [begin, end]}
+
+
+def write(folder: Path, header: dict | bytes, data: int = 8, length: int | None = None) -> Path:
+    """A file with this header and as many bytes of data, that claims a header of this length."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + bytes(data))
+    return path
+
+
+ONE = {"a": entry(0, 8)}
+TWICE = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "a": {"dtype": "I32", "shape": [2], "data_offsets": [0, 8]}}'
+
+# Header, bytes of data, and what the safetensors library says of them.
+REFUSED_BY_LIBRARY = {
+    "offsets beyond the file": (ONE, 4),
+    "bytes that nobody owns": (ONE, 12),
+    "overlapping weights": ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
+    "a gap between weights": ({"a": entry(0, 4), "b": entry(8, 12)}, 12),
+    "offsets that run backwards": ({"a": entry(8, 0, 2)}, 8),
+    "a shape larger than its bytes": ({"a": entry(0, 8, 3)}, 8),
+    "a shape whose product overflows": ({"a": entry(0, 8, 2**63, 2**63)}, 8),
+    "a negative shape": ({"a": entry(0, 8, -2)}, 8),
+    "an unknown dtype": ({"a": entry(0, 8, 2, dtype="F99")}, 8),
+    "a weight that is no object": ({"a": 7}, 8),
+    "metadata that is no text": ({"__metadata__": {"a": 1}} | ONE, 8),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_LIBRARY)
+def test_a_header_that_lies_is_refused(folder: Path, case: str) -> None:
+    header, data = REFUSED_BY_LIBRARY[case]
+    path = write(folder, header, data)
+    assert message(folder).startswith(f"{path} is no proper safetensors file: Error while deserializing header: ")
+
+
+@pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
+def test_a_header_longer_than_the_file_is_refused(folder: Path, length: int) -> None:
+    path = write(folder, ONE, length=length)
+    size = path.stat().st_size
+    assert message(folder) == (
+        f"{path} is no proper safetensors file: its header claims {length} bytes, and the file has {size}"
+    )
+
+
+def test_a_giant_header_is_refused_before_it_is_read(folder: Path) -> None:
+    path = write(folder, b"")
+    length = json_files.LARGEST + 1
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", length))
+        file.truncate(length + 16)  # holes: the file takes no room on the disk
+    assert message(folder) == (
+        f"{path} is no proper safetensors file: its header of {length} bytes is longer than {json_files.LARGEST}"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"1234567"])
+def test_a_file_cut_short_is_refused(folder: Path, content: bytes) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(content)
+    claimed = int.from_bytes(content, "little")
+    assert message(folder) == (
+        f"{path} is no proper safetensors file: its header claims {claimed} bytes, and the file has {len(content)}"
+    )
+
+
+def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 211):
+        path.write_bytes(whole[:size])
+        assert message(folder).startswith(f"{path} is no proper safetensors file: ")
+
+
+def test_two_weights_of_one_name_are_refused(folder: Path) -> None:
+    """The library keeps the last one in silence."""
+    path = write(folder, TWICE)
+    assert message(folder) == f"the header of {path} is no proper JSON: a is there twice"
+
+
+HEADERS = {
+    "deep nesting": (b'{"a":' + b"[" * 200_000, "is nested too deeply"),
+    "no text": (
+        b"\xff\xfe{}",
+        "is no proper JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+    ),
+    "a list": (b"[]", "must hold a JSON object, not list"),
+    "not a number": (b'{"a": NaN}', "is no proper JSON: NaN is no JSON number"),
+    "nothing": (b"", "is no proper JSON: Expecting value: line 1 column 1 (char 0)"),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_a_header_that_is_no_plain_json_is_refused(folder: Path, case: str) -> None:
+    header, reason = HEADERS[case]
+    path = write(folder, header)
+    assert message(folder) == f"the header of {path} {reason}"
+
+
+def test_a_number_of_many_digits_is_refused(folder: Path) -> None:
+    path = write(folder, b'{"a": ' + b"9" * 100_000 + b"}")
+    assert message(folder).startswith(f"the header of {path} is no proper JSON: Exceeds the limit")
+
+
+def test_dtypes_that_are_no_weights_are_named(folder: Path) -> None:
+    header = {
+        "embeddings.LayerNorm.weight": entry(0, 8, 8, dtype="F8_E4M3"),
+        "embeddings.LayerNorm.bias": entry(8, 16, 16, dtype="F4"),
+    }
+    write(folder, header, 16)
+    said = message(folder)
+    assert "  no number  embeddings.LayerNorm.weight (8,) is F8_E4M3, which no weight is stored in" in said
+    assert "  no number  embeddings.LayerNorm.bias (16,) is F4, which no weight is stored in" in said
+
+
+def test_names_cannot_write_to_a_terminal_or_fill_it(folder: Path) -> None:
+    names = ["\x1b[2J\x1b]0;owned\x07", "\u202egnp.exe", "x" * 5000, *(f"n{n}" for n in range(1000))]
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {name: torch.zeros(1) for name in names}, folder / "model.safetensors")
+    said = message(folder)
+    assert said.isascii()
+    assert said.replace("\n", "").isprintable()
+    assert len(said) < 20_000
+    assert said.endswith(f"\n  and {len(names) - 200} more")
+
+
+def test_a_folder_in_place_of_a_file_is_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+    assert message(folder).startswith(f"{folder} holds no weights: ")
+
+
+# The index of shards
+
+
+def index(folder: Path, weight_map: object) -> Path:
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": weight_map}))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../a.safetensors",
+        "/etc/a.safetensors",
+        "x/../a.safetensors",
+        "..\\a.safetensors",
+        "C:a.safetensors",
+        "\\\\host\\a.safetensors",
+        "..",
+        "",
+        "a.safetensors\0",
+        "passwd",
+    ],
+)
+def test_an_index_names_only_files_beside_itself(folder: Path, name: str) -> None:
+    (folder.parent / "a.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    path = index(folder, {"embeddings.words.weight": name})
+    assert message(folder) == f"{path} names {json_files.shown(name)!r}, which is no plain name of a .safetensors file"
+
+
+def test_an_index_of_files_that_are_not_there_is_refused(folder: Path) -> None:
+    path = index(folder, {"a": "b.safetensors"})
+    assert message(folder) == f"{path} names b.safetensors, and there is no such file beside it"
+
+
+@pytest.mark.parametrize("weight_map", [None, [], {"a": 7}, {"a": ["a.safetensors"]}])
+def test_an_index_without_a_map_is_refused(folder: Path, weight_map: object) -> None:
+    path = index(folder, weight_map)
+    assert message(folder) == f"{path} has no weight_map of weights to files"
+
+
+def test_an_index_must_list_what_its_files_hold(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["more"] = torch.zeros(1)
+    save_file(weights, folder / "model.safetensors")
+    listed = dict.fromkeys([*weights, "none"], "a.safetensors")
+    del listed["more"]
+    path = index(folder, listed)
+    assert message(folder) == (
+        f"{path} does not list what its files hold\n"
+        "  none is listed in a.safetensors and is not there\n"
+        "  more is there and is not listed"
+    )
+
+
+def test_two_files_with_one_weight_are_refused(folder: Path) -> None:
+    (folder / "b.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    names = list(load_file(folder / "model.safetensors"))
+    path = index(folder, dict.fromkeys(names, "a.safetensors") | {names[0]: "b.safetensors"})
+    assert message(folder) == f"{path} lists files of which two hold {', '.join(sorted(names))}"
+
+
+# Pickles
+
+
+class Runs:
+    """What a hostile pickle is: an object that is made by calling anything at all."""
+
+    def __init__(self, function: Callable, *arguments: object) -> None:
+        self.made_by = (function, arguments)
+
+    def __reduce__(self):
+        return self.made_by
+
+
+def pickled(folder: Path, content: object, *, is_plain: bool = False) -> Path:
+    (folder / "model.safetensors").unlink()
+    path = folder / "pytorch_model.bin"
+    if is_plain:
+        path.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, path)
+    return path
+
+
+@pytest.mark.parametrize("is_plain", [False, True])
+def test_a_pickle_runs_nothing(folder: Path, tmp_path: Path, is_plain: bool) -> None:
+    trace = tmp_path / "trace"
+    path = pickled(folder, {"a": Runs(Path.touch, trace)}, is_plain=is_plain)
+    assert message(folder).startswith(f"{path} cannot be read with weights_only: ")
+    assert not trace.exists()
+
+
+def test_a_pickle_that_is_no_dictionary_of_weights_is_refused(folder: Path) -> None:
+    path = pickled(folder, [torch.zeros(1)])
+    assert message(folder) == f"{path} must hold a dictionary of weights by name, not list"
+    torch.save({1: torch.zeros(1)}, path)
+    assert message(folder) == f"{path} must hold a dictionary of weights by name, not dict"
+
+
+def test_what_is_no_dense_tensor_is_refused(folder: Path) -> None:
+    path = pickled(folder, {"a": torch.zeros(2), "b": torch.eye(2).to_sparse(), "c": 7})
+    assert message(folder) == f"{path} holds what is no dense tensor: b, c"
+
+
+def test_a_weight_that_claims_more_than_it_has_is_not_allocated(folder: Path) -> None:
+    """A view may repeat one number a million million times."""
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] = torch.zeros(1).expand(10**6, 10**6)
+    path = pickled(folder, weights)
+    assert message(folder) == (
+        f"{path} does not fit the model that config.json describes\n"
+        "  misshapen  embeddings.word_embeddings.weight (1000000, 1000000) must be (20, 8)"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02."])
+def test_a_broken_pickle_is_refused(folder: Path, content: bytes) -> None:
+    path = pickled(folder, {})
+    path.write_bytes(content)
+    assert message(folder).startswith(f"{path} cannot be read with weights_only: ")
+
+
+def test_a_pickle_cut_anywhere_is_refused(folder: Path) -> None:
+    path = pickled(folder, load_file(folder / "model.safetensors"))
+    whole = path.read_bytes()
+    for size in range(0, len(whole) - 1, len(whole) // 20):
+        path.write_bytes(whole[:size])
+        assert message(folder).startswith(f"{path} cannot be read with weights_only: ")
+
+
+# config.json
+
+
+def describe(folder: Path, **changes: object) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+def test_a_giant_model_is_not_built(folder: Path) -> None:
+    describe(folder, hidden_size=2**28, intermediate_size=2**28, vocab_size=2**28, max_position_embeddings=2**28)
+    assert f"embeddings.word_embeddings.weight (20, 8) must be ({2**28}, {2**28})" in message(folder)
+
+
+def test_a_model_of_a_hundred_million_layers_is_not_built(folder: Path) -> None:
+    path = describe(folder, num_hidden_layers=10**8)
+    weights = folder / "model.safetensors"
+    held = len(load_file(weights))
+    assert message(folder) == f"{path} says {10**8} layers, and {weights} has {held} weights in all"
+
+
+def test_a_giant_config_is_not_read(folder: Path) -> None:
+    path = folder / "config.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert message(folder) == f"{path} is longer than {json_files.LARGEST} bytes of JSON"
+
+
+def test_a_key_that_is_there_twice_is_refused(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text('{"model_type": "bert", "model_type": "gpt2"}')
+    assert message(folder) == f"{path} is no proper JSON: model_type is there twice"
+
+
+def test_finding_weights_reads_no_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    assert len(weight_files.find(folder).stored) == len(load_file(folder / "model.safetensors"))

@@ -1,0 +1,92 @@
+"""all-MiniLM-L6-v2, with its published weights, on real text, against transformers.
+
+Letters: M model width.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.models import load, sentence
+
+_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+
+@pytest.fixture(scope="module")
+def model(minilm: Path):
+    assert hashlib.sha256((minilm / "model.safetensors").read_bytes()).hexdigest() == _SHA256
+    return load(minilm)
+
+
+@pytest.fixture(scope="module")
+def documents(minilm: Path, shared_data: Path) -> list[Tensor]:
+    """Paragraphs of the Universal Declaration of Human Rights in four scripts, in tokens; from 3 to more than 100."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    paragraphs = []
+    for language in ("eng", "pol", "jpn", "cmn_hans"):
+        lines = (shared_data / "udhr" / f"{language}.txt").read_text(encoding="utf-8").splitlines()
+        paragraphs += [line for line in lines if line.strip()][4::16]
+    return [torch.tensor(tokenizer.encode(paragraph).ids) for paragraph in paragraphs]
+
+
+def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
+    modules = sentence.read(minilm)
+    assert modules == sentence.SentenceModules(
+        transformer=minilm, pooling=("mean",), normalize=True, others=(), max_tokens=256
+    )
+
+
+@torch.no_grad()
+def test_every_state_of_real_text_is_that_of_transformers(
+    model, documents: list[Tensor], minilm: Path, transformers, assert_as_exact: Callable
+) -> None:
+    peer = transformers.BertModel.from_pretrained(minilm).eval()
+    exact = transformers.BertModel.from_pretrained(minilm, dtype=torch.float64).eval()
+    output = model(uwaga.Ragged.from_list(documents), states=True)
+    assert len(documents) > 10
+    theirs = [[m(ids[None], output_hidden_states=True) for ids in documents] for m in (peer, exact)]
+    for layer, states in enumerate(output.states):
+        rows = [torch.cat([one.hidden_states[layer][0] for one in each]) for each in theirs]
+        assert_as_exact(states.values, *rows)
+    pooled = [torch.cat([one.pooler_output for one in each]) for each in theirs]
+    assert_as_exact(output.pooled, *pooled)
+
+
+@torch.no_grad()
+def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor], assert_as_exact: Callable) -> None:
+    lengths = torch.tensor([len(document) for document in documents])
+    padded = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
+    packed = model(uwaga.Ragged.from_list(documents), outputs=()).hidden.values
+    unpacked = model(padded, lengths=lengths, outputs=()).hidden[torch.arange(padded.shape[1]) < lengths[:, None]]
+    exact = model.double()(uwaga.Ragged.from_list(documents), outputs=()).hidden.values
+    model.float()
+    assert_as_exact(unpacked, packed, exact)
+
+
+@torch.no_grad()
+def test_a_document_gets_the_same_bits_packed_and_alone(model, documents: list[Tensor]) -> None:
+    """With at least four tokens, that is: see docs/log.md on how many rows a product of matrices needs for that."""
+    rows = model(uwaga.Ragged.from_list(documents), outputs=()).hidden.to_list()
+    enough = [(row, document) for row, document in zip(rows, documents, strict=True) if len(document) >= 4]
+    assert len(enough) > 10
+    for row, document in enough:
+        assert torch.equal(model(document[None], outputs=()).hidden[0], row)
+
+
+@torch.no_grad()
+def test_bfloat16_is_the_same_model_in_fewer_bits(minilm: Path, model, documents: list[Tensor]) -> None:
+    batch = uwaga.Ragged.from_list(documents)
+    small = load(minilm, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in small.parameters()} == {torch.bfloat16}
+    found, wanted = (
+        torch.stack([row.float().mean(0) for row in m(batch, outputs=()).hidden.to_list()]) for m in (small, model)
+    )
+    assert torch.nn.functional.cosine_similarity(found, wanted).min() > 0.999

@@ -1,0 +1,198 @@
+"""BERT, RoBERTa and DistilBERT against transformers, on random checkpoints that it saved, and back.
+
+Letters: B batch, Q tokens, H heads.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.maps.map import AttentionMap
+from uwaga.models import load, save
+
+_SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 16,
+    "id2label": {0: "no", 1: "yes", 2: "perhaps"},
+    "label2id": {"no": 0, "yes": 1, "perhaps": 2},
+}
+_HIDDEN = {"Bert": "intermediate_size", "DistilBert": "hidden_dim"}
+
+# Our output, and the field of transformers' that it must equal.
+_LOGITS = {
+    "Model": {"pooled": "pooler_output"},
+    "ForMaskedLM": {"masked_lm": "logits"},
+    "ForPreTraining": {
+        "masked_lm": "prediction_logits",
+        "next_sentence": "seq_relationship_logits",
+    },
+    "ForNextSentencePrediction": {"next_sentence": "logits"},
+    "ForSequenceClassification": {"sequence": "logits"},
+    "ForTokenClassification": {"tokens": "logits"},
+}
+_EVERYWHERE = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+_CASES = [("Bert", head, {}) for head in _LOGITS]
+_CASES += [(stem, head, {}) for stem in ("Roberta", "DistilBert") for head in _EVERYWHERE]
+_CASES += [(stem, "ForMaskedLM", {}) for stem in ("XLMRoberta", "Camembert")]
+_CASES += [
+    ("Bert", "ForMaskedLM", {"tie_word_embeddings": False}),
+    ("Bert", "ForMaskedLM", {"hidden_act": "gelu_new"}),
+    ("Roberta", "ForMaskedLM", {"hidden_act": "silu", "pad_token_id": 3}),
+    ("DistilBert", "ForMaskedLM", {"activation": "relu", "tie_word_embeddings": False}),
+    ("Bert", "Model", {"layer_norm_eps": 1e-3, "type_vocab_size": 4}),
+]
+
+
+def _name(case: object) -> str:
+    return ",".join(f"{key}={value}" for key, value in case.items()) if isinstance(case, dict) else str(case)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Twins:
+    """One model thrice: here, in transformers, and there in float64."""
+
+    folder: Path
+    ours: uwaga.models.BertModel
+    peer: torch.nn.Module
+    exact: torch.nn.Module
+    logits: dict[str, str]
+
+
+@pytest.fixture(scope="module", params=_CASES, ids=lambda case: "-".join(filter(None, map(_name, case))))
+def twins(
+    request: pytest.FixtureRequest, transformers, randomize: Callable, tmp_path_factory: pytest.TempPathFactory
+) -> Twins:
+    stem, head, options = request.param
+    folder = tmp_path_factory.mktemp("twins")
+    sizes = {**_SIZES, _HIDDEN.get(stem, "intermediate_size"): 40, **options}
+    torch.manual_seed(0)
+    peer = randomize(getattr(transformers, stem + head)(getattr(transformers, stem + "Config")(**sizes)))
+    peer.save_pretrained(folder / "theirs")
+    exact = type(peer).from_pretrained(folder / "theirs", dtype=torch.float64).eval()
+    logits = _LOGITS[head] if stem != "DistilBert" or head != "Model" else {}
+    return Twins(folder=folder, ours=load(folder / "theirs"), peer=peer, exact=exact, logits=logits)
+
+
+def compare(
+    twins: Twins, ours: uwaga.models.bert.model.BertOutput, inputs: dict, check: Callable, is_token: Tensor
+) -> None:
+    """Every state and every logit, where there is a token."""
+    with torch.no_grad():
+        peer, exact = (model(**inputs, output_hidden_states=True) for model in (twins.peer, twins.exact))
+    for found, *theirs in zip(ours.states, peer.hidden_states, exact.hidden_states, strict=True):
+        check(*(x[is_token] for x in (found, *theirs)))
+    for field, theirs in twins.logits.items():
+        found = getattr(ours, field)
+        select = (lambda x: x[is_token]) if found.dim() == 3 else (lambda x: x)
+        check(select(found), select(peer[theirs]), select(exact[theirs]))
+
+
+def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
+    """Any words but the padding token."""
+    return torch.randint(4, config.vocabulary, shape, generator=torch.Generator().manual_seed(2))
+
+
+@torch.no_grad()
+def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    ids = random_ids(twins.ours.config, 2, 9)
+    inputs = {"input_ids": ids}
+    types = None
+    if twins.ours.config.model_type == "bert":
+        types = inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(2, 9)
+    compare(twins, twins.ours(ids, token_types=types, states=True), inputs, assert_as_exact, torch.ones(2, 9).bool())
+
+
+@torch.no_grad()
+def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    lengths = torch.tensor([9, 1, 4])
+    is_token = torch.arange(9) < lengths[:, None]
+    ids = torch.where(is_token, random_ids(twins.ours.config, 3, 9), twins.ours.config.padding)
+    inputs = {"input_ids": ids, "attention_mask": is_token.long()}
+    by_lengths = twins.ours(ids, lengths=lengths, states=True)
+    compare(twins, by_lengths, inputs, assert_as_exact, is_token)
+    by_mask = twins.ours(ids, attention_mask=is_token, states=True)
+    assert torch.equal(by_mask.hidden[is_token], by_lengths.hidden[is_token])
+
+
+@torch.no_grad()
+def test_rows_padded_on_the_left_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    """Their states, that is: what transformers pools there is the state of the padding."""
+    is_token = torch.arange(9) >= torch.tensor([0, 8, 5])[:, None]
+    ids = torch.where(is_token, random_ids(twins.ours.config, 3, 9), twins.ours.config.padding)
+    inputs = {"input_ids": ids, "attention_mask": is_token.long()}
+    states_alone = dataclasses.replace(twins, logits={})
+    compare(states_alone, twins.ours(ids, attention_mask=is_token, states=True), inputs, assert_as_exact, is_token)
+
+
+@torch.no_grad()
+def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_as_exact: Callable) -> None:
+    documents = [random_ids(twins.ours.config, length) for length in (6, 1, 9)]
+    # RoBERTa counts no place for a padding token, wherever it stands.
+    documents[2][3] = twins.ours.config.padding
+    output = twins.ours(uwaga.Ragged.from_list(documents), states=True)
+    for row, document in enumerate(documents):
+        alone = {
+            field: value.to_list()[row][None] if isinstance(value, uwaga.Ragged) else value[row : row + 1]
+            for field, value in output._asdict().items()
+            if value is not None and field != "states"
+        }
+        states = tuple(state.to_list()[row][None] for state in output.states)
+        found = output._replace(**alone, states=states)
+        compare(twins, found, {"input_ids": document[None]}, assert_as_exact, torch.ones(1, len(document)).bool())
+
+
+@torch.no_grad()
+def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
+    lengths = torch.tensor([9, 4])
+    is_token = torch.arange(9) < lengths[:, None]
+    ids = torch.where(is_token, random_ids(twins.ours.config, 2, 9), twins.ours.config.padding)
+    seen: list[AttentionMap] = []
+    for layer in twins.ours.encoder.layers:
+        layer.attention.watcher = lambda query, key, _, options: seen.append(
+            AttentionMap(query, key, mask=options["mask"], scale=options["scale"])
+        )
+    twins.ours(ids, lengths=lengths)
+    weights = []
+    for model in (twins.peer, twins.exact):
+        model.set_attn_implementation("eager")
+        weights.append(model(input_ids=ids, attention_mask=is_token.long(), output_attentions=True).attentions)
+        model.set_attn_implementation("sdpa")
+    for layer in twins.ours.encoder.layers:
+        layer.attention.watcher = None
+    for found, *theirs in zip(seen, *weights, strict=True):
+        assert_as_exact(*(x.transpose(1, 2)[is_token] for x in (found.to_dense(), *theirs)))
+
+
+def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins) -> None:
+    save(twins.ours, twins.folder / "ours")
+    back, info = type(twins.peer).from_pretrained(twins.folder / "ours", output_loading_info=True)
+    # A parameter that transformers keeps and does not read where the decoder is not tied.
+    unread = {"cls.predictions.bias"} if not twins.ours.config.tied else set()
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    assert set(info["missing_keys"]) <= unread
+    there, here = back.state_dict(), twins.peer.state_dict()
+    assert there.keys() == here.keys()
+    for name in here.keys() - unread:
+        assert torch.equal(there[name], here[name]), name
+    # They complete what their own saved config left out; what both say must agree.
+    ours, theirs = back.config.to_dict(), twins.peer.config.to_dict()
+    assert {key for key in theirs if theirs[key] != ours[key]} <= {"_name_or_path", "classifier_dropout", "dtype"}
+
+
+def test_what_is_saved_here_loads_here(twins: Twins) -> None:
+    save(twins.ours, twins.folder / "ours")
+    again = load(twins.folder / "ours")
+    assert dataclasses.replace(again.config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
+    assert again.config.labels == ("no", "yes", "perhaps")
+    state = again.state_dict()
+    for name, weight in twins.ours.state_dict().items():
+        assert torch.equal(state[name], weight), name

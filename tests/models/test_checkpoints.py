@@ -1,0 +1,359 @@
+"""Directories with models: every form in which weights are stored, and everything that may be wrong with them, told at
+once. The model is one of ours: what transformers writes is compared in bert/test_parity.py."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import BertConfig, BertModel, load, save
+
+IDS = torch.tensor([[3, 4, 5]])
+
+
+@pytest.fixture
+def model() -> BertModel:
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocabulary=20, width=8, layers=2, heads=2, hidden=16, positions=10, outputs=("pooled", "masked_lm")
+    )
+    return BertModel(config).eval()
+
+
+@pytest.fixture
+def folder(model: BertModel, tmp_path: Path) -> Path:
+    save(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> Path:
+    """Change the weights in a folder; its file of weights comes back."""
+    path = folder / "model.safetensors"
+    weights = {name: weight.clone() for name, weight in load_file(path).items()}
+    change(weights)
+    save_file(weights, path)
+    return path
+
+
+def describe(folder: Path, **changes: object) -> Path:
+    """Change config.json; None takes a key away. Its path comes back."""
+    path = folder / "config.json"
+    found = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
+    return path
+
+
+def message(folder: Path, **options) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load(folder, **options)
+    return str(caught.value)
+
+
+def same(a: BertModel, b: BertModel) -> bool:
+    there = b.state_dict()
+    return all(torch.equal(weight, there[name]) for name, weight in a.state_dict().items())
+
+
+# Every form.
+
+
+def shard(folder: Path, write: Callable, suffix: str) -> Path:
+    """The weights of a folder over two files and an index, as transformers names them."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    stem = "model" if suffix == "safetensors" else "pytorch_model"
+    names = sorted(weights)
+    halves = {
+        f"{stem}-00001-of-00002.{suffix}": names[: len(names) // 2],
+        f"{stem}-00002-of-00002.{suffix}": names[len(names) // 2 :],
+    }
+    for file, part in halves.items():
+        write({name: weights[name] for name in part}, folder / file)
+    index = folder / f"{stem}.{suffix}.index.json"
+    listed = {name: file for file, part in halves.items() for name in part}
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": listed}))
+    return index
+
+
+@pytest.mark.parametrize(("write", "suffix"), [(save_file, "safetensors"), (torch.save, "bin")])
+def test_shards_are_one_model(model: BertModel, folder: Path, write: Callable, suffix: str) -> None:
+    shard(folder, write, suffix)
+    assert same(model, load(folder))
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "before-1.6"])
+def test_a_pickle_is_read_by_weights_only(model: BertModel, folder: Path, is_zip: bool) -> None:
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    (folder / "model.safetensors").unlink()
+    assert same(model, load(folder))
+
+
+def test_safetensors_go_before_pickles(model: BertModel, folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"something else")
+    assert same(model, load(folder))
+
+
+def test_a_sentence_transformers_directory_gives_its_transformer(model: BertModel, folder: Path) -> None:
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).rename(inner / name)
+    modules = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert same(model, load(folder))
+
+
+def test_names_of_old_files_are_understood(model: BertModel, folder: Path) -> None:
+    def age(weights: dict[str, Tensor]) -> None:
+        for name in list(weights):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            weights[old] = weights.pop(name)
+        weights["bert.embeddings.position_ids"] = torch.arange(10)[None]
+        weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+        weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].clone()
+
+    rewrite(folder, age)
+    assert same(model, load(folder))
+
+
+def test_a_head_shows_in_the_weights_where_the_architecture_does_not_tell(model: BertModel, folder: Path) -> None:
+    def add(weights: dict[str, Tensor]) -> None:
+        weights["cls.seq_relationship.weight"] = torch.ones(2, 8)
+        weights["cls.seq_relationship.bias"] = torch.ones(2)
+
+    rewrite(folder, add)
+    assert load(folder).config.outputs == ("pooled", "masked_lm", "next_sentence")
+
+
+@pytest.mark.parametrize("stored", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_weights_keep_their_dtype(model: BertModel, folder: Path, stored: torch.dtype) -> None:
+    save(model.to(stored), folder)
+    again = load(folder)
+    assert {parameter.dtype for parameter in again.parameters()} == {stored}
+    assert same(model, again)
+    assert {parameter.dtype for parameter in load(folder, dtype=torch.float32).parameters()} == {torch.float32}
+    assert json.loads((folder / "config.json").read_text())["dtype"] == str(stored).removeprefix("torch.")
+
+
+def test_a_loaded_model_evaluates_and_learns(folder: Path) -> None:
+    loaded = load(folder)
+    assert not loaded.training
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    loaded(IDS).masked_lm.sum().backward()
+
+
+def test_saving_over_what_was_loaded_leaves_the_model_alone(model: BertModel, folder: Path) -> None:
+    loaded = load(folder)
+    other = BertModel(model.config).eval()
+    save(other, folder)
+    assert same(loaded, model)
+    assert same(load(folder), other)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_save_that_fails_leaves_what_was_there(
+    model: BertModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(BertModel(model.config), folder)
+    assert same(load(folder), model)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_model_that_transformers_has_no_name_for_is_not_saved(tmp_path: Path) -> None:
+    config = BertConfig(vocabulary=20, width=8, layers=1, heads=2, hidden=16, outputs=("masked_lm", "tokens"))
+    with pytest.raises(CheckpointError) as caught:
+        save(BertModel(config), tmp_path / "new")
+    assert str(caught.value) == "transformers has no Bert model with the outputs masked_lm, tokens"
+    assert not (tmp_path / "new").exists()
+
+
+def test_keys_that_are_not_understood_come_back_as_they_were(folder: Path, tmp_path: Path) -> None:
+    describe(folder, transformers_version="4.8.2", problem_type="regression")
+    save(load(folder), tmp_path / "again")
+    written = json.loads((tmp_path / "again" / "config.json").read_text())
+    assert written["transformers_version"] == "4.8.2"
+    assert written["problem_type"] == "regression"
+
+
+# Everything that may be wrong with weights, in one message.
+
+
+def test_all_differences_are_told_at_once(folder: Path) -> None:
+    def spoil(weights: dict[str, Tensor]) -> None:
+        del weights["bert.pooler.dense.bias"], weights["bert.encoder.layer.1.output.dense.weight"]
+        weights["cls.predictions.bias"] = torch.zeros(21)
+        weights["bert.embeddings.LayerNorm.bias"] = torch.zeros(8, dtype=torch.int64)
+        weights["bert.encoder.layer.2.output.dense.bias"] = torch.zeros(8)
+        weights["\x1b[2Jclear"] = torch.zeros(1)
+        weights["embeddings.word_embeddings.weight"] = torch.zeros(20, 8)
+        weights["cls.predictions.decoder.weight"] = torch.zeros(3, 8)
+
+    path = rewrite(folder, spoil)
+    assert message(folder) == "\n".join(
+        [
+            f"{path} does not fit the model that config.json describes",
+            "  there twice  embeddings.word_embeddings.weight (20, 8) is also bert.embeddings.word_embeddings.weight",
+            "  missing      bert.encoder.layer.1.output.dense.weight (8, 16)",
+            "  missing      bert.pooler.dense.bias (8,)",
+            "  unexpected   '\\x1b[2Jclear' (1,)",
+            "  unexpected   bert.encoder.layer.2.output.dense.bias (8,)",
+            "  misshapen    cls.predictions.bias (21,) must be (20,)",
+            "  misshapen    cls.predictions.decoder.weight (3, 8) must be (20, 8)",
+            "  no number    bert.embeddings.LayerNorm.bias (8,) is I64, which no weight is stored in",
+        ]
+    )
+
+
+def test_the_shard_is_named(folder: Path) -> None:
+    rewrite(folder, lambda weights: weights.update(extra=torch.zeros(2)))
+    index = shard(folder, save_file, "safetensors")
+    assert message(folder) == "\n".join(
+        [
+            f"{index} does not fit the model that config.json describes",
+            "  unexpected  extra (2,) in model-00002-of-00002.safetensors",
+        ]
+    )
+
+
+def test_weights_that_are_no_numbers_are_told_and_may_be_let_pass(model: BertModel, folder: Path) -> None:
+    def spoil(weights: dict[str, Tensor]) -> None:
+        weights["bert.pooler.dense.weight"][3, 4] = float("nan")
+        weights["cls.predictions.bias"][0] = float("-inf")
+
+    path = rewrite(folder, spoil)
+    assert message(folder) == "\n".join(
+        [
+            f"{path} does not fit the model that config.json describes",
+            "  not finite  bert.pooler.dense.weight (8, 8) in float32",
+            "  not finite  cls.predictions.bias (20,) in float32",
+        ]
+    )
+    assert load(folder, allow_nonfinite=True).pooler.dense.weight.isnan().sum() == 1
+
+
+def test_a_weight_that_the_asked_dtype_cannot_hold_is_told(folder: Path) -> None:
+    path = rewrite(folder, lambda weights: weights["bert.pooler.dense.bias"].fill_(1e6))
+    assert load(folder).pooler.dense.bias[0] == 1e6
+    assert message(folder, dtype=torch.float16) == (
+        f"{path} does not fit the model that config.json describes\n  not finite  bert.pooler.dense.bias (8,) in float16"
+    )
+
+
+def test_tied_weights_must_agree(folder: Path) -> None:
+    def untie(weights: dict[str, Tensor]) -> None:
+        weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"] + 1
+        weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].clone()
+
+    path = rewrite(folder, untie)
+    assert message(folder) == (
+        f"{path} does not fit the model that config.json describes\n"
+        "  not tied  cls.predictions.decoder.weight (20, 8) differs from bert.embeddings.word_embeddings.weight"
+    )
+
+
+def test_mixed_dtypes_ask_for_one(folder: Path) -> None:
+    def mix(weights: dict[str, Tensor]) -> None:
+        weights["bert.pooler.dense.bias"] = weights["bert.pooler.dense.bias"].half()
+
+    path = rewrite(folder, mix)
+    assert message(folder) == f"{path} mixes float16 and float32: name the dtype to load it in"
+    assert load(folder, dtype=torch.float32).pooler.dense.bias.dtype == torch.float32
+
+
+def test_a_dtype_that_is_no_float_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        load(folder, dtype=torch.int8)
+    assert str(caught.value) == "load: dtype must be a floating dtype, not torch.int8"
+
+
+# Directories and hub ids.
+
+
+def test_a_directory_without_weights_is_told(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert message(folder) == (
+        f"{folder} holds no weights: there is no model.safetensors, model.safetensors.index.json, pytorch_model.bin or "
+        "pytorch_model.bin.index.json"
+    )
+
+
+def test_a_directory_without_a_config_is_told(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert message(folder) == f"{folder / 'config.json'} cannot be read: No such file or directory"
+
+
+def test_a_file_is_no_model(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    assert message(path) == f"{path} is a file; a model is loaded from the directory that holds its config.json"
+
+
+def test_a_directory_has_no_revision(folder: Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        load(folder, revision="main")
+    assert str(caught.value) == f"load: {folder} is a directory, which has no revision 'main'"
+
+
+@pytest.fixture
+def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """A hub that has one repository, in place of the real one, which tests cannot reach; the calls that it got."""
+    from fnmatch import fnmatch
+
+    calls: list[dict] = []
+
+    def snapshot_download(hub_id: str, **options) -> str:
+        calls.append({"id": hub_id, **options})
+        there = tmp_path / "cache"
+        there.mkdir(exist_ok=True)
+        for path in folder.iterdir():
+            if any(fnmatch(path.name, pattern) for pattern in options["allow_patterns"]):
+                shutil.copy(path, there)
+        return str(there)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    return calls
+
+
+def test_what_is_no_directory_is_looked_for_on_the_hub(model: BertModel, hub: list[dict]) -> None:
+    assert same(model, load("somebody/something", revision="abc"))
+    assert [(call["id"], call["revision"]) for call in hub] == [("somebody/something", "abc")]
+
+
+def test_pickles_are_fetched_only_where_there_is_nothing_better(
+    model: BertModel, folder: Path, hub: list[dict]
+) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    load("somebody/something")
+    assert len(hub) == 1
+    (folder / "model.safetensors").unlink()
+    shutil.rmtree(folder.parent / "cache")
+    assert same(model, load("somebody/something"))
+    assert ["pytorch_model*.bin" in call["allow_patterns"] for call in hub] == [False, False, True]
+
+
+def test_a_path_that_does_not_exist_and_is_no_hub_id_is_told() -> None:
+    said = message(Path("no/such/folder"))
+    assert said.startswith("no/such/folder is neither a directory nor the id of a repository: ")
+
+
+def test_a_hub_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    def offline(*_, **__) -> str:
+        raise LocalEntryNotFoundError("there is no network")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    assert message(Path("somebody/something")) == (
+        "somebody/something is no directory, and cannot be fetched from the hub: there is no network"
+    )

@@ -1,0 +1,80 @@
+"""modules.json of sentence-transformers, in its old and its new spelling."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import sentence
+
+
+def write(folder: Path, modules: object, **files: object) -> Path:
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for place, content in files.items():
+        path = folder / place.replace("__", "/")
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".json").write_text(json.dumps(content))
+    return folder
+
+
+def module(kind: str, path: str = "") -> dict[str, object]:
+    return {"idx": 0, "name": "0", "path": path, "type": kind}
+
+
+TRANSFORMER = module("sentence_transformers.models.Transformer")
+
+
+def message(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        sentence.read(folder)
+    return str(caught.value)
+
+
+def test_a_plain_directory_has_none(tmp_path: Path) -> None:
+    assert sentence.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modes"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, ("mean",)),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
+        ({"pooling_mode": "lasttoken"}, ("lasttoken",)),
+        ({"pooling_mode": ["max", "cls"]}, ("max", "cls")),
+    ],
+)
+def test_the_way_of_pooling(tmp_path: Path, pooling: dict, modes: tuple[str, ...]) -> None:
+    modules = [TRANSFORMER, module("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling")]
+    found = sentence.read(write(tmp_path, modules, **{"1_Pooling__config": pooling}))
+    assert found == sentence.SentenceModules(transformer=tmp_path, pooling=modes)
+
+
+def test_other_modules_are_named(tmp_path: Path) -> None:
+    modules = [TRANSFORMER, module("x.Dense", "2_Dense"), module("x.Normalize", "3_Normalize")]
+    found = sentence.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
+    assert found == sentence.SentenceModules(transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64)
+
+
+@pytest.mark.parametrize("place", ["../elsewhere", "/etc", "a/../../b", "..\\b", "a\0b"])
+def test_a_module_is_inside_its_directory(tmp_path: Path, place: str) -> None:
+    write(tmp_path, [module("x.Transformer", place)])
+    path = tmp_path / "modules.json"
+    shown = place if place.isprintable() else ascii(place)
+    assert message(tmp_path) == f"{path} names the folder {shown!r}, which is not inside its own"
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "modules.json"
+    write(tmp_path, {"0": TRANSFORMER})
+    assert message(tmp_path) == f"{path} must hold a JSON list, not dict"
+    write(tmp_path, [{"type": "x.Transformer"}])
+    assert message(tmp_path) == f"{path} must list modules with a type and a path"
+    write(tmp_path, [module("x.Pooling"), module("x.Bow")])
+    assert message(tmp_path) == f"{path} lists no Transformer, but Pooling, Bow"
+    write(tmp_path, [TRANSFORMER, module("x.Pooling", "p")], p__config={"pooling_mode": "median"})
+    assert message(tmp_path) == f"{tmp_path / 'p' / 'config.json'} names no way of pooling that is known here"
+    write(tmp_path, [TRANSFORMER], sentence_bert_config={"max_seq_length": "64"})
+    assert message(tmp_path) == (
+        f"{tmp_path / 'sentence_bert_config.json'}: max_seq_length must be a whole number of at least 1, not '64'"
+    )

@@ -1,0 +1,148 @@
+"""config.json of transformers: what is read, what is refused, what is warned of; each message whole."""
+
+import json
+import warnings
+from pathlib import Path
+
+import pytest
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import settings
+from uwaga.models.bert import checkpoint
+
+WHERE = "model/config.json"
+BERT: dict[str, object] = {
+    "model_type": "bert",
+    "architectures": ["BertModel"],
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+}
+
+
+def read(**changes: object):
+    return checkpoint.read_config(BERT | changes, WHERE, frozenset())
+
+
+REFUSED = {
+    "a word for a number": (
+        {"hidden_size": "8"},
+        "hidden_size must be a whole number from 1 to 268435456, not '8'",
+    ),
+    "a switch for a number": (
+        {"num_hidden_layers": True},
+        "num_hidden_layers must be a whole number from 0 to 268435456, not True",
+    ),
+    "a number beyond reason": (
+        {"vocab_size": 10**12},
+        "vocab_size must be a whole number from 1 to 268435456, not 1000000000000",
+    ),
+    "a list": ({"layer_norm_eps": [1]}, "layer_norm_eps must be a positive number, not [1]"),
+    "another activation": (
+        {"hidden_act": "tanh"},
+        "hidden_act must be one of 'gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu', 'silu', 'swish', not 'tanh'",
+    ),
+    "relative positions": (
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type is 'relative_key'; only 'absolute' or None is computed here",
+    ),
+    "a decoder": ({"is_decoder": True}, "is_decoder is True; only False is computed here"),
+    "quantized weights": (
+        {"quantization_config": {"bits": 4}},
+        "quantization_config is {'bits': 4}; only None is computed here",
+    ),
+    "heads that do not divide": (
+        {"num_attention_heads": 3},
+        "BertConfig: width 8 is no multiple of 3 heads",
+    ),
+    "another head": (
+        {"architectures": ["BertForQuestionAnswering"]},
+        "architecture 'BertForQuestionAnswering'; those that load here: BertModel, BertForMaskedLM, "
+        "BertForSequenceClassification, BertForTokenClassification, BertForPreTraining, BertForNextSentencePrediction",
+    ),
+    "two architectures": (
+        {"architectures": ["BertModel", "BertForMaskedLM"]},
+        "architectures must list one name, not ['BertModel', 'BertForMaskedLM']",
+    ),
+    "an architecture that is no name": (
+        {"architectures": [{}]},
+        "architecture {}; those that load here: BertModel, BertForMaskedLM, BertForSequenceClassification, "
+        "BertForTokenClassification, BertForPreTraining, BertForNextSentencePrediction",
+    ),
+    "labels with a gap": (
+        {"id2label": {"0": "a", "2": "b"}},
+        "id2label must name the classes 0, 1, ... without a gap",
+    ),
+    "more labels than anybody has": (
+        {"num_labels": 10**9},
+        "num_labels must be a whole number from 1 to 65536, not 1000000000",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_computed_here_is_refused(case: str) -> None:
+    changes, message = REFUSED[case]
+    with pytest.raises(CheckpointError) as caught:
+        read(**changes)
+    assert str(caught.value) == f"{WHERE}: {message}"
+
+
+def test_unknown_keys_are_warned_of_and_kept() -> None:
+    with pytest.warns(UserWarning, match="not known here") as caught:
+        config = read(new_trick=7, _name_or_path="x")
+    assert [str(warning.message) for warning in caught] == [
+        f"{WHERE} has keys that are not known here and change nothing: new_trick"
+    ]
+    assert config.kept["new_trick"] == 7
+
+
+def test_what_is_absent_is_what_transformers_takes(transformers) -> None:
+    """Of every model type, so that a short config.json means the same here and there."""
+    stems = {"camembert": "Camembert", "distilbert": "DistilBert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+    for model_type, keys in checkpoint.KEYS.items():
+        theirs = getattr(transformers, f"{stems.get(model_type, 'Bert')}Config")().to_dict()
+        ours = checkpoint.write_config(checkpoint.read_config({"model_type": model_type}, WHERE, frozenset()))
+        # theirs says None there for "as hidden_dropout_prob"
+        ours["classifier_dropout"] = theirs.get("classifier_dropout")
+        assert {key: ours[key] for key in keys} == {key: theirs[key] for key in keys}, model_type
+
+
+def test_labels_are_numbers_where_they_have_no_names() -> None:
+    assert read().labels == ("LABEL_0", "LABEL_1")
+    assert read(num_labels=3).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert read(id2label={"1": "b", "0": "a"}).labels == ("a", "b")
+
+
+def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
+    found = json.loads((minilm / "config.json").read_text())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = checkpoint.read_config(found, WHERE, frozenset())
+    assert (config.width, config.layers, config.heads, config.positions) == (384, 6, 12, 512)
+
+
+@pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
+def test_other_kinds_of_models_are_refused(model_type: object) -> None:
+    from uwaga.models import families
+
+    with pytest.raises(CheckpointError) as caught:
+        families.of(model_type, WHERE)
+    known = ", ".join(families.MODEL_TYPES)
+    assert str(caught.value) == f"{WHERE}: model_type is {model_type!r}; those that load here: {known}"
+    assert "bert" in families.MODEL_TYPES
+
+
+def test_every_family_that_is_listed_is_there() -> None:
+    from uwaga.models import families
+
+    for model_type in families.MODEL_TYPES:
+        assert isinstance(families.of(model_type, WHERE), families.Family)
+
+
+def test_a_setting_of_a_config_is_checked_by_its_kind() -> None:
+    class Settings:
+        width = 0
+
+    with pytest.raises(ValueError) as caught:
+        settings.check("Config", Settings(), {"width": settings.SIZE})
+    assert str(caught.value) == "Config: width must be a whole number from 1 to 268435456, not 0"
