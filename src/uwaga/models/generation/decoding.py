@@ -50,6 +50,10 @@ class GeneratorConfig(Protocol):
     padding: int | None  # the id of the padding token
 
     @property
+    def written(self) -> int:
+        """How many ids there are to write, which need not be those to read."""
+
+    @property
     def max_tokens(self) -> int | None:
         """The longest row that there are positions for; None: any."""
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from uwaga.models.generation import beams, loop, prompts as given
+from uwaga.models.generation import beams, loop
+from uwaga.models.generation import prompts as given
 from uwaga.models.generation.choosing import chooser
 from uwaga.models.generation.decoding import Generator
 from uwaga.models.generation.loop import Streamer
@@ -126,8 +127,8 @@ def _fill(pad: int | None, prompts: Prompts, options: Options, model: Generator)
 
 
 def _check_id(name: str, found: object, model: Generator) -> None:
-    if type(found) is not int or not 0 <= found < model.config.vocabulary:
-        raise ValueError(f"generate: {name} must be an id from 0 to {model.config.vocabulary - 1}, not {found!r}")
+    if type(found) is not int or not 0 <= found < model.config.written:
+        raise ValueError(f"generate: {name} must be an id from 0 to {model.config.written - 1}, not {found!r}")
 
 
 def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Options) -> None:

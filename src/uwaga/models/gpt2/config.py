@@ -71,6 +71,11 @@ class GPT2Config:
         return "gpt2" if self.band is None else "uwaga-gpt3"
 
     @property
+    def written(self) -> int:
+        """How many ids it may write: those that it reads."""
+        return self.vocabulary
+
+    @property
     def max_tokens(self) -> int:
         """The longest row that there are positions for."""
         return self.positions

@@ -68,6 +68,11 @@ class T5Config:
             raise ValueError(f"T5Config: start {self.start} is not in the vocabulary of {self.vocabulary}")
 
     @property
+    def written(self) -> int:
+        """How many ids it may write: those that it reads."""
+        return self.vocabulary
+
+    @property
     def max_tokens(self) -> None:
         """Positions are distances: rows may be of any length."""
         return

@@ -1,0 +1,161 @@
+"""Checkpoints of the original Transformer: Marian's (Junczys-Dowmunt et al. 2018), as transformers writes them.
+
+A model that transformers has none for is saved with the same names of weights, and a model_type and keys of our own.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import fields
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import settings
+from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga.models.families import Family
+from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, SIZE, SWITCH, Key
+from uwaga.models.tables import Layout, Row, Table, pair
+from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
+from uwaga.models.transformer.config import KINDS, TransformerConfig
+from uwaga.models.transformer.model import Transformer
+
+_KEYS = {
+    "vocab_size": Key("vocabulary", SIZE, 58101),
+    "decoder_vocab_size": Key("target_vocabulary", OPTIONAL_SIZE, None),
+    "d_model": Key("width", SIZE, 1024),
+    "encoder_layers": Key("layers", SIZE, 12),
+    "decoder_layers": Key("decoder_layers", SIZE, 12),
+    "encoder_attention_heads": Key("heads", SIZE, 16),
+    "decoder_attention_heads": Key("decoder_heads", SIZE, 16),
+    "encoder_ffn_dim": Key("hidden", SIZE, 4096),
+    "decoder_ffn_dim": Key("decoder_hidden", SIZE, 4096),
+    "activation_function": Key("activation", ACTIVATION, "gelu"),
+    "scale_embedding": Key("scaled_words", SWITCH, False),
+    "dropout": Key("dropout", CHANCE, 0.1),
+    "attention_dropout": Key("attention_dropout", CHANCE, 0.0),
+    "activation_dropout": Key("hidden_dropout", CHANCE, 0.0),
+    "eos_token_id": Key("ends", ENDS, 0),
+    "pad_token_id": Key("padding", OPTIONAL_COUNT, 58100),
+    "decoder_start_token_id": Key("start", COUNT, 58100),
+}
+# Options that change what is computed, and their values here. The first five are of models that became Marian's.
+_ONLY = {
+    "normalize_before": (False,),
+    "normalize_embedding": (False,),
+    "add_final_layer_norm": (False,),
+    "static_position_embeddings": (True,),
+    "extra_pos_embeddings": (0,),
+    "tie_word_embeddings": (True,),
+    "is_decoder": (False,),
+    "is_encoder_decoder": (True,),
+    "quantization_config": (None,),
+}
+# How long the table of positions was, how weights were drawn, what training left out, and how to generate.
+_HARMLESS = [
+    "max_position_embeddings",
+    "num_hidden_layers",
+    "init_std",
+    "encoder_layerdrop",
+    "decoder_layerdrop",
+    "add_bias_logits",
+    "classif_dropout",
+    "classifier_dropout",
+    "share_encoder_decoder_embeddings",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "num_beams",
+]
+# Settings by our own names, of a model that is not Marian's.
+_OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "ends"}
+
+_HEAD, _SHARED = "lm_head.weight", "model.shared.weight"
+_WORDS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
+_UNREAD = {f"model.{stack}.embed_positions.weight": "sines and cosines, computed here" for stack in _WORDS}
+_ROW = Layout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
+
+
+def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> TransformerConfig:
+    """The settings in a config.json."""
+    try:
+        return _read_marian(found, where) if found["model_type"] == "marian" else _read_own(found, where)
+    except ValueError as error:
+        raise error if isinstance(error, CheckpointError) else CheckpointError(f"{where}: {error}") from error
+
+
+def _read_marian(found: Mapping[str, object], where: str) -> TransformerConfig:
+    read = settings.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
+    given = read.settings
+    given["activation"] = read_activation(given["activation"])
+    given["ends"] = read_ends(given["ends"])
+    is_shared = found.get("share_encoder_decoder_embeddings", True)
+    given["target_vocabulary"] = None if is_shared else given["target_vocabulary"] or given["vocabulary"]
+    return TransformerConfig(layout="halves", head_bias=True, kept=read.kept, **given)
+
+
+def _read_own(found: Mapping[str, object], where: str) -> TransformerConfig:
+    defaults = {each.name: each.default for each in fields(TransformerConfig)}
+    keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
+    read = settings.read(found, where, keys=keys | {"ends": Key("ends", ENDS, 0)}, only={})
+    return TransformerConfig(kept=read.kept, **(read.settings | {"ends": read_ends(read.settings["ends"])}))
+
+
+def write_config(config: TransformerConfig) -> dict[str, object]:
+    """config.json as transformers reads it, or of our own; keys that were read and not understood come back as they were."""
+    written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
+    written["model_type"] = config.model_type
+    if config.model_type != "marian":
+        own = {name: getattr(config, name) for name in _OWN}
+        return written | own | {"ends": write_ends(config.ends), "architectures": ["Transformer"]}
+    written |= {name: getattr(config, key.ours) for name, key in _KEYS.items()}
+    return written | {
+        "architectures": ["MarianMTModel"],
+        "activation_function": write_activation(config.activation),
+        "eos_token_id": write_ends(config.ends),
+        "decoder_vocab_size": config.written,
+        "decoder_attention_heads": config.decoder_heads or config.heads,
+        "decoder_ffn_dim": config.decoder_hidden or config.hidden,
+        "share_encoder_decoder_embeddings": config.target_vocabulary is None,
+        "is_encoder_decoder": True,
+        "tie_word_embeddings": True,
+    }
+
+
+def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
+    parts = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+    return tuple(row for part, name in parts.items() for row in pair(f"{theirs}.{part}", f"{ours}.{name}"))
+
+
+def _stack(stack: str, counter: str, *, crosses: bool, has_norm: bool) -> tuple[Row, ...]:
+    theirs, ours = f"model.{stack}.layers.{{{counter}}}", f"{stack}.layers.{{{counter}}}"
+    cross = (
+        *_attention(f"{theirs}.encoder_attn", f"{ours}.cross_attention"),
+        *pair(f"{theirs}.encoder_attn_layer_norm", f"{ours}.cross_attention_norm"),
+    )
+    return (
+        *_attention(f"{theirs}.self_attn", f"{ours}.attention"),
+        *pair(f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm"),
+        *(cross if crosses else ()),
+        *pair(f"{theirs}.fc1", f"{ours}.feed_forward.up"),
+        *pair(f"{theirs}.fc2", f"{ours}.feed_forward.down"),
+        *pair(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_norm"),
+        *(pair(f"model.{stack}.layer_norm", f"{stack}.norm") if has_norm else ()),
+    )
+
+
+def _table(config: TransformerConfig) -> Table:
+    is_shared, has_encoder, has_decoder = config.target_vocabulary is None, config.layers > 0, config.decoder_layers > 0
+    is_pre = config.norm == "pre"
+    words = (Row(_SHARED if is_shared else _WORDS["encoder"], "words.weight"),)
+    if not is_shared:
+        words += (Row(_WORDS["decoder"], "target_words.weight"),)
+    body = words + (_stack("encoder", "n", crosses=False, has_norm=is_pre) if has_encoder else ())
+    tied = dict.fromkeys(_WORDS.values(), _SHARED) if is_shared else {}
+    if has_decoder:
+        body += _stack("decoder", "m", crosses=has_encoder, has_norm=is_pre)
+        body += (Row("final_logits_bias", "head_bias", layout=_ROW),) if config.head_bias else ()
+        if config.head == "own":
+            body += (Row(_HEAD, "head.weight"),)
+        else:
+            tied[_HEAD] = _SHARED if is_shared else _WORDS["decoder"]
+    counts = {"n": config.layers, "m": config.decoder_layers}
+    return Table(body=body, counts=counts, tied=tied, unread=_UNREAD)
+
+
+FAMILY = Family(read_config=read_config, write_config=write_config, table=_table, build=Transformer)

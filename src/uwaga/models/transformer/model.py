@@ -1,0 +1,205 @@
+"""The Transformer as it was first described.
+
+Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model width, N packed tokens, V vocabulary.
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from uwaga.models import inputs, pairs
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.stack_states import Seen, through
+from uwaga.models.transformer.config import TransformerConfig
+from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
+from uwaga.nn.carry import carry
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.masks import Causal, Mask
+from uwaga.ops.ragged import Ragged
+
+_NAME = "Transformer"
+
+
+class TransformerOutput(NamedTuple):
+    """What a Transformer gives. Ragged where the ids are; None what it has no stack for, or nothing to read."""
+
+    memory: Operand | None = None  # (B, K, M), the encoder's states after its last layer
+    hidden: Operand | None = None  # (B, Q, M), the decoder's
+    logits: Operand | None = None  # (B, Q, V), of the token that comes next
+    memory_states: tuple[Operand, ...] | None = None  # after the embedding and after every layer, before a last norm
+    states: tuple[Operand, ...] | None = None
+
+
+class Transformer(nn.Module):
+    """The Transformer (Vaswani et al., "Attention Is All You Need", 2017): encoder and decoder, either alone, by config.
+
+    The decoder alone is a language model (Liu et al., "Generating Wikipedia by Summarizing Long Sequences", 2018).
+
+    Submodules: words (V, M), which the encoder, the decoder and the head share (section 3.4); target_words, None unless
+    config.target_vocabulary is given; positions; encoder and decoder, each None without layers; head, None unless
+    config.head is "own"; and head_bias (V), None unless asked for.
+
+    >>> import torch, uwaga
+    >>> sizes = {"width": 8, "layers": 1, "decoder_layers": 1, "heads": 2, "hidden": 16}
+    >>> model = Transformer(TransformerConfig(vocabulary=20, **sizes)).eval()
+    >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 0]), torch.tensor([6, 0])])
+    >>> translations = uwaga.Ragged.from_list([torch.tensor([0, 5]), torch.tensor([0])])
+    >>> model(texts, translations).logits.values.shape
+    torch.Size([3, 20])
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        has_decoder, has_both = config.decoder_layers > 0, config.decoder_layers > 0 and config.layers > 0
+        self.prompt_counts = not has_both
+        self.words = nn.Embedding(config.vocabulary, config.width)
+        own_words = config.target_vocabulary is not None
+        self.target_words = nn.Embedding(config.written, config.width) if own_words else None
+        self.positions = SinusoidalPositions(config.width, layout=config.layout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = Encoder(_layer(config), config.layers) if config.layers else None
+        decoder = Decoder if has_both else Encoder
+        self.decoder = decoder(_decoder_layer(config), config.decoder_layers) if has_decoder else None
+        has_head = has_decoder and config.head == "own"
+        self.head = nn.Linear(config.width, config.written, bias=False) if has_head else None
+        has_bias = has_decoder and config.head_bias
+        self.head_bias = nn.Parameter(torch.zeros(config.written)) if has_bias else None
+        # With the embedding's own scale, logits of a tied head begin near 1.
+        nn.init.normal_(self.words.weight, std=config.width**-0.5)
+
+    def forward(
+        self,
+        ids: Operand,
+        decoder_ids: Operand | None = None,
+        *,
+        lengths: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        states: bool = False,
+    ) -> TransformerOutput:
+        """What the encoder makes of ids and, where decoder_ids are given, what the decoder makes of both. A decoder alone
+        reads ids.
+
+        Args:
+            ids: token ids (B, K), or Ragged with values (N,): texts one after the other, no padding anywhere.
+            decoder_ids: of the same kind and rows, (B, Q): config.start and the tokens so far. Padding behind them changes
+                nothing before it.
+            lengths: (B,) tokens in each row of padded ids.
+            attention_mask: (B, K) bool instead, True is a token. Positions count from the start of the row, as in
+                transformers.
+            states: whether to give the states after every layer too.
+
+        Raises:
+            ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
+                for a model that is not both.
+        """
+        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        if self.encoder is None:
+            if decoder_ids is not None:
+                raise ValueError(f"{_NAME}: this model is a decoder alone: its tokens are ids, and there are no others")
+            return self._output(Seen(None, None), self._decode(ids, None, padding, None, states))
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        x = self._embed(self.words, ids, 0)
+        encoded = through(
+            self.encoder.layers, self.encoder.norm, x, lambda layer, _, x: layer(x, mask=padding), states=states
+        )
+        if decoder_ids is None:
+            return self._output(encoded, None)
+        pairs.check(_NAME, ids, decoder_ids)
+        return self._output(encoded, self._decode(decoder_ids, encoded.last, padding, None, states))
+
+    def decode(
+        self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
+    ) -> Operand:
+        """The decoder's states (B, Q, M) over an encoder's, without padding; of the next tokens, where there is a cache.
+
+        Args:
+            decoder_ids: (B, Q), or Ragged (N,).
+            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache has been given it, or for a decoder
+                alone.
+            cache: made by `new_cache`.
+        """
+        return self._decode(decoder_ids, memory, None, cache, False).last
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., V) from the decoder's states (..., M)."""
+        words = self.words if self.target_words is None else self.target_words
+        return functional.linear(hidden, words.weight if self.head is None else self.head.weight, self.head_bias)
+
+    def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
+        """An empty cache of the decoder's layers, with room for so many tokens a row at once."""
+        return KeyValueCache(self.config.decoder_layers, capacity=capacity)
+
+    def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
+        """For `uwaga.models.generate`: ready for the first new token of each prompt, (N,) ids."""
+        pairs.need_decoder(_NAME, self.decoder)
+        has_both = self.encoder is not None
+        memory = self(prompts).memory if has_both else None
+        cache = self.new_cache(capacity=new_tokens + (0 if has_both else prompts.max_length))
+        return Decoding(
+            first=pairs.starts(prompts, self.config.start) if has_both else prompts,
+            cache=cache,
+            states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
+            logits=self._logits_of_words,
+        )
+
+    def _logits_of_words(self, hidden: Tensor) -> Tensor:
+        """The logits with -inf for padding, which Marian's decoder begins with, and which is no word."""
+        logits = self.logits(hidden)
+        if self.config.padding is not None:
+            logits[..., self.config.padding] = -torch.inf
+        return logits
+
+    def _decode(
+        self,
+        ids: Operand,
+        memory: Operand | None,
+        padding: Mask | Tensor | None,
+        cache: KeyValueCache | None,
+        states: bool,
+    ) -> Seen:
+        pairs.need_decoder(_NAME, self.decoder)
+        inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.written)
+        x = self._embed(self.target_words or self.words, ids, 0 if cache is None else cache.start)
+
+        def call(layer: nn.Module, n: int, x: Operand) -> Operand:
+            own = None if cache is None else cache[n]
+            if self.encoder is None:
+                return layer(x, mask=Causal() if padding is None else Causal() & padding, cache=own)
+            return layer(x, memory, mask=Causal(), memory_mask=padding, cache=own)
+
+        return through(self.decoder.layers, self.decoder.norm, x, call, states=states)
+
+    def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
+        scale = self.config.width**0.5 if self.config.scaled_words else 1.0
+        x = self.positions(carry(lambda values: words(values) * scale, ids), start)
+        return carry(self.dropout, x)
+
+    def _output(self, encoded: Seen, decoded: Seen | None) -> TransformerOutput:
+        found = TransformerOutput(memory=encoded.last, memory_states=encoded.states)
+        if decoded is None:
+            return found
+        logits = carry(self.logits, decoded.last)
+        return found._replace(hidden=decoded.last, logits=logits, states=decoded.states)
+
+
+def _layer(config: TransformerConfig) -> LayerSpec:
+    return LayerSpec(
+        width=config.width,
+        heads=config.heads,
+        hidden=config.hidden,
+        norm=config.norm,
+        eps=config.eps,
+        activation=config.activation,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        hidden_dropout=config.hidden_dropout,
+    )
+
+
+def _decoder_layer(config: TransformerConfig) -> LayerSpec:
+    heads, hidden = config.decoder_heads or config.heads, config.decoder_hidden or config.hidden
+    return replace(_layer(config), heads=heads, hidden=hidden)
