@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet  # noqa: F401
 import rich.progress  # noqa: F401
+import torch._dynamo  # noqa: F401  # which drawing weights on the meta device imports: seconds, in every run
 
 import uwaga.models.bert.checkpoint
 import uwaga.models.text.encoder  # noqa: F401

@@ -25,7 +25,9 @@ SHARDS = 3  # of TEXTS, by the fixture below
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.models.text.packing.groups.__kwdefaults__", {"most_documents": 3, "most_characters": 999})
+    monkeypatch.setattr(
+        "uwaga.models.text.packing.groups.__kwdefaults__", {"most_documents": 3, "most_characters": 999}
+    )
 
 
 @pytest.fixture
@@ -180,7 +182,9 @@ def test_after_a_full_disk_nothing_is_done_twice_and_the_bytes_are_the_same(
 def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         interrupt(patch, KeyboardInterrupt(), after=4)
-        result = CliRunner().invoke(app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)])
+        result = CliRunner().invoke(
+            app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)]
+        )
     assert result.exit_code == 130
     assert result.stderr.endswith("uwaga encode: stopped; the same command goes on from there\n")
     run(corpus, tmp_path / "o.parquet", model)
@@ -269,7 +273,9 @@ def test_places_that_cannot_be_written(corpus: Path, model: Path, tmp_path: Path
     assert refusal(corpus, nowhere, model) == f"{nowhere}: there is no folder {nowhere.parent}"
 
 
-@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write, such as Linux's /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write, such as Linux's /proc"
+)
 def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
     said = refusal(corpus, Path("/proc/self/out.parquet"), model)
     assert said.startswith("/proc/self/out.parquet.parts: ")

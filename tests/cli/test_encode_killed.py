@@ -21,9 +21,19 @@ def killed(write_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFa
     corpus = folder / "docs.jsonl"
     corpus.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     paths = {name: str(folder / f"{name}.parquet") for name in ("alone", "random", "every")}
-    asked = {**paths, "corpus": str(corpus), "model": str(write_model(folder / "model")), "seed": os.getpid(), "kills": 10}
+    asked = {
+        **paths,
+        "corpus": str(corpus),
+        "model": str(write_model(folder / "model")),
+        "seed": os.getpid(),
+        "kills": 10,
+    }
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("killing.py")), json.dumps(asked)], capture_output=True, text=True, check=False, timeout=500
+        [sys.executable, str(Path(__file__).with_name("killing.py")), json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

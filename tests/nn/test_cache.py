@@ -255,6 +255,10 @@ ERRORS = {
         "KeyValueCache: keys and values that need a gradient cannot be kept; run under torch.no_grad() or "
         "torch.inference_mode()",
     ),
+    "two kinds": (
+        lambda: _slot(3, 5).append(Ragged(KEPT[0], torch.tensor([0, 1, 2])), KEPT[0]),
+        "KeyValueCache: key and value must both be Ragged or neither, but key is Ragged, value is Tensor",
+    ),
     "another dtype": (
         lambda: _slot(3, 5).append(KEPT.float(), KEPT.float()),
         "KeyValueCache: a new key must be as those that are kept, torch.float64 on cpu, not torch.float32 on cpu",

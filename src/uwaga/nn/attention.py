@@ -7,20 +7,23 @@ N packed tokens.
 """
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.types import Device
 
-from uwaga.nn.heads import Heads, as_padded, merge, rows_of_one_length, split
+from uwaga.nn.heads import Asked, Heads, extended, merge, split
+from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
-from uwaga.nn.slots import CrossSlot, Held, SelfSlot
+from uwaga.nn.slots import CrossSlot, SelfSlot
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Ragged
 
 # What a watcher is called with: query, key and value as they enter `uwaga.attention`, and its options by name.
-Watcher = Callable[[Operand, Operand, Operand, dict[str, object]], None]
+Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
 
 
 class MultiHeadAttention(nn.Module):
@@ -72,8 +75,8 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
         scale: float | None = None,
         softcap: float | None = None,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.key_heads = heads, heads if key_heads is None else key_heads
@@ -83,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
         self.watcher: Watcher | None = None
 
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         keys, values = self.key_heads * self.key_width, self.key_heads * self.value_width
         self.query = nn.Linear(query_input or width, heads * self.key_width, bias, **made)
         self.key = nn.Linear(key_input or width, keys, bias, **made)
@@ -120,18 +123,18 @@ class MultiHeadAttention(nn.Module):
             ValueError: as `uwaga.attention`; a value without a key; rotary with a key of other tokens; a cache whose rows
                 do not fit, or while gradients are recorded.
         """
-        heads, held = self._operands(query, key, value, rotary, cache)
-        options = {
-            "mask": mask if held is None else held.mask(mask),
-            "bias": bias if held is None else held.bias(bias),
+        asked, held = self._asked(query, key, value, rotary, cache)
+        options: dict[str, Any] = {
+            "mask": held.mask(mask),
+            "bias": held.bias(bias),
             "scale": self.scale,
             "softcap": self.softcap,
             "sinks": sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
         if self.watcher is not None:
-            self.watcher(*heads, options)
-        return merge(self.output, attention(*heads, **options), query)
+            self.watcher(asked, held.key, held.value, options)
+        return merge(self.output, attention(asked, held.key, held.value, **options), query)
 
     def project(self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None) -> Heads:
         """The three inputs mapped and cut into heads: views that `uwaga.attention` reads in place."""
@@ -141,22 +144,21 @@ class MultiHeadAttention(nn.Module):
             split(self.value, "value", value, self.key_heads),
         )
 
-    def _operands(
+    def _asked(
         self,
         query: Operand,
         key: Operand | None,
         value: Operand | None,
         rotary: Rotation | None,
         cache: SelfSlot | CrossSlot | None,
-    ) -> tuple[Heads, Held | None]:
-        """What attention reads, and what a SelfSlot holds of it."""
+    ) -> Asked:
+        """What attention reads."""
         is_cross = isinstance(cache, CrossSlot)
         if rotary is not None and (is_cross or not (key is None or key is query)):
-            raise ValueError(
-                "MultiHeadAttention: rotary turns a query and a key of the same tokens, and the key is another"
-            )
-        if is_cross and cache.key is not None:
-            return Heads(split(self.query, "query", query, self.heads), cache.key, cache.value), None
+            same = "rotary turns a query and a key of the same tokens, and the key is another"
+            raise ValueError(f"MultiHeadAttention: {same}")
+        if isinstance(cache, CrossSlot) and cache.held is not None:
+            return Asked(split(self.query, "query", query, self.heads), cache.held)
         if key is None and is_cross:
             raise ValueError("MultiHeadAttention: an empty CrossSlot needs a key to look at")
         if key is None and value is not None:
@@ -164,10 +166,9 @@ class MultiHeadAttention(nn.Module):
         key = query if key is None else key
         heads = self.project(query, key, key if value is None else value, rotary)
         if isinstance(cache, SelfSlot):
-            return _extended(heads, cache)
-        if is_cross:
-            cache.fill(heads.key, heads.value)
-        return heads, None
+            return extended(heads, cache)
+        held = Held(heads.key, heads.value) if cache is None else cache.fill(heads.key, heads.value)
+        return Asked(heads.query, held)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -182,15 +183,6 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, key_heads={self.key_heads}, key_width={self.key_width}, value_width={self.value_width}"
-
-
-def _extended(heads: Heads, slot: SelfSlot) -> tuple[Heads, Held]:
-    """The operands with the keys and values of all tokens so far."""
-    # Packed rows of one length, as in generation, are padded ones too: then the keys are read in place.
-    if isinstance(heads.query, Ragged) and not slot.is_empty and rows_of_one_length(heads.query):
-        heads = Heads(*map(as_padded, heads))
-    held = slot.append(heads.key, heads.value)
-    return Heads(heads.query, held.key, held.value), held
 
 
 def _check(width: int, heads: int, key_heads: int, key_width: int | None) -> None:

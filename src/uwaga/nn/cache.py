@@ -1,5 +1,6 @@
 """The keys and values of a model's tokens so far, so that the next token costs one row and not all of them again."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -34,6 +35,9 @@ class KeyValueCache:
 
     def __getitem__(self, layer: int) -> LayerCache:
         return self._layers[layer]
+
+    def __iter__(self) -> Iterator[LayerCache]:
+        return iter(self._layers)
 
     def __len__(self) -> int:
         return len(self._layers)

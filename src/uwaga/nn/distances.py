@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.mask_program import Start
@@ -19,7 +20,7 @@ class AlibiPositions(nn.Module):
 
     slopes: Tensor
 
-    def __init__(self, heads: int, *, device=None) -> None:
+    def __init__(self, heads: int, *, device: Device = None) -> None:
         super().__init__()
         self.register_buffer("slopes", torch.tensor(_slopes(heads), device=device), persistent=False)
 
@@ -48,8 +49,8 @@ class RelativePositions(nn.Module):
         buckets: int = 32,
         max_distance: int = 128,
         bidirectional: bool = True,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.max_distance, self.bidirectional = max_distance, bidirectional

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.types import Device
 
 from uwaga.nn.carry import carry, need_width
 from uwaga.ops.attention.lower import Operand
@@ -44,14 +47,14 @@ class FeedForward(nn.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             listed = ", ".join(map(repr, ACTIVATIONS))
             raise ValueError(f"FeedForward: activation must be one of {listed}, not {activation!r}")
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
         self.up = nn.Linear(width, hidden, bias, **made)
         self.gate = nn.Linear(width, hidden, bias, **made) if gated else None

@@ -1,9 +1,11 @@
 """Weights of torch.nn.MultiheadAttention in a layer of ours."""
 
+from typing import Any
+
 from torch import Tensor, nn
 
 
-def attention_from_torch(made: type, module: nn.MultiheadAttention):
+def attention_from_torch(made: type[nn.Module], module: nn.MultiheadAttention) -> Any:
     """See MultiHeadAttention.from_torch."""
     if module.bias_k is not None:
         raise ValueError("MultiHeadAttention.from_torch: add_bias_kv=True is not supported")

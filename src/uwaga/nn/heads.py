@@ -5,10 +5,12 @@ Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width,
 
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from uwaga.nn.carry import carry, need_width
+from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
+from uwaga.nn.slots import SelfSlot
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 
@@ -21,11 +23,18 @@ class Heads(NamedTuple):
     value: Operand  # (..., G, K, E); Ragged (N, G, E)
 
 
+class Asked(NamedTuple):
+    """Queries cut into heads, and the keys and values that they ask."""
+
+    query: Operand  # (..., H, Q, D); Ragged (N, H, D)
+    held: Held
+
+
 def split(linear: nn.Linear, name: str, x: Operand, heads: int, rotary: Rotation | None = None) -> Operand:
     """(..., heads, Q, D), a view of (..., Q, heads * D) where nothing is turned; or Ragged (N, heads, D)."""
     need_width("MultiHeadAttention", name, x, linear.in_features)
 
-    def inside_tokens(values):
+    def inside_tokens(values: Tensor) -> Tensor:
         values = linear(values).unflatten(-1, (heads, -1))
         return values if rotary is None else rotary.turn(values)
 
@@ -38,17 +47,27 @@ def merge(linear: nn.Linear, mixed: Operand, query: Operand) -> Operand:
 
     Heads lie inside tokens already, so that joining them is a view.
     """
-    if isinstance(mixed, Ragged):
+    if isinstance(mixed, Ragged) and isinstance(query, Ragged):
         return query.with_values(linear(mixed.values.flatten(1)))
+    assert isinstance(mixed, Tensor)
     joined = linear(mixed.transpose(-3, -2).flatten(-2))
     return query.with_values(joined.flatten(0, 1)) if isinstance(query, Ragged) else joined
 
 
-def rows_of_one_length(x: Ragged) -> bool:
-    """Whether packed rows are as good as padded ones: R times the longest is all there is."""
-    return x.values.shape[0] == len(x) * x.max_length > 0
+def extended(heads: Heads, slot: SelfSlot) -> Asked:
+    """The queries over the keys and values of all tokens so far."""
+    # Packed rows of one length, as in generation, are padded ones too: then the keys are read in place.
+    if not slot.is_empty and _rows_of_one_length(heads.query):
+        heads = Heads(*map(_as_padded, heads))
+    return Asked(heads.query, slot.append(heads.key, heads.value))
 
 
-def as_padded(x: Ragged) -> Operand:
+def _rows_of_one_length(x: Operand) -> bool:
+    """Whether this is packed, but as good as padded: R times the longest row is all there is."""
+    return isinstance(x, Ragged) and x.values.shape[0] == len(x) * x.max_length > 0
+
+
+def _as_padded(x: Operand) -> Tensor:
     """(R, H, Q, D), a view of packed rows of one length."""
+    assert isinstance(x, Ragged)
     return x.values.unflatten(0, (len(x), x.max_length)).transpose(1, 2)

@@ -8,8 +8,11 @@ Letters: B batch, Q tokens, M model width, N packed tokens.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from uwaga.nn.cache import LayerCache
 from uwaga.nn.carry import carry, need_width
@@ -32,9 +35,9 @@ class EncoderLayer(nn.Module):
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, spec: LayerSpec, *, device=None, dtype=None) -> None:
+    def __init__(self, spec: LayerSpec, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)
         self.feed_forward = spec.new_feed_forward(**made)
@@ -80,9 +83,9 @@ class DecoderLayer(nn.Module):
     torch.Size([2, 5, 8])
     """
 
-    def __init__(self, spec: LayerSpec, *, device=None, dtype=None) -> None:
+    def __init__(self, spec: LayerSpec, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)
         self.cross_attention = spec.new_attention(memory_width=spec.memory_width or spec.width, **made)
@@ -119,7 +122,7 @@ class DecoderLayer(nn.Module):
         """
         need_width("DecoderLayer", "x", x, self.attention.query.in_features)
         own, cross = (None, None) if cache is None else cache
-        if memory is None and (cross is None or cross.key is None):
+        if memory is None and (cross is None or cross.held is None):
             raise ValueError("DecoderLayer: there is no memory, and no cache that holds its keys and values")
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=own)
         look = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross)

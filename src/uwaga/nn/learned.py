@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.types import Device
 
 from uwaga._base.eager import is_readable
 from uwaga.nn.carry import carry, need_width, places
@@ -19,7 +20,7 @@ class LearnedPositions(nn.Module):
         width: M.
     """
 
-    def __init__(self, length: int, width: int, *, device=None, dtype=None) -> None:
+    def __init__(self, length: int, width: int, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(length, width, device=device, dtype=dtype))
         self.reset_parameters()

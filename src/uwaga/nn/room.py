@@ -79,6 +79,9 @@ class Room(NamedTuple):
 
 def check_pair(key: Operand, value: Operand) -> None:
     """ShapeError or ValueError unless a key and a value are of the same tokens, and can be kept."""
+    if isinstance(key, Ragged) is not isinstance(value, Ragged):
+        kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
+        raise ValueError(f"KeyValueCache: key and value must both be Ragged or neither, but {kinds}")
     letters = ("N G D", "N G E") if isinstance(key, Ragged) else ("R G Q D", "R G Q E")
     named = zip(("key", "value"), (contents(key), contents(value)), letters, strict=True)
     bind("KeyValueCache", [Named.of(name, x.shape, of) for name, x, of in named])

@@ -3,38 +3,14 @@
 Letters: R rows, G key/value heads, Q new tokens, K tokens of the longest row, D key width, E value width, N packed tokens.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
-from uwaga.nn.placing import place_bias, place_mask
+from uwaga.nn.carry import contents
+from uwaga.nn.held import Held
 from uwaga.nn.room import Room, check_pair, check_rows
 from uwaga.ops.attention.lower import Operand
-from uwaga.ops.biases import DistanceBias
-from uwaga.ops.masks import KeyLengths, Mask
 from uwaga.ops.ragged import Ragged
-
-
-class Held(NamedTuple):
-    """All keys and values of a slot after an append, of the kind that was appended; where padded rows differ in length,
-    where the new tokens start in each and how many keys it has."""
-
-    key: Operand  # (R, G, K, D), a view; Ragged (N, G, D)
-    value: Operand  # (R, G, K, E), a view; Ragged (N, G, E)
-    start_R: Tensor | None = None
-    lengths_R: Tensor | None = None
-
-    def mask(self, mask: Mask | Tensor | None) -> Mask | Tensor | None:
-        """The mask of the new tokens over these keys, from one as if the rows were of one length."""
-        if self.lengths_R is None:
-            return mask
-        inside = KeyLengths(self.lengths_R)
-        return inside if mask is None else inside & place_mask(mask, self.start_R)
-
-    def bias(self, bias: DistanceBias | Tensor | None) -> DistanceBias | Tensor | None:
-        """The bias likewise."""
-        return bias if self.start_R is None else place_bias(bias, self.start_R)
 
 
 class SelfSlot:
@@ -80,35 +56,42 @@ class SelfSlot:
         check_pair(key, value)
         if self._room is not None:
             self._room.check(key, value)
-        return self._append_packed(key, value) if isinstance(key, Ragged) else self._append_padded(key, value)
+        if isinstance(key, Ragged) and isinstance(value, Ragged):
+            return self._append_packed(key, value)
+        assert isinstance(key, Tensor)
+        assert isinstance(value, Tensor)
+        return self._append_padded(key, value)
 
     def _append_padded(self, key_RGQD: Tensor, value_RGQE: Tensor) -> Held:
         before, added = self.start, key_RGQD.shape[2]
-        self._write(key_RGQD, value_RGQE, self._longest + added)
-        self.start = before + added
-        key_RGKD, value_RGKE = (kept[:, : self._longest].transpose(1, 2) for kept in self._room)
-        if isinstance(before, int):
-            return Held(key_RGKD, value_RGKE)
-        return Held(key_RGKD, value_RGKE, before, self.start)
+        room = self._write(key_RGQD, value_RGQE, self._longest + added)
+        self.start = after = before + added
+        key_RGKD, value_RGKE = (kept[:, : self._longest].transpose(1, 2) for kept in room)
+        if isinstance(before, Tensor) and isinstance(after, Tensor):
+            return Held(key_RGKD, value_RGKE, before, after)
+        return Held(key_RGKD, value_RGKE)
 
     def _append_packed(self, key: Ragged, value: Ragged) -> Held:
         before, was_empty = self.start, self.is_empty
         lengths_R = key.lengths + before
-        self._write(key, value, int(lengths_R.max()) if len(key) else 0)
+        room = self._write(key, value, int(lengths_R.max()) if len(key) else 0)
         agree = isinstance(before, int) and key.values.shape[0] == len(key) * key.max_length
         self.start = before + key.max_length if agree else lengths_R
         if was_empty:
             return Held(key, value)
-        keys, values = (Ragged.from_padded(kept[:, : self._longest], lengths_R) for kept in self._room)
+        keys, values = (Ragged.from_padded(kept[:, : self._longest], lengths_R) for kept in room)
         return Held(keys, keys.with_values(values.values))
 
-    def _write(self, key: Operand, value: Operand, longest: int) -> None:
-        if self._room is None:
-            self._room = Room.of(key, value, len(key), max(longest, self._capacity))
-        elif longest > self._room.tokens:
-            self._room = self._room.grown(max(longest, 2 * self._room.tokens), self._longest)
-        self._room.write(key, value, self.start)
-        self._longest = longest
+    def _write(self, key: Operand, value: Operand, longest: int) -> Room:
+        """The room, with the new tokens in it."""
+        room = self._room
+        if room is None:
+            room = Room.of(key, value, len(key), max(longest, self._capacity))
+        elif longest > room.tokens:
+            room = room.grown(max(longest, 2 * room.tokens), self._longest)
+        room.write(key, value, self.start)
+        self._room, self._longest = room, longest
+        return room
 
     def rewind(self, length: int | Tensor) -> None:
         """Forget the tokens from `length` on, of every row or with one number per row, (R,).
@@ -143,26 +126,26 @@ class CrossSlot:
     """Keys and values of what a decoder looks at: computed for the first token, and read by all others."""
 
     def __init__(self) -> None:
-        self.key: Operand | None = None  # (R, G, K, D), or Ragged (N, G, D)
-        self.value: Operand | None = None  # (R, G, K, E), or Ragged (N, G, E)
+        self.held: Held | None = None
 
-    def fill(self, key: Operand, value: Operand) -> None:
-        """Keep both, as they are.
+    def fill(self, key: Operand, value: Operand) -> Held:
+        """Keep both, as they are: (R, G, K, D) and (R, G, K, E), or Ragged with values (N, G, D) and (N, G, E).
 
         Raises:
             ValueError: the slot is filled already.
         """
-        if self.key is not None:
+        if self.held is not None:
             raise ValueError("KeyValueCache: cross-attention's keys are kept already; a new memory needs a new cache")
-        self.key, self.value = key, value
+        self.held = Held(key, value)
+        return self.held
 
     def reorder(self, rows: Tensor) -> None:
         """As SelfSlot's; a mask over the keys is the caller's to reorder."""
-        if self.key is not None:
-            check_rows(rows, len(self.key))
-            self.key, value = _taken(self.key, rows), _taken(self.value, rows)
+        if self.held is not None:
+            check_rows(rows, len(self.held.key))
+            key, value = _taken(self.held.key, rows), _taken(self.held.value, rows)
             # One object says where rows are, so that attention need not compare two.
-            self.value = self.key.with_values(value.values) if isinstance(self.key, Ragged) else value
+            self.held = Held(key, key.with_values(contents(value)) if isinstance(key, Ragged) else value)
 
 
 def _taken(x: Operand, rows: Tensor) -> Operand:

@@ -1,6 +1,7 @@
 """What a layer is made of. Letters: M model width, F hidden width, H query heads, G key heads, D, E widths of a head."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -41,7 +42,7 @@ class LayerSpec:
             if given not in known:
                 raise ValueError(f"LayerSpec: {name} must be {known[0]!r} or {known[1]!r}, not {given!r}")
 
-    def new_attention(self, *, memory_width: int | None = None, **made) -> MultiHeadAttention:
+    def new_attention(self, *, memory_width: int | None = None, **made: Any) -> MultiHeadAttention:
         """Self-attention, or with a memory width cross-attention."""
         return MultiHeadAttention(
             self.width,
@@ -58,7 +59,7 @@ class LayerSpec:
             **made,
         )
 
-    def new_feed_forward(self, **made) -> FeedForward:
+    def new_feed_forward(self, **made: Any) -> FeedForward:
         return FeedForward(
             self.width,
             self.hidden,
@@ -69,7 +70,7 @@ class LayerSpec:
             **made,
         )
 
-    def new_norm(self, **made) -> nn.Module:
+    def new_norm(self, **made: Any) -> nn.Module:
         if self.norm_kind == "rms":
             return nn.RMSNorm(self.width, eps=self.eps, **made)
         return nn.LayerNorm(self.width, eps=self.eps, bias=self.bias, **made)

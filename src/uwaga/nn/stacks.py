@@ -1,8 +1,12 @@
 """Stacks of layers. Letters: B batch, Q tokens, M model width, N packed tokens."""
 
-from torch import Tensor, nn
+from typing import Any
 
-from uwaga.nn.cache import KeyValueCache
+import torch
+from torch import Tensor, nn
+from torch.types import Device
+
+from uwaga.nn.cache import KeyValueCache, LayerCache
 from uwaga.nn.carry import carry
 from uwaga.nn.layers import DecoderLayer, EncoderLayer
 from uwaga.nn.rotary import Rotation
@@ -23,9 +27,11 @@ class Encoder(nn.Module):
         layers: how many.
     """
 
-    def __init__(self, spec: LayerSpec, layers: int, *, device=None, dtype=None) -> None:
+    def __init__(
+        self, spec: LayerSpec, layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.layers = nn.ModuleList(EncoderLayer(spec, **made) for _ in range(layers))
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
@@ -59,9 +65,11 @@ class Decoder(nn.Module):
         layers: how many.
     """
 
-    def __init__(self, spec: LayerSpec, layers: int, *, device=None, dtype=None) -> None:
+    def __init__(
+        self, spec: LayerSpec, layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        made = {"device": device, "dtype": dtype}
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.layers = nn.ModuleList(DecoderLayer(spec, **made) for _ in range(layers))
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
@@ -89,7 +97,7 @@ class Decoder(nn.Module):
         return x if self.norm is None else carry(self.norm, x)
 
 
-def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> list:
+def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> list[LayerCache | None]:
     if cache is None:
         return [None] * len(layers)
     if len(cache) != len(layers):

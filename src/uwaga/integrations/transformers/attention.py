@@ -93,9 +93,7 @@ def _over_padding(layer: Layer, tensors: Three) -> Operands:
     return over_documents(layer, tensors) or over_stretches(layer, tensors) or over_the_batch(layer, tensors)
 
 
-def _as_expected(
-    layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]
-) -> Tensor:
+def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]) -> Tensor:
     """(B, Q, H, E), packed where the layers behind this one gain by it."""
     to_come = layers_to_come(layer.module)
     if to_come == 0:

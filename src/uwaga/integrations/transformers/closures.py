@@ -135,9 +135,7 @@ def _blocks(variables: Mapping, place: Place) -> Mask | None:
         raise UnknownMaskError("blocks of packed sequences")
     blocks = variables["block_sequence_ids"]
     keys, queries = blocks[:, place.key_indices], blocks[:, place.query_indices]
-    return Documents(
-        torch.where(keys < 0, _NOWHERE_K, keys), query_ids=torch.where(queries < 0, _NOWHERE_Q, queries)
-    )
+    return Documents(torch.where(keys < 0, _NOWHERE_K, keys), query_ids=torch.where(queries < 0, _NOWHERE_Q, queries))
 
 
 def _packed(variables: Mapping, place: Place) -> Mask | None:

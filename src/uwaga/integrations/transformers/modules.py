@@ -1,19 +1,30 @@
 """What a layer of transformers tells about itself, and what is asked of the whole model."""
 
 import inspect
-from functools import lru_cache
+from functools import cache
 
 from torch import nn
 
 # The arguments of layers that attend to their own input. A layer that takes any other, such as key_value_states, may
 # attend to another sequence, whose padding says nothing about its own.
 _OWN = frozenset(
-    "self hidden_states attention_mask position_embeddings position_ids past_key_values cache_position use_cache "
-    "output_attentions is_causal kwargs".split()
+    [
+        "self",
+        "hidden_states",
+        "attention_mask",
+        "position_embeddings",
+        "position_ids",
+        "past_key_values",
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "is_causal",
+        "kwargs",
+    ]
 )
 
 
-@lru_cache(maxsize=None)
+@cache
 def attends_to_itself(layer: type) -> bool:
     """Whether queries and keys of this class of layers are certainly the same tokens."""
     return set(inspect.signature(layer.forward).parameters) <= _OWN  # type: ignore[attr-defined]

@@ -49,6 +49,7 @@ class Operands:
     bias: Tensor | None = None
     packing: Packing | None = None  # where the call knows no padding at all
 
+
 def over_tokens(layer: Layer, tensors: Three) -> Operands | None:
     """The ragged call over states that hold no padding."""
     stretches, tokens = _stretches(layer), None if layer.plan is None else layer.plan.tokens

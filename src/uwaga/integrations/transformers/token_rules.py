@@ -65,7 +65,12 @@ def _beside(states: PackedStates, x: object) -> object | None:
     """The operand as it stands beside the states' values; None where it does not."""
     inner = states.values.dim() - 1
     if isinstance(x, PackedStates):
-        fits = x.is_packed and not x.heads_first and x.values.dim() == inner + 1 and x.packing.has_same_tokens(states.packing)
+        fits = (
+            x.is_packed
+            and not x.heads_first
+            and x.values.dim() == inner + 1
+            and x.packing.has_same_tokens(states.packing)
+        )
         return x.values if fits else None
     if not isinstance(x, Tensor) or x.dim() <= inner:
         return x

@@ -1,0 +1,87 @@
+"""Random models of transformers, small enough for tests, and how close two of them must be.
+
+Letters: B batch, N tokens of a sequence.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+import transformers
+from torch import Tensor
+
+VOCABULARY = 64
+_SHARED = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+_WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+_GROUPED = _WIDE | {"num_key_value_heads": 2, "max_position_embeddings": 64}
+_BOTH = {
+    "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64, "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+_T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "relative_attention_num_buckets": 8,
+       "relative_attention_max_distance": 16, "decoder_start_token_id": 0}  # fmt: skip
+_SMALL_HEADS = {"head_dim": 8, "query_pre_attn_scalar": 8}
+_EXPERTS = {"head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}  # fmt: skip
+
+ENCODERS = {
+    "bert": _WIDE,
+    "roberta": _WIDE | {"max_position_embeddings": 64},
+    "electra": _WIDE | {"embedding_size": 32},
+    "distilbert": {"dim": 32, "hidden_dim": 48, "n_layers": 3, "n_heads": 4},
+    "modernbert": _WIDE | {"local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 1},
+}
+DECODERS = {
+    "gpt2": {"n_embd": 32, "n_layer": 3, "n_head": 4, "n_positions": 64},
+    "llama": _GROUPED,
+    "mistral": _GROUPED | {"sliding_window": 3},
+    "gemma2": _GROUPED | _SMALL_HEADS | {"sliding_window": 3, "attn_logit_softcapping": 2.0},
+    "gemma3_text": _GROUPED | _SMALL_HEADS | {"sliding_window": 3},
+    "gpt_oss": _GROUPED | _EXPERTS,
+}
+PAIRS = {"t5": _T5, "bart": _BOTH}
+
+
+def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Module:
+    """A random model in evaluation mode, with eager attention."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(family, **_SHARED | options | more)
+    config._experts_implementation = "eager"  # the other one has no float64
+    model = maker.from_config(config, attn_implementation="eager").eval()
+    for name, x in model.named_parameters():
+        if "sinks" in name or "bias" in name or "layer_norm" in name.lower():
+            torch.nn.init.normal_(x, 1.0 if "norm" in name.lower() and "weight" in name else 0.0, 0.5)
+    return model
+
+
+def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
+    """Random ids (B, N) without the special ones."""
+    return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def oracle(model: torch.nn.Module) -> torch.nn.Module:
+    """A copy in float64, with PyTorch's own attention where the family has it: eager attention takes its softmax in
+    float32, where the mask of float64 makes nan of a row that sees nothing."""
+    exact = copy.deepcopy(model).double()
+    if not hasattr(model.config, "attn_logit_softcapping") and model.config.model_type != "gpt_oss":
+        exact.set_attn_implementation("sdpa")
+    return exact
+
+
+def agrees(model: torch.nn.Module, run: Callable[[torch.nn.Module], Tensor], exact: Tensor | None = None) -> None:
+    """What `run` gives with "uwaga" lies no farther from float64 than twice what it gives with "eager" does, and a unit
+    in the last place. The oracle runs the same, unless `exact` says what is right."""
+    exact = run(oracle(model)) if exact is None else exact
+    eager = run(model)
+    model.set_attn_implementation("uwaga")
+    ours = run(model)
+    model.set_attn_implementation("eager")
+    assert type(ours) is Tensor
+    assert ours.dtype == eager.dtype
+    unit = torch.finfo(eager.dtype).eps * rms(exact)
+    assert rms(ours - exact) <= 2 * rms(eager - exact) + unit
+
+
+def rms(x: Tensor) -> float:
+    return float(x.detach().double().square().mean().sqrt())

@@ -1,0 +1,187 @@
+"""GPT-2, T5 and Marian against transformers, on random checkpoints that it saved, and back.
+
+Letters: B batch, Q tokens, H heads.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import uwaga
+from uwaga.maps.map import AttentionMap
+from uwaga.models import load, save
+
+
+def _whole(length: int) -> Tensor:
+    return torch.ones(1, length).bool()
+
+
+def _theirs(twins, ids: Tensor, decoder_ids: Tensor | None, mask: Tensor | None, **more) -> list:
+    """What transformers gives, and what it gives in float64."""
+    given = {"input_ids": ids, **more}
+    if mask is not None:
+        given["attention_mask"] = mask.long()
+    if decoder_ids is not None:
+        given["decoder_input_ids"] = decoder_ids
+    return [model(**given) for model in (twins.peer, twins.exact)]
+
+
+def _compare(twins, found, theirs: list, check: Callable, is_token: Tensor) -> None:
+    """Every state and every logit, where there is a token."""
+
+    def same(ours: Tensor, theirs: list[Tensor], is_token: Tensor | None = None) -> None:
+        check(*(x if is_token is None else x[is_token] for x in (ours, *theirs)))
+
+    def states(ours: tuple, last: Tensor, theirs: list[tuple], is_token: Tensor | None = None) -> None:
+        for state, *pair in zip((*ours[:-1], last), *theirs, strict=True):
+            same(state, pair, is_token)
+
+    if twins.ours.config.model_type == "gpt2":
+        states(found.states, found.hidden, [x.hidden_states for x in theirs], is_token)
+        assert (found.logits is None) == ("logits" not in theirs[0])
+        if found.logits is not None:
+            same(found.logits, [x.logits for x in theirs], is_token)
+        return
+    key = "encoder_hidden_states" if "encoder_hidden_states" in theirs[0] else "hidden_states"
+    states(found.memory_states, found.memory, [x[key] for x in theirs], is_token)
+    if "decoder_hidden_states" in theirs[0]:
+        states(found.states, found.hidden, [x.decoder_hidden_states for x in theirs])
+    if "logits" in theirs[0]:
+        same(found.logits, [x.logits for x in theirs])
+
+
+def _has_decoder_ids(twins) -> bool:
+    return twins.ours.config.model_type != "gpt2" and twins.ours.decoder is not None
+
+
+@torch.no_grad()
+def test_states_and_logits_are_those_of_transformers(twins, draw_ids: Callable, assert_as_exact: Callable) -> None:
+    ids, decoder_ids = draw_ids(2, 9), draw_ids(2, 6, seed=4) if _has_decoder_ids(twins) else None
+    found = twins.ours(ids, *([] if decoder_ids is None else [decoder_ids]), states=True)
+    theirs = _theirs(twins, ids, decoder_ids, None, output_hidden_states=True)
+    _compare(twins, found, theirs, assert_as_exact, torch.ones(2, 9).bool())
+
+
+@torch.no_grad()
+def test_padded_rows_are_those_of_transformers(twins, draw_ids: Callable, assert_as_exact: Callable) -> None:
+    lengths = torch.tensor([9, 1, 4])
+    is_token = torch.arange(9) < lengths[:, None]
+    ids, decoder_ids = draw_ids(3, 9), draw_ids(3, 6, seed=4) if _has_decoder_ids(twins) else None
+    given = [ids] if decoder_ids is None else [ids, decoder_ids]
+    theirs = _theirs(twins, ids, decoder_ids, is_token, output_hidden_states=True)
+    by_lengths = twins.ours(*given, lengths=lengths, states=True)
+    _compare(twins, by_lengths, theirs, assert_as_exact, is_token)
+    by_mask = twins.ours(*given, attention_mask=is_token, states=True)
+    last = "hidden" if by_mask.hidden is not None else "memory"
+    select = is_token if decoder_ids is None else slice(None)
+    assert torch.equal(getattr(by_mask, last)[select], getattr(by_lengths, last)[select])
+
+
+@torch.no_grad()
+def test_rows_padded_on_the_left_are_those_of_transformers(
+    twins, draw_ids: Callable, assert_as_exact: Callable
+) -> None:
+    is_token = torch.arange(9) >= torch.tensor([0, 8, 5])[:, None]
+    ids, decoder_ids = draw_ids(3, 9), draw_ids(3, 6, seed=4) if _has_decoder_ids(twins) else None
+    given = [ids] if decoder_ids is None else [ids, decoder_ids]
+    theirs = _theirs(twins, ids, decoder_ids, is_token, output_hidden_states=True)
+    found = twins.ours(*given, attention_mask=is_token, states=True)
+    _compare(twins, found, theirs, assert_as_exact, is_token)
+
+
+@torch.no_grad()
+def test_packed_rows_are_those_that_transformers_takes_alone(
+    twins, draw_ids: Callable, assert_as_exact: Callable
+) -> None:
+    rows = [draw_ids(length, seed=length) for length in (6, 1, 9)]
+    decoder_rows = [draw_ids(length, seed=length) for length in (2, 7, 1)] if _has_decoder_ids(twins) else None
+    given = [rows] if decoder_rows is None else [rows, decoder_rows]
+    found = twins.ours(*map(uwaga.Ragged.from_list, given), states=True)
+    for row, ids in enumerate(rows):
+        decoder_ids = None if decoder_rows is None else decoder_rows[row][None]
+        theirs = _theirs(twins, ids[None], decoder_ids, None, output_hidden_states=True)
+        _compare(twins, type(found)(*(_alone(x, row) for x in found)), theirs, assert_as_exact, _whole(len(ids)))
+
+
+def _alone(field, row: int):
+    """One row of an output's field, as a batch of one."""
+    if isinstance(field, tuple):
+        return tuple(_alone(each, row) for each in field)
+    return None if field is None else field.to_list()[row][None]
+
+
+@torch.no_grad()
+def test_attention_maps_are_those_of_transformers(twins, draw_ids: Callable, assert_as_exact: Callable) -> None:
+    lengths = torch.tensor([9, 4])
+    is_token = torch.arange(9) < lengths[:, None]
+    ids, decoder_ids = draw_ids(2, 9), draw_ids(2, 6, seed=4) if _has_decoder_ids(twins) else None
+    seen = _watched(twins.ours)
+    twins.ours(*([ids] if decoder_ids is None else [ids, decoder_ids]), lengths=lengths)
+    for model in (twins.peer, twins.exact):
+        model.set_attn_implementation("eager")
+    theirs = _theirs(twins, ids, decoder_ids, is_token, output_attentions=True)
+    for field, maps in seen.items():
+        rows = is_token if field in ("attentions", "encoder_attentions") else torch.ones(2, 6).bool()
+        key = field if field in theirs[0] else "attentions"
+        for found, *pair in zip(maps, *(x[key] for x in theirs), strict=True):
+            assert_as_exact(*(x.transpose(1, 2)[rows] for x in (found.to_dense(), *pair)))
+    _unwatch(twins.ours)
+
+
+def _watched(model: nn.Module) -> dict[str, list[AttentionMap]]:
+    """The maps of every layer by the names that transformers has for their kind, filled by the next call."""
+    if model.config.model_type == "gpt2":
+        places = {"attentions": [layer.attention for layer in model.layers]}
+    else:
+        places = {"encoder_attentions": [layer.attention for layer in model.encoder.layers]}
+        if model.decoder is not None:
+            places["decoder_attentions"] = [layer.attention for layer in model.decoder.layers]
+            places["cross_attentions"] = [layer.cross_attention for layer in model.decoder.layers]
+    seen: dict[str, list[AttentionMap]] = {}
+    for field, attentions in places.items():
+        maps = seen[field] = []
+        for attention in attentions:
+            attention.watcher = _keeper(maps)
+    return seen
+
+
+def _keeper(maps: list[AttentionMap]) -> Callable:
+    def keep(query, key, value, options: dict) -> None:
+        maps.append(AttentionMap(query, key, mask=options["mask"], bias=options["bias"], scale=options["scale"]))
+
+    return keep
+
+
+def _unwatch(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, uwaga.nn.MultiHeadAttention):
+            module.watcher = None
+
+
+def test_what_is_saved_here_loads_there_with_nothing_missing(twins) -> None:
+    save(twins.ours, twins.folder / "ours")
+    # The class that reads it: a bare model is saved with the head that it is tied to.
+    import transformers
+
+    kind = getattr(transformers, transformers.AutoConfig.from_pretrained(twins.folder / "ours").architectures[0])
+    back, info = kind.from_pretrained(twins.folder / "ours", output_loading_info=True)
+    assert not any(info[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    there = back.state_dict()
+    for name, weight in twins.peer.state_dict().items():
+        name = name if name in there else f"transformer.{name}"
+        assert torch.equal(there[name], weight), name
+    # They complete what their own saved config left out; what both say must agree.
+    ours, theirs = back.config.to_dict(), twins.peer.config.to_dict()
+    differ = {key for key in theirs if theirs[key] != ours.get(key)}
+    assert differ <= {"_name_or_path", "dtype", "architectures", "tie_word_embeddings", "is_encoder_decoder"}
+
+
+def test_what_is_saved_here_loads_here(twins) -> None:
+    save(twins.ours, twins.folder / "ours")
+    again = load(twins.folder / "ours")
+    assert dataclasses.replace(again.config, kept={}) == dataclasses.replace(twins.ours.config, kept={})
+    state = again.state_dict()
+    for name, weight in twins.ours.state_dict().items():
+        assert torch.equal(state[name], weight), name
