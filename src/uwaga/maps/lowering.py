@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention import check
 from uwaga.ops.attention.spec import Call
-from uwaga.ops.mask_program import MaskProgram
+from uwaga.ops.mask_program import MaskProgram, Start
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.sizes import Sizes
@@ -42,6 +42,15 @@ def first_key(sizes: Sizes, call: Call) -> Program:
     """The mask that shows the first key of every sequence."""
     made = MaskProgram(sizes)
     made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
+    return tuple(made.records), tuple(made.tensors)
+
+
+def diagonal(offset: int, start: Start, sizes: Sizes, call: Call) -> Program:
+    """The mask that shows query i the key i + start + offset alone."""
+    made = MaskProgram(sizes)
+    made.band(offset, offset, start)
+    for tensor in made.tensors:
+        check.same_device("start", tensor, call.query)
     return tuple(made.records), tuple(made.tensors)
 
 

@@ -125,6 +125,10 @@ class AttentionMap(WeightMap):
             ]
         return self._parts
 
+    def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
+        """As every map's; found in one pass over the diagonal's tiles."""
+        return self._per_query(self._mass(lowering.diagonal(offset, start, self._sizes(), self._call)))
+
     # One number per query.
 
     @property
