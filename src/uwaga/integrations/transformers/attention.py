@@ -11,16 +11,19 @@ from torch import Tensor, nn
 
 from uwaga.integrations.serving import autocast
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
+from uwaga.integrations.transformers.observed import observe
 from uwaga.integrations.transformers.operands import (
     Layer,
     Operands,
     Three,
+    aligned,
     over_documents,
     over_stretches,
     over_the_batch,
     over_tokens,
 )
 from uwaga.integrations.transformers.states import PackedStates, Packing, plain
+from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
@@ -46,7 +49,7 @@ def uwaga_attention(
     cu_seq_lens_q: Tensor | None = None,
     cu_seq_lens_k: Tensor | None = None,
     **others: object,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, AttentionMap | None]:
     """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
 
     Args:
@@ -72,6 +75,9 @@ def uwaga_attention(
         key_offsets=cu_seq_lens_k,
     )
     _check_packed(layer, query)
+    weights = observe(
+        layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, wants_map=_wants("attentions", others)
+    )
     call = over_tokens(layer, (query, key, value)) or _over_padding(layer, (query, key, value))
     output = attention(
         call.query,
@@ -84,11 +90,11 @@ def uwaga_attention(
         sinks=s_aux,
         dropout=dropout,
     )
-    return _as_expected(layer, call, output, query.shape[2], others), None
+    return _as_expected(layer, call, output, query.shape[2], others), weights
 
 
 def _over_padding(layer: Layer, tensors: Three) -> Operands:
-    query, key, value = _aligned(*autocast(*map(plain, tensors)))
+    query, key, value = aligned(*autocast(*map(plain, tensors)))
     tensors = (query, key, value)
     return over_documents(layer, tensors) or over_stretches(layer, tensors) or over_the_batch(layer, tensors)
 
@@ -104,7 +110,7 @@ def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, ot
     if not isinstance(output, Ragged):
         return output.transpose(1, 2).contiguous()
     tokens = None if layer.plan is None else layer.plan.tokens
-    if tokens is not None and to_come and _pays(tokens) and not _is_watched(others):
+    if tokens is not None and to_come and _pays(tokens) and not _wants("hidden_states", others):
         packing = Packing.current(tokens)
         return PackedStates.of(packing, output.values.index_select(0, packing.places))
     return output.values.unflatten(0, (-1, queries))
@@ -116,9 +122,9 @@ def _pays(tokens_BN: Tensor) -> bool:
     return not torch.is_grad_enabled() and int(tokens_BN.sum()) < 0.9 * tokens_BN.numel()
 
 
-def _is_watched(others: Mapping[str, object]) -> bool:
-    """Whether the states of every layer are asked for: these are to be plain."""
-    return bool(others.get("output_hidden_states")) or is_collected("hidden_states")
+def _wants(name: str, others: Mapping[str, object]) -> bool:
+    """Whether the caller asks for the "attentions" of every layer, or its "hidden_states", which are to be plain then."""
+    return bool(others.get(f"output_{name}")) or is_collected(name)
 
 
 def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
@@ -135,10 +141,3 @@ def _check_packed(layer: Layer, query: Tensor) -> None:
         raise ValueError(
             f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"
         )
-
-
-def _aligned(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One batch size for all, by zero strides: some models have learned queries of their own, with B = 1."""
-    batch = max(query.shape[0], key.shape[0])
-    query, key, value = (x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in (query, key, value))
-    return query, key, value

@@ -88,12 +88,18 @@ def over_documents(layer: Layer, tensors: Three) -> Operands | None:
 def over_the_batch(layer: Layer, tensors: Three) -> Operands:
     """The dense call, which serves whatever there is."""
     query, key, value = tensors
-    mask, bias = _mask_and_bias(layer, query.shape[2])
-    if layer.query_offsets is not None:
-        of_queries, of_keys = documents(layer)
-        same = Documents(_ids(of_keys, key.shape[2]), query_ids=_ids(of_queries, query.shape[2]))
-        mask = same if mask is None else mask & same
+    mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
     return Operands(query=query, key=key, value=value, mask=mask, bias=bias)
+
+
+def whole_mask(layer: Layer, queries: int, keys: int) -> tuple[Mask | None, Tensor | None]:
+    """The mask and the bias over the scores (B, H, queries, keys)."""
+    mask, bias = _mask_and_bias(layer, queries)
+    if layer.query_offsets is None:
+        return mask, bias
+    of_queries, of_keys = documents(layer)
+    same = Documents(_ids(of_keys, keys), query_ids=_ids(of_queries, queries))
+    return same if mask is None else mask & same, bias
 
 
 def documents(layer: Layer) -> tuple[Tensor, Tensor]:
@@ -101,6 +107,12 @@ def documents(layer: Layer) -> tuple[Tensor, Tensor]:
     assert layer.query_offsets is not None
     of_queries = layer.query_offsets.long()
     return of_queries, of_queries if layer.key_offsets is None else layer.key_offsets.long()
+
+
+def aligned(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """One batch size for all, by zero strides: some models have learned queries of their own, with B = 1."""
+    batch = max(x.shape[0] for x in tensors)
+    return tuple(x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in tensors)
 
 
 def in_a_row(tensors: Three) -> Three:
