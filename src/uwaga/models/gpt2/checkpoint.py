@@ -106,6 +106,8 @@ def write_config(config: GPT2Config) -> dict[str, object]:
         written[name] = getattr(config, key.ours)
     return written | {
         "model_type": config.model_type,
+        # As transformers says it, where it is the usual one.
+        "n_inner": None if config.hidden == 4 * config.width else config.hidden,
         "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
         "activation_function": write_activation(config.activation),
         "eos_token_id": write_ends(config.ends),

@@ -16,10 +16,11 @@ from uwaga.models.t5.model import T5Model
 from uwaga.models.tables import Row, Table
 from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
 
-# feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1.
-_PROJECTIONS = {write_activation(ours): (ours, False) for ours in ACTIVATIONS}
-_PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PROJECTIONS.items() if ours != "gelu"}
-_PROJECTIONS |= {"gated-gelu": ("gelu_tanh", True)}
+# feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1; of two names
+# with one meaning the first is written.
+_PLAIN = {write_activation(ours): (ours, False) for ours in ACTIVATIONS}
+_PROJECTIONS = {**_PLAIN, "gated-gelu": ("gelu_tanh", True)}
+_PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PLAIN.items() if ours != "gelu"}
 
 _KEYS = {
     "vocab_size": Key("vocabulary", SIZE, 32128),
