@@ -3,11 +3,14 @@
 Letters: B sequences, H query heads, Q queries, K keys.
 """
 
+import itertools
+
 import map_oracle
 import oracle
 import torch
 from calls import dense_calls
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from map_oracle import Dense
 from torch import Tensor
 
@@ -49,3 +52,20 @@ def test_any_map_has_its_largest_weights_where_it_says(map_engine: str, call: tu
         assert seen.gather(-1, positions.clamp(min=0))[positions >= 0].all()
         at = m.to_dense().gather(-1, positions.clamp(min=0))
         torch.testing.assert_close(at[positions >= 0], weights[positions >= 0])
+
+
+@SETTINGS
+@given(call=dense_calls(), is_warm=st.booleans())
+def test_any_part_of_a_map_is_that_part(map_engine: str, call: tuple[dict[str, Tensor], dict], is_warm: bool) -> None:
+    operands, options = call
+    options = {name: x for name, x in options.items() if name != "dropout"}
+    m = AttentionMap(operands["query"], operands["key"], **options, impl=map_engine)
+    dense, diagonal = m.to_dense(), m.diagonal(-1)
+    if not is_warm:
+        m = AttentionMap(operands["query"], operands["key"], **options, impl=map_engine)
+    # The reference multiplies matrices of the part's own size, and PyTorch's products round by it.
+    same = torch.equal if map_engine == "cpu" else torch.allclose
+    for b, h in itertools.product(range(dense.shape[0]), (0, -1)):
+        assert same(m.select(b).to_dense(), dense[b])
+        assert same(m.select(b, h).to_dense(), dense[b, h])
+        assert same(m.select(b, h).diagonal(-1), diagonal[b, h])

@@ -267,3 +267,18 @@ def test_a_new_number_of_sequences_is_noticed() -> None:
     assert str(caught.value) == (
         "AttentionMap.between: spans must be pairs (start, stop), (S, 2), not of the shape (3, 1, 2)"
     )
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ((0, 0, 0), "AttentionMap.select: 3 indices for the leading dimensions (2, 4)"),
+        ((2,), "AttentionMap.select: index 2 is out of range for axis 0 of size 2"),
+        ((0, -5), "AttentionMap.select: index -5 is out of range for axis 1 of size 4"),
+    ],
+)
+def test_a_part_that_is_not_there_cannot_be_selected(at: tuple[int, ...], message: str) -> None:
+    x = torch.zeros(2, 4, 3, 8)
+    with pytest.raises(IndexError) as raised:
+        AttentionMap(x, x).select(*at)
+    assert str(raised.value) == message

@@ -219,3 +219,25 @@ def test_memory_is_that_of_rows() -> None:
     x = torch.zeros(1).expand(1, 12, 100_000, 8)
     m = AttentionMap(x, x, mask=Window(3, 0))
     assert torch.equal(m[0, 5, 50_000, 49_996:50_002], torch.tensor([0, 0.25, 0.25, 0.25, 0.25, 0]))
+
+
+def test_the_part_of_a_ragged_map_is_that_of_its_sequence() -> None:
+    batch = _ragged(3, 0, 5)
+    m = AttentionMap(batch, batch, mask=Causal())
+    assert m.select() is m
+    assert m.select(2).shape == (2, 5, 5)
+    assert torch.equal(m.select(2, 1).to_dense(), m.to_dense()[2][1])
+
+
+def test_a_part_reads_the_queries_and_keys_where_they_are() -> None:
+    query, key = _x(2, 4, 6, 8), _x(2, 2, 7, 8)
+    part = AttentionMap(query, key).select(1, 3)
+    assert part._call.query.data_ptr() == query[1, 3].data_ptr()
+    assert part._call.key.data_ptr() == key[1, 1].data_ptr()
+
+
+def test_a_part_is_differentiable() -> None:
+    query, key = _x(2, 4, 6, 8).requires_grad_(), _x(2, 2, 7, 8)
+    (whole,) = torch.autograd.grad(AttentionMap(query, key).entropy()[1, 3].sum(), query)
+    (part,) = torch.autograd.grad(AttentionMap(query, key).select(1, 3).entropy().sum(), query)
+    torch.testing.assert_close(part, whole)

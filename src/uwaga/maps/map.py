@@ -9,7 +9,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from uwaga.maps import available, edges, gradients, lowering, per_query, tiles
+from uwaga.maps import available, edges, gradients, lowering, per_query, selecting, tiles
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.edges import Bins, Spans
 from uwaga.maps.results import Peak, Pooled, Sink, TopK
@@ -124,6 +124,21 @@ class AttentionMap(WeightMap):
                 for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
             ]
         return self._parts
+
+    def select(self, *at: int) -> "AttentionMap":
+        """The map of one sequence, or of one head of it: m.select(b) is (H, Q, K) and m.select(b, h) is (Q, K).
+
+        What is asked of it is computed for that part alone. Queries and keys stay where they are.
+
+        Raises:
+            IndexError: an index that is out of range, or more of them than there are leading dimensions.
+        """
+        found = selecting.places(at, self.shape[:-2])
+        parts = self.parts()
+        if parts is not None:
+            return parts[found[0]].select(*found[1:]) if found else self
+        query, key, call, known = selecting.part(self._query, self._key, self._call, self._rows.known, found)
+        return self._of(query, key, call, self._mask, self._engine, known)
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """As every map's; found in one pass over the diagonal's tiles."""

@@ -21,15 +21,26 @@ def narrow(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...]) -> Ca
     groups = h // call.heads_per_key_head
     return replace(
         call,
-        query=call.query[b][:, h],
-        key=call.key[b][:, groups],
-        value=call.value[b][:, groups],
+        query=_taken(call.query, b, h),
+        key=_taken(call.key, b, groups),
+        value=_taken(call.value, b, groups),
         relative=None if call.relative is None else call.relative[h],
         bias=None if call.bias is None else _both(call.bias, b, h),
         sinks=None if call.sinks is None else call.sinks[h],
         relative_starts=None if call.relative_starts is None else call.relative_starts[b],
         mask_tensors=_mask_tensors(call, b, h),
     )
+
+
+def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """x[b][:, h]; a view where each of them lists neighbours, since keys are long."""
+    for dimension, listed_at in enumerate((b, h)):
+        first, count = int(listed_at[0]) if len(listed_at) else 0, len(listed_at)
+        if bool((listed_at.diff() == 1).all()):
+            x = x.narrow(dimension, first, count)
+        else:
+            x = x.index_select(dimension, listed_at)
+    return x
 
 
 def _both(tensor: Tensor, b: Tensor, h: Tensor) -> Tensor:

@@ -85,5 +85,5 @@ def cells(operation: str, picked: Picked, most: int, how: str) -> Cells:
     if isinstance(weights, Tensor) or max(queries, keys) <= most:
         matrices, meaning = weights[at], "weight"
     else:
-        matrices, meaning = coarse(weights, min(queries, most), min(keys, most), how)[at], MEANING[how]
+        matrices, meaning = coarse(weights, at, min(queries, most), min(keys, most), how), MEANING[how]
     return Cells(matrices.detach().to("cpu", torch.float64).numpy(), queries, keys, meaning)

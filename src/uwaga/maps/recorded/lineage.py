@@ -1,0 +1,133 @@
+"""Which rows of a pass continue which rows of the pass before: known by the keys that they look at.
+
+A cache may drop rows that have ended, repeat and reorder those of beams, or forget its last tokens. Whatever it does, the
+keys that a row looks at are those of the text that it continues, bit for bit; so nobody needs to be told.
+
+Letters: R rows, G key/value heads, K keys, D key width, T tokens.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Ragged
+
+_COLUMNS = 8  # numbers of a key that tell it from others
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One pass."""
+
+    added: list[int]  # per row, tokens whose keys are new
+    parents: list[int]  # per row, the row of the pass before; empty in the first pass
+    kept: list[int]  # per row, so many tokens of that row's text stand before these
+
+
+class Piece(NamedTuple):
+    """The first `tokens` of what a row of a pass added."""
+
+    step: int
+    row: int
+    tokens: int
+
+
+class Lineage:
+    """The passes over one batch of texts, from the first."""
+
+    def __init__(self, key: Operand, lengths: list[int]) -> None:
+        """key: of the first pass, (R, G, K, D) or Ragged (N, G, D), with so many tokens in each row."""
+        self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
+        self._marks = _marks(key, lengths)  # per row, (T, columns)
+
+    def extend(self, key: Operand, starts: list[int], added: list[int]) -> bool:
+        """Take the next pass; False, and nothing is taken, where a row continues none of those before.
+
+        Args:
+            key: old keys and new ones.
+            starts: per row, how many are old.
+            added: per row, how many are new.
+        """
+        marks = _marks(key, [start + more for start, more in zip(starts, added, strict=True)])
+        found = [self._parent(row, mark[:start]) for row, (mark, start) in enumerate(zip(marks, starts, strict=True))]
+        if any(each is None for each in found):
+            return False
+        parents, kept = (list(x) for x in zip(*(each for each in found if each is not None), strict=True))
+        self.steps.append(Step(added=added, parents=parents, kept=kept))
+        self._marks = [
+            torch.cat((self._marks[parent][:old], mark[start:]))
+            for parent, old, mark, start in zip(parents, kept, marks, starts, strict=True)
+        ]
+        return True
+
+    def _parent(self, row: int, old: Tensor) -> tuple[int, int] | None:
+        """The row whose text goes on here, and after how many of its tokens."""
+        near = [row] if row < len(self._marks) else []
+        order = near + [other for other in range(len(self._marks)) if other != row]
+        for other in order:
+            if torch.equal(self._marks[other], old):
+                return other, len(old)
+        for other in order:
+            mark = self._marks[other]
+            if torch.equal(mark[: len(old)], old):  # the last tokens were taken back
+                return other, len(old)
+            if 0 < len(old) < len(mark) and torch.equal(mark[-len(old) :], old):  # the first were forgotten
+                return other, len(mark)
+        return None
+
+    def path(self, step: int, row: int) -> list[Piece]:
+        """The text up to the end of a row of a pass."""
+        nodes = [(step, row)]
+        while step > 0:
+            row, step = self.steps[step].parents[row], step - 1
+            nodes.append((step, row))
+        pieces: list[Piece] = []
+        for step, row in reversed(nodes):
+            pieces = [*_cut(pieces, self.steps[step].kept[row]), Piece(step, row, self.steps[step].added[row])]
+        return pieces
+
+    def ends(self) -> list[tuple[int, int]] | None:
+        """(step, row) where the text of each row of the first pass ends; None where one became several."""
+        ends: list[tuple[int, int]] = [(0, row) for row in range(len(self.steps[0].added))]
+        root_of = list(range(len(ends)))
+        for number, step in enumerate(self.steps[1:], 1):
+            if len(set(step.parents)) < len(step.parents):
+                return None
+            root_of = [root_of[parent] for parent in step.parents]
+            for row, root in enumerate(root_of):
+                ends[root] = (number, row)
+        return ends
+
+    def nodes(self) -> list[tuple[int, int]]:
+        """(step, row) of all rows of all passes, the last pass first."""
+        return [(n, row) for n in reversed(range(len(self.steps))) for row in range(len(self.steps[n].added))]
+
+
+def _cut(pieces: list[Piece], tokens: int) -> list[Piece]:
+    """The first so many tokens."""
+    found = []
+    for piece in pieces:
+        if tokens <= 0:
+            break
+        found.append(piece._replace(tokens=min(piece.tokens, tokens)))
+        tokens -= piece.tokens
+    return found
+
+
+def _marks(key: Operand, lengths: list[int]) -> list[Tensor]:
+    """Per row (T, columns): some bits of the key of each token."""
+    if isinstance(key, Ragged):
+        rows = key.with_values(_bits(key.values[:, 0])).to_list()
+    else:
+        rows = list(_bits(key[:, 0]))
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+
+def _bits(x: Tensor) -> Tensor:
+    width = x.shape[-1]
+    picked = x.detach()[..., :: max(1, width // _COLUMNS)][..., :_COLUMNS]
+    return picked.clone(memory_format=torch.contiguous_format).view(_BITS[x.dtype.itemsize])
