@@ -137,6 +137,8 @@ class AttentionMap(WeightMap):
         parts = self.parts()
         if parts is not None:
             return parts[found[0]].select(*found[1:]) if found else self
+        assert isinstance(self._query, Tensor)
+        assert isinstance(self._key, Tensor)
         query, key, call, known = selecting.part(self._query, self._key, self._call, self._rows.known, found)
         return self._of(query, key, call, self._mask, self._engine, known)
 
