@@ -40,7 +40,7 @@ def test_maps_without_biases() -> None:
 
 def test_hidden_numbers_are_dropped_in_training_only() -> None:
     layer = FeedForward(4, 64, dropout=0.5)
-    x = torch.randn(3, 4)
+    x = torch.randn(4, 4)
     torch.manual_seed(0)
     assert not torch.equal(layer(x), layer(x))
     layer.eval()

@@ -116,7 +116,8 @@ class MultiHeadAttention(nn.Module):
             rotary: turns query and key by their positions; of the query's tokens, which must be the key's.
             cache: keys and values of earlier tokens, one slot of a KeyValueCache; then the rows are one dimension, (B, Q,
                 ...). A SelfSlot takes the new ones and attention reads them all; a CrossSlot takes them where it is empty,
-                and else stands for key and value, which are not read.
+                and else stands for key and value, which are not read. With one, the last bits may depend on how many
+                tokens there are; without, a token gives the same ones among any others (see `uwaga.nn.steady`).
 
         Raises:
             ShapeError: an input of another width than the layer was made for, or operands that do not fit together.
@@ -134,14 +135,17 @@ class MultiHeadAttention(nn.Module):
         }
         if self.watcher is not None:
             self.watcher(asked, held.key, held.value, options)
-        return merge(self.output, attention(asked, held.key, held.value, **options), query)
+        mixed = attention(asked, held.key, held.value, **options)
+        return merge(self.output, mixed, query, steadily=cache is None)
 
-    def project(self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None) -> Heads:
+    def project(
+        self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None, *, steadily: bool = True
+    ) -> Heads:
         """The three inputs mapped and cut into heads: views that `uwaga.attention` reads in place."""
         return Heads(
-            split(self.query, "query", query, self.heads, rotary),
-            split(self.key, "key", key, self.key_heads, rotary),
-            split(self.value, "value", value, self.key_heads),
+            split(self.query, "query", query, self.heads, rotary, steadily=steadily),
+            split(self.key, "key", key, self.key_heads, rotary, steadily=steadily),
+            split(self.value, "value", value, self.key_heads, steadily=steadily),
         )
 
     def _asked(
@@ -158,13 +162,13 @@ class MultiHeadAttention(nn.Module):
             same = "rotary turns a query and a key of the same tokens, and the key is another"
             raise ValueError(f"MultiHeadAttention: {same}")
         if isinstance(cache, CrossSlot) and cache.held is not None:
-            return Asked(split(self.query, "query", query, self.heads), cache.held)
+            return Asked(split(self.query, "query", query, self.heads, steadily=False), cache.held)
         if key is None and is_cross:
             raise ValueError("MultiHeadAttention: an empty CrossSlot needs a key to look at")
         if key is None and value is not None:
             raise ValueError("MultiHeadAttention: a value without a key; pass key=query for the query's own tokens")
         key = query if key is None else key
-        heads = self.project(query, key, key if value is None else value, rotary)
+        heads = self.project(query, key, key if value is None else value, rotary, steadily=cache is None)
         if isinstance(cache, SelfSlot):
             return extended(heads, cache)
         held = Held(heads.key, heads.value) if cache is None else cache.fill(heads.key, heads.value)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.types import Device
 
 from uwaga.nn.carry import carry, need_width
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -61,15 +62,21 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias, **made)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Operand) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is. ShapeError for another width."""
-        need_width("FeedForward", "x", x, self.up.in_features)
-        return carry(self._map, x)
+    def forward(self, x: Operand, *, steadily: bool = True) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is. ShapeError for another width.
 
-    def _map(self, x: Tensor) -> Tensor:
+        Args:
+            x: (..., Q, M), or Ragged with values (N, M).
+            steadily: a token gives the same bits among any others, as `uwaga.nn.steady` says.
+        """
+        need_width("FeedForward", "x", x, self.up.in_features)
+        return carry(partial(self._map, steadily), x)
+
+    def _map(self, steadily: bool, x: Tensor) -> Tensor:
         activate = ACTIVATIONS[self.activation]
-        hidden = activate(self.up(x)) if self.gate is None else activate(self.gate(x)) * self.up(x)
-        return self.down(self.dropout(hidden))
+        up = steady(self.up, x, wanted=steadily)
+        hidden = activate(up) if self.gate is None else activate(steady(self.gate, x, wanted=steadily)) * up
+        return steady(self.down, self.dropout(hidden), wanted=steadily)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"

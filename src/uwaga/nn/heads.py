@@ -11,6 +11,7 @@ from uwaga.nn.carry import carry, need_width
 from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.slots import SelfSlot
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 
@@ -30,27 +31,29 @@ class Asked(NamedTuple):
     held: Held
 
 
-def split(linear: nn.Linear, name: str, x: Operand, heads: int, rotary: Rotation | None = None) -> Operand:
+def split(
+    linear: nn.Linear, name: str, x: Operand, heads: int, rotary: Rotation | None = None, *, steadily: bool = True
+) -> Operand:
     """(..., heads, Q, D), a view of (..., Q, heads * D) where nothing is turned; or Ragged (N, heads, D)."""
     need_width("MultiHeadAttention", name, x, linear.in_features)
 
     def inside_tokens(values: Tensor) -> Tensor:
-        values = linear(values).unflatten(-1, (heads, -1))
+        values = steady(linear, values, wanted=steadily).unflatten(-1, (heads, -1))
         return values if rotary is None else rotary.turn(values)
 
     mapped = carry(inside_tokens, x)
     return mapped if isinstance(mapped, Ragged) else mapped.transpose(-3, -2)
 
 
-def merge(linear: nn.Linear, mixed: Operand, query: Operand) -> Operand:
+def merge(linear: nn.Linear, mixed: Operand, query: Operand, *, steadily: bool = True) -> Operand:
     """The mixed values of all heads (..., H, Q, E) or (N, H, E), joined and mapped, as what the query was made of is.
 
     Heads lie inside tokens already, so that joining them is a view.
     """
     if isinstance(mixed, Ragged) and isinstance(query, Ragged):
-        return query.with_values(linear(mixed.values.flatten(1)))
+        return query.with_values(steady(linear, mixed.values.flatten(1), wanted=steadily))
     assert isinstance(mixed, Tensor)
-    joined = linear(mixed.transpose(-3, -2).flatten(-2))
+    joined = steady(linear, mixed.transpose(-3, -2).flatten(-2), wanted=steadily)
     return query.with_values(joined.flatten(0, 1)) if isinstance(query, Ragged) else joined
 
 

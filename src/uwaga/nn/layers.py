@@ -68,7 +68,8 @@ class EncoderLayer(nn.Module):
         slot = None if cache is None else cache.attention
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=slot)
         x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
-        return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        feed_forward = partial(self.feed_forward, steadily=cache is None)
+        return residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 
 class DecoderLayer(nn.Module):
@@ -128,7 +129,8 @@ class DecoderLayer(nn.Module):
         look = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross)
         x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
         x = residual(x, look, self.cross_attention_norm, self.dropout, self.is_pre)
-        return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        feed_forward = partial(self.feed_forward, steadily=cache is None)
+        return residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 
 def residual(

@@ -14,6 +14,7 @@ from uwaga.models.bert.embeddings import BertEmbeddings
 from uwaga.models.bert.heads import MaskedLMHead, Pooler, SequenceHead, TokenHead
 from uwaga.nn import Encoder, LayerSpec
 from uwaga.nn.carry import carry
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Mask
 
@@ -110,7 +111,7 @@ class BertModel(nn.Module):
         if "masked_lm" in wanted:
             found["masked_lm"] = carry(lambda x: self.masked_lm(x, self.embeddings.words.weight), hidden)
         if "next_sentence" in wanted:
-            found["next_sentence"] = self.next_sentence(pooled_BM)
+            found["next_sentence"] = steady(self.next_sentence, pooled_BM)
         if "sequence" in wanted:
             found["sequence"] = self.sequence(first_BM, pooled_BM)
         if "tokens" in wanted:

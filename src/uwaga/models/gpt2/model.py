@@ -3,6 +3,7 @@
 Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.stack_states import Seen, through
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
 from uwaga.nn.carry import carry
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Ragged
@@ -96,7 +98,7 @@ class GPT2Model(nn.Module):
         seen = self._decode(ids, padding, cache, states)
         return GPT2Output(
             hidden=seen.last,
-            logits=carry(self.logits, seen.last) if wants_logits else None,
+            logits=carry(partial(steady, self.logits, wanted=cache is None), seen.last) if wants_logits else None,
             states=seen.states,
         )
 

@@ -3,6 +3,7 @@
 Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model width, N packed tokens, V vocabulary.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from uwaga.models.stack_states import Seen, through
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.carry import carry
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Ragged
@@ -97,7 +99,7 @@ class T5Model(nn.Module):
         return T5Output(
             memory=encoded.last,
             hidden=decoded.last,
-            logits=carry(self.logits, decoded.last),
+            logits=carry(partial(steady, self.logits), decoded.last),
             memory_states=encoded.states,
             states=decoded.states,
         )

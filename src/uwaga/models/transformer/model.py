@@ -4,6 +4,7 @@ Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model widt
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from uwaga.models.stack_states import Seen, through
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.carry import carry
+from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Ragged
@@ -182,7 +184,7 @@ class Transformer(nn.Module):
         found = TransformerOutput(memory=encoded.last, memory_states=encoded.states)
         if decoded is None:
             return found
-        logits = carry(self.logits, decoded.last)
+        logits = carry(partial(steady, self.logits), decoded.last)
         return found._replace(hidden=decoded.last, logits=logits, states=decoded.states)
 
 

@@ -1,0 +1,61 @@
+"""Linear maps whose rows keep their bits among any others."""
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga.nn.steady import steady
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_has_the_same_bits_among_any_others(threads: int) -> None:
+    torch.manual_seed(0)
+    linear, x = nn.Linear(24, 40), torch.randn(300, 24)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        whole = steady(linear, x)
+        for rows in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 17, 63, 255, 257):
+            assert torch.equal(steady(linear, x[:rows]), whole[:rows]), rows
+            assert torch.equal(steady(linear, x[-rows:]), whole[-rows:]), rows
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("shape", [(6,), (0, 6), (1, 6), (3, 6), (2, 0, 6), (5, 1, 6)])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...], wanted: bool) -> None:
+    linear, x = nn.Linear(6, 5), torch.randn(shape)
+    found = steady(linear, x, wanted=wanted)
+    assert found.shape == (*shape[:-1], 5)
+    torch.testing.assert_close(found, linear(x))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 6])
+def test_gradients_are_those_of_the_map(rows: int) -> None:
+    linear, x = nn.Linear(6, 5), torch.randn(rows, 6, requires_grad=True)
+    parameters = [x, *linear.parameters()]
+    found = torch.autograd.grad(steady(linear, x).square().sum(), parameters)
+    expected = torch.autograd.grad(linear(x).square().sum(), parameters)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(("wanted", "rows"), [(True, 4), (False, 3)])
+def test_nothing_is_added_where_it_is_not_wanted(wanted: bool, rows: int) -> None:
+    seen = []
+    linear = nn.Linear(6, 5)
+    linear.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    steady(linear, torch.ones(3, 6), wanted=wanted)
+    assert seen == [rows]
+
+
+def test_a_step_of_decoding_pays_for_its_own_tokens_alone() -> None:
+    from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec
+
+    layer, cache, seen = EncoderLayer(LayerSpec(width=8, heads=2, hidden=16)).eval(), KeyValueCache(1), []
+    for linear in (layer.attention.query, layer.attention.output, layer.feed_forward.up, layer.feed_forward.down):
+        linear.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[:-1].numel()))
+    with torch.no_grad():
+        layer(torch.ones(1, 1, 8), cache=cache[0])
+    assert seen == [1] * 4
