@@ -41,6 +41,7 @@ DECODERS = {
     "gpt_oss": _GROUPED | _EXPERTS,
 }
 PAIRS = {"t5": _T5, "bart": _BOTH}
+_MORE_THAN_SDPA = ("gemma2", "gpt_oss")
 
 
 def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Module:
@@ -61,12 +62,17 @@ def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
 
 
 def oracle(model: torch.nn.Module) -> torch.nn.Module:
-    """A copy in float64, with PyTorch's own attention where the family has it: eager attention takes its softmax in
-    float32, where the mask of float64 makes nan of a row that sees nothing."""
+    """A copy in float64. Its attention is PyTorch's own where the family has no more than that: eager attention takes its
+    softmax in float32, where the mask of float64 makes nan of a row that sees nothing."""
     exact = copy.deepcopy(model).double()
-    if not hasattr(model.config, "attn_logit_softcapping") and model.config.model_type != "gpt_oss":
+    if model.config.model_type not in _MORE_THAN_SDPA:
         exact.set_attn_implementation("sdpa")
     return exact
+
+
+def alone(ids_BN: Tensor, mask_BN: Tensor) -> list[Tensor]:
+    """The sequences of a padded batch, (1, n) each, where no row sees nothing."""
+    return [ids[seen][None] for ids, seen in zip(ids_BN, mask_BN.bool(), strict=True)]
 
 
 def agrees(model: torch.nn.Module, run: Callable[[torch.nn.Module], Tensor], exact: Tensor | None = None) -> None:

@@ -65,7 +65,7 @@ def over_tokens(layer: Layer, tensors: Three) -> Operands | None:
 def over_stretches(layer: Layer, tensors: Three) -> Operands | None:
     """The ragged call over the batch as it lies there."""
     stretches = _stretches(layer)
-    if stretches is None or not all(map(_lies_in_a_row, tensors)):
+    if stretches is None:
         return None
     if stretches.lengths is not None and not serves(*tensors):
         return None  # stretches of padding are a mask, and other engines read ragged masks one sequence after the other
@@ -94,12 +94,23 @@ def over_the_batch(layer: Layer, tensors: Three) -> Operands:
 
 def whole_mask(layer: Layer, queries: int, keys: int) -> tuple[Mask | None, Tensor | None]:
     """The mask and the bias over the scores (B, H, queries, keys)."""
-    mask, bias = _mask_and_bias(layer, queries)
     if layer.query_offsets is None:
-        return mask, bias
+        return _mask_and_bias(layer, queries)
     of_queries, of_keys = documents(layer)
     same = Documents(_ids(of_keys, keys), query_ids=_ids(of_queries, queries))
-    return same if mask is None else mask & same, bias
+    if layer.mask is not None:
+        mask, bias = _mask_and_bias(layer, queries)
+        return same if mask is None else mask & same, bias
+    band = _window(layer)
+    if band is None:
+        return same, layer.position_bias
+    if not torch.equal(of_queries, of_keys):
+        # The distance of a query and a key of one document is then another one in each of them.
+        raise ValueError(
+            f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
+            "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is served there"
+        )
+    return same & band, layer.position_bias
 
 
 def documents(layer: Layer) -> tuple[Tensor, Tensor]:
@@ -116,7 +127,7 @@ def aligned(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def in_a_row(tensors: Three) -> Three:
-    """(B * N, H, D) each."""
+    """(B * N, H, D) each: a view where heads lie inside tokens, a copy where a cache has put them before."""
     query, key, value = (x_BHND.transpose(1, 2).flatten(0, 1) for x_BHND in tensors)
     return query, key, value
 
@@ -145,11 +156,6 @@ def _stretches(layer: Layer) -> Stretches | None:
 
 def _is_of(packing: Packing, x: Tensor) -> bool:
     return isinstance(x, PackedStates) and x.is_packed and x.heads_first and x.packing.has_same_tokens(packing)
-
-
-def _lies_in_a_row(x_BHND: Tensor) -> bool:
-    """Whether the tokens of the whole batch are one dimension of one stride: heads inside tokens, or one sequence."""
-    return x_BHND.shape[0] == 1 or x_BHND.stride(0) == x_BHND.shape[2] * x_BHND.stride(2)
 
 
 def _ragged(

@@ -37,8 +37,22 @@ def _last_dimension(function: Callable, args: Sequence, kwargs: Mapping) -> Pack
     return _each_token(function, args, kwargs) if dimension in (-1, (-1,), [-1]) and keeps else None
 
 
+def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedStates, ...] | None:
+    """The width in pieces, as gated layers take it."""
+    states, *count = args
+    is_width = kwargs.get("dim") == -1 if len(count) == 1 else count[1:] == [-1] and not kwargs
+    if not isinstance(states, PackedStates) or not states.is_packed or states.heads_first or not is_width:
+        return None
+    return tuple(states.like(part) for part in function(states.values, count[0], dim=-1))
+
+
 def _cast(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
     return _each_token(function, args, kwargs) if len(args) == 2 and isinstance(args[1], torch.dtype) else None
+
+
+def _cast_like(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
+    states, other = args
+    return _each_token(Tensor.to, (states, other.dtype), {}) if states.device == other.device else None
 
 
 def _elementwise(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
@@ -131,7 +145,9 @@ _RULES_OF: Mapping[Rule, Sequence[Callable]] = {
     ),
     _in_place: (Tensor.__iadd__, Tensor.__imul__, Tensor.add_, Tensor.mul_),
     _last_dimension: (Tensor.mean, torch.mean),
+    _parts: (Tensor.chunk, torch.chunk),
     _cast: (Tensor.to, Tensor.type),
+    _cast_like: (Tensor.type_as,),
     _reshape: (Tensor.view, Tensor.reshape),
     _transpose: (Tensor.transpose,),
     _same: (Tensor.contiguous,),

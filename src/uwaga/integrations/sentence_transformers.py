@@ -1,0 +1,96 @@
+"""sentence-transformers without padding, on the CPU."""
+
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import nn
+
+from uwaga.integrations.transformers.register import NAME, register_with_transformers
+
+if TYPE_CHECKING:
+    from sentence_transformers.base.modules.transformer import Transformer
+
+Model = TypeVar("Model", bound=nn.Module)
+
+# What transformers' collator of packed batches hands over beside the tokens: layers take it by keyword, and
+# sentence-transformers would drop it as unknown.
+_PACKED_KEYS = frozenset(["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"])
+
+
+def unpad(model: Model) -> Model:
+    """Let a loaded SentenceTransformer, SparseEncoder or the like compute no padding; returns the same model.
+
+        model = unpad(SentenceTransformer("all-MiniLM-L6-v2"))
+
+    Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
+    batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
+    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. To call it
+    twice does nothing more; `model[0].unpad_inputs = False` takes the packing back.
+
+    Raises:
+        ImportError: sentence-transformers is not installed, or older than 6.
+        ValueError: nothing in the model is a transformer, or one computes attention by itself, as MPNet does; nothing is
+            changed then.
+    """
+    transformers = _transformers(model)
+    for transformer in transformers:
+        _check(transformer)
+    register_with_transformers()
+    for transformer in transformers:
+        transformer.model.set_attn_implementation(NAME)
+        if not transformer.can_flatten_inputs and _can_pack(transformer):
+            _pack(transformer)
+    return model
+
+
+def _transformers(model: nn.Module) -> "list[Transformer]":
+    try:
+        from sentence_transformers.base.modules.transformer import Transformer
+    except ImportError as error:
+        raise ImportError(
+            "sentence_transformers.unpad: needs the package 'sentence-transformers', version 6 or newer"
+        ) from error
+    found = [module for module in model.modules() if isinstance(module, Transformer)]
+    if not found:
+        raise ValueError(f"sentence_transformers.unpad: {type(model).__name__} holds no Transformer module")
+    return found
+
+
+def _check(transformer: "Transformer") -> None:
+    if transformer.backend != "torch":
+        raise ValueError(
+            f"sentence_transformers.unpad: the model runs on backend={transformer.backend!r}; load it with backend='torch'"
+        )
+    if not transformer.model._can_set_attn_implementation():
+        raise ValueError(
+            f"sentence_transformers.unpad: {type(transformer.model).__name__} computes attention by itself, with padding; "
+            "uwaga cannot serve it"
+        )
+    if transformer.query_expansion is not None and not transformer.query_expansion["attend"]:
+        raise ValueError(
+            "sentence_transformers.unpad: query_expansion with attend=False reads the states of padding, which are not "
+            "computed without it"
+        )
+
+
+def _can_pack(transformer: "Transformer") -> bool:
+    """The conditions of sentence-transformers itself, less that it must be FlashAttention."""
+    return (
+        transformer.transformer_task in ("feature-extraction", "fill-mask")
+        and "text" in transformer.modality_config
+        and all(method["method"] == "forward" for method in transformer.modality_config.values())
+        and transformer.model.is_backend_compatible()
+        and transformer.model._supports_flash_attn  # T5 makes a bias of the whole row, squared
+    )
+
+
+def _pack(transformer: "Transformer") -> None:
+    """What `Transformer._can_flatten_inputs` sets up where it finds FlashAttention."""
+    from transformers import DataCollatorWithFlattening
+
+    transformer.data_collator = DataCollatorWithFlattening(
+        return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True
+    )
+    if transformer.model_forward_params is not None:
+        transformer.model_forward_params |= _PACKED_KEYS
+    transformer._flatten_position_offset = transformer._infer_flatten_position_offset()
+    transformer.can_flatten_inputs = True

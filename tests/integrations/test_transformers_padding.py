@@ -1,0 +1,242 @@
+"""attn_implementation="uwaga" gives what eager attention gives, for every family, and computes no padding on the way.
+
+Letters: B batch, N tokens of a sequence.
+"""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers", minversion="5")
+import tiny_models as tiny  # noqa: E402
+
+from uwaga.integrations import register_with_transformers  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+register_with_transformers()
+
+AutoModel, CausalLM = transformers.AutoModel, transformers.AutoModelForCausalLM
+BATCH, LENGTH = 3, 9
+LENGTHS = (9, 5, 2)
+
+
+def mask_of(side: str) -> Tensor:
+    """(B, N), 0 in padding."""
+    positions, lengths = torch.arange(LENGTH), torch.tensor(LENGTHS)[:, None]
+    if side == "none":
+        return torch.ones(BATCH, LENGTH, dtype=torch.long)
+    return (positions < lengths if side == "right" else positions >= LENGTH - lengths).long()
+
+
+def states(ids: Tensor, mask: Tensor, **more: Tensor) -> Callable[[nn.Module], Tensor]:
+    """The last states of the real tokens."""
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            return model(input_ids=ids, attention_mask=mask, **more)[0][mask.bool()]
+
+    return run
+
+
+def counted(model: nn.Module) -> list[int]:
+    """How many tokens each linear layer is given from now on."""
+    rows: list[int] = []
+
+    def note(layer: nn.Module, arguments: tuple) -> None:
+        x = arguments[0]
+        values = x.values if hasattr(x, "packing") and x.is_packed else x
+        rows.append(values.numel() // values.shape[-1])
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(note)
+    return rows
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", tiny.ENCODERS)
+def test_encoders(family: str, side: str) -> None:
+    model = tiny.make(family, tiny.ENCODERS[family], AutoModel)
+    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_decoders(family: str, side: str) -> None:
+    """What is right is each sequence alone."""
+    model = tiny.make(family, tiny.DECODERS[family], CausalLM)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
+    exact = torch.cat([states(x, torch.ones_like(x))(tiny.oracle(model)) for x in tiny.alone(ids, mask)])
+    tiny.agrees(model, states(ids, mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)), exact)
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", tiny.PAIRS)
+def test_pairs(family: str, side: str) -> None:
+    """Of encoder and decoder, padded each in its own way."""
+    model = tiny.make(family, tiny.PAIRS[family], AutoModel)
+    of_encoder, of_decoder = mask_of(side), mask_of("right")[:, :6]
+    ids = {"input_ids": tiny.tokens(BATCH, LENGTH), "decoder_input_ids": tiny.tokens(BATCH, 6, seed=1)}
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            made = model(**ids, attention_mask=of_encoder, decoder_attention_mask=of_decoder)
+        tokens = made.last_hidden_state[of_decoder.bool()]
+        return torch.cat((tokens, made.encoder_last_hidden_state[of_encoder.bool()]))
+
+    tiny.agrees(model, run)
+
+
+@pytest.mark.parametrize("hole", [(0, 4), (1, 2), (2, 0)])
+def test_padding_anywhere(hole: tuple[int, int]) -> None:
+    """A token in the middle may be hidden, too: then a sequence is not one piece."""
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
+    mask = mask_of("right")
+    mask[hole] = 0
+    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask))
+
+
+def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
+    """Eager attention spreads its weights over padding there; what others see of it is nothing."""
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
+    mask = mask_of("right")
+    mask[1] = 0
+    ids = tiny.tokens(BATCH, LENGTH)
+    tiny.agrees(model, states(ids, mask))
+    model.set_attn_implementation("uwaga")
+    with torch.no_grad():
+        assert model(ids, attention_mask=mask).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "llama", "gemma3_text"])
+def test_layers_between_attentions_see_no_padding(family: str, side: str) -> None:
+    """Those before the first attention and behind the last cannot know of it."""
+    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
+    model.set_attn_implementation("uwaga")
+    rows, mask = counted(model), mask_of(side)
+    states(tiny.tokens(BATCH, LENGTH), mask)(model)
+    whole, tokens = BATCH * LENGTH, int(mask.sum())
+    inner = rows[: rows.index(BATCH)] if BATCH in rows else rows  # without the pooler
+    first, last = inner.index(tokens), len(inner) - inner[::-1].index(tokens)
+    assert set(inner[:first] + inner[last:]) == {whole}
+    assert set(inner[first:last]) == {tokens}
+    assert last - first > len(inner) / 2
+
+
+def test_models_give_plain_tensors() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
+    model.set_attn_implementation("uwaga")
+    with torch.no_grad():
+        made = model(tiny.tokens(BATCH, LENGTH), attention_mask=mask_of("right"), output_hidden_states=True)
+    assert all(type(x) is Tensor for x in (made.last_hidden_state, made.pooler_output, *made.hidden_states))
+    assert made.last_hidden_state.is_contiguous()
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "modernbert"])
+def test_the_states_of_every_layer(family: str) -> None:
+    options = (tiny.ENCODERS | tiny.DECODERS)[family]
+    model = tiny.make(family, options, AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            made = model(ids, attention_mask=mask, output_hidden_states=True)
+        return torch.stack(made.hidden_states)[:, mask.bool()]
+
+    tiny.agrees(model, run)
+
+
+def test_a_batch_is_its_sequences_one_by_one() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel)
+    model.set_attn_implementation("uwaga")
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
+    with torch.no_grad():
+        batch = model(ids, attention_mask=mask).last_hidden_state
+        for row, length in enumerate(LENGTHS):
+            alone = model(ids[row : row + 1, :length]).last_hidden_state
+            torch.testing.assert_close(batch[row, :length], alone[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Against float64 as everywhere; the same model, rounded first."""
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel).to(dtype)
+    tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of("right")))
+
+
+def test_autocast() -> None:
+    model = tiny.make("llama", tiny.DECODERS["llama"], AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
+    exact = states(ids, mask)(tiny.oracle(model))
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return states(ids, mask)(model)
+
+    tiny.agrees(model, run, exact)
+
+
+def test_masks_of_the_caller() -> None:
+    """Four dimensions, bool or added to the scores, are taken as they are."""
+    model = tiny.make("llama", tiny.DECODERS["llama"], AutoModel)
+    ids = tiny.tokens(BATCH, LENGTH)
+    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril().logical_and(torch.arange(LENGTH) % 3 < 2)
+    seen = (seen | torch.eye(LENGTH, dtype=torch.bool)).expand(BATCH, 1, -1, -1)
+    added = torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)
+
+    def run(model: nn.Module, mask: Tensor) -> Tensor:
+        with torch.no_grad():
+            return model(ids, attention_mask=mask.to(model.dtype) if mask.is_floating_point() else mask)[0]
+
+    exact = run(tiny.oracle(model), added)
+    tiny.agrees(model, lambda model: run(model, added), exact)
+    model.set_attn_implementation("uwaga")
+    torch.testing.assert_close(run(model, seen), run(model, added), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+@pytest.mark.parametrize("family", ["bert", "llama", "gemma2", "gpt_oss"])
+def test_gradients(family: str, side: str) -> None:
+    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
+
+    def run(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+        model.zero_grad()
+        for ids, mask in batches:
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
+            tokens = model(input_ids=ids, attention_mask=mask, position_ids=positions)[0][mask.bool()]
+            (tokens * torch.linspace(-1, 1, tokens.shape[1], dtype=tokens.dtype)).square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    exact = run(tiny.oracle(model), [(x, torch.ones_like(x)) for x in tiny.alone(ids, mask)])
+    tiny.agrees(model, lambda model: run(model, [(ids, mask)]), exact)
+
+
+@pytest.mark.parametrize("side", ["none", "right", "left"])
+def test_gradients_of_position_biases(side: str) -> None:
+    model = tiny.make("t5", tiny.PAIRS["t5"], AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
+
+    def run(model: nn.Module) -> Tensor:
+        model.zero_grad()
+        model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids[:, :4])[0].square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    tiny.agrees(model, run)
+
+
+def test_dropout_in_training_is_that_of_the_seed() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], AutoModel, hidden_dropout_prob=0.0)
+    model.set_attn_implementation("uwaga")
+    quiet = copy.deepcopy(model)
+    model.train()
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
+    run = states(ids, mask)
+    first, again, other = (torch.manual_seed(seed) and run(model) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    torch.testing.assert_close(run(model.eval()), run(quiet), rtol=0, atol=0)
