@@ -35,13 +35,13 @@ class Heads(NamedTuple):
     pairs: list[int] | None  # the kept key head of each kept query head, where these are not equal groups in order
 
     @staticmethod
-    def of(picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "Heads":
-        """The picked query heads and the key heads that these read. IndexError(head) for one that there is not."""
+    def of(name: str, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "Heads":
+        """The picked query heads and the key heads that these read. Raises ValueError for one that there is not."""
         if picked is None:
             return Heads(None, None, None)
-        for head in picked:
-            if not 0 <= head < query_heads:
-                raise IndexError(head)
+        absent = [head for head in picked if not 0 <= head < query_heads]
+        if absent:
+            raise ValueError(f"watch: there is no head {absent[0]} in {name}, whose heads are 0 to {query_heads - 1}")
         read = [head * key_heads // query_heads for head in picked]
         key = sorted(set(read))
         pairs, size = [key.index(head) for head in read], len(picked) / len(key)

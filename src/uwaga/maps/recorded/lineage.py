@@ -87,7 +87,7 @@ class Lineage:
             nodes.append((step, row))
         pieces: list[Piece] = []
         for step, row in reversed(nodes):
-            pieces = [*_cut(pieces, self.steps[step].kept[row]), Piece(step, row, self.steps[step].added[row])]
+            pieces = [*first_tokens(pieces, self.steps[step].kept[row]), Piece(step, row, self.steps[step].added[row])]
         return pieces
 
     def ends(self) -> list[tuple[int, int]] | None:
@@ -107,8 +107,8 @@ class Lineage:
         return [(n, row) for n in reversed(range(len(self.steps))) for row in range(len(self.steps[n].added))]
 
 
-def _cut(pieces: list[Piece], tokens: int) -> list[Piece]:
-    """The first so many tokens."""
+def first_tokens(pieces: list[Piece], tokens: int) -> list[Piece]:
+    """The first so many tokens of a path."""
     found = []
     for piece in pieces:
         if tokens <= 0:

@@ -1,0 +1,5 @@
+"""Where a model's attention is, and how it is told of.
+
+own         the layers of this package
+foreign     those of transformers
+"""

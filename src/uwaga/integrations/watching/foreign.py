@@ -1,0 +1,104 @@
+"""The attentions of transformers, while these models attend with attn_implementation="uwaga"."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from uwaga.integrations.watching.attentions import Attention
+from uwaga.maps.recorded.stack import Where
+
+_CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
+
+
+def find(model: nn.Module) -> list[Attention]:
+    """All attention layers of transformers' models in it: those that say whether they are causal.
+
+    Raises:
+        ValueError: a model whose layers share one attention.
+    """
+    found = []
+    for prefix, whole in outermost(model):
+        inside = [
+            Attention(path, module, _where(path, module))
+            for path, module in whole.named_modules(prefix=prefix)
+            if isinstance(getattr(module, "is_causal", None), bool)
+        ]
+        _check_shared(whole, [attention.module for attention in inside])
+        found += inside
+    return found
+
+
+def outermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The models of transformers in it that are in no other one, and where."""
+    there = sys.modules.get("transformers")
+    if there is None:  # then nobody has made a model of it
+        return []
+    found: list[tuple[str, nn.Module]] = []
+    for path, module in model.named_modules():
+        is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
+        if isinstance(module, there.PreTrainedModel) and not is_inside:
+            found.append((path, module))
+    return found
+
+
+@contextmanager
+def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
+    """Within it, transformers' models in this one attend by this package, which tells of each call.
+
+    Raises:
+        ValueError: a model that computes attention by itself.
+    """
+    models = [module for _, module in outermost(model)]
+    if not models:
+        yield
+        return
+    from uwaga.integrations.transformers.observed import observing
+    from uwaga.integrations.transformers.register import NAME, register_with_transformers
+
+    register_with_transformers()
+    before = [(config, config._attn_implementation_internal) for config in _configs(models)]
+    try:
+        for each in models:
+            each.set_attn_implementation(NAME)
+        with observing(tell):
+            yield
+    finally:
+        for config, name in before:
+            config._attn_implementation_internal = name
+
+
+def _where(path: str, module: nn.Module) -> Where:
+    index = getattr(module, "layer_idx", None)
+    numbers = [int(part) for part in path.split(".") if part.isdigit()]
+    layer = index if isinstance(index, int) else next(iter(numbers), 0)
+    if module.is_causal:
+        return Where("decoder", layer)
+    names = f"{path} {type(module).__name__}"
+    return Where("cross" if _CROSS.search(names) else "encoder", layer)
+
+
+def _check_shared(model: nn.Module, attentions: list[nn.Module]) -> None:
+    """ALBERT's layers are one that is called again and again; its maps could not be told apart."""
+    layers = getattr(model.config, "num_hidden_layers", None)
+    nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
+    if nameless and len(nameless) == len(attentions) and isinstance(layers, int) and len(attentions) < layers:
+        raise ValueError(
+            f"watch: the {layers} layers of {type(model).__name__} share {len(attentions)} attention, whose maps cannot be "
+            "told apart"
+        )
+
+
+def _configs(models: list[nn.Module]) -> list:
+    """Each config in them once, those of parts too."""
+    found: dict[int, object] = {}
+    queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
+    while queue:
+        config = queue.pop()
+        if id(config) in found or not hasattr(config, "_attn_implementation_internal"):
+            continue
+        found[id(config)] = config
+        queue += [getattr(config, name) for name in config.sub_configs if getattr(config, name, None) is not None]
+    return list(found.values())
