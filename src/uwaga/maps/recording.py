@@ -93,7 +93,7 @@ class Recording:
         begins = stack.begins(where)
         if begins and stack.begin(where, _batched(query), _batched(key), options, ids) and where.kind == "encoder":
             self._stacks["decoder"].forget()
-        stack.ask(where)
+        stack.ask(where, _batched(key))
         return begins
 
     def keep(self, where: Where, query: Operand, key: Operand, options: Options) -> None:

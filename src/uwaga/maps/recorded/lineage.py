@@ -1,11 +1,13 @@
 """Which rows of a pass continue which rows of the pass before: known by the keys that they look at.
 
 A cache may drop rows that have ended, repeat and reorder those of beams, or forget its last tokens. Whatever it does, the
-keys that a row looks at are those of the text that it continues, bit for bit; so nobody needs to be told.
+keys that a row looks at are those of the text that it continues, bit for bit; so nobody needs to be told. The first layer
+of a decoder knows nothing of its encoder yet: there the keys of cross-attention tell apart what was written alike.
 
 Letters: R rows, G key/value heads, K keys, D key width, T tokens.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,6 +45,9 @@ class Lineage:
         """key: of the first pass, (R, G, K, D) or Ragged (N, G, D), with so many tokens in each row."""
         self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
         self._marks = _marks(key, lengths)  # per row, (T, columns)
+        self._memory: list[Tensor] = []  # per row, (K, columns) of what cross-attention looks at
+        self._before: list[Tensor] = []  # marks of the pass before
+        self._old: list[Tensor] = []  # per row, marks of the old keys of this pass
 
     def extend(self, key: Operand, starts: list[int], added: list[int]) -> bool:
         """Take the next pass; False, and nothing is taken, where a row continues none of those before.
@@ -53,31 +58,30 @@ class Lineage:
             added: per row, how many are new.
         """
         marks = _marks(key, [start + more for start, more in zip(starts, added, strict=True)])
-        found = [self._parent(row, mark[:start]) for row, (mark, start) in enumerate(zip(marks, starts, strict=True))]
-        if any(each is None for each in found):
+        olds = [mark[:start] for mark, start in zip(marks, starts, strict=True)]
+        found = [parent for row, old in enumerate(olds) if (parent := _parent(row, old, self._marks)) is not None]
+        if len(found) < len(olds):
             return False
-        parents, kept = (list(x) for x in zip(*(each for each in found if each is not None), strict=True))
-        self.steps.append(Step(added=added, parents=parents, kept=kept))
+        self._before, self._old = self._marks, olds
         self._marks = [
-            torch.cat((self._marks[parent][:old], mark[start:]))
-            for parent, old, mark, start in zip(parents, kept, marks, starts, strict=True)
+            torch.cat((self._before[parent][:kept], mark[start:]))
+            for (parent, kept), mark, start in zip(found, marks, starts, strict=True)
         ]
+        self.steps.append(Step(added=added, parents=[x for x, _ in found], kept=[x for _, x in found]))
         return True
 
-    def _parent(self, row: int, old: Tensor) -> tuple[int, int] | None:
-        """The row whose text goes on here, and after how many of its tokens."""
-        near = [row] if row < len(self._marks) else []
-        order = near + [other for other in range(len(self._marks)) if other != row]
-        for other in order:
-            if torch.equal(self._marks[other], old):
-                return other, len(old)
-        for other in order:
-            mark = self._marks[other]
-            if torch.equal(mark[: len(old)], old):  # the last tokens were taken back
-                return other, len(old)
-            if 0 < len(old) < len(mark) and torch.equal(mark[-len(old) :], old):  # the first were forgotten
-                return other, len(mark)
-        return None
+    def remember(self, key: Operand, lengths: list[int]) -> None:
+        """Tell the keys of cross-attention in this pass: a row continues one that looks at the same ones."""
+        memory = _marks(key, lengths)
+        step = self.steps[-1]
+        for row, (parent, old) in enumerate(zip(step.parents, self._old, strict=False)):
+            if torch.equal(self._memory[parent], memory[row]):
+                continue
+            looking = [other for other, kept in enumerate(self._memory) if torch.equal(kept, memory[row])]
+            found = _parent(row, old, self._before, looking)
+            if found is not None:
+                step.parents[row], step.kept[row] = found
+        self._memory = memory
 
     def path(self, step: int, row: int) -> list[Piece]:
         """The text up to the end of a row of a pass."""
@@ -105,6 +109,20 @@ class Lineage:
     def nodes(self) -> list[tuple[int, int]]:
         """(step, row) of all rows of all passes, the last pass first."""
         return [(n, row) for n in reversed(range(len(self.steps))) for row in range(len(self.steps[n].added))]
+
+
+def _parent(row: int, old: Tensor, marks: list[Tensor], among: Sequence[int] | None = None) -> tuple[int, int] | None:
+    """The row whose text goes on with these old keys, and after how many of its tokens; its own number where it can be."""
+    order = sorted(range(len(marks)) if among is None else among, key=lambda other: other != row)
+    for other in order:
+        if torch.equal(marks[other], old):
+            return other, len(old)
+    for other in order:
+        if torch.equal(marks[other][: len(old)], old):  # the last tokens were taken back
+            return other, len(old)
+        if 0 < len(old) < len(marks[other]) and torch.equal(marks[other][-len(old) :], old):  # the first were forgotten
+            return other, len(marks[other])
+    return None
 
 
 def first_tokens(pieces: list[Piece], tokens: int) -> list[Piece]:

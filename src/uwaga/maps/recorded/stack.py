@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uwaga.maps.recorded.keeping import Heads, Keeper, Options
 from uwaga.maps.recorded.lineage import Lineage, Piece, first_tokens
-from uwaga.maps.recorded.rows import Pass
+from uwaga.maps.recorded.rows import Pass, lengths
 from uwaga.maps.recorded.trail import Trail
 from uwaga.maps.recorded.visible import start_of
 from uwaga.ops.attention.lower import Operand
@@ -75,8 +75,10 @@ class Stack:
         self.ids.append(_as_rows(ids, query))
         return not goes_on
 
-    def ask(self, where: Where) -> None:
+    def ask(self, where: Where, key: Operand) -> None:
         """Note that this attention was asked in this pass."""
+        if where.is_cross and self.lineage is not None and not any(other.is_cross for other in self._asked):
+            self.lineage.remember(key, lengths(key))
         self._asked.add(where)
 
     def keep(self, where: Where, query: Operand, key: Operand, options: Options, heads: Heads) -> None:
