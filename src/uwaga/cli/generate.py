@@ -1,0 +1,146 @@
+"""`uwaga generate`: what a model writes after prompts, shown as it comes."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, cast
+
+import typer
+
+from uwaga._base.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+    from torch import Tensor
+
+    from uwaga.models.generation.decoding import Generator
+
+Storage = Literal["float32", "bfloat16"]
+
+
+class PromptError(ValueError):
+    """A prompt that cannot be read."""
+
+
+class _Writer(NamedTuple):
+    """A model and its tokenizer."""
+
+    model: "Generator"
+    backend: "Backend"
+
+
+def generate(
+    model: Annotated[str, typer.Argument(help="A model's directory, or its id on the hub.")],
+    prompts: Annotated[list[str], typer.Argument(help="What to go on with, or to answer; - reads one from stdin.")],
+    max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens are written.")] = 20,
+    do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw each token; else take the likeliest.")] = False,
+    temperature: Annotated[float | None, typer.Option(help="Divides the logits before drawing.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest that together reach this.")] = None,
+    num_beams: Annotated[int, typer.Option(help="Texts that a beam search follows at once.")] = 1,
+    length_penalty: Annotated[float | None, typer.Option(help="Of a beam search: above 0 favours long texts.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of drawing; the same one gives the same text.")] = None,
+    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic.")] = "float32",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt, for programs.")] = False,
+) -> None:
+    """Write on after prompts, or answer them. One prompt's text is shown as it comes, the prompt itself is not."""
+    how = {
+        "max_new_tokens": max_new_tokens,
+        "do_sample": do_sample,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "num_beams": num_beams,
+        "length_penalty": length_penalty,
+        "seed": seed,
+    }
+    try:
+        _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], how, as_json=as_json)
+    except (CheckpointError, PromptError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        typer.echo("\nuwaga generate: stopped", err=True)
+        raise typer.Exit(130) from None
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"uwaga generate: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def _text(number: int, prompt: str) -> str:
+    try:
+        text = sys.stdin.buffer.read().decode() if prompt == "-" else prompt
+        text.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
+    except UnicodeError as error:
+        raise PromptError(f"prompt {number} is not valid UTF-8") from error
+    return text
+
+
+def _load(model: str, dtype: str) -> _Writer:
+    """Raises CheckpointError, before any weight is read where there is no tokenizer."""
+    import torch
+
+    from uwaga.models import directories
+    from uwaga.models.checkpoints import load
+    from uwaga.models.text.tokenizer import Tokenizer
+
+    folder = directories.find(model, None)
+    backend = Tokenizer.load(directories.transformer(folder)).backend
+    loaded = load(folder, dtype=getattr(torch, dtype))
+    if not hasattr(loaded, "decoding"):
+        raise CheckpointError(f"{folder}: a {type(loaded).__name__} writes no text")
+    return _Writer(cast("Generator", loaded), backend)
+
+
+def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_json: bool) -> None:
+    """Raises PromptError: a prompt or an option that does not fit the model, or options that do not go together."""
+    from uwaga.models.generation.generate import generate
+
+    prompts = [writer.backend.encode(text).ids for text in texts]
+    for number, ids in enumerate(prompts):
+        if not ids:
+            raise PromptError(f"prompt {number} is empty: it has no tokens")
+    streams = len(prompts) == 1 and how["num_beams"] == 1 and not as_json
+    screen = _Screen(writer.backend) if streams else None
+    try:
+        # Lists in, lists out.
+        written = cast("list[list[int]]", generate(writer.model, prompts, streamer=screen, **how))
+    except ValueError as error:
+        raise PromptError(str(error).removeprefix("generate: ")) from error
+    if screen is not None:
+        return
+    for text, ids in zip(texts, written, strict=True):
+        said = writer.backend.decode(ids)
+        typer.echo(json.dumps({"prompt": text, "text": said, "tokens": ids}) if as_json else said)
+
+
+class _Screen:
+    """A streamer that shows text as soon as it is certain: a letter may consist of several tokens."""
+
+    def __init__(self, backend: "Backend") -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._backend, self._stream = backend, DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] | None = None  # None: the prompt has not been told
+        self._shown = ""
+
+    def put(self, value: "Tensor") -> None:
+        """The prompt, or where an answer begins, which are not shown; then every new token."""
+        if self._ids is None:
+            self._ids = []
+            return
+        for token in value.tolist():
+            self._ids.append(token)
+            self._show(self._stream.step(self._backend, token) or "")
+
+    def end(self) -> None:
+        """What was held back, as it is: the text may end inside a letter."""
+        whole = self._backend.decode(self._ids or [])
+        self._show(whole.removeprefix(self._shown) if whole.startswith(self._shown) else "")
+        typer.echo()
+
+    def _show(self, piece: str) -> None:
+        self._shown += piece
+        typer.echo(piece, nl=False)
+        sys.stdout.flush()

@@ -1,0 +1,190 @@
+"""`uwaga generate`: the text that it shows, as it comes, and what it says of bad input."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from uwaga.cli import app
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, generate, load, save
+
+# Letters of one, two, three and four bytes, each byte a token of its own.
+STORY = " there was a snowman: ☃. Żółw 🐢 saw it"
+END = "<|end|>"
+
+
+def tokenizer():
+    """Each byte is a token, and there is one more that ends a text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.add_special_tokens([END])
+    return made
+
+
+def write(folder: Path, model: torch.nn.Module) -> Path:
+    save(model, folder)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture
+def teller(tmp_path: Path) -> Path:
+    """A GPT-2 that reads nothing but where it stands: after a prompt of four tokens it tells a story, and ends."""
+    told = [0, 0, 0, *tokenizer().encode(STORY + END).ids]
+    config = GPT2Config(
+        vocabulary=257, width=80, layers=1, heads=2, hidden=8, positions=80, head="own", ends=(256,), dropout=0.0
+    )
+    model = GPT2Model(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.norm.weight.fill_(1.0)
+        model.positions.weight.copy_(torch.eye(80))
+        model.head.weight[told, torch.arange(len(told))] = 1.0
+        model.head.weight[0, :3] = 0.0
+    return write(tmp_path / "teller", model)
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Path:
+    """A random GPT-2."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocabulary=257, width=16, layers=2, heads=2, hidden=32, positions=40, ends=(256,))
+    return write(tmp_path / "writer", GPT2Model(config))
+
+
+def run(*arguments: object, **given) -> str:
+    """What a command that succeeds says."""
+    result = CliRunner().invoke(app, ["generate", *map(str, arguments)], **given)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def refusal(*arguments: object, **given) -> str:
+    """What a command that fails says."""
+    result = CliRunner().invoke(app, ["generate", *map(str, arguments)], **given)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    return result.stderr.removeprefix("uwaga generate: ").removesuffix("\n")
+
+
+def test_the_text_is_shown_without_the_prompt_and_the_end(teller: Path) -> None:
+    assert run(teller, "Once", "--max-new-tokens", 70) == STORY + "\n"
+
+
+def test_whole_letters_are_shown_as_they_come(teller: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("typer.echo", lambda text="", nl=True, **_: shown.append(text + "\n" * nl))
+    run(teller, "Once", "--max-new-tokens", 70)
+    pieces = [piece for piece in shown if piece]
+    assert pieces == [*STORY, "\n"]
+
+
+def test_a_text_that_ends_inside_a_letter_shows_so(teller: Path) -> None:
+    until = len(STORY[: STORY.index("☃")].encode()) + 2
+    assert run(teller, "Once", "--max-new-tokens", until) == STORY[: STORY.index("☃")] + "\ufffd\n"
+
+
+def test_several_prompts_are_gone_on_with_at_once(writer: Path) -> None:
+    prompts = ["Once", "a", "żółw"]
+    backend, model = tokenizer(), load(writer)
+    written = generate(model, [backend.encode(text).ids for text in prompts], max_new_tokens=6)
+    expected = [backend.decode(ids) for ids in written]
+    assert run(writer, *prompts, "--max-new-tokens", 6) == "".join(text + "\n" for text in expected)
+    lines = run(writer, *prompts, "--max-new-tokens", 6, "--json").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"prompt": prompt, "text": text, "tokens": ids}
+        for prompt, text, ids in zip(prompts, expected, written, strict=True)
+    ]
+    # One by one they are streamed, and are the same.
+    assert [run(writer, prompt, "--max-new-tokens", 6) for prompt in prompts] == [text + "\n" for text in expected]
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        (
+            ["--do-sample", "--temperature", "0.9", "--top-k", "50", "--top-p", "0.9", "--seed", "3"],
+            {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 0.9, "seed": 3},
+        ),
+        (["--num-beams", "3", "--length-penalty", "0.5"], {"num_beams": 3, "length_penalty": 0.5}),
+        (["--dtype", "bfloat16"], {}),
+    ],
+    ids=["drawn", "beams", "bfloat16"],
+)
+def test_options_reach_generate(writer: Path, options: list[str], same: dict) -> None:
+    model = load(writer, dtype=torch.bfloat16 if "--dtype" in options else None)
+    expected = generate(model, [tokenizer().encode("Once").ids], max_new_tokens=9, **same)
+    found = run(writer, "Once", "--max-new-tokens", 9, "--json", *options)
+    assert json.loads(found)["tokens"] == expected[0]
+
+
+def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = T5Config(
+        vocabulary=257, width=16, layers=1, decoder_layers=1, heads=2, key_width=8, hidden=32, ends=(256,)
+    )
+    folder = write(tmp_path / "t5", T5Model(config))
+    expected = generate(load(folder), [tokenizer().encode("Once").ids], max_new_tokens=5)[0]
+    assert run(folder, "Once", "--max-new-tokens", 5) == tokenizer().decode(expected) + "\n"
+
+
+def test_a_prompt_is_read_from_stdin(teller: Path) -> None:
+    assert run(teller, "-", "--max-new-tokens", 6, input=b"Once") == STORY[:6] + "\n"
+
+
+def test_prompts_that_cannot_be_read(writer: Path) -> None:
+    assert refusal(writer, "") == "prompt 0 is empty: it has no tokens"
+    assert refusal(writer, "a", "\udcff") == "prompt 1 is not valid UTF-8"
+    assert refusal(writer, "-", input=b"\xff") == "prompt 0 is not valid UTF-8"
+    assert refusal(writer, "x" * 41) == "prompt 0 has 41 tokens, and 20 new ones take 60 positions; the model has 40"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max-new-tokens", "0"], "max_new_tokens must be a whole number of at least 1, not 0"),
+        (["--temperature", "0.5"], "temperature changes nothing without do_sample=True"),
+        (["--do-sample", "--top-p", "2"], "top_p must be greater than 0 and at most 1, not 2.0"),
+        (["--length-penalty", "2"], "length_penalty changes nothing without num_beams > 1"),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, list) else "",
+)
+def test_options_that_do_not_fit(writer: Path, options: list[str], message: str) -> None:
+    assert refusal(writer, "Once", *options) == message
+
+
+def test_models_that_do_not_fit(writer: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    bert = write_model(tmp_path / "bert")
+    assert refusal(bert, "the cat") == f"{bert}: a BertModel writes no text"
+    (writer / "tokenizer.json").unlink()
+    assert refusal(writer, "Once") == (
+        f"there is no {writer / 'tokenizer.json'}; transformers writes one: "
+        "AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+    )
+
+
+def test_weights_that_do_not_fit(writer: Path) -> None:
+    described = json.loads((writer / "config.json").read_text())
+    (writer / "config.json").write_text(json.dumps(described | {"n_positions": 41}))
+    assert refusal(writer, "Once") == (
+        f"{writer / 'model.safetensors'} does not fit the model that config.json describes\n"
+        "  misshapen  transformer.wpe.weight (40, 16) must be (41, 16)"
+    )
+
+
+def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uwaga.models.generation.generate.generate", interrupted)
+    result = CliRunner().invoke(app, ["generate", str(writer), "Once"])
+    assert result.exit_code == 130
+    assert result.stderr == "\nuwaga generate: stopped\n"
