@@ -1,0 +1,70 @@
+"""generate() with attn_implementation="uwaga" chooses the tokens that it chooses with eager attention."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers", minversion="5")
+import tiny_models as tiny  # noqa: E402
+
+from uwaga.integrations import register_with_transformers  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+register_with_transformers()
+
+IDS = tiny.tokens(3, 6)
+LEFT = (torch.arange(6) >= 6 - torch.tensor([6, 4, 1])[:, None]).long()
+WAYS = {
+    "greedy": {"do_sample": False},
+    "beams": {"do_sample": False, "num_beams": 3, "num_return_sequences": 2},
+    "drawn": {"do_sample": True, "top_k": 8},
+    "static cache": {"do_sample": False, "cache_implementation": "static", "disable_compile": True},
+    "no cache": {"do_sample": False, "use_cache": False},
+}
+
+
+def generated(model: nn.Module, mask: Tensor, **options: object) -> Tensor:
+    torch.manual_seed(0)
+    return model.generate(
+        IDS, attention_mask=mask, max_new_tokens=8, min_new_tokens=8, no_repeat_ngram_size=2, **options
+    )
+
+
+def check(model: nn.Module, mask: Tensor, **options: object) -> None:
+    theirs = generated(model, mask, **options)
+    model.set_attn_implementation("uwaga")
+    assert torch.equal(generated(model, mask, **options), theirs)
+    assert len(theirs[:, -8:].unique()) > 2
+
+
+@pytest.mark.parametrize("mask", [torch.ones_like(LEFT), LEFT], ids=["whole", "padded"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_decoders(family: str, way: str, mask: Tensor) -> None:
+    check(tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM), mask, **WAYS[way])
+
+
+@pytest.mark.parametrize("mask", [torch.ones_like(LEFT), LEFT.flip(1)], ids=["whole", "padded"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", tiny.PAIRS)
+def test_pairs(family: str, way: str, mask: Tensor) -> None:
+    check(tiny.make(family, tiny.PAIRS[family], transformers.AutoModelForSeq2SeqLM), mask, **WAYS[way])
+
+
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_a_prompt_in_pieces(family: str) -> None:
+    """Several queries against a cache: lower right."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+
+    def run(model: nn.Module) -> Tensor:
+        cache, found = None, []
+        with torch.no_grad():
+            for first, last in ((0, 3), (3, 4), (4, 6)):
+                made = model(IDS[:, first:last], past_key_values=cache, use_cache=True)
+                cache = made.past_key_values
+                found.append(made.logits)
+        return torch.cat(found, 1)
+
+    with torch.no_grad():
+        exact = tiny.oracle(model)(IDS).logits
+    tiny.agrees(model, run, exact)

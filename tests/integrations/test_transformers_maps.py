@@ -1,0 +1,247 @@
+"""output_attentions=True gives maps of the weights that eager attention gives, and observers are told what makes them.
+
+Letters: B batch, H heads, Q queries, K keys, N tokens of a sequence.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from uwaga import AttentionMap
+
+transformers = pytest.importorskip("transformers", minversion="5")
+import tiny_models as tiny  # noqa: E402
+
+from uwaga.integrations import register_with_transformers  # noqa: E402
+from uwaga.integrations.transformers.observed import observing  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+register_with_transformers()
+
+LENGTHS, LENGTH = (7, 4, 2), 7
+RIGHT = (torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]).long()
+MASKS = {"none": torch.ones_like(RIGHT), "right": RIGHT, "left": RIGHT.flip(1)}
+IDS = tiny.tokens(len(LENGTHS), LENGTH)
+ONE_STACK = tiny.ENCODERS | tiny.DECODERS
+
+
+def weights(maps: Sequence, tokens: Tensor) -> Tensor:
+    """(layers, H, queries that are tokens, K)."""
+    dense = [x if isinstance(x, Tensor) else x.to_dense() for x in maps]
+    return torch.stack([x.transpose(1, 2)[tokens.bool()] for x in dense])
+
+
+def asked(model: nn.Module, **inputs: object) -> object:
+    with torch.no_grad():
+        return model(**inputs, output_attentions=True)
+
+
+def agree(model: nn.Module, run: Callable[[nn.Module], Tensor]) -> None:
+    """As tiny.agrees; the oracle is eager too, since no other gives weights."""
+    exact = tiny.oracle(model)
+    exact.set_attn_implementation("eager")
+    tiny.agrees(model, run, run(exact))
+
+
+@pytest.mark.parametrize("side", MASKS)
+@pytest.mark.parametrize("family", ONE_STACK)
+def test_the_weights_of_every_layer(family: str, side: str) -> None:
+    model = tiny.make(family, ONE_STACK[family], transformers.AutoModel)
+    mask = MASKS[side]
+    positions = {"position_ids": (mask.cumsum(1) - 1).clamp(min=0)} if family in tiny.DECODERS else {}
+
+    def run(model: nn.Module) -> Tensor:
+        return weights(asked(model, input_ids=IDS, attention_mask=mask, **positions).attentions, mask)
+
+    if side == "none" or not (family in tiny.DECODERS or family == "modernbert"):
+        agree(model, run)
+        return
+    # Rows that see nothing make nan of float64, so what is right comes from each sequence alone.
+    exact = torch.zeros(model.config.num_hidden_layers, int(mask.sum()), 4, LENGTH, dtype=torch.float64)
+    oracle, first = tiny.oracle(model), 0
+    oracle.set_attn_implementation("eager")
+    for row, ids in enumerate(tiny.alone(IDS, mask)):
+        ones = torch.ones_like(ids)
+        rows = torch.arange(first, first := first + ids.shape[1])
+        columns = mask[row].nonzero().squeeze(1)
+        exact[:, rows[:, None, None], torch.arange(4)[None, :, None], columns] = weights(
+            asked(oracle, input_ids=ids).attentions, ones
+        )
+    tiny.agrees(model, run, exact)
+
+
+@pytest.mark.parametrize("side", MASKS)
+@pytest.mark.parametrize("family", tiny.PAIRS)
+def test_the_weights_of_encoder_decoder_and_between(family: str, side: str) -> None:
+    model = tiny.make(family, tiny.PAIRS[family], transformers.AutoModel)
+    of_decoder = RIGHT[:, :5]
+    inputs = {"input_ids": IDS, "attention_mask": MASKS[side], "decoder_attention_mask": of_decoder}
+    inputs["decoder_input_ids"] = tiny.tokens(3, 5, seed=1)
+
+    def run(kind: str, tokens: Tensor) -> Callable[[nn.Module], Tensor]:
+        return lambda model: weights(getattr(asked(model, **inputs), f"{kind}_attentions"), tokens)
+
+    agree(model, run("encoder", MASKS[side]))
+    agree(model, run("decoder", of_decoder))
+    agree(model, run("cross", of_decoder))
+
+
+def test_a_map_says_what_it_is_of() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    made = asked(model, input_ids=IDS, attention_mask=RIGHT)
+    assert len(made.attentions) == 3
+    for attention in made.attentions:
+        assert isinstance(attention, AttentionMap)
+        assert attention.shape == (3, 4, 7, 7)
+        assert attention[1, :, :, 4:].count_nonzero() == 0
+        torch.testing.assert_close(attention[1, :, :4].sum(-1), torch.ones(4, 4))
+
+
+def test_the_output_is_the_same_with_maps_and_without() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    made = asked(model, input_ids=IDS, attention_mask=RIGHT)
+    with torch.no_grad():
+        without = model(input_ids=IDS, attention_mask=RIGHT)
+    assert "attentions" not in without
+    assert torch.equal(made.last_hidden_state, without.last_hidden_state)
+
+
+def test_the_maps_of_a_packed_batch() -> None:
+    """One sequence of several documents: no weight lies between two of them."""
+    model = tiny.make("llama", tiny.DECODERS["llama"], transformers.AutoModel)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+
+    def run(model: nn.Module) -> Tensor:
+        made = asked(model, input_ids=IDS[:1], position_ids=positions, use_cache=False)
+        return weights(made.attentions, torch.ones(1, LENGTH))
+
+    agree(model, run)
+    model.set_attn_implementation("uwaga")
+    (first, *_) = asked(model, input_ids=IDS[:1], position_ids=positions, use_cache=False).attentions
+    assert first[0, :, 3:, :3].count_nonzero() == 0
+
+
+@pytest.mark.parametrize(("family", "is_causal"), [("bert", False), ("llama", True)])
+def test_the_maps_of_a_batch_packed_by_offsets(family: str, is_causal: bool) -> None:
+    """cu_seq_lens_q, as FlashAttention takes it: eager attention would look beyond the documents."""
+    model = tiny.make(family, ONE_STACK[family], transformers.AutoModel)
+    offsets = torch.tensor([0, 3, 7], dtype=torch.int32)
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2, 3]])
+    documents = [IDS[:1, :3], IDS[:1, 3:]]
+    alone = [asked(model, input_ids=ids).attentions for ids in documents]
+    model.set_attn_implementation("uwaga")
+    packed = asked(
+        model, input_ids=IDS[:1], position_ids=positions, cu_seq_lens_q=offsets, cu_seq_lens_k=offsets
+    ).attentions
+    for layer, attention in enumerate(packed):
+        dense = torch.block_diag(*(x[layer][0, 1] for x in alone))
+        torch.testing.assert_close(attention[0, 1], dense)
+
+
+def test_the_maps_of_a_window_packed_by_offsets_without_a_mask() -> None:
+    """A layer that is told of its window and of no mask, as those of vision models are."""
+    module, offsets = nn.Module(), torch.tensor([0, 3, 8])
+    x = torch.randn(1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
+    from uwaga.integrations.transformers.attention import uwaga_attention
+
+    for is_causal in (False, True):
+        output, attention = uwaga_attention(
+            module, x, x, x, None, is_causal=is_causal, sliding_window=2, cu_seq_lens_q=offsets, output_attentions=True
+        )
+        i, j = torch.arange(8)[:, None], torch.arange(8)
+        seen = ((i < 3) == (j < 3)) & ((i - j).abs() < 2) & ((j <= i) | (not is_causal))
+        assert torch.equal(attention.to_dense() > 0, seen.expand(1, 2, 8, 8))
+        torch.testing.assert_close(output, (attention.to_dense() @ x).transpose(1, 2))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "gpt_oss"])
+def test_the_maps_of_a_cached_step(family: str) -> None:
+    """The last tokens against all, padded on the left."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    mask = MASKS["none"]
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            cache = model(input_ids=IDS[:, :5], attention_mask=mask[:, :5], use_cache=True).past_key_values
+        made = asked(model, input_ids=IDS[:, 5:], attention_mask=mask, past_key_values=cache)
+        return torch.cat([x.flatten() for x in (weights([one], mask[:, 5:]) for one in made.attentions)])
+
+    agree(model, run)
+
+
+@pytest.mark.parametrize(("family", "maker"), [("llama", "AutoModelForCausalLM"), ("bart", "AutoModelForSeq2SeqLM")])
+def test_maps_come_out_of_generate(family: str, maker: str) -> None:
+    options = (tiny.DECODERS | tiny.PAIRS)[family]
+    model = tiny.make(family, options, getattr(transformers, maker))
+    model.set_attn_implementation("uwaga")
+    made = model.generate(
+        IDS, attention_mask=MASKS["left"], max_new_tokens=3, do_sample=False, return_dict_in_generate=True,
+        output_attentions=True,
+    )  # fmt: skip
+    steps = made.decoder_attentions if family == "bart" else made.attentions
+    assert len(steps) == 3
+    assert all(isinstance(attention, AttentionMap) for step in steps for attention in step)
+    last = steps[-1][0]
+    assert last.shape[-2:] == ((1, 3) if family == "bart" else (1, LENGTH + 2))
+    torch.testing.assert_close(last.to_dense().sum(-1), torch.ones(3, 4, 1))
+    if family == "bart":
+        assert made.cross_attentions[2][1].shape == (3, 4, 1, LENGTH)
+        assert made.encoder_attentions[0].shape == (3, 4, LENGTH, LENGTH)
+
+
+def test_maps_carry_gradients_where_the_model_does() -> None:
+    """An entropy as a regulariser."""
+    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    made = model(input_ids=IDS, attention_mask=RIGHT, output_attentions=True)
+    made.attentions[0].entropy().sum().backward()
+    assert model.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+
+
+def test_an_observer_is_told_of_every_attention() -> None:
+    model = tiny.make("bart", tiny.PAIRS["bart"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    seen: list[tuple[nn.Module, AttentionMap]] = []
+    inputs = {"input_ids": IDS, "attention_mask": RIGHT, "decoder_input_ids": IDS[:, :3]}
+    with observing(lambda module, query, key, options: seen.append((module, AttentionMap(query, key, **options)))):
+        made = asked(model, **inputs)
+    asked(model, **inputs)
+    names = {module: name for name, module in model.named_modules()}
+    assert [names[module] for module, _ in seen] == [
+        "encoder.layers.0.self_attn", "encoder.layers.1.self_attn",
+        "decoder.layers.0.self_attn", "decoder.layers.0.encoder_attn",
+        "decoder.layers.1.self_attn", "decoder.layers.1.encoder_attn",
+    ]  # fmt: skip
+    given = [*made.encoder_attentions, *made.decoder_attentions, *made.cross_attentions]
+    for (_, attention), other in zip([seen[i] for i in (0, 1, 2, 4, 3, 5)], given, strict=True):
+        assert torch.equal(attention.to_dense(), other.to_dense())
+
+
+def test_observers_may_be_nested_and_end_with_their_block() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    told: list[str] = []
+    with observing(lambda *_: told.append("outer")):
+        with pytest.raises(TypeError), observing(lambda *_: told.append("inner")):
+            model(IDS, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+        with observing(lambda *_: told.append("inner")):
+            asked(model, input_ids=IDS)
+        asked(model, input_ids=IDS)
+    asked(model, input_ids=IDS)
+    assert told == ["outer", "inner"] * 3 + ["outer"] * 3
+
+
+def test_an_observer_is_not_told_of_other_threads() -> None:
+    model = tiny.make("bert", tiny.ENCODERS["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    told: list[object] = []
+    with observing(lambda *_: told.append(1)):
+        other = threading.Thread(target=lambda: asked(model, input_ids=IDS))
+        other.start()
+        other.join()
+    assert told == []
