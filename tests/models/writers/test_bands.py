@@ -1,0 +1,42 @@
+"""GPT-3's alternating dense and banded layers, an option of GPT-2."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from uwaga.maps.map import AttentionMap
+from uwaga.models import GPT2Config, GPT2Model, load, save
+
+
+def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(vocabulary=30, width=16, layers=4, heads=2, hidden=32, positions=20, band=3)
+    model, maps = GPT2Model(config).eval(), []
+    for layer in model.layers:
+        layer.attention.watcher = lambda query, key, _, options: maps.append(
+            AttentionMap(query, key, mask=options["mask"], scale=options["scale"]).to_dense()
+        )
+    with torch.no_grad():
+        model(torch.randint(30, (2, 9)))
+    past = torch.ones(9, 9).tril().bool()
+    band = past & ~torch.ones(9, 9).tril(-3).bool()
+    for n, dense in enumerate(maps):
+        visible = band if n % 2 else past
+        assert (dense[..., visible] > 0).all()
+        assert (dense[..., ~visible] == 0).all()
+
+
+def test_a_band_as_wide_as_the_text_is_no_band(tmp_path: Path, transformers) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocabulary": 30, "width": 16, "layers": 2, "heads": 2, "hidden": 32, "positions": 20}
+    banded, dense = GPT2Model(GPT2Config(band=9, **sizes)).eval(), GPT2Model(GPT2Config(**sizes)).eval()
+    dense.load_state_dict(banded.state_dict())
+    ids = torch.randint(30, (2, 9))
+    with torch.no_grad():
+        assert torch.equal(banded(ids).logits, dense(ids).logits)
+    save(banded, tmp_path)
+    assert load(tmp_path).config.band == 9
+    # transformers would compute something else under the name gpt2.
+    with pytest.raises(ValueError, match="uwaga-gpt3"):
+        transformers.AutoConfig.from_pretrained(tmp_path)

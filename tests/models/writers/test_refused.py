@@ -1,0 +1,88 @@
+"""What configs and models that write text refuse: the whole text."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from uwaga import Ragged
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig
+
+PACKED = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
+_T5 = {"vocabulary": 20, "width": 8, "layers": 1, "decoder_layers": 1, "heads": 2, "key_width": 4, "hidden": 16}
+_GPT2 = {"vocabulary": 20, "width": 8, "layers": 1, "heads": 2, "hidden": 16, "positions": 4}
+_BOTH = {"vocabulary": 30, "width": 16, "layers": 2, "decoder_layers": 2, "heads": 2, "hidden": 32}
+WRONG: dict[str, tuple[Callable[[], object], str]] = {
+    "heads that do not divide": (
+        lambda: GPT2Config(**(_GPT2 | {"heads": 3})),
+        "GPT2Config: width 8 is no multiple of 3 heads",
+    ),
+    "a band of nothing": (
+        lambda: GPT2Config(band=0),
+        "GPT2Config: band must be None or a whole number from 1 to 268435456, not 0",
+    ),
+    "a start that is no word": (
+        lambda: T5Config(**_T5, start=20),
+        "T5Config: start 20 is not in the vocabulary of 20",
+    ),
+    "no layers": (
+        lambda: TransformerConfig(layers=0, decoder_layers=0),
+        "TransformerConfig: layers and decoder_layers are both 0, and nothing is left",
+    ),
+    "an odd width": (
+        lambda: TransformerConfig(width=9, heads=3),
+        "TransformerConfig: width 9 is odd, and sines and cosines come in pairs",
+    ),
+    "heads of the decoder": (
+        lambda: TransformerConfig(width=16, heads=2, decoder_heads=3),
+        "TransformerConfig: width 16 is no multiple of 3 heads",
+    ),
+    "two vocabularies of one stack": (
+        lambda: TransformerConfig(layers=0, target_vocabulary=5),
+        "TransformerConfig: a target_vocabulary is for an encoder and a decoder",
+    ),
+    "a start of another vocabulary": (
+        lambda: TransformerConfig(target_vocabulary=5, start=5),
+        "TransformerConfig: start 5 is not in the vocabulary of 5",
+    ),
+    "more tokens than positions": (
+        lambda: GPT2Model(GPT2Config(**_GPT2))(torch.ones(1, 5).long()),
+        "GPT2Model: a row has 5 tokens, and the model has positions for 4",
+    ),
+    "logits without a head": (
+        lambda: GPT2Model(GPT2Config(**_GPT2, head="none"))(PACKED, logits=True),
+        "GPT2Model: this model has no head, and gives no logits",
+    ),
+    "half a pair packed": (
+        lambda: T5Model(T5Config(**_T5))(PACKED, torch.ones(2, 1).long()),
+        "T5Model: ids and decoder_ids must both be Ragged, or neither",
+    ),
+    "rows of a pair": (
+        lambda: Transformer(TransformerConfig(**_BOTH))(torch.ones(2, 3).long(), torch.ones(3, 3).long()),
+        "Transformer: ids and decoder_ids must have the same rows, not (2,) and (3,)",
+    ),
+    "an answer of an encoder": (
+        lambda: T5Model(T5Config(**(_T5 | {"decoder_layers": 0})))(PACKED, PACKED),
+        "T5Model: this model is an encoder alone, and decodes nothing",
+    ),
+    "an answer of a decoder alone": (
+        lambda: Transformer(TransformerConfig(**(_BOTH | {"layers": 0})))(PACKED, PACKED),
+        "Transformer: this model is a decoder alone: its tokens are ids, and there are no others",
+    ),
+    "an unknown word of the answer": (
+        lambda: T5Model(T5Config(**_T5))(PACKED, PACKED.with_values(PACKED.values + 17)),
+        "T5Model: decoder_ids must lie between 0 and 19, but they reach from 20 to 22",
+    ),
+    "a mask of packed texts": (
+        lambda: Transformer(TransformerConfig(**_BOTH))(PACKED, lengths=torch.tensor([2, 1])),
+        "Transformer: Ragged ids have no padding: lengths and attention_mask are for padded ones",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said(name: str) -> None:
+    call, message = WRONG[name]
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == message
