@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
+    from uwaga.integrations.watch import watch
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
+    from uwaga.maps.recording import Recording
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
@@ -25,6 +27,7 @@ __all__ = [
     "Documents",
     "KeyLengths",
     "Ragged",
+    "Recording",
     "RelativeBias",
     "ShapeError",
     "TextEncoder",
@@ -33,6 +36,7 @@ __all__ = [
     "attend",
     "attention",
     "explain",
+    "watch",
 ]
 
 _HOME = {
@@ -42,6 +46,7 @@ _HOME = {
     "Documents": "uwaga.ops.masks",
     "KeyLengths": "uwaga.ops.masks",
     "Ragged": "uwaga.ops.ragged",
+    "Recording": "uwaga.maps.recording",
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
     "TextEncoder": "uwaga.models.text.encoder",
@@ -49,6 +54,7 @@ _HOME = {
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
     "explain": "uwaga.ops.attention.api",
+    "watch": "uwaga.integrations.watch",
 }
 
 

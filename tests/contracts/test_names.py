@@ -15,13 +15,16 @@ PUBLIC = [
     "Documents",
     "KeyLengths",
     "Ragged",
+    "Recording",
     "RelativeBias",
     "ShapeError",
+    "TextEncoder",
     "Window",
     "__version__",
     "attend",
     "attention",
     "explain",
+    "watch",
 ]
 
 

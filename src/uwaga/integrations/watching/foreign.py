@@ -17,7 +17,7 @@ def find(model: nn.Module) -> list[Attention]:
     """All attention layers of transformers' models in it: those that say whether they are causal.
 
     Raises:
-        ValueError: a model whose layers share one attention.
+        ValueError: a model that computes attention by itself, or whose layers share one attention.
     """
     found = []
     for prefix, whole in outermost(model):
@@ -26,6 +26,8 @@ def find(model: nn.Module) -> list[Attention]:
             for path, module in whole.named_modules(prefix=prefix)
             if isinstance(getattr(module, "is_causal", None), bool)
         ]
+        if not inside:
+            raise _by_itself(whole)
         _check_shared(whole, [attention.module for attention in inside])
         found += inside
     return found
@@ -63,6 +65,8 @@ def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
     try:
         for each in models:
             each.set_attn_implementation(NAME)
+            if each.config._attn_implementation != NAME:  # transformers says so in a log alone
+                raise _by_itself(each)
         with observing(tell):
             yield
     finally:
@@ -78,6 +82,10 @@ def _where(path: str, module: nn.Module) -> Where:
         return Where("decoder", layer)
     names = f"{path} {type(module).__name__}"
     return Where("cross" if _CROSS.search(names) else "encoder", layer)
+
+
+def _by_itself(model: nn.Module) -> ValueError:
+    return ValueError(f"watch: {type(model).__name__} computes attention by itself, and cannot be watched")
 
 
 def _check_shared(model: nn.Module, attentions: list[nn.Module]) -> None:
