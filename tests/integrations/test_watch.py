@@ -1,0 +1,321 @@
+"""Maps of this package's models while they are watched. Letters: B batch, Q queries, K keys."""
+
+import copy
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import uwaga
+from uwaga.models import (
+    BertConfig,
+    BertModel,
+    GPT2Config,
+    GPT2Model,
+    T5Config,
+    T5Model,
+    Transformer,
+    TransformerConfig,
+    generate,
+    load,
+)
+from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
+
+_SIZES = {"vocabulary": 20, "width": 8, "heads": 2, "hidden": 16}
+_PAIR = _SIZES | {"layers": 2, "decoder_layers": 2, "ends": (3,)}
+PROMPTS = [[4, 5, 6, 7], [8], [9, 10, 11]]
+KINDS = ("encoder", "decoder", "cross")
+
+
+def drawn(model: nn.Module) -> nn.Module:
+    """With weights that tell layers, heads and tokens apart."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model.eval()
+
+
+def bert() -> nn.Module:
+    return drawn(BertModel(BertConfig(layers=3, positions=40, **_SIZES)))
+
+
+def gpt2(**options: object) -> nn.Module:
+    return drawn(GPT2Model(GPT2Config(layers=3, positions=40, ends=(3,), **_SIZES, **options)))
+
+
+WRITERS = {
+    "gpt2": gpt2,
+    "gpt2 banded": lambda: gpt2(band=3),
+    "t5": lambda: drawn(T5Model(T5Config(key_width=4, **_PAIR))),
+    "transformer": lambda: drawn(Transformer(TransformerConfig(**_PAIR))),
+    "transformer of one layer": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"decoder_layers": 1}))),
+    "decoder alone": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"layers": 0}))),
+}
+
+
+def rms(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt())
+
+
+def check(found: Tensor, peer: Tensor, exact: Tensor) -> None:
+    """At most twice as far from float64 as the peer is, and a unit."""
+    assert found.shape == exact.shape
+    assert rms(found - exact) <= 2 * rms(peer - exact) + torch.finfo(found.dtype).eps * rms(exact)
+
+
+def matrices(m: uwaga.AttentionMap) -> list[Tensor]:
+    dense = m.to_dense()
+    return dense if isinstance(dense, list) else [dense]
+
+
+def ragged(texts: list[list[int]]) -> uwaga.Ragged:
+    return uwaga.Ragged.from_list([torch.tensor(text) for text in texts])
+
+
+CHECKPOINTS = {
+    "BertModel": {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 20},
+    "GPT2Model": {"n_embd": 24, "n_head": 4, "n_layer": 2},
+    "T5Model": {"d_model": 20, "d_kv": 6, "num_heads": 3, "num_layers": 2, "d_ff": 16, "decoder_start_token_id": 0},
+    "MarianMTModel": {
+        "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 4,
+        "encoder_ffn_dim": 24, "decoder_ffn_dim": 20, "pad_token_id": 39, "eos_token_id": 1, "decoder_start_token_id": 39,
+        "forced_eos_token_id": None,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+@torch.no_grad()
+def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("transformers is not installed: the extra `test` brings it")
+    import transformers
+
+    there = getattr(transformers, name)
+    torch.manual_seed(0)
+    drawn(there(there.config_class(vocab_size=40, **CHECKPOINTS[name]))).save_pretrained(tmp_path)
+    peer = there.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    exact = there.from_pretrained(tmp_path, attn_implementation="eager", dtype=torch.float64).eval()
+    ids, answer = torch.randint(5, 38, (2, 9)), torch.randint(5, 38, (2, 6))
+    is_pair = peer.config.is_encoder_decoder
+    theirs = {"input_ids": ids} | ({"decoder_input_ids": answer} if is_pair else {})
+    ours = load(tmp_path)
+    with uwaga.watch(ours) as recording:
+        ours(ids, answer) if is_pair else ours(ids)
+    one_kind = {"BertModel": "encoder"}.get(name, "decoder")
+    names = {kind: f"{kind}_attentions" for kind in KINDS} if is_pair else {one_kind: "attentions"}
+    float32, float64 = (model(**theirs, output_attentions=True) for model in (peer, exact))
+    assert {kind for kind, _ in recording.maps} == set(names)
+    for kind, field in names.items():
+        for layer, weights in enumerate(float32[field]):
+            check(recording.maps[(kind, layer)].to_dense(), weights, float64[field][layer])
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"do_sample": True, "seed": 1}, {"num_beams": 3}], ids=["greedy", "drawn", "beams"]
+)
+@pytest.mark.parametrize("name", WRITERS)
+@torch.no_grad()
+def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str, how: dict) -> None:
+    model = WRITERS[name]()
+    exact = copy.deepcopy(model).double()
+    with uwaga.watch(model) as recording:
+        new = generate(model, PROMPTS, max_new_tokens=9, **how)
+    if model.prompt_counts:
+        texts = [prompt + written for prompt, written in zip(PROMPTS, new, strict=True)]
+        inputs = (ragged([text[:-1] for text in texts]),)
+    else:
+        texts = [[model.config.start, *written] for written in new]
+        inputs = (ragged(PROMPTS), ragged([text[:-1] for text in texts]))
+    if "num_beams" in how:
+        recording = recording.of(texts)
+    with uwaga.watch(model) as whole:
+        model(*inputs)
+    with uwaga.watch(exact) as right:
+        exact(*inputs)
+    assert set(recording.maps) == set(whole.maps)
+    assert recording.tokens == whole.tokens
+    for where in whole.maps:
+        triples = zip(*(matrices(each.maps[where]) for each in (recording, whole, right)), strict=True)
+        for found, peer, of_float64 in triples:
+            check(found, peer, of_float64)
+
+
+@torch.no_grad()
+def test_rows_that_end_early_keep_their_maps() -> None:
+    model = gpt2()
+    with uwaga.watch(model) as recording:
+        new = generate(model, PROMPTS, max_new_tokens=9, do_sample=True, seed=1)
+    lengths = [len(prompt) + len(written) - 1 for prompt, written in zip(PROMPTS, new, strict=True)]
+    assert len({len(written) for written in new}) > 1
+    assert [shape[-1] for shape in recording.maps[("decoder", 0)].shapes] == lengths
+
+
+@torch.no_grad()
+def test_answers_that_are_written_alike_are_told_apart_by_what_they_look_at() -> None:
+    """In the first layer of a decoder, keys of equal answers are equal; the rows are not."""
+    model = WRITERS["transformer of one layer"]()
+    model.words.weight[4:] = model.words.weight[4:].mean(0)  # all answers begin alike
+    model.words.weight[4:] += torch.randn(16, 8, generator=torch.Generator().manual_seed(0)) * 1e-3
+    prompts = [[4, 5], [6], [7, 8, 9]]
+    with uwaga.watch(model) as recording:
+        new = generate(model, prompts, max_new_tokens=6, num_beams=2)
+    of_texts = recording.of([[model.config.start, *written] for written in new])
+    keys = [shape[-1] for shape in of_texts.maps[("cross", 0)].shapes]
+    assert keys == [len(prompt) for prompt in prompts]
+
+
+@torch.no_grad()
+def test_documents_of_a_ragged_batch_have_a_map_each() -> None:
+    model = bert()
+    with uwaga.watch(model, tokenizer=lambda ids: [f"<{each}>" for each in ids]) as recording:
+        model(ragged(PROMPTS))
+    m = recording.maps[("encoder", 2)]
+    assert [part.shape for part in m] == [(2, 4, 4), (2, 1, 1), (2, 3, 3)]
+    assert recording.tokens["encoder"] == [["<4>", "<5>", "<6>", "<7>"], ["<8>"], ["<9>", "<10>", "<11>"]]
+    alone = torch.tensor([PROMPTS[2]])
+    with uwaga.watch(model) as other:
+        model(alone)
+    torch.testing.assert_close(m[2].to_dense(), other.maps[("encoder", 2)].to_dense()[0])
+
+
+@torch.no_grad()
+def test_a_second_pass_begins_anew() -> None:
+    model = gpt2()
+    first, second = torch.tensor([[4, 5, 6]]), torch.tensor([[7, 8], [9, 10]])
+    with uwaga.watch(model) as recording:
+        model(first)
+        kept = recording.maps[("decoder", 0)]
+        before = kept.to_dense()
+        model(second)
+    assert recording.maps[("decoder", 0)].shape == (2, 2, 2, 2)
+    assert recording.tokens["decoder"] == [["7", "8"], ["9", "10"]]
+    assert torch.equal(kept.to_dense(), before)
+
+
+@torch.no_grad()
+def test_another_pass_of_the_encoder_forgets_the_decoder() -> None:
+    model = WRITERS["t5"]()
+    ids = torch.tensor([[4, 5, 6]])
+    with uwaga.watch(model) as recording:
+        model(ids, ids)
+        model(ids)
+    assert {kind for kind, _ in recording.maps} == {"encoder"}
+
+
+@torch.no_grad()
+def test_two_caches_that_take_turns_are_not_mixed() -> None:
+    model = gpt2()
+    caches = [model.new_cache() for _ in range(2)]
+    with uwaga.watch(model) as recording:
+        model(torch.tensor([[4, 5, 6]]), cache=caches[0])
+        model(torch.tensor([[7, 8, 9]]), cache=caches[1])
+        model(torch.tensor([[10]]), cache=caches[0])
+    # The keys of the first cache were forgotten with the second's first pass: all of them, and the one query.
+    assert recording.maps[("decoder", 0)].shape == (1, 2, 1, 4)
+    with uwaga.watch(model) as whole:
+        model(torch.tensor([[4, 5, 6, 10]]))
+    last = whole.maps[("decoder", 1)][..., 3:, :]
+    torch.testing.assert_close(recording.maps[("decoder", 1)].to_dense(), last)
+    assert recording.tokens == {}
+
+
+@torch.no_grad()
+def test_a_rewound_cache_takes_its_tokens_back() -> None:
+    model = gpt2()
+    cache = model.new_cache()
+    with uwaga.watch(model) as recording:
+        model(torch.tensor([[4, 5, 6]]), cache=cache)
+        model(torch.tensor([[7, 8]]), cache=cache)
+        cache.rewind(4)
+        model(torch.tensor([[9]]), cache=cache)
+    with uwaga.watch(model) as whole:
+        model(torch.tensor([[4, 5, 6, 7, 9]]))
+    assert recording.tokens == whole.tokens
+    for where in whole.maps:
+        torch.testing.assert_close(recording.maps[where].to_dense(), whole.maps[where].to_dense())
+
+
+@torch.no_grad()
+def test_what_is_chosen_is_what_is_kept() -> None:
+    model = WRITERS["t5"]()
+    ids = torch.tensor([[4, 5, 6]])
+    with uwaga.watch(model) as whole:
+        model(ids, ids)
+    with uwaga.watch(model, kinds=["cross"], layers=[1], heads=[1]) as recording:
+        model(ids, ids)
+    assert list(recording.maps) == [("cross", 1)]
+    assert torch.equal(recording.maps[("cross", 1)].to_dense(), whole.maps[("cross", 1)].to_dense()[:, 1:])
+
+
+@torch.no_grad()
+def test_watches_nest_and_leave_nothing_behind() -> None:
+    model, told = bert(), []
+    layer = model.encoder.layers[0].attention
+    layer.watcher = mine = lambda *call: told.append(call)
+    ids = torch.tensor([[4, 5, 6]])
+    with uwaga.watch(model) as outer:
+        with pytest.raises(RuntimeError, match="mine"), uwaga.watch(model) as inner:
+            model(ids)
+            raise RuntimeError("mine")
+        assert len(inner.maps) == 3
+    assert len(outer.maps) == 3
+    assert len(told) == 1
+    assert layer.watcher is mine
+    assert all(each.attention.watcher is None for each in model.encoder.layers[1:])
+    assert not model.embeddings.words._forward_pre_hooks
+
+
+def test_gradients_flow_as_before_and_none_is_recorded() -> None:
+    model, ids = bert(), torch.tensor([[4, 5, 6]])
+    with uwaga.watch(model) as recording:
+        hidden = model(ids).hidden
+    hidden.square().sum().backward()
+    assert model.encoder.layers[0].attention.query.weight.grad is not None
+    assert not recording.maps[("encoder", 0)].lse.requires_grad
+
+
+def test_any_module_with_attention_inside_is_watched() -> None:
+    stack, x = Encoder(LayerSpec(width=8, heads=2, hidden=16), layers=2), torch.randn(5, 8)
+    with uwaga.watch(stack) as recording:
+        stack(x)
+    assert recording.maps[("encoder", 1)].shape == (2, 5, 5)
+    assert recording.tokens == {}
+    bare = MultiHeadAttention(8, heads=2)
+    with uwaga.watch(bare, tokens=list("abcde")) as recording:
+        bare(x)
+    assert recording.tokens == {"encoder": [["a", "b", "c", "d", "e"]]}
+
+
+def test_what_there_is_not_is_named() -> None:
+    t5, ids = WRITERS["t5"](), torch.tensor([[4, 5, 6]])
+    messages = {
+        "watch: T5Model has no kind 'self'; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"kinds": ["self"]},
+        "watch: T5Model has no layer 2; there are encoder 0, 1; decoder 0, 1; cross 0, 1": {"layers": [0, 2]},
+        "watch: there is no head 2 in encoder 0, whose heads are 0 to 1": {"heads": [0, 2]},
+    }
+    for message, options in messages.items():
+        with pytest.raises(ValueError) as caught, uwaga.watch(t5, **options):
+            t5(ids)
+        assert str(caught.value) == message
+
+
+def test_a_model_without_attention_is_refused() -> None:
+    with pytest.raises(ValueError) as caught, uwaga.watch(nn.Linear(2, 2)):
+        pass
+    assert str(caught.value) == (
+        "watch: Linear has no attention that can be watched: neither uwaga.nn.MultiHeadAttention nor a model of transformers "
+        "that offers attn_implementation"
+    )
+
+
+def test_nothing_recorded_is_an_error() -> None:
+    with pytest.raises(ValueError) as caught, uwaga.watch(bert()):
+        pass
+    assert str(caught.value) == (
+        "watch: nothing was recorded: BertModel computed no attention in this thread, outside torch.compile, while it was "
+        "watched"
+    )
