@@ -90,6 +90,18 @@ def test_pairs(family: str, side: str) -> None:
     tiny.agrees(model, run)
 
 
+@pytest.mark.parametrize(("encoder", "decoder"), [(1, 3), (3, 1)])
+def test_stacks_of_other_heights(encoder: int, decoder: int) -> None:
+    """Whatever the config counts, the last layer of each gives plain states."""
+    layers = {"encoder_layers": encoder, "decoder_layers": decoder}
+    model = tiny.make("bart", tiny.PAIRS["bart"] | layers, AutoModel)
+    model.set_attn_implementation("uwaga")
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of("right")
+    with torch.no_grad():
+        made = model(input_ids=ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask)
+    assert type(made.last_hidden_state) is type(made.encoder_last_hidden_state) is Tensor
+
+
 @pytest.mark.parametrize("hole", [(0, 4), (1, 2), (2, 0)])
 def test_padding_anywhere(hole: tuple[int, int]) -> None:
     """A token in the middle may be hidden, too: then a sequence is not one piece."""

@@ -35,8 +35,9 @@ class PlannedMask(Tensor):
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
         schema = function._schema
         if schema.name in _ARITHMETIC:
-            # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong.
-            raise TypeError(
+            # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong. No TypeError: Python
+            # takes one from an operator for "ask the other operand", and says something else in the end.
+            raise ValueError(
                 f"attn_implementation='uwaga': this model computes with its attention mask itself ({schema.name}), and so "
                 "does not hand it to uwaga; load it with attn_implementation='eager'"
             )

@@ -31,10 +31,15 @@ def attends_to_itself(layer: type) -> bool:
 
 
 def layers_to_come(module: nn.Module) -> int | None:
-    """How many layers come behind this one; None where it does not tell."""
-    index = getattr(module, "layer_idx", None)
-    count = getattr(getattr(module, "config", None), "num_hidden_layers", None)
-    return count - 1 - index if isinstance(index, int) and isinstance(count, int) else None
+    """How many layers come behind this one; None where it does not tell.
+
+    Configs of encoder-decoders have one number for two stacks of layers.
+    """
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    count = getattr(config, "num_hidden_layers", None)
+    if not isinstance(index, int) or not isinstance(count, int) or getattr(config, "is_encoder_decoder", False):
+        return None
+    return count - 1 - index
 
 
 def is_collected(name: str) -> bool:
