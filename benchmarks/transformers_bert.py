@@ -1,0 +1,139 @@
+"""Does attn_implementation="uwaga" pay on Hugging Face's BERT, whatever part of a batch is padding?
+
+Random weights of two sizes, that of all-MiniLM-L6-v2 and BERT-base, at batches of 32 ragged paragraphs of a real corpus, one
+side against attn_implementation="sdpa" in one process, in turn. The batches are chosen for their share of padding; lengths
+are counted in words and signs, which is what most of BERT's tokens are.
+"""
+
+import gzip
+import json
+import random
+import re
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from harness import DTYPES, Report, options, parse, summary
+from torch import Tensor, nn
+
+from uwaga.cli.contests import OURS, THEIRS
+from uwaga.cli.timing import Side, race
+
+CORPUS = Path(__file__).parents[2] / "shared" / "data" / "peps.jsonl.gz"
+HEADINGS = (
+    "model",
+    "type",
+    "padding",
+    "texts",
+    "N",
+    "tokens",
+    "ratio",
+    "uwaga ms",
+    "sdpa ms",
+    "uwaga tokens/s",
+    "sdpa",
+)
+MODELS = {
+    "MiniLM": {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 12},
+    "BERT-base": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
+}
+TINY = {"tiny": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}}
+PADDING = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75)
+DRAWS = 3000
+
+
+def paragraph_lengths(corpus: Path, longest: int) -> list[int]:
+    """Of all paragraphs of some weight that the model can take, rising."""
+    with gzip.open(corpus, "rt", encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line in lines]
+    lengths = [len(re.findall(r"\w+|[^\w\s]", paragraph)) for text in texts for paragraph in text.split("\n\n")]
+    return sorted(length for length in lengths if 4 <= length <= longest)
+
+
+def batch_of(lengths: list[int], texts: int, padding: float) -> list[int]:
+    """The batch with the share of padding nearest to the one asked for, of many that are drawn from neighbours by length:
+    as a batch is that sentence-transformers has sorted a little, much or not at all."""
+    generator = random.Random(0)
+    borders = [0, *(i for i, (a, b) in enumerate(pairwise(lengths), 1) if a != b), len(lengths)]
+    runs = [lengths[a:b] for a, b in pairwise(borders) if b - a >= texts]
+    if padding == 0.0:
+        return runs[len(runs) // 2][:texts]
+
+    def draw() -> list[int]:
+        first, last = sorted(generator.sample(range(len(lengths)), 2))
+        return generator.choices(lengths[first : last + 1], k=texts)
+
+    return min((draw() for _ in range(DRAWS)), key=lambda batch: abs(wasted(batch) - padding))
+
+
+def wasted(batch: list[int]) -> float:
+    return 1 - sum(batch) / (len(batch) * max(batch))
+
+
+def models(sizes: dict[str, int], dtype: torch.dtype) -> dict[str, nn.Module]:
+    """One set of weights, read by both sides."""
+    from transformers import BertConfig, BertModel
+
+    from uwaga.integrations import register_with_transformers
+
+    register_with_transformers()
+    torch.manual_seed(0)
+    made = {
+        side: BertModel(BertConfig(vocab_size=1000, attn_implementation=name, **sizes)).eval().to(dtype)
+        for side, name in ((OURS, "uwaga"), (THEIRS, "sdpa"))
+    }
+    made[OURS].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    return made
+
+
+def sides(both: dict[str, nn.Module], batch: list[int]) -> dict[str, Side]:
+    mask = (torch.arange(max(batch)) < torch.tensor(batch)[:, None]).long()
+    ids = torch.randint(1, 1000, mask.shape)
+    made = {name: lambda model=model: model(ids, attention_mask=mask).last_hidden_state for name, model in both.items()}
+    _check(*(made[name]()[mask.bool()].float() for name in (OURS, THEIRS)), both[OURS].dtype)
+    return made
+
+
+def _check(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> None:
+    """A comparison of sides that disagree means nothing. 32: the roundings of a dozen layers, as a root mean square."""
+    difference, allowed = ((ours - theirs).square().mean().sqrt(), 32 * torch.finfo(dtype).eps * theirs.std())
+    if not difference <= allowed:
+        raise AssertionError(f"the sides differ by {difference:.2e}, more than {allowed:.2e}")
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = options(__doc__, grid=False)
+    parser.add_argument("--texts", type=int, default=32, help="of a batch")
+    parser.add_argument("--longest", type=int, default=256, help="paragraphs of more tokens are left out")
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="lines of JSON with a text each, gzipped")
+    chosen = parse(parser)
+    sizes = TINY if chosen.quick else MODELS
+    report = Report(
+        chosen, f"BERT of Hugging Face at batches of {chosen.texts} paragraphs, uwaga against sdpa", HEADINGS
+    )
+    missing = "transformers is not installed" if find_spec("transformers") is None else None
+    if not chosen.corpus.exists():
+        missing = f"there is no {chosen.corpus.name}"
+    if missing is not None:
+        report.row(missing, *[""] * (len(HEADINGS) - 1))
+        return
+    lengths, ratios = paragraph_lengths(chosen.corpus, chosen.longest), []
+    for dtype in chosen.dtype:
+        for name, size in sizes.items():
+            both = models(size, DTYPES[dtype])
+            for padding in (0.0, 0.5) if chosen.quick else PADDING:
+                batch = batch_of(lengths, chosen.texts, padding)
+                measured = race(sides(both, batch), seconds=chosen.seconds)
+                seconds = [measured.seconds(side) for side in (OURS, THEIRS)]
+                ratios.append(measured.ratio(THEIRS, to=OURS))
+                report.row(
+                    name, dtype, f"{wasted(batch):.0%}", str(len(batch)), str(max(batch)), str(sum(batch)),
+                    f"{ratios[-1]:.2f}", *(f"{x * 1e3:.4g}" for x in seconds), *(f"{sum(batch) / x:.0f}" for x in seconds),
+                )  # fmt: skip
+    report.say(f"\n{summary(ratios)}.\n")
+
+
+if __name__ == "__main__":
+    main()
