@@ -65,7 +65,13 @@ def watch(
         where = found.where.get(module)
         if where is None:
             return
-        asked = Options(**{name: options[name] for name in Options.__annotations__})
+        asked = Options(
+            mask=options["mask"],
+            bias=options["bias"],
+            scale=options["scale"],
+            softcap=options["softcap"],
+            sinks=options["sinks"],
+        )
         if recording.record(where, query, key, asked, seen[-1] if seen else None):
             seen.clear()
         if where in wanted:

@@ -167,7 +167,9 @@ class Maps(Mapping[tuple[str, int], AttentionMap]):
         return self._made[where][1]
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
-        return (tuple(where) for stack in self._recording._stacks.values() for where in sorted(stack.trails))
+        return (
+            (where.kind, where.layer) for stack in self._recording._stacks.values() for where in sorted(stack.trails)
+        )
 
     def __len__(self) -> int:
         return sum(len(stack.trails) for stack in self._recording._stacks.values())

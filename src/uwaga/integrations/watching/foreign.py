@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -33,12 +34,12 @@ def find(model: nn.Module) -> list[Attention]:
     return found
 
 
-def outermost(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def outermost(model: nn.Module) -> list[tuple[str, Any]]:
     """The models of transformers in it that are in no other one, and where."""
     there = sys.modules.get("transformers")
     if there is None:  # then nobody has made a model of it
         return []
-    found: list[tuple[str, nn.Module]] = []
+    found: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
         is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
         if isinstance(module, there.PreTrainedModel) and not is_inside:
@@ -88,7 +89,7 @@ def _by_itself(model: nn.Module) -> ValueError:
     return ValueError(f"watch: {type(model).__name__} computes attention by itself, and cannot be watched")
 
 
-def _check_shared(model: nn.Module, attentions: list[nn.Module]) -> None:
+def _check_shared(model: Any, attentions: list[nn.Module]) -> None:
     """ALBERT's layers are one that is called again and again; its maps could not be told apart."""
     layers = getattr(model.config, "num_hidden_layers", None)
     nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
@@ -99,9 +100,9 @@ def _check_shared(model: nn.Module, attentions: list[nn.Module]) -> None:
         )
 
 
-def _configs(models: list[nn.Module]) -> list:
+def _configs(models: list[Any]) -> list[Any]:
     """Each config in them once, those of parts too."""
-    found: dict[int, object] = {}
+    found: dict[int, Any] = {}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
     while queue:
         config = queue.pop()

@@ -10,6 +10,7 @@ from torch import nn
 from uwaga.integrations.watching.attentions import Attention
 from uwaga.maps.recorded.stack import Where
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.attention import Watcher
 from uwaga.nn.layers import DecoderLayer
 from uwaga.ops.attention.lower import Operand
 
@@ -57,7 +58,15 @@ def watching(modules: Iterable[nn.Module], tell: Tell) -> Iterator[None]:
             module.watcher = other
 
 
-def _call(module: nn.Module, tell: Tell, other: Callable | None, query, key, value, options: dict[str, Any]) -> None:
+def _call(
+    module: nn.Module,
+    tell: Tell,
+    other: Watcher | None,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    options: dict[str, Any],
+) -> None:
     if other is not None:
         other(query, key, value, options)
     tell(module, query, key, options)

@@ -1,31 +1,29 @@
 """The layers that turn ids of tokens into vectors: they see the ids of every pass."""
 
 import sys
+from typing import Any
 
 from torch import Tensor, nn
 
 
-def embeddings(model: nn.Module) -> list[nn.Module]:
+def embeddings(model: nn.Module) -> list[nn.Embedding]:
     """Those of this package's models, which are called words, and those that models of transformers name."""
     weights: set[int] = set()
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("words"):
             weights.add(id(module.weight))
     there = sys.modules.get("transformers")
-    for module in model.modules() if there is not None else ():
-        if isinstance(module, there.PreTrainedModel) and (weight := _input_weight(module)) is not None:
-            weights.add(id(weight))
-    return [module for module in model.modules() if id(getattr(module, "weight", None)) in weights and _embeds(module)]
+    if there is not None:
+        foreign = [module for module in model.modules() if isinstance(module, there.PreTrainedModel)]
+        weights |= {id(weight) for module in foreign if (weight := _input_weight(module)) is not None}
+    found = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [module for module in found if id(module.weight) in weights]
 
 
-def _input_weight(model: nn.Module) -> Tensor | None:
+def _input_weight(model: Any) -> Tensor | None:
+    """The table of ids, which encoders and decoders may share."""
     try:
         found = model.get_input_embeddings()
     except NotImplementedError:  # a model of something else than tokens
         return None
-    weight = getattr(found, "weight", None)
-    return weight if isinstance(found, nn.Embedding) and isinstance(weight, Tensor) else None
-
-
-def _embeds(module: nn.Module) -> bool:
-    return isinstance(module, nn.Embedding)
+    return found.weight if isinstance(found, nn.Embedding) else None

@@ -4,8 +4,8 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, TypedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ class Keeper:
             return None
         return self._once(bias, heads, lambda: _distance_bias(bias, heads))
 
-    def _once(self, x, heads: list[int] | None, make):
+    def _once(self, x: object, heads: list[int] | None, make: Callable[[], Any]) -> Any:
         # The original is kept beside its copy while the pass lasts, so that no other object takes its id.
         name = (id(x), None if heads is None else tuple(heads))
         if name not in self._made:

@@ -100,7 +100,7 @@ class Stack:
         """The ids of each path, None: of each row of the one pass; None where they are not known."""
         if any(ids is None for ids in self.ids) or any(self.old()):
             return None
-        listed = [_lists(ids) for ids in self.ids if ids is not None]
+        listed = self._listed()
         if paths is None:
             return listed[0]
         return [[x for p in path for x in listed[p.step][p.row][: p.tokens]] for path in paths]
@@ -118,17 +118,30 @@ class Stack:
     def follow(self, text: list[int], roots: range) -> tuple[list[Piece], int]:
         """The path from one of these rows of the first pass that has most of a text's first tokens, and how many."""
         assert self.lineage is not None
-        best: tuple[list[Piece], int] = ([], 0)
-        for node in self.lineage.nodes():
-            path = self.lineage.path(*node)
-            if path[0].row not in roots:
-                continue
-            (found,) = self.words([path]) or [[]]
-            differs = [n for n, (a, b) in enumerate(zip(found, text, strict=False)) if a != b]
-            same = min([*differs, len(found), len(text)])
-            if same > best[1]:
-                best = (first_tokens(path, same), same)
-        return best
+        best, where, before = 0, (0, 0), [0 if row in roots else -1 for row in range(len(self.old()))]
+        for number, (step, ids) in enumerate(zip(self.lineage.steps, self._listed(), strict=True)):
+            same = [
+                min(before[parent], kept)
+                for parent, kept in zip(step.parents or range(len(before)), step.kept, strict=True)
+            ]
+            for row, kept in enumerate(step.kept):
+                if same[row] == kept:
+                    same[row] += _alike(ids[row], text[kept:])
+                if same[row] > best:
+                    best, where = same[row], (number, row)
+            before = same
+        return first_tokens(self.lineage.path(*where), best), best
+
+    def _listed(self) -> list[list[list[int]]]:
+        """The ids of each row of each pass that has them."""
+        known = [ids for ids in self.ids if ids is not None]
+        return [[row.tolist() for row in x.to_list()] if isinstance(x, Ragged) else x.tolist() for x in known]
+
+
+def _alike(ids: list[int], others: list[int]) -> int:
+    """How many first ones are equal."""
+    differs = (n for n, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
+    return next(differs, min(len(ids), len(others)))
 
 
 def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
@@ -139,7 +152,3 @@ def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
         return query.with_values(ids.flatten().clone()) if ids.numel() == query.values.shape[0] else None
     fits = ids.numel() == query.shape[:-3].numel() * query.shape[-2]
     return ids.reshape(-1, query.shape[-2]).clone() if fits else None
-
-
-def _lists(ids: Operand) -> list[list[int]]:
-    return [row.tolist() for row in ids.to_list()] if isinstance(ids, Ragged) else ids.tolist()

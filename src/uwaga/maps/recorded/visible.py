@@ -55,8 +55,9 @@ def visible(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> 
 
 def only_bands(mask: Mask | Tensor | None) -> Visible | None:
     """The same of a ragged pass, where ids of tokens have no place."""
-    bands = [_without_start(atom) for atom in _atoms(mask)]
-    return None if None in bands else Visible(frozenset(bands))
+    atoms = _atoms(mask)
+    bands = frozenset(band for atom in atoms if (band := _without_start(atom)) is not None)
+    return Visible(bands) if all(_without_start(atom) is not None for atom in atoms) else None
 
 
 def whole(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
