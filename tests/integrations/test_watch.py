@@ -238,6 +238,16 @@ def test_what_is_chosen_is_what_is_kept() -> None:
 
 
 @torch.no_grad()
+def test_cross_attention_alone_is_followed_through_a_generation() -> None:
+    model = WRITERS["t5"]()
+    with uwaga.watch(model, kinds=["cross"], layers=[1], heads=[0]) as recording, uwaga.watch(model) as whole:
+        generate(model, PROMPTS, max_new_tokens=9, do_sample=True, seed=1)
+    assert list(recording.maps) == [("cross", 1)]
+    pairs = zip(recording.maps[("cross", 1)], whole.maps[("cross", 1)], strict=True)
+    assert all(torch.equal(found.to_dense(), of_all.to_dense()[:1]) for found, of_all in pairs)
+
+
+@torch.no_grad()
 def test_watches_nest_and_leave_nothing_behind() -> None:
     model, told = bert(), []
     layer = model.encoder.layers[0].attention
