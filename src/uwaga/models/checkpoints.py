@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -70,9 +71,10 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     from safetensors.torch import save_file
 
-    family = families.of(model.config.model_type, "save")
-    described = family.write_config(model.config)
-    tensors = accounting.write(family.table(model.config), model.state_dict())
+    config = cast(families.Config, model.config)
+    family = families.of(config.model_type, "save")
+    described = family.write_config(config)
+    tensors = accounting.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)

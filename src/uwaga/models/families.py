@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 from torch import nn
 
@@ -24,10 +24,11 @@ class Config(Protocol):
 class Family:
     """Everything that loading and saving need to know of one kind of model; `FAMILY` of its checkpoint.py."""
 
-    read_config: Callable[[Mapping[str, object], str, Set[str]], Config]  # config.json, its path, names of weights
-    write_config: Callable[[Config], dict[str, object]]  # config.json as transformers reads it
-    table: Callable[[Config], Table]
-    build: Callable[[Config], nn.Module]  # a module with the attribute `config`
+    read_config: Callable[[Mapping[str, Any], str, Set[str]], Config]  # config.json, its path, names of weights
+    # Of the family's own configs alone, which a type cannot say of a value that is looked up by name.
+    write_config: Callable[[Any], dict[str, object]]  # config.json as transformers reads it
+    table: Callable[[Any], Table]
+    build: Callable[[Any], nn.Module]  # a module with the attribute `config`
 
 
 # What transformers calls the kind of model -> the module that has its FAMILY.
@@ -52,4 +53,4 @@ def of(model_type: object, where: str) -> Family:
     if not isinstance(model_type, str) or model_type not in _HOME:
         known = ", ".join(MODEL_TYPES)
         raise CheckpointError(f"{where}: model_type is {shown(repr(model_type))}; those that load here: {known}")
-    return import_module(_HOME[model_type]).FAMILY
+    return cast(Family, import_module(_HOME[model_type]).FAMILY)

@@ -60,6 +60,7 @@ def key_mask(model: str, ids: Operand, lengths: Tensor | None, attention_mask: T
     if isinstance(ids, Ragged):
         raise ValueError(f"{model}: Ragged ids have no padding: lengths and attention_mask are for padded ones")
     if attention_mask is None:
+        assert lengths is not None
         return KeyLengths(lengths)
     if lengths is not None:
         raise ValueError(f"{model}: lengths and attention_mask say the same thing; give one of them")

@@ -12,7 +12,7 @@ _WORDS = {dict: "object", list: "list"}
 _T = TypeVar("_T", dict, list)
 
 
-def read(path: Path, of: type[_T] = dict) -> _T:
+def read(path: Path, of: type[_T] = dict) -> _T:  # type: ignore[assignment]  # mypy has no defaults of such
     """What a file holds, which must be an object, or where asked a list. Raises CheckpointError."""
     try:
         with path.open("rb") as file:
@@ -24,7 +24,7 @@ def read(path: Path, of: type[_T] = dict) -> _T:
     return parse(text, str(path), of)
 
 
-def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:
+def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]
     """The same of a text; `where` is what errors call it."""
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant)

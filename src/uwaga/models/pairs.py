@@ -1,10 +1,13 @@
 """What models of an encoder and a decoder share: two inputs that belong together. Letters: R rows, N packed tokens."""
 
+from typing import TypeVar
+
 import torch
-from torch import nn
 
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
+
+_Stack = TypeVar("_Stack")
 
 
 def check(model: str, ids: Operand, decoder_ids: Operand) -> None:
@@ -16,10 +19,11 @@ def check(model: str, ids: Operand, decoder_ids: Operand) -> None:
         raise ValueError(f"{model}: ids and decoder_ids must have the same rows, not {rows} and {decoder_rows}")
 
 
-def need_decoder(model: str, decoder: nn.Module | None) -> None:
-    """ValueError for a model that is an encoder alone."""
+def need_decoder(model: str, decoder: _Stack | None) -> _Stack:
+    """The decoder itself; ValueError for a model that is an encoder alone."""
     if decoder is None:
         raise ValueError(f"{model}: this model is an encoder alone, and decodes nothing")
+    return decoder
 
 
 def starts(prompts: Ragged, start: int) -> Ragged:

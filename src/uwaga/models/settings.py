@@ -8,7 +8,7 @@ Keys of the last two kinds are kept, so that saving gives them back; unknown one
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models.json_files import shown
@@ -21,10 +21,10 @@ class Kind(NamedTuple):
     """What a setting may be, in words that end "must be ...", and as a test."""
 
     words: str
-    accepts: Callable[[object], bool]
+    accepts: Callable[[Any], bool]
 
 
-def _is_number(x: object) -> bool:
+def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
@@ -63,7 +63,7 @@ class Key(NamedTuple):
 class Read(NamedTuple):
     """What a config.json says: our settings by our names, and the keys that are kept as they are."""
 
-    settings: dict[str, object]
+    settings: dict[str, Any]  # each of its Key's kind
     kept: dict[str, object]
 
 

@@ -8,6 +8,9 @@ from torch import nn
 from uwaga.nn.carry import carry
 from uwaga.ops.attention.lower import Operand
 
+# One layer, its number, and the states before it: those after it.
+Call = Callable[[nn.Module, int, Operand], Operand]
+
 
 class Seen(NamedTuple):
     """The states of a stack. Ragged where its input is."""
@@ -20,7 +23,7 @@ def through(
     layers: nn.ModuleList,
     norm: nn.Module | None,
     x: Operand,
-    call: Callable[[nn.Module, int, Operand], Operand],
+    call: Call,
     *,
     states: bool,
 ) -> Seen:

@@ -51,6 +51,7 @@ class MultiHeadAttention(nn.Module):
         ValueError: head counts or widths that do not fit together.
 
     >>> import torch
+    >>> from uwaga import Ragged
     >>> layer = MultiHeadAttention(12, heads=4, key_heads=2)
     >>> layer(torch.randn(2, 5, 12)).shape
     torch.Size([2, 5, 12])

@@ -4,6 +4,7 @@ To add a model type: its keys of config.json here, its names in names.py, and a 
 """
 
 from collections.abc import Mapping, Set
+from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
@@ -68,7 +69,7 @@ KEYS = {
     "xlm-roberta": _XLM_ROBERTA,
 }
 # Options that change what is computed, and their one value here.
-_ONLY = {
+_ONLY: dict[str, tuple[object, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -80,7 +81,7 @@ _ONLY = {
 _HARMLESS = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 
 
-def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> BertConfig:
+def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
     """The settings in a config.json, with the outputs that its architecture and the names of the weights tell of."""
     model_type = found["model_type"]
     read = settings.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
@@ -112,7 +113,7 @@ def write_config(config: BertConfig) -> dict[str, object]:
     }
 
 
-def _outputs(names: Names, found: Mapping[str, object], where: str, stored: Set[str]) -> tuple[str, ...]:
+def _outputs(names: Names, found: Mapping[str, Any], where: str, stored: Set[str]) -> tuple[str, ...]:
     architectures = found.get("architectures") or [None]
     if not isinstance(architectures, list) or len(architectures) > 1:
         raise CheckpointError(f"{where}: architectures must list one name, not {shown(repr(architectures))}")
@@ -124,7 +125,7 @@ def _outputs(names: Names, found: Mapping[str, object], where: str, stored: Set[
     return names.outputs(architectures[0], stored)
 
 
-def _labels(found: Mapping[str, object], where: str) -> tuple[str, ...]:
+def _labels(found: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """The names of the classes, in the order of their numbers; transformers' own where there are none."""
     labels = found.get("id2label")
     if labels is None:

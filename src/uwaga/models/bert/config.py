@@ -92,4 +92,5 @@ class BertConfig:
     @property
     def max_tokens(self) -> int:
         """The longest row that there are positions for."""
-        return self.positions - (self.padding + 1 if self.is_roberta else 0)
+        first = 0 if self.padding is None or not self.is_roberta else self.padding + 1
+        return self.positions - first

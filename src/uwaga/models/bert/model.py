@@ -4,7 +4,8 @@ Letters: B batch, Q tokens, M model width, N packed tokens, R ragged rows, V voc
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -95,26 +96,26 @@ class BertModel(nn.Module):
 
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> tuple[Operand, ...]:
         """The states after the last layer; where asked, those before any layer and after each."""
-        seen = (x,)
+        seen: tuple[Operand, ...] = (x,)
         for layer in self.encoder.layers:
             x = layer(x, mask=mask)
             seen = (*seen, x) if states else (x,)
         return seen
 
-    def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, object]:
+    def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
         """The wanted outputs by name, and what they are made from."""
-        found: dict[str, object] = {}
+        found: dict[str, Any] = {}
         if {"pooled", "next_sentence", "sequence"} & set(wanted):
             first_BM = inputs.first_tokens(_NAME, hidden, attention_mask)
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
             found["pooled"] = pooled_BM
-        if "masked_lm" in wanted:
-            found["masked_lm"] = carry(lambda x: self.masked_lm(x, self.embeddings.words.weight), hidden)
-        if "next_sentence" in wanted:
+        if "masked_lm" in wanted and self.masked_lm is not None:
+            found["masked_lm"] = carry(partial(self.masked_lm, words_VM=self.embeddings.words.weight), hidden)
+        if "next_sentence" in wanted and self.next_sentence is not None and pooled_BM is not None:
             found["next_sentence"] = steady(self.next_sentence, pooled_BM)
-        if "sequence" in wanted:
+        if "sequence" in wanted and self.sequence is not None:
             found["sequence"] = self.sequence(first_BM, pooled_BM)
-        if "tokens" in wanted:
+        if "tokens" in wanted and self.tokens is not None:
             found["tokens"] = carry(self.tokens, hidden)
         return found
 

@@ -1,5 +1,6 @@
 """The names of weights in BERT's relatives: theirs on the left, ours on the right. `{n}` counts layers."""
 
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from uwaga._base.errors import CheckpointError
@@ -90,7 +91,7 @@ class Names:
                 return self.stem + suffix
         raise CheckpointError(f"transformers has no {self.stem} model with the outputs {', '.join(outputs)}")
 
-    def outputs(self, architecture: str | None, names: frozenset[str]) -> tuple[str, ...]:
+    def outputs(self, architecture: str | None, names: Set[str]) -> tuple[str, ...]:
         """What an architecture promises, and what the names of a file's weights show besides. KeyError: unknown."""
         promised = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
         bare = {name.removeprefix(self.prefix) for name in names}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga.nn import KeyValueCache
+from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 
 
@@ -18,7 +19,7 @@ class Decoding:
 
     first: Ragged  # (N,) ids to begin with: the prompts, or of an encoder-decoder the start token of each
     cache: KeyValueCache
-    states: Callable[[Ragged], Ragged]  # hidden states (N, M) of the next ids (N,), which the cache keeps
+    states: Callable[[Ragged], Operand]  # Ragged hidden states (N, M) of the next ids (N,), which the cache keeps
     logits: Callable[[Tensor], Tensor]  # (R, V) of hidden states (R, M)
 
     def begin(self) -> Tensor:
@@ -35,6 +36,7 @@ class Decoding:
 
     def _next(self, ids: Ragged) -> Tensor:
         hidden = self.states(ids)
+        assert isinstance(hidden, Ragged)
         # Only the last token of a row is asked for: a vocabulary is much wider than a model.
         logits_RV = self.logits(hidden.values[hidden.offsets[1:] - 1]).float()
         if bool(logits_RV.isnan().any()):

@@ -4,6 +4,7 @@ Its linear maps are stored transposed, and query, key and value of a layer as on
 """
 
 from collections.abc import Mapping, Set
+from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
@@ -35,7 +36,7 @@ _KEYS = {
 }
 _BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
 # Options that change what is computed, and their one value here.
-_ONLY = {
+_ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
@@ -83,7 +84,7 @@ _UNREAD = {
 }
 
 
-def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> GPT2Config:
+def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Config:
     """The settings in a config.json; whether there is a head, the names of the weights tell too."""
     keys = _KEYS if found["model_type"] == "gpt2" else _BANDED
     read = settings.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)

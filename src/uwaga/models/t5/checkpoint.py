@@ -5,6 +5,7 @@ scaled before the head. transformers 5 writes scale_decoder_outputs for the latt
 """
 
 from collections.abc import Mapping, Set
+from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
@@ -49,7 +50,7 @@ _MT5 = _KEYS | {
     "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "gated-gelu"),
 }
 # Options that change what is computed, and their values here.
-_ONLY = {
+_ONLY: dict[str, tuple[object, ...]] = {
     "is_decoder": (False,),
     "quantization_config": (None,),
 }
@@ -64,7 +65,7 @@ _UNREAD = {
 }
 
 
-def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> T5Config:
+def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
     """The settings in a config.json; whether there is a decoder, and a head of its own, the names of the weights tell too."""
     model_type = found["model_type"]
     read = settings.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)

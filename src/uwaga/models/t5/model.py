@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from uwaga.models import inputs, pairs
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.stack_states import Seen, through
+from uwaga.models.stack_states import Call, Seen, through
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.carry import carry
@@ -148,16 +148,17 @@ class T5Model(nn.Module):
         cache: KeyValueCache | None,
         states: bool,
     ) -> Seen:
-        pairs.need_decoder(_NAME, self.decoder)
+        decoder = pairs.need_decoder(_NAME, self.decoder)
+        assert self.decoder_positions is not None
         inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocabulary)
         options = {"mask": Causal(), "bias": self.decoder_positions(), "memory_mask": padding}
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             return layer(x, memory, **options, cache=None if cache is None else cache[n])
 
-        return self._through(self.decoder, ids, call, states)
+        return self._through(decoder, ids, call, states)
 
-    def _through(self, stack: Encoder | Decoder, ids: Operand, call, states: bool) -> Seen:
+    def _through(self, stack: Encoder | Decoder, ids: Operand, call: Call, states: bool) -> Seen:
         x = carry(lambda values: self.dropout(self.words(values)), ids)
         seen = through(stack.layers, stack.norm, x, call, states=states)
         return seen._replace(last=carry(self.dropout, seen.last))

@@ -5,6 +5,7 @@ A model that transformers has none for is saved with the same names of weights, 
 
 from collections.abc import Mapping, Set
 from dataclasses import fields
+from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
@@ -36,7 +37,7 @@ _KEYS = {
     "decoder_start_token_id": Key("start", COUNT, 58100),
 }
 # Options that change what is computed, and their values here. The first five are of models that became Marian's.
-_ONLY = {
+_ONLY: dict[str, tuple[object, ...]] = {
     "normalize_before": (False,),
     "normalize_embedding": (False,),
     "add_final_layer_norm": (False,),
@@ -71,7 +72,7 @@ _UNREAD = {f"model.{stack}.embed_positions.weight": "sines and cosines, computed
 _ROW = Layout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
 
 
-def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> TransformerConfig:
+def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> TransformerConfig:
     """The settings in a config.json."""
     try:
         return _read_marian(found, where) if found["model_type"] == "marian" else _read_own(found, where)
@@ -79,7 +80,7 @@ def read_config(found: Mapping[str, object], where: str, names: Set[str]) -> Tra
         raise error if isinstance(error, CheckpointError) else CheckpointError(f"{where}: {error}") from error
 
 
-def _read_marian(found: Mapping[str, object], where: str) -> TransformerConfig:
+def _read_marian(found: Mapping[str, Any], where: str) -> TransformerConfig:
     read = settings.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
@@ -89,7 +90,7 @@ def _read_marian(found: Mapping[str, object], where: str) -> TransformerConfig:
     return TransformerConfig(layout="halves", head_bias=True, kept=read.kept, **given)
 
 
-def _read_own(found: Mapping[str, object], where: str) -> TransformerConfig:
+def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
     read = settings.read(found, where, keys=keys | {"ends": Key("ends", ENDS, 0)}, only={})
@@ -142,7 +143,7 @@ def _stack(stack: str, counter: str, *, crosses: bool, has_norm: bool) -> tuple[
 def _table(config: TransformerConfig) -> Table:
     is_shared, has_encoder, has_decoder = config.target_vocabulary is None, config.layers > 0, config.decoder_layers > 0
     is_pre = config.norm == "pre"
-    words = (Row(_SHARED if is_shared else _WORDS["encoder"], "words.weight"),)
+    words: tuple[Row, ...] = (Row(_SHARED if is_shared else _WORDS["encoder"], "words.weight"),)
     if not is_shared:
         words += (Row(_WORDS["decoder"], "target_words.weight"),)
     body = words + (_stack("encoder", "n", crosses=False, has_norm=is_pre) if has_encoder else ())

@@ -64,8 +64,9 @@ class Transformer(nn.Module):
         self.positions = SinusoidalPositions(config.width, layout=config.layout)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(_layer(config), config.layers) if config.layers else None
-        decoder = Decoder if has_both else Encoder
-        self.decoder = decoder(_decoder_layer(config), config.decoder_layers) if has_decoder else None
+        self.decoder: Decoder | Encoder | None = None
+        if has_decoder:
+            self.decoder = (Decoder if has_both else Encoder)(_decoder_layer(config), config.decoder_layers)
         has_head = has_decoder and config.head == "own"
         self.head = nn.Linear(config.width, config.written, bias=False) if has_head else None
         has_bias = has_decoder and config.head_bias
@@ -102,7 +103,7 @@ class Transformer(nn.Module):
         if self.encoder is None:
             if decoder_ids is not None:
                 raise ValueError(f"{_NAME}: this model is a decoder alone: its tokens are ids, and there are no others")
-            return self._output(Seen(None, None), self._decode(ids, None, padding, None, states))
+            return self._output(None, self._decode(ids, None, padding, None, states))
         inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
         x = self._embed(self.words, ids, 0)
         encoded = through(
@@ -163,7 +164,7 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None,
         states: bool,
     ) -> Seen:
-        pairs.need_decoder(_NAME, self.decoder)
+        decoder: Decoder | Encoder = pairs.need_decoder(_NAME, self.decoder)
         inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.written)
         x = self._embed(self.target_words or self.words, ids, 0 if cache is None else cache.start)
 
@@ -173,15 +174,17 @@ class Transformer(nn.Module):
                 return layer(x, mask=Causal() if padding is None else Causal() & padding, cache=own)
             return layer(x, memory, mask=Causal(), memory_mask=padding, cache=own)
 
-        return through(self.decoder.layers, self.decoder.norm, x, call, states=states)
+        return through(decoder.layers, decoder.norm, x, call, states=states)
 
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.width**0.5 if self.config.scaled_words else 1.0
         x = self.positions(carry(lambda values: words(values) * scale, ids), start)
         return carry(self.dropout, x)
 
-    def _output(self, encoded: Seen, decoded: Seen | None) -> TransformerOutput:
-        found = TransformerOutput(memory=encoded.last, memory_states=encoded.states)
+    def _output(self, encoded: Seen | None, decoded: Seen | None) -> TransformerOutput:
+        found = TransformerOutput()
+        if encoded is not None:
+            found = found._replace(memory=encoded.last, memory_states=encoded.states)
         if decoded is None:
             return found
         logits = carry(partial(steady, self.logits), decoded.last)
