@@ -164,7 +164,8 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None,
         states: bool,
     ) -> Seen:
-        decoder: Decoder | Encoder = pairs.need_decoder(_NAME, self.decoder)
+        pairs.need_decoder(_NAME, self.decoder)
+        assert self.decoder is not None
         inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.written)
         x = self._embed(self.target_words or self.words, ids, 0 if cache is None else cache.start)
 
@@ -174,7 +175,7 @@ class Transformer(nn.Module):
                 return layer(x, mask=Causal() if padding is None else Causal() & padding, cache=own)
             return layer(x, memory, mask=Causal(), memory_mask=padding, cache=own)
 
-        return through(decoder.layers, decoder.norm, x, call, states=states)
+        return through(self.decoder.layers, self.decoder.norm, x, call, states=states)
 
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.width**0.5 if self.config.scaled_words else 1.0
