@@ -8,7 +8,11 @@ SURFACE = {
     "bench": {"--seconds", "--tiny"},
     "demo": {"--seconds"},
     "doctor": {"--json"},
-}
+    "encode": {
+        "documents", "--output", "-o", "--model", "--long", "--overlap", "--dtype", "--budget", "--normalize", "--prompt",
+        "--text", "--id",
+    },
+}  # fmt: skip
 
 
 def test_verbs_and_options_are_these() -> None:
