@@ -8,6 +8,10 @@ SURFACE = {
     "bench": {"--seconds", "--tiny"},
     "demo": {"--seconds"},
     "doctor": {"--json"},
+    "generate": {
+        "model", "prompts", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",
+        "--length-penalty", "--seed", "--dtype", "--json",
+    },
     "encode": {
         "documents", "--output", "-o", "--model", "--long", "--overlap", "--dtype", "--budget", "--normalize", "--prompt",
         "--text", "--id",
