@@ -6,13 +6,14 @@ it computes in another way where a vector is not full. No vector is left unfille
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from uwaga import Ragged
-from uwaga.models import BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig
+from uwaga.models import BertModel, GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig, load
 from uwaga.models.bert.config import BertConfig
 
 # Fewer than four, not in fours, and more than a block of keys.
@@ -65,6 +66,16 @@ def test_a_packed_batch_equals_its_documents_one_by_one(name: str, dtype: torch.
         for field, found, expected in zip(together._fields, together, alone, strict=True):
             for ours, theirs in zip(_tensors(found, row), _tensors(expected, 0), strict=True):
                 assert torch.equal(ours, theirs), (field, LENGTHS[row])
+
+
+@torch.no_grad()
+def test_real_weights_do_so_too(minilm: Path) -> None:
+    model = load(minilm)
+    torch.manual_seed(0)
+    documents = [torch.randint(1000, 20000, (length,)) for length in (1, 2, 7, 9, 33, 130)]
+    together = model(Ragged.from_list(documents)).hidden.to_list()
+    for document, found in zip(documents, together, strict=True):
+        assert torch.equal(model(Ragged.from_list([document])).hidden.values, found)
 
 
 def _tensors(field, row: int) -> list[Tensor]:
