@@ -15,7 +15,7 @@ def encode_beginnings(tokenizer: Tokenizer, texts: Sequence[str], *, room: int) 
     """For each text all its tokens, or more than `room` of them, with their places: those of the whole text."""
     if not tokenizer.can_cut:
         return tokenizer.encode(texts, with_places=True)
-    found: list[Encoding | None] = [None] * len(texts)
+    found: dict[int, Encoding] = {}
     wanted, length = list(range(len(texts))), room * _CHARACTERS_PER_TOKEN
     while wanted:
         ends = {place: _end(texts[place], length) for place in wanted}
@@ -26,7 +26,7 @@ def encode_beginnings(tokenizer: Tokenizer, texts: Sequence[str], *, room: int) 
             place for place in wanted if ends[place] < len(texts[place]) and len(found[place]) <= room
         ]  # fmt: skip
         length *= _GROWTH
-    return found
+    return [found[place] for place in range(len(texts))]
 
 
 def _end(text: str, length: int) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import nn
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import checkpoints, directories
@@ -35,14 +34,14 @@ class TextEncoder:
     the other into steps of about `budget` tokens, without padding anywhere, and come out in their order.
 
     Attributes:
-        model: a module that takes Ragged ids and gives `.hidden`, such as uwaga.models.BertModel.
+        model: a BertModel.
         tokenizer: its tokenizer.
         recipe: how its hidden states become vectors.
         room: tokens of a text that the model takes, special tokens apart.
         report: what the rows are of the array that `encode`, `encode_stream` or `encode_tokens` gave last.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, recipe: Recipe) -> None:
+    def __init__(self, model: BertModel, tokenizer: Tokenizer, recipe: Recipe) -> None:
         self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
         limit = min(model.config.max_tokens, recipe.max_length or model.config.max_tokens)
         self.room = limit - tokenizer.special

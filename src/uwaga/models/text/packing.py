@@ -38,7 +38,7 @@ def groups(
         yield group
 
 
-def steps(lengths: Sequence[int], budget: int) -> list[slice]:
+def steps(lengths: Sequence[int] | np.ndarray, budget: int) -> list[slice]:
     """Sequences that the model takes at once: about `budget` tokens in each step, and no step much smaller.
 
     A step ends where its share of the tokens ends, so that there is no small step at the end. One sequence may be longer

@@ -109,7 +109,9 @@ class Preparer:
 
     def _place(self, tokens: Encoding, index: int) -> tuple[int, int]:
         """The characters of a token in the text itself; (0, 0) of one in the prompt."""
-        start, stop = tokens.token_to_chars(index)
+        places = tokens.token_to_chars(index)
+        assert places is not None
+        start, stop = places
         return max(0, start - len(self.prompt)), max(0, stop - len(self.prompt))
 
 

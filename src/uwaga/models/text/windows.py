@@ -46,7 +46,7 @@ class Policy:
         >>> Policy(long="windows", room=4, overlap=1).windows(9)
         [(0, 3), (2, 6), (5, 9)]
         """
-        if not self.is_long(tokens):
+        if self.room is None or not self.is_long(tokens):
             return [(0, tokens)]
         if self.long == "truncate":
             return [(0, self.room)]
