@@ -104,11 +104,11 @@ def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, ot
     to_come = layers_to_come(layer.module)
     if to_come == 0:
         Packing.close_current()
+    if not isinstance(output, Ragged):
+        return output.transpose(1, 2).contiguous()
     if call.packing is not None:
         states = PackedStates.of(call.packing, output.values)
         return states if states.is_packed else states.plain()
-    if not isinstance(output, Ragged):
-        return output.transpose(1, 2).contiguous()
     tokens = None if layer.plan is None else layer.plan.tokens
     if tokens is not None and to_come and _pays(tokens) and not _wants("hidden_states", others):
         packing = Packing.current(tokens)

@@ -3,6 +3,9 @@
 Letters: B batch, Q queries, K keys.
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -25,14 +28,18 @@ class PlannedMask(Tensor):
 
     @staticmethod
     def of(plan: Plan, batch: int, queries: int, keys: int, device: torch.device | str) -> "PlannedMask":
-        made = Tensor._make_wrapper_subclass(PlannedMask, (batch, 1, queries, keys), dtype=torch.bool, device=device)
+        made = Tensor._make_wrapper_subclass(
+            PlannedMask, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
+        )
         made.plan, made.settled = plan, None
         return made
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # torch's own idiom
 
     @classmethod
-    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(  # type: ignore[override]  # torch names its arguments otherwise
+        cls, function: Any, types: Sequence[type], args: Sequence = (), kwargs: Mapping | None = None
+    ) -> object:
         schema = function._schema
         if schema.name in _ARITHMETIC:
             # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong. No TypeError: Python
@@ -59,5 +66,5 @@ class PlannedMask(Tensor):
         sizes = Sizes(queries=queries, keys=keys, batch=(batch,))
         return self.plan.mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's own has an option of its own
         return f"PlannedMask(shape={tuple(self.shape)}, {self.plan.mask})"

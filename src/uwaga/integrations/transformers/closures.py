@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ def is_band(mask: Mask | None) -> bool:
     return mask is None or isinstance(mask, Causal | Window)
 
 
-def _closure(function: Callable) -> dict[str, object]:
+def _closure(function: Callable) -> dict[str, Any]:
     cells = function.__closure__ or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
 

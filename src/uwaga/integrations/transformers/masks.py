@@ -5,6 +5,7 @@ Letters: B batch, Q queries, K keys.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,7 +50,6 @@ def planned_mask(
     from transformers import masking_utils
 
     mask_function = masking_utils.causal_mask_function if mask_function is None else mask_function
-    sizes = {"batch_size": batch_size, "q_length": q_length, "kv_length": kv_length, "kv_offset": kv_offset}
     if not is_traced():
         place = Place(queries=q_length, keys=kv_length, query_offset=int(q_offset), key_offset=kv_offset)
         try:
@@ -60,14 +60,21 @@ def planned_mask(
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None
             return PlannedMask.of(plan, batch_size, q_length, kv_length, device)
-    skips = {"allow_is_bidirectional_skip": allow_is_bidirectional_skip, "allow_is_causal_skip": False}
+    asked: dict[str, Any] = {
+        **options,
+        "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
+        "allow_is_causal_skip": False,
+        "q_offset": q_offset,
+    }
     return masking_utils.sdpa_mask(
-        **sizes,
-        q_offset=q_offset,
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        kv_offset=kv_offset,
         mask_function=mask_function,
         attention_mask=attention_mask,
         device=device,
-        **options | skips,
+        **asked,
     )
 
 
@@ -81,7 +88,7 @@ def make_plan(function: Callable, place: Place, padding: Tensor | None) -> Plan:
         return Plan(mask=mask, stretches=stretches, is_self_attention=True)
     is_causal = _is_causal(mask)
     seen_BK = visible_keys(padding, place.key_offset, place.keys)
-    if seen_BK is None:
+    if padding is None or seen_BK is None:
         return Plan(mask=mask, is_self_attention=is_causal)
     of_padding = _hide(seen_BK, padding, place, is_causal)
     whole = of_padding if mask is None else mask & of_padding

@@ -4,6 +4,7 @@ Letters as in attention.py.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,7 +152,8 @@ def _stretches(layer: Layer) -> Stretches | None:
     plan = layer.plan
     if plan is None or plan.stretches is None or layer.position_bias is not None or layer.query_offsets is not None:
         return None
-    return plan.stretches if plan.is_self_attention or attends_to_itself(type(layer.module)) else None
+    kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
+    return plan.stretches if plan.is_self_attention or attends_to_itself(kind) else None
 
 
 def _is_of(packing: Packing, x: Tensor) -> bool:

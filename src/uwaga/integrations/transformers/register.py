@@ -1,6 +1,7 @@
 """register_with_transformers()."""
 
 from functools import wraps
+from typing import Any
 
 NAME = "uwaga"
 
@@ -33,14 +34,14 @@ def register_with_transformers() -> None:
     _guard(PreTrainedModel)
 
 
-def _guard(base: type) -> None:
+def _guard(base: Any) -> None:
     """Let models that ignore the interface say so. transformers itself believes that every name is served by all."""
     original = base.get_correct_attn_implementation
     if hasattr(original, "_uwaga"):
         return
 
     @wraps(original)
-    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+    def get_correct_attn_implementation(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
         found = original(self, requested_attention, is_init_check)
         if found == NAME and not self._can_set_attn_implementation():
             raise ValueError(
@@ -49,5 +50,5 @@ def _guard(base: type) -> None:
             )
         return found
 
-    get_correct_attn_implementation._uwaga = True
+    get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
     base.get_correct_attn_implementation = get_correct_attn_implementation

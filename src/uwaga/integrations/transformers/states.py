@@ -75,7 +75,7 @@ class PackedStates(Tensor):
     """Stands for (B, N, ...), or where `heads_first` for (B, H, N, D); holds `values`, (T, ...) or (T, H, D)."""
 
     packing: Packing
-    values: Tensor
+    values: Tensor  # type: ignore[assignment]  # a sparse tensor's method, which has no meaning here
     heads_first: bool
     settled: Tensor | None  # the plain tensor, once somebody asked for it: what is written there counts
 
@@ -102,7 +102,7 @@ class PackedStates(Tensor):
             return _plainly(function, args, kwargs) if found is None else found
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch names its arguments otherwise
         cls, function: Callable, types: Sequence[type], args: Sequence = (), kwargs: Mapping | None = None
     ) -> object:
         return _plainly(function, args, kwargs)
