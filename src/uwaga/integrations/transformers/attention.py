@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.integrations.serving import autocast
+from uwaga.integrations.transformers.layer import Layer
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
 from uwaga.integrations.transformers.observed import observe
 from uwaga.integrations.transformers.operands import (
-    Layer,
     Operands,
     Three,
     aligned,

@@ -11,7 +11,8 @@ from typing import TypedDict
 from torch import Tensor, nn
 
 from uwaga.integrations.serving import autocast
-from uwaga.integrations.transformers.operands import Layer, aligned, whole_mask
+from uwaga.integrations.transformers.layer import Layer, whole_mask
+from uwaga.integrations.transformers.operands import aligned
 from uwaga.integrations.transformers.states import plain
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.masks import Mask
