@@ -110,6 +110,24 @@ def test_packing_can_be_taken_back(make: Callable) -> None:
     np.testing.assert_allclose(model.encode(TEXTS), own, rtol=1e-4, atol=1e-5)
 
 
+def test_a_cross_encoder(write_model: Callable[..., Path], tmp_path: Path) -> None:
+    """Its pairs stay padded, and its head reads the first state of each."""
+    folder = write_model(tmp_path / "cross", positions=32)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(vocab_size=64, pad_token_id=0, num_labels=1, **_WIDE)
+    model = transformers.BertForSequenceClassification(config)
+    for x in model.parameters():
+        nn.init.normal_(x, 0.0, 0.3)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder)
+    encoder = peer.CrossEncoder(str(folder), device="cpu")
+    pairs = [("the cat", "sat on the mat"), ("a dog", "ran"), ("it", TEXTS[3])]
+    own, ours = encoder.predict(pairs), unpad(encoder).predict(pairs)
+    assert encoder[0].model.config._attn_implementation == "uwaga"
+    assert not encoder[0].can_flatten_inputs
+    np.testing.assert_allclose(ours, own, rtol=1e-5)
+
+
 def test_gradients_flow(make: Callable) -> None:
     model = unpad(make("bert"))
     model(model.preprocess(TEXTS))["sentence_embedding"].square().sum().backward()
