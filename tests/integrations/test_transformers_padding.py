@@ -13,6 +13,7 @@ from torch import Tensor, nn
 transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
 
+from uwaga._base import native  # noqa: E402
 from uwaga.integrations import register_with_transformers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -123,6 +124,7 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
         assert model(ids, attention_mask=mask).last_hidden_state.isfinite().all()
 
 
+@pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "llama", "gemma3_text"])
 def test_layers_between_attentions_see_no_padding(family: str, side: str) -> None:
