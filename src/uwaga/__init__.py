@@ -57,9 +57,12 @@ _HOME = {
     "watch": "uwaga.integrations.watch",
 }
 
+# Packages whose own names are public too.
+_FLOORS = ("integrations", "maps", "models", "nn", "plots")
+
 
 def __getattr__(name: str) -> object:
-    if name in ("integrations", "maps", "plots"):
+    if name in _FLOORS:
         return import_module(f"uwaga.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'uwaga' has no attribute {name!r}")

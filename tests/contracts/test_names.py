@@ -38,6 +38,13 @@ def test_every_public_name_is_there_and_listed() -> None:
         assert name in dir(uwaga)
 
 
+@pytest.mark.parametrize("floor", ["integrations", "maps", "models", "nn", "plots"])
+def test_packages_with_names_of_their_own_need_no_import(floor: str) -> None:
+    package = getattr(uwaga, floor)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError) as caught:
         uwaga.atention  # noqa: B018

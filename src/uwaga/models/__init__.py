@@ -6,6 +6,20 @@ the `Family` that ties them together). families.py lists them; checkpoints.py lo
 
 from importlib import import_module
 
+__all__ = [
+    "BertConfig",
+    "BertModel",
+    "GPT2Config",
+    "GPT2Model",
+    "T5Config",
+    "T5Model",
+    "Transformer",
+    "TransformerConfig",
+    "generate",
+    "load",
+    "save",
+]
+
 _HOME = {
     "BertConfig": "uwaga.models.bert.config",
     "BertModel": "uwaga.models.bert.model",
@@ -26,3 +40,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'uwaga.models' has no attribute {name!r}")
     globals()[name] = value = getattr(import_module(_HOME[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
