@@ -1,4 +1,5 @@
-"""What several folders share: a model small enough to be made in a test."""
+"""What several folders share: one thread, the derived tolerance (DESIGN.md, "Exactness"), a model small enough to be made in
+a test."""
 
 import json
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 # Words and pieces of them; what is in none of them becomes [UNK].
 WORDS = [
@@ -31,6 +33,34 @@ WORDS = [
     "é",
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture
+def one_thread():
+    """Tensors of a few thousand numbers: a second thread only waits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def assert_as_exact() -> Callable[[Tensor, Tensor, Tensor], None]:
+    """`found` is at most twice as far from the float64 result as the peer's own float32 result is, by their root mean
+    square, and one unit of rounding beside it: where that is exact by chance, another order of sums may still round."""
+
+    def check(found: Tensor, peer: Tensor, exact: Tensor) -> None:
+        assert found.shape == exact.shape
+        assert exact.dtype == torch.float64
+        allowed = 2 * _rms(peer.double() - exact) + torch.finfo(found.dtype).eps * _rms(exact)
+        error = _rms(found.double() - exact)
+        assert error <= allowed, f"error {error:.3g}, allowed {allowed:.3g}, of values of {_rms(exact):.3g}"
+
+    return check
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.detach().square().mean().sqrt())
 
 
 @pytest.fixture(scope="session")

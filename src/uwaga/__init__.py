@@ -3,8 +3,9 @@
 The public names; each is imported when first used, so that `import uwaga` costs nothing beyond `import torch`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
@@ -57,19 +58,8 @@ _HOME = {
     "watch": "uwaga.integrations.watch",
 }
 
-# Packages whose own names are public too.
-_FLOORS = ("integrations", "maps", "models", "nn", "plots")
-
-
-def __getattr__(name: str) -> object:
-    if name in _FLOORS:
-        return import_module(f"uwaga.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'uwaga' has no attribute {name!r}")
-    # Kept in the module, so that the next use of the name does not come here.
-    globals()[name] = value = getattr(import_module(_HOME[name]), name)
-    return value
+__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots"))
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_names(), "__version__"])

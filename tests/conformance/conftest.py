@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from uwaga._base import native
 from uwaga.maps import available
@@ -46,10 +45,6 @@ def cpu(request: pytest.FixtureRequest):
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _one_thread(one_thread):
     """Tensors of a few thousand numbers: a second thread only waits. That it changes no bit is a test of its own, in
     test_equivalences.py, which sets its own number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -1,13 +1,8 @@
 """Small tensors: a second thread would only wait. The same numbers every time."""
 
 import pytest
-import torch
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
+def _one_thread(one_thread):
+    """For every test here."""

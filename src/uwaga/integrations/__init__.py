@@ -1,6 +1,6 @@
 """Doors into other libraries; each is imported when first used."""
 
-from importlib import import_module
+from uwaga._base.lazy import names
 
 __all__ = ["patch_torch", "register_with_transformers", "sentence_transformers"]
 
@@ -9,10 +9,4 @@ _HOME = {
     "register_with_transformers": "uwaga.integrations.transformers.register",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module 'uwaga.integrations' has no attribute {name!r}")
-    if name not in _HOME:
-        return import_module(f"uwaga.integrations.{name}")
-    return getattr(import_module(_HOME[name]), name)
+__getattr__, __dir__ = names(__name__, _HOME, ("sentence_transformers",))

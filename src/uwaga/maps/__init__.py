@@ -3,8 +3,9 @@
 The public names; each is imported when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.maps.attended import Attended, attend
@@ -65,13 +66,4 @@ _HOME = {
     "word_spans": "uwaga.maps.spans",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'uwaga.maps' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = names(__name__, _HOME)

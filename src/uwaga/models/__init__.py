@@ -4,7 +4,7 @@ A family of models is a folder: config.py (plain settings), model.py (the module
 the `Family` that ties them together). families.py lists them; checkpoints.py loads and saves any of them.
 """
 
-from importlib import import_module
+from uwaga._base.lazy import names
 
 __all__ = [
     "BertConfig",
@@ -34,13 +34,4 @@ _HOME = {
     "save": "uwaga.models.checkpoints",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'uwaga.models' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -7,8 +7,9 @@
 Norms are torch.nn's own. Each name is imported when first used.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.nn.attention import MultiHeadAttention
@@ -54,13 +55,4 @@ _HOME = {
     "SinusoidalPositions": "uwaga.nn.sinusoidal",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'uwaga.nn' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -7,8 +7,9 @@ matplotlib comes with the extra `uwaga[plots]` and is imported when a figure is 
 registered with pyplot: nothing has to be closed, and no display is needed. In a notebook, `%matplotlib inline` shows them.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.plots.curves import arcs
@@ -27,13 +28,4 @@ _HOME = {
     "save": "uwaga.plots.figures",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'uwaga.plots' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = names(__name__, _HOME)

@@ -1,0 +1,32 @@
+"""Packages whose names are imported when they are first used, so that a name costs nothing to those who do not use it."""
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def names(
+    package: str, home: Mapping[str, str], packages: tuple[str, ...] = ()
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: its `__name__`.
+        home: for each public name the module that defines it.
+        packages: packages and modules inside it that are reached in the same way.
+    """
+
+    def get(name: str) -> object:
+        if name in packages:
+            return import_module(f"{package}.{name}")
+        if name not in home:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        # Kept in the package, so that the next use of the name does not come here.
+        value = getattr(import_module(home[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def listed() -> list[str]:
+        return sorted([*home, *packages])
+
+    return get, listed
