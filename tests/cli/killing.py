@@ -3,7 +3,8 @@ that writes. A program of its own, since it forks: PyTorch is loaded once, and h
 which its threads would be missing.
 
 Its argument is a JSON object: corpus, model, the outputs alone, random and every, seed and kills. Its last line is one:
-for `random` and `every` the exit code of each run and how many finished shards there were after it.
+for `random` and `every` the exit code of each run and how many finished shards there were after it, null once they are
+one file.
 """
 
 import json
@@ -55,13 +56,13 @@ def deadly(step: Callable, left: dict[str, int]) -> Callable:
     return taken
 
 
-def end(child: int, output: str) -> tuple[int, int]:
-    """The exit code, and how many shards are finished."""
+def end(child: int, output: str) -> tuple[int, int | None]:
+    """The exit code, and how many shards are finished; None once they are one file."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return code, len(list(Path(f"{output}.parts").glob("*.arrow")))
+    return code, None if Path(output).exists() else len(list(Path(f"{output}.parts").glob("*.arrow")))
 
 
-def at_random(asked: dict, seconds: float) -> list[tuple[int, int]]:
+def at_random(asked: dict, seconds: float) -> list[tuple[int, int | None]]:
     found = []
     for _ in range(asked["kills"]):
         child = start(asked, asked["random"])
@@ -71,9 +72,9 @@ def at_random(asked: dict, seconds: float) -> list[tuple[int, int]]:
     return [*found, end(start(asked, asked["random"]), asked["random"])]
 
 
-def at_every_step(asked: dict) -> list[tuple[int, int]]:
+def at_every_step(asked: dict) -> list[tuple[int, int | None]]:
     """Two steps further each time, until nothing is left to do."""
-    found = [(KILLED, 0)]
+    found: list[tuple[int, int | None]] = [(KILLED, 0)]
     while found[-1][0] == KILLED and len(found) < 100:
         when = "before" if len(found) % 2 else "after"
         found.append(end(start(asked, asked["every"], **{when: len(found) % 7}), asked["every"]))
@@ -85,6 +86,6 @@ if __name__ == "__main__":
     random.seed(asked["seed"])
     packing.groups.__kwdefaults__["most_documents"] = 3
     started = time.perf_counter()
-    assert end(start(asked, asked["alone"]), asked["alone"]) == (0, 0)
+    assert end(start(asked, asked["alone"]), asked["alone"]) == (0, None)
     seconds = time.perf_counter() - started
     print(json.dumps({"random": at_random(asked, seconds), "every": at_every_step(asked)}))  # noqa: T201

@@ -19,7 +19,7 @@ def serves(*tensors: Tensor) -> bool:
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What autocast does to the arguments of PyTorch's own function."""
     device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
     to = torch.get_autocast_dtype(device)
     return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
