@@ -3,8 +3,8 @@
 The corpora: documents cut at 256 tokens, whole documents by windows, and paragraphs. All sides read the same texts, use the
 same threads, sort by length and, but for uwaga, pad in batches of 32; ONNX Runtime runs the model that its own transformer
 optimiser fused. A corpus goes in parts, of which every side reads each in turn. The cosine is the lowest between a vector of
-that side and sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts, so theirs is of
-texts that are the same but for spaces.
+that side and sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts, so
+that a word that a window cuts in two has other tokens there.
 
 Without --model and --corpus (a .jsonl.gz with the field `text`), a random model and random words serve, which tells about
 speed and nothing about vectors.

@@ -204,7 +204,8 @@ def in_a_process(chosen: argparse.Namespace, *arguments: str) -> list[str]:
 
 def facts(chosen: argparse.Namespace, peak: float | None) -> str:
     """Date, machine, versions and command; no names of hosts, no paths."""
-    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    said = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *said])
     level = "no native library" if native.reason_unavailable() else f"instruction set {native.level()}"
     measured = f", multiply-add peak {peak:.0f} GFLOP/s in float32" if peak else ""
     return (
