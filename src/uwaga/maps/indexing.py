@@ -56,7 +56,10 @@ def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
     if isinstance(part, slice):
         return _of_range(range(*part.indices(size)))
     if is_int(part):
-        return Positions(_checked(torch.tensor([int(part)]), size, axis, kind), None, True)
+        at = int(part)
+        if not -size <= at < size:
+            raise _out_of_range(at, size, axis, kind)
+        return Positions(torch.tensor([at % size]), None, True)
     if isinstance(part, (list, range)) or hasattr(part, "__array__"):
         return _of_list(torch.as_tensor(part if not isinstance(part, range) else list(part)), size, axis, kind)
     raise TypeError(
@@ -90,5 +93,9 @@ def _checked(listed: Tensor, size: int, axis: str, kind: str) -> Tensor:
     """Positions counted from the front, none of them out of range."""
     outside = listed[(listed < -size) | (listed >= size)]
     if len(outside):
-        raise IndexError(f"{kind}: index {int(outside[0])} is out of range for {axis} of size {size}")
+        raise _out_of_range(int(outside[0]), size, axis, kind)
     return torch.where(listed < 0, listed + size, listed)
+
+
+def _out_of_range(at: int, size: int, axis: str, kind: str) -> IndexError:
+    return IndexError(f"{kind}: index {at} is out of range for {axis} of size {size}")
