@@ -13,6 +13,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import checkpoints, directories
 from uwaga.models.bert.model import BertModel
 from uwaga.models.text import recipe as recipes
+from uwaga.models.text.memory import keep_freed_memory
 from uwaga.models.text.packing import groups
 from uwaga.models.text.prepare import Preparer
 from uwaga.models.text.progress import Listener, Meter, listening
@@ -48,6 +49,7 @@ class TextEncoder:
         if self.room < 1:
             raise ValueError(f"TextEncoder: {limit} tokens leave no room beside {tokenizer.special} special ones")
         self.report = Report.join(())
+        keep_freed_memory()
 
     @classmethod
     def load(
