@@ -1,0 +1,166 @@
+"""The front end's modules as one script: their order, what is taken out, and what is refused, with its place."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from uwaga.viewer.page.bundle import FRONT, BundleError, bundle, join
+
+START = "export function start(root, host) { root.said = host.name; return { dispose() {} }; }\n"
+HOSTS = """export function servedHost() { return { name: "served" }; }
+export function savedHost() { return { name: "saved" }; }
+export function widgetHost(model) { return { name: "widget", model }; }
+"""
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files by their names, with _ for / and __ for the dot; main.js and the hosts beside them, where not given."""
+    for name, text in {"main__js": START, "hosts_all__js": HOSTS, **files}.items():
+        path = folder / name.replace("__", ".").replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def node(script: str, tmp_path: Path) -> str:
+    """What a module says, run by node."""
+    if shutil.which("node") is None:
+        pytest.skip("there is no node")
+    file = tmp_path / "script.mjs"
+    file.write_text(script)
+    done = subprocess.run(["node", str(file)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TRICKY = r"""
+import { deep, DEEPER } from "./inner/deep.js";
+import {
+  base,
+  Thing,
+} from "./base.js";
+
+/** import { not } from "./there.js"; @param {import("./types.js").Name} a */
+const quoted = "import { a } from './b.js'; export const c = 1; { ` /* ";
+const template = `${quoted} { ${[1, 2].map((x) => `<${x}>`).join("")} export function fake() {}
+export const alsoFake = 1; // not a comment
+`;
+const pattern = /["'`{]\/[/"]import/g, divided = 8 / 2 / 2, other = [1 / 1, 2];
+let counter = 0;
+export async function start(root) {
+  const base = "inner";  // a local name may be any
+  counter += divided + other.length;
+  return [template, pattern.source, base, deep(), DEEPER, new Thing().name(), counter].join("|");
+}
+class Hidden { export() { return this.import; } }
+"""
+
+
+def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "front",
+        main__js=TRICKY,
+        inner_deep__js='import { base } from "../base.js";\nexport function deep() { return base() + "!"; }\nexport const DEEPER = base;\n',
+        base__js='export function base() { return "base"; }\nexport class Thing { name() { return "thing"; } }\n',
+    )
+    joined = join(folder)
+    assert "import {" not in joined.modules.replace("import { not }", "").replace("import { a }", "")
+    said = node(joined.modules + "\nconsole.log(await start());", tmp_path)
+    template = "import { a } from './b.js'; export const c = 1; { ` /*  { <1><2> export function fake() {}\nexport const alsoFake = 1; // not a comment\n"
+    assert said == template + '|["\'`{]\\/[/"]import|inner|base!|function base() { return "base"; }|thing|4\n'
+    assert [line for line in joined.modules.splitlines() if line.startswith("// ") and line.endswith(".js")] == [
+        "// base.js", "// inner/deep.js", "// main.js", "// hosts/all.js",
+    ]  # fmt: skip
+
+
+def test_each_host_has_its_entry(tmp_path: Path) -> None:
+    joined = join(write(tmp_path / "front"))
+    page = "globalThis.document = { getElementById: (id) => (globalThis.root = { id }) };\n"
+    tell = "\nconsole.log(root.id, root.said);"
+    assert node(page + joined.script("served") + tell, tmp_path) == "uwaga served\n"
+    assert node(page + joined.script("saved") + tell, tmp_path) == "uwaga saved\n"
+    widget = "globalThis.document = { createElement: (tag) => ({ tag }) };\n" + joined.script("widget")
+    (tmp_path / "widget.mjs").write_text(widget)
+    used = """import it from "./widget.mjs";
+const held = [];
+const end = await it.render({ model: {}, el: { append: (x) => held.push(x) } });
+console.log(held[0].tag, held[0].className, held[0].said, typeof end);"""
+    assert node(used, tmp_path) == "div uwaga widget function\n"
+
+
+def test_styles_are_joined_the_base_first(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "front",
+        map_map__css=".uwaga .map {}\n",
+        shell_base__css=".uwaga { --bg: #fff; }\n",
+        tests_fake__css="no",
+    )
+    assert join(folder).css == ("/* shell/base.css */\n.uwaga { --bg: #fff; }\n\n/* map/map.css */\n.uwaga .map {}\n")
+
+
+def test_a_changed_file_is_joined_again(tmp_path: Path) -> None:
+    import os
+
+    folder = write(tmp_path / "front")
+    first = bundle(folder)
+    assert bundle(folder) is first
+    (folder / "main.js").write_text(START + "const more = 1;\n")
+    os.utime(folder / "main.js", ns=(1, 1))
+    assert "const more" in bundle(folder).modules
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"main__js": 'import all from "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
+        ({"main__js": '\nimport * as b from "./b.js";\n'}, 'main.js:2: only import { a, b } from "./module.js"; is understood'),
+        ({"main__js": 'import { a as b } from "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
+        ({"main__js": 'import "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
+        ({"main__js": 'import { a } from "d3";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
+        ({"main__js": "export default 1;\n"}, "main.js:1: only export function, class, const and let are understood"),
+        ({"main__js": 'export { a } from "./b.js";\n'}, "main.js:1: only export function, class, const and let are understood"),
+        ({"main__js": 'export * from "./b.js";\n'}, "main.js:1: only export function, class, const and let are understood"),
+        ({"main__js": 'function f() {\n  return import("./b.js");\n}\n'}, "main.js:2: no dynamic import or import.meta"),
+        ({"main__js": "const here = import.meta.url;\n"}, "main.js:1: no import at the top level, and no dynamic import or import.meta"),
+        ({"main__js": "const a = 1;\nawait a;\n"}, "main.js:2: no await at the top level, and no dynamic import or import.meta"),
+        ({"main__js": "const { a, b } = c;\n"}, "main.js:1: no destructuring at the top level"),
+        ({"main__js": "const a = 1,\n  b = 2;\nfunction b() {}\n"}, "main.js:3: b is declared twice"),
+        ({"main__js": "// </script>\n"}, "main.js:1: '</script' ends or bends the script element that a page puts this into; write it in two pieces"),
+        ({"main__js": '\nconst a = "<!--";\n'}, "main.js:2: '<!--' ends or bends the script element that a page puts this into; write it in two pieces"),
+        ({"main__js": 'import { a } from "./gone.js";\n'}, "main.js:1: there is no module gone.js"),
+        ({"main__js": 'import { a } from "../up.js";\n'}, "main.js:1: ../up.js lies outside of the front end"),
+        (
+            {"main__js": 'import { a } from "./b.js";\n', "b__js": "const a = 1;\n"},
+            "main.js:1: b.js exports no a",
+        ),
+        (
+            {"main__js": 'import { b } from "./b.js";\n', "b__js": '\nimport { c } from "./c.js";\nexport const b = 1;\n',
+             "c__js": 'import { b } from "./b.js";\nexport const c = 1;\n'},
+            "c.js:1: modules import each other in a circle: b.js -> c.js -> b.js",
+        ),
+        (
+            {"main__js": 'import { b } from "./b.js";\nfunction clamp() {}\n', "b__js": "export const b = 1;\n\nconst clamp = 2;\n"},
+            "main.js:2: clamp is declared at b.js:3 too; top-level names are unique over all modules",
+        ),
+        ({"a__css": "\n@import 'b.css';"}, "a.css:2: '@import': a sheet fetches nothing and stands inside HTML"),
+        ({"a__css": ".uwaga { background: url(x.png); }"}, "a.css:1: 'url(': a sheet fetches nothing and stands inside HTML"),
+        ({"a__css": "/* </style> */"}, "a.css:1: '</style': a sheet fetches nothing and stands inside HTML"),
+    ],
+    ids=lambda x: "",
+)  # fmt: skip
+def test_what_is_not_understood_is_refused_with_its_place(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    folder = write(tmp_path / "front", **files)
+    with pytest.raises(BundleError) as caught:
+        join(folder)
+    assert str(caught.value) == message
+
+
+def test_the_front_end_of_the_package_is_joined(tmp_path: Path) -> None:
+    joined = bundle(FRONT)
+    file = tmp_path / "all.mjs"
+    file.write_text(joined.script("widget"))
+    if shutil.which("node") is not None:
+        subprocess.run(["node", "--check", str(file)], check=True)
+    assert ".uwaga" in joined.css
