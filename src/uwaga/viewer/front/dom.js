@@ -1,0 +1,92 @@
+// Elements without markup: text is always text.
+
+/** @typedef {Node | string | number | null | undefined | false} DomChild */
+
+const domSvg = "http://www.w3.org/2000/svg";
+const domInvisible = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\ufe00-\ufe0f]/u;
+
+/**
+ * An HTML element. Props: class, text, on: {click: fn}, style: {name: value}, any attribute; true: present, false or null: not.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {{[name: string]: any}} [props]
+ * @param {...(DomChild | DomChild[])} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
+export function el(tag, props, ...children) {
+  return domFill(document.createElement(tag), props ?? {}, children);
+}
+
+/**
+ * An SVG element, with the same props.
+ * @template {keyof SVGElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {{[name: string]: any}} [props]
+ * @param {...(DomChild | DomChild[])} children
+ * @returns {SVGElementTagNameMap[Tag]}
+ */
+export function svgEl(tag, props, ...children) {
+  return domFill(/** @type {any} */ (document.createElementNS(domSvg, tag)), props ?? {}, children);
+}
+
+/**
+ * @template {Element} Made
+ * @param {Made} element
+ * @param {{[name: string]: any}} props
+ * @param {(DomChild | DomChild[])[]} children
+ * @returns {Made}
+ */
+function domFill(element, props, children) {
+  for (const [name, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name === "on") {
+      for (const [event, listener] of Object.entries(value)) element.addEventListener(event, /** @type {any} */ (listener));
+    } else if (name === "style") {
+      for (const [property, part] of Object.entries(value)) {
+        /** @type {any} */ (element).style.setProperty(property, String(part));
+      }
+    } else if (name === "text") element.textContent = String(value);
+    else if (/^on/i.test(name)) throw new Error(`el: ${name}: listeners go into on: {}`);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat()) {
+    if (child === undefined || child === null || child === false) continue;
+    element.append(typeof child === "number" ? String(child) : child);
+  }
+  return element;
+}
+
+/**
+ * A token's string as text in which everything can be seen: control characters as their pictures, other invisible ones and
+ * those that turn the direction of writing as <U+202E>, the empty string as a mark, spaces at the ends as open boxes.
+ * @param {string} token
+ * @returns {string}
+ */
+export function tokenText(token) {
+  if (token === "") return "\u2205";
+  let shown = "";
+  for (const letter of token) shown += domVisible(letter);
+  return shown.replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
+}
+
+/**
+ * @param {string} letter  one code point
+ * @returns {string}
+ */
+function domVisible(letter) {
+  const code = /** @type {number} */ (letter.codePointAt(0));
+  if (code < 0x20) return String.fromCharCode(0x2400 + code);
+  if (code === 0x7f) return "\u2421";
+  if (code === 0xa0) return "\u237d";
+  if (!domInvisible.test(letter)) return letter;
+  return `<U+${code.toString(16).toUpperCase().padStart(4, "0")}>`;
+}
+
+/**
+ * A token as an element whose direction of writing does not reach its neighbours.
+ * @param {string} token
+ * @returns {HTMLElement}
+ */
+export function tokenElement(token) {
+  return el("bdi", { class: "uwaga-token", text: tokenText(token) });
+}

@@ -1,0 +1,129 @@
+// What the views share: the store, the host's client, the items of each axis, and ways to speak to the user.
+
+import { initialState, makeStore } from "../store.js";
+import { makeClient } from "../client.js";
+import { makeCommands } from "../commands.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("../types.js").Side} Side */
+/** @typedef {import("../types.js").SideId} SideId */
+
+const appItemsAtOnce = 200_000;
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("../types.js").Host} host
+ * @param {import("../types.js").Client} client
+ * @param {import("../types.js").About} about
+ * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} speech
+ * @returns {App}
+ */
+export function makeApp(root, host, client, about, speech) {
+  const store = makeStore({ ...initialState(), ...about.start, compare: about.start.side === "difference" ? "difference" : "one" });
+  const commands = makeCommands(() => store.get().shortcuts);
+  /** @type {Map<string, Promise<Items>>} */
+  const lists = new Map();
+
+  /** @param {SideId} [id] */
+  const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0];
+
+  return {
+    root, host, client, about, store, commands, side, ...speech,
+    items(id, stack) {
+      const { merge, specials } = store.get();
+      const name = `${id} ${stack} ${merge} ${specials}`;
+      const kept = lists.get(name);
+      if (kept) return kept;
+      const asked = appItems(client, { ask: "items", side: id, stack, merge, specials });
+      lists.set(name, asked);
+      asked.catch(() => lists.delete(name));
+      return asked;
+    },
+    sizes() {
+      const { kind, merge, specials } = store.get();
+      const axes = side().kinds[kind];
+      return { queries: stackSize(side(), axes.queries, merge, specials), keys: stackSize(side(), axes.keys, merge, specials) };
+    },
+    where() {
+      const { side: id, kind, layer, head, merge, specials } = store.get();
+      return { side: id, kind, layer, head, merge, specials };
+    },
+    openHead(id, kind, layer, head) {
+      store.set({ ...nearestHead(side(id), kind, layer, head), ...sideState(id, store.get().compare), tab: "map" });
+    },
+    theme: () => shownTheme(store.get().theme),
+  };
+}
+
+/**
+ * All items of an axis, asked for in parts.
+ * @param {import("../types.js").Client} client
+ * @param {import("../types.js").Question} question
+ * @returns {Promise<Items>}
+ */
+async function appItems(client, question) {
+  /** @type {Items} */
+  const items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+  /** @type {Int32Array[]} */
+  const spans = [];
+  do {
+    const { meta, arrays } = await client.ask({ ...question, first: items.labels.length, count: appItemsAtOnce }, { priority: 5 });
+    if (!meta.labels.length && meta.total) throw new Error("items: fewer came than there are");
+    for (const label of meta.labels) items.labels.push(label);
+    for (const glued of meta.glued) items.glued.push(glued);
+    for (const at of meta.specials) items.specials.add(at);
+    spans.push(/** @type {Int32Array} */ (arrays[0].data));
+    items.total = meta.total;
+  } while (items.labels.length < items.total);
+  items.spans = new Int32Array(items.total * 2);
+  spans.reduce((at, part) => (items.spans.set(part, at), at + part.length), 0);
+  return items;
+}
+
+/**
+ * @param {Side} side
+ * @param {string} stack
+ * @param {"tokens" | "words"} merge
+ * @param {"show" | "hide"} specials
+ * @returns {number} items of an axis
+ */
+export function stackSize(side, stack, merge, specials) {
+  const counts = side.stacks[stack];
+  return counts[merge] - (specials === "hide" ? counts.specials : 0);
+}
+
+/**
+ * That head, or the nearest one that the side has.
+ * @param {Side} side
+ * @param {string} kind
+ * @param {number} layer
+ * @param {number} head
+ * @returns {{kind: import("../types.js").Kind, layer: number, head: number}}
+ */
+export function nearestHead(side, kind, layer, head) {
+  const ofKind = side.maps.filter((map) => map.kind === kind);
+  const maps = ofKind.length ? ofKind : side.maps;
+  const map = maps.reduce((best, one) => (Math.abs(one.layer - layer) < Math.abs(best.layer - layer) ? one : best));
+  return { kind: map.kind, layer: map.layer, head: Math.max(0, Math.min(head, map.heads - 1)) };
+}
+
+/**
+ * What is set to show a side: "difference" is shown exactly while the difference is compared.
+ * @param {SideId} id
+ * @param {string} compare
+ * @returns {Partial<import("../types.js").State>}
+ */
+export function sideState(id, compare) {
+  if (id === "difference") return { side: id, compare: "difference" };
+  return { side: id, compare: compare === "both" ? "both" : "one" };
+}
+
+/**
+ * @param {"auto" | "light" | "dark"} theme
+ * @returns {"light" | "dark"}
+ */
+export function shownTheme(theme) {
+  if (theme !== "auto") return theme;
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}

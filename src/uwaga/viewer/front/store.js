@@ -1,0 +1,77 @@
+// What is shown, in one place. Views read it and are told of changes.
+
+/** @typedef {import("./types.js").State} State */
+
+/**
+ * @param {State} initial
+ * @returns {import("./types.js").Store}
+ */
+export function makeStore(initial) {
+  let state = Object.freeze({ ...initial });
+  /** @type {Set<{keys: Set<string>, listener: (state: Readonly<State>, changed: Set<string>) => void}>} */
+  const listeners = new Set();
+  /** @type {Set<string>} */
+  let changed = new Set();
+  let telling = false;
+
+  function tell() {
+    // A listener may set; what it sets is told after all have heard what came before.
+    telling = true;
+    try {
+      while (changed.size) {
+        const now = changed;
+        changed = new Set();
+        for (const entry of [...listeners]) {
+          if (!listeners.has(entry)) continue;
+          if (entry.keys.size === 0 || [...now].some((key) => entry.keys.has(key))) entry.listener(state, now);
+        }
+      }
+    } finally {
+      telling = false;
+    }
+  }
+
+  return {
+    get: () => state,
+    set(partial) {
+      const differing = Object.entries(partial).filter(([key, value]) => !storeEqual(/** @type {any} */ (state)[key], value));
+      if (!differing.length) return;
+      for (const [key] of differing) {
+        if (!(key in state)) throw new Error(`store: there is no ${key}`);
+        changed.add(key);
+      }
+      state = Object.freeze({ ...state, ...Object.fromEntries(differing) });
+      if (!telling) tell();
+    },
+    subscribe(keys, listener) {
+      const entry = { keys: new Set(/** @type {string[]} */ (keys)), listener };
+      listeners.add(entry);
+      return () => void listeners.delete(entry);
+    },
+  };
+}
+
+/**
+ * Plain values alike in all parts.
+ * @param {any} left
+ * @param {any} right
+ * @returns {boolean}
+ */
+export function storeEqual(left, right) {
+  if (Object.is(left, right)) return true;
+  if (!left || !right || typeof left !== "object" || typeof right !== "object") return false;
+  const keys = Object.keys(left);
+  if (keys.length !== Object.keys(right).length) return false;
+  return keys.every((key) => storeEqual(left[key], right[key]));
+}
+
+/** @returns {State} what is shown before anything is known */
+export function initialState() {
+  return {
+    side: "0", kind: "encoder", layer: 0, head: 0, how: "mass", merge: "tokens", specials: "show",
+    tab: "overview", compare: "one", query: null, key: null, span: null, keySpan: null,
+    view: { x: 0, y: 0, scale: 0 },
+    colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" },
+    theme: "auto", shortcuts: true, overviewScale: "head",
+  };
+}
