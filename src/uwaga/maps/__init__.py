@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from uwaga.maps.difference import DifferenceMap
     from uwaga.maps.flow import rollout
     from uwaga.maps.heads import HeadTable, head_table
+    from uwaga.maps.kept import KeptMap
     from uwaga.maps.map import AttentionMap
     from uwaga.maps.norms import ScaledMap, value_norms
     from uwaga.maps.results import Peak, Pooled, Sink, TopK
+    from uwaga.maps.score_map import ScoreMap
     from uwaga.maps.scores import duplicate_token, induction, previous_token
     from uwaga.maps.spans import word_labels, word_spans
     from uwaga.maps.words import WordMap
@@ -25,9 +27,11 @@ __all__ = [
     "AttentionMap",
     "DifferenceMap",
     "HeadTable",
+    "KeptMap",
     "Peak",
     "Pooled",
     "ScaledMap",
+    "ScoreMap",
     "Sink",
     "TopK",
     "WeightMap",
@@ -48,9 +52,11 @@ _HOME = {
     "AttentionMap": "uwaga.maps.map",
     "DifferenceMap": "uwaga.maps.difference",
     "HeadTable": "uwaga.maps.heads",
+    "KeptMap": "uwaga.maps.kept",
     "Peak": "uwaga.maps.results",
     "Pooled": "uwaga.maps.results",
     "ScaledMap": "uwaga.maps.norms",
+    "ScoreMap": "uwaga.maps.score_map",
     "Sink": "uwaga.maps.results",
     "TopK": "uwaga.maps.results",
     "WeightMap": "uwaga.maps.base",

@@ -14,7 +14,7 @@ from uwaga.maps.narrow import narrow
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.tiles import Tile
 from uwaga.ops.attention.reference import mix
-from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call
+from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
 from uwaga.ops.mask_program import visible
 
 
@@ -66,19 +66,32 @@ def pool(
 
 
 def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
-    height, part = tiles.height(call), narrow(call, selection.sequences, selection.heads)
-    some, prepared = _pick(normalizer, selection), tiles.prepare(part, keys)
-    columns = torch.searchsorted(prepared.columns, keys)
+    some = _pick(normalizer, selection)
     found = [some.sum.new_empty((*some.sum.shape[:2], 0, len(keys)))]
+    for inside, tile in _selected(call, selection, keys):
+        found.append(tiles.weights(tile, Normalizer(*(x[:, :, inside] for x in some))))
+    return torch.cat(found, dim=2)
+
+
+def scores(call: Call, selection: Selection, keys: Tensor) -> Tensor:
+    """(sequences, heads, queries, keys) of the selection: what softmax is taken of, -inf where a key is hidden."""
+    none = torch.empty(len(selection.sequences), len(selection.heads), 0, len(keys), device=keys.device)
+    found = [tile.scores.masked_fill(~tile.visible, -torch.inf) for _, tile in _selected(call, selection, keys)]
+    return torch.cat([none.to(compute_dtype(call.query.dtype)), *found], dim=2)
+
+
+def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tile]]:
+    """The selected rows of each tile that holds some, with the wanted keys as columns; and which of them these are."""
+    height, part = tiles.height(call), narrow(call, selection.sequences, selection.heads)
+    prepared = tiles.prepare(part, keys)
+    columns = torch.searchsorted(prepared.columns, keys)
     for start in tiles.starts(selection.queries, height):
         rows = torch.arange(start, min(start + height, call.query.shape[2]), device=keys.device)
         tile = tiles.tile(part, prepared, rows)
         inside = (selection.queries >= start) & (selection.queries < start + height)
         places = selection.queries[inside] - start
-        scores, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
-        known = Normalizer(*(x[:, :, inside] for x in some))
-        found.append(tiles.weights(Tile(selection.queries[inside], scores, seen), known))
-    return torch.cat(found, dim=2)
+        found, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
+        yield inside, Tile(selection.queries[inside], found, seen)
 
 
 def _each(function: Callable[..., Tensor], *parts: Rows) -> Rows:

@@ -14,6 +14,7 @@ from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.edges import Bins, Spans
 from uwaga.maps.results import Peak, Pooled, Sink, TopK
 from uwaga.maps.rows import RowCache
+from uwaga.maps.score_map import ScoreMap
 from uwaga.maps.spec import Normalizer, RowsWanted, Selection
 from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse, sizes
 from uwaga.ops.attention.sequences import split
@@ -142,6 +143,13 @@ class AttentionMap(WeightMap):
         query, key, call, known = selecting.part(self._query, self._key, self._call, self._rows.known, found)
         return self._of(query, key, call, self._mask, self._engine, known)
 
+    @property
+    def scores(self) -> ScoreMap:
+        """What softmax is taken of, read as the weights are: m.scores[..., i, j], -inf where j is hidden."""
+        parts = self.parts()
+        inner = None if parts is None else [part.scores for part in parts]
+        return ScoreMap(self._call, self.shape, self.describe(), inner)
+
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """As every map's; found in one pass over the diagonal's tiles."""
         return self._per_query(self._mass(lowering.diagonal(offset, start, self._sizes(), self._call)))
@@ -263,9 +271,19 @@ class AttentionMap(WeightMap):
         return self._cells(edges.join(cells, rows, row_edges, columns, column_edges))
 
     def _pool(self, how: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
-        normalizer = self._rows.normalizer()
+        normalizer = self._normalizer_of(row_edges)
         with torch.no_grad():
             return self._engine.pool(self._call, normalizer, how, row_edges, column_edges)
+
+    def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
+        """Its rows between these edges are known: a few cells of a long map need no pass over all of it."""
+        sequences, heads, queries, _ = self._call.query.shape
+        if self.parts() is not None or not row_edges.numel():
+            return self._rows.normalizer()
+        rows = torch.arange(int(row_edges.min()), int(row_edges.max()), device=self.device)
+        if len(rows) == queries:
+            return self._rows.normalizer()
+        return self._rows.some(Selection(tuple(range(sequences)), tuple(range(heads)), rows))
 
     def _mass(self, program: lowering.Program) -> Tensor:
         normalizer = self._rows.normalizer()
