@@ -127,7 +127,7 @@ def test_a_changed_file_is_joined_again(tmp_path: Path) -> None:
         ({"main__js": "const a = 1;\nawait a;\n"}, "main.js:2: no await at the top level, and no dynamic import or import.meta"),
         ({"main__js": "const { a, b } = c;\n"}, "main.js:1: no destructuring at the top level"),
         ({"main__js": "const a = 1,\n  b = 2;\nfunction b() {}\n"}, "main.js:3: b is declared twice"),
-        ({"main__js": "// </script>\n"}, "main.js:1: '</script' ends or bends the script element that a page puts this into; write it in two pieces"),
+        ({"main__js": "// </script>\nconst a = 1; // </script>\n"}, "main.js:2: '</script' ends or bends the script element that a page puts this into; write it in two pieces"),
         ({"main__js": '\nconst a = "<!--";\n'}, "main.js:2: '<!--' ends or bends the script element that a page puts this into; write it in two pieces"),
         ({"main__js": 'import { a } from "./gone.js";\n'}, "main.js:1: there is no module gone.js"),
         ({"main__js": 'import { a } from "../up.js";\n'}, "main.js:1: ../up.js lies outside of the front end"),

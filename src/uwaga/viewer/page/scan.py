@@ -5,7 +5,7 @@ unique over all modules. So no parser is needed; everything else is an error tha
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,10 @@ from uwaga.viewer.page.masking import mask
 _NAME = r"[A-Za-z_$][\w$]*"
 _IMPORT = re.compile(rf"import\s*\{{\s*({_NAME}(?:\s*,\s*{_NAME})*\s*,?)\s*\}}\s*from\s*", re.DOTALL)
 _PATH = re.compile(r"""(["'])(\./|\.\./)([^"'\n]+\.js)\1\s*;""")
-_DECLARED = re.compile(rf"(?:async\s+)?(?:function\s*\*?|class)\s+({_NAME})|(?:const|let|var)\s+({_NAME})")
+_DECLARED = rf"(?:(?:async\s+)?(?:function\s*\*?|class)\s+({_NAME})|(?:const|let|var)\s+({_NAME}))"
+_EXPORTED = re.compile(rf"export\s+({_DECLARED})")
 _STATEMENT = re.compile(r"^(?:export|import|async|function|class|const|let|var)\b", re.MULTILINE)
 _NEXT = re.compile(rf",\s*({_NAME})\s*(?==|,|;)")
-
-
-Fail = Callable[[int, str], "BundleError"]
 
 
 class BundleError(ValueError):
@@ -48,48 +46,7 @@ class Module:
 
 def scan(name: str, text: str) -> Module:
     """Raises BundleError."""
-    masked = mask(text)
-    flat = _top_level(masked)
-    imports: list[Import] = []
-    declared: dict[str, int] = {}
-    exported: set[str] = set()
-    cuts: list[tuple[int, int]] = []
-
-    def fail(at: int, said: str) -> BundleError:
-        return BundleError(f"{name}:{text.count(chr(10), 0, at) + 1}: {said}")
-
-    _refuse_what_breaks_html(text, fail)
-    for found in re.finditer(r"\bimport\s*[(.]|\bawait\b", flat):
-        raise fail(found.start(), f"no {found[0].rstrip('(. ')} at the top level, and no dynamic import or import.meta")
-    for found in re.finditer(r"(?<![\w$.])import\s*\(|(?<![\w$])import\s*\.\s*meta\b", masked):
-        raise fail(found.start(), "no dynamic import or import.meta")
-    for found in re.finditer(r"(?<![\w$.])(import|export)\b", flat):
-        at = found.start()
-        if found[1] == "import":
-            made, stop = _import(text, masked, at)
-            if made is None:
-                raise fail(at, 'only import { a, b } from "./module.js"; is understood')
-            line = text.count("\n", 0, at) + 1
-            imports.append(Import(names=made[0], target=made[1], line=line))
-            cuts.append((at, stop))
-        else:
-            behind = re.compile(r"export\s+").match(masked, at)
-            what = behind and _DECLARED.match(masked, behind.end())
-            if behind is None or what is None:
-                raise fail(at, "only export function, class, const and let are understood")
-            exported.add(what[1] or what[2])
-            cuts.append((at, behind.end()))
-    for at, declared_name in _declarations(flat, fail):
-        if declared_name in declared:
-            raise fail(at, f"{declared_name} is declared twice")
-        declared[declared_name] = text.count("\n", 0, at) + 1
-    return Module(
-        name=name,
-        code=_without(text, cuts).strip("\n") + "\n",
-        imports=tuple(imports),
-        declared=declared,
-        exported=frozenset(exported),
-    )
+    return _Scanner(name, text).module()
 
 
 def module(path: Path, folder: Path) -> Module:
@@ -97,12 +54,90 @@ def module(path: Path, folder: Path) -> Module:
     return scan(path.relative_to(folder).as_posix(), path.read_text(encoding="utf-8"))
 
 
-def _refuse_what_breaks_html(text: str, fail: Fail) -> None:
-    for found in re.finditer(r"</script|<!--", text, re.IGNORECASE):
-        raise fail(
-            found.start(),
-            f"{found[0]!r} ends or bends the script element that a page puts this into; write it in two pieces",
+class _Scanner:
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self.masked, comments = mask(text)
+        self.flat = _top_level(self.masked)
+        self.cuts = [span for comment in comments if (span := _lines(text, *comment))]
+        self.imports: list[Import] = []
+        self.declared: dict[str, int] = {}
+        self.exported: set[str] = set()
+
+    def module(self) -> Module:
+        self._refuse_what_runs_late()
+        for found in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
+            (self._import if found[1] == "import" else self._export)(found.start())
+        for at, name in self._declarations():
+            if name in self.declared:
+                raise self._wrong(at, f"{name} is declared twice")
+            self.declared[name] = self._line(at)
+        return Module(
+            name=self.name,
+            code=self._code(),
+            imports=tuple(self.imports),
+            declared=self.declared,
+            exported=frozenset(self.exported),
         )
+
+    def _refuse_what_runs_late(self) -> None:
+        for found in re.finditer(r"\bimport\s*[(.]|\bawait\b", self.flat):
+            word = found[0].rstrip("(. ")
+            raise self._wrong(found.start(), f"no {word} at the top level, and no dynamic import or import.meta")
+        for found in re.finditer(r"(?<![\w$.])import\s*\(|(?<![\w$])import\s*\.\s*meta\b", self.masked):
+            raise self._wrong(found.start(), "no dynamic import or import.meta")
+
+    def _import(self, at: int) -> None:
+        head = _IMPORT.match(self.masked, at)
+        path = head and _PATH.match(self.text, head.end())
+        if not head or not path:
+            raise self._wrong(at, 'only import { a, b } from "./module.js"; is understood')
+        names = tuple(each.strip() for each in head[1].split(",") if each.strip())
+        self.imports.append(Import(names=names, target=path[2] + path[3], line=self._line(at)))
+        self.cuts.append((at, path.end()))
+
+    def _export(self, at: int) -> None:
+        what = _EXPORTED.match(self.masked, at)
+        if what is None:
+            raise self._wrong(at, "only export function, class, const and let are understood")
+        self.exported.add(what[2] or what[3])
+        self.cuts.append((at, what.start(1)))
+
+    def _declarations(self) -> Iterator[tuple[int, str]]:
+        """Where a name of the top level is declared, and the name."""
+        flat = self.flat
+        for found in re.finditer(r"(?<![\w$.])(?:const|let|var)\s*[\[{]", flat):
+            raise self._wrong(found.start(), "no destructuring at the top level")
+        for found in re.finditer(rf"(?<![\w$.]){_DECLARED}", flat):
+            if found[1] is not None and _is_expression(flat, found.start()):
+                continue
+            yield found.start(), found[1] or found[2]
+            if found[2] is not None:
+                yield from _others(flat, found.end())
+
+    def _code(self) -> str:
+        """Without what was cut; what is left can stand inside a script element."""
+        kept, place = [], 0
+        for start, stop in sorted([*self.cuts, (len(self.text), len(self.text))]):
+            for found in re.finditer(r"</script|<!--", self.text[place:start], re.IGNORECASE):
+                what = "ends or bends the script element that a page puts this into; write it in two pieces"
+                raise self._wrong(place + found.start(), f"{found[0]!r} {what}")
+            kept.append(self.text[place:start])
+            place = stop
+        return "".join(kept).strip("\n") + "\n"
+
+    def _wrong(self, at: int, said: str) -> BundleError:
+        return BundleError(f"{self.name}:{self._line(at)}: {said}")
+
+    def _line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
+
+def _lines(text: str, start: int, stop: int) -> tuple[int, int] | None:
+    """The whole lines of a comment that has them for itself."""
+    begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", stop)
+    end = len(text) if end < 0 else end + 1
+    return None if text[begin:start].strip() or text[stop:end].strip() else (begin, end)
 
 
 def _top_level(masked: str) -> str:
@@ -117,27 +152,6 @@ def _top_level(masked: str) -> str:
     return "".join(out)
 
 
-def _import(text: str, masked: str, at: int) -> tuple[tuple[tuple[str, ...], str] | None, int]:
-    head = _IMPORT.match(masked, at)
-    path = head and _PATH.match(text, head.end())
-    if not head or not path:
-        return None, at
-    names = tuple(each.strip() for each in head[1].split(",") if each.strip())
-    return (names, path[2] + path[3]), path.end()
-
-
-def _declarations(flat: str, fail: Fail) -> Iterator[tuple[int, str]]:
-    """Where a name of the top level is declared, and the name."""
-    for found in re.finditer(r"(?<![\w$.])(?:const|let|var)\s*[\[{]", flat):
-        raise fail(found.start(), "no destructuring at the top level")
-    for found in re.finditer(rf"(?<![\w$.]){_DECLARED.pattern}", flat):
-        if found[1] is not None and _is_expression(flat, found.start()):
-            continue
-        yield found.start(), found[1] or found[2]
-        if found[2] is not None:
-            yield from _others(flat, found.end())
-
-
 def _is_expression(flat: str, at: int) -> bool:
     """`const f = function name() {}` declares f alone."""
     return re.search(r"[=(,:?&|]\s*(?:async\s*)?$", flat[max(0, at - 40) : at]) is not None
@@ -150,11 +164,3 @@ def _others(flat: str, start: int) -> Iterator[tuple[int, str]]:
     stop = min(end if end >= 0 else len(flat), following.start() if following else len(flat))
     for found in _NEXT.finditer(flat, start, min(stop + 1, len(flat))):
         yield found.start(1), found[1]
-
-
-def _without(text: str, cuts: list[tuple[int, int]]) -> str:
-    kept, place = [], 0
-    for start, stop in sorted(cuts):
-        kept.append(text[place:start])
-        place = stop
-    return "".join([*kept, text[place:]])

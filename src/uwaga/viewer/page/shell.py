@@ -1,0 +1,69 @@
+"""The HTML around the front end: the same few elements, with script and style beside it or inside."""
+
+import base64
+import hashlib
+from html import escape
+
+# An icon that is nothing, so that the browser does not ask for one.
+_HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{head}<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+{style}
+</head>
+<body>
+<div id="uwaga" class="uwaga"></div>
+<noscript>This page computes what it shows: it needs JavaScript.</noscript>
+{data}{script}
+</body>
+</html>
+"""
+
+
+def served_shell(title: str) -> str:
+    """The page of a server: it holds no data, no script and no style."""
+    return _HTML.format(
+        head="",
+        title=escape(page_title(title)),
+        style='<link rel="stylesheet" href="/app.css">',
+        data="",
+        script='<script type="module" src="/app.js"></script>',
+    )
+
+
+def saved_shell(title: str, *, script: str, css: str, data: str) -> str:
+    """A page that is one file.
+
+    Its policy allows this very script and style and no request at all.
+
+    Args:
+        data: JSON without "<", which the script finds in the element `data-uwaga-saved`.
+    """
+    assert "<" not in data
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return _HTML.format(
+        head=f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        title=escape(page_title(title)),
+        style=f"<style>{css}</style>",
+        data=f'<script type="application/json" data-uwaga-saved>{data}</script>\n',
+        script=f'<script type="module">{script}</script>',
+    )
+
+
+def page_title(title: str) -> str:
+    """What the browser's tab says: one line, without characters that turn or hide text."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in title[:200])
+    return f"{' '.join(shown.split())} - uwaga" if shown.strip() else "uwaga"
+
+
+def _hash(text: str) -> str:
+    """Of an element's text, as a policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
