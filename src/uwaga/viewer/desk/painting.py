@@ -1,0 +1,167 @@
+"""A picture of a matrix in cells, made a little at a time: first from a sample of its queries, then exact from the top.
+
+So every answer takes a bounded time, a page that nobody looks at any more costs nothing further, and a picture of a
+hundred thousand tokens can be seen long before all of its ten thousand million weights were computed.
+
+Letters: Q queries, K keys, I x J cells.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from uwaga.viewer.desk.lens import Lens
+
+_BLOCK = 1 << 23  # weights that are held at once
+_AT_ONCE = 1 << 26  # a picture of fewer weights needs no sample before it
+_SAMPLES = 8  # queries of each cell
+_FIRST = 0.2  # what a complete sample counts, of the whole
+
+
+class Painting:
+    """I x J cells of a matrix, in equal or unequal ranges.
+
+    Args:
+        lens: the matrix.
+        rows: (I+1,) rising edges of the ranges of queries.
+        columns: (J+1,) of keys.
+        how: "mass" (sum over keys, mean over queries) or "max" (of differences the one farthest from 0).
+        exact: False: the sample is all that is made, where a sample comes first.
+    """
+
+    def __init__(
+        self, lens: Lens, rows: NDArray[np.int64], columns: NDArray[np.int64], how: str, *, exact: bool = True
+    ) -> None:
+        self._lens, self._rows, self._columns, self._how = lens, rows, columns, how
+        self.cells = np.full((len(rows) - 1, len(columns) - 1), np.nan, np.float32)
+        self._cost = int(rows[-1] - rows[0]) * lens.sizes[1]  # whatever is shown, a row is normalised over all keys
+        self._sampled = np.zeros(len(rows) - 1, np.int64)
+        self._sum = np.zeros(self.cells.shape, np.float64)
+        self._is_sample = self._cost > _AT_ONCE and bool((np.diff(rows) > 2 * _SAMPLES).any())
+        self._wants_exact = exact or not self._is_sample
+        self._steps = self._work()
+        self.complete = 0.0
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every cell is what the map says."""
+        return self.complete == 1.0 and self._wants_exact
+
+    def go_on(self, until: float) -> None:
+        """Paint until a moment of `time.monotonic`, one step at least."""
+        for self.complete in self._steps:
+            if time.monotonic() >= until:
+                return
+        self.complete = 1.0
+
+    def _work(self) -> Iterator[float]:
+        """All steps, with what is complete after each."""
+        before = 0.0
+        if self._is_sample:
+            before = _FIRST if self._wants_exact else 1.0
+            for turn in range(_SAMPLES):
+                for part in self._sample(turn):
+                    yield before * min(turn + part, _SAMPLES) / _SAMPLES
+        if self._wants_exact:
+            for part in self._exact():
+                yield before + (1.0 - before) * part
+
+    def _sample(self, turn: int) -> Iterator[float]:
+        """One more query of every range."""
+        starts, lengths = self._rows[:-1], np.diff(self._rows)
+        wanted = np.flatnonzero(lengths > turn)
+        chosen = starts[wanted] + (lengths[wanted] * _spread(turn)).astype(np.int64)
+        for at in _blocks(len(wanted), self._lens.sizes[1]):
+            self._add(wanted[at], self._across(self._lens.read(chosen[at].tolist(), self._shown)))
+            yield at.stop / len(wanted)
+
+    def _add(self, ranges: NDArray[np.int64], found: NDArray[np.float64]) -> None:
+        """What was found of one query of some ranges."""
+        self._sampled[ranges] += 1
+        if self._how == "mass":
+            self._sum[ranges] += found
+            self.cells[ranges] = self._sum[ranges] / self._sampled[ranges, None]
+        else:
+            self._sum[ranges] = stronger(self._sum[ranges], found)
+            self.cells[ranges] = self._sum[ranges]
+
+    def _exact(self) -> Iterator[float]:
+        """The ranges from the top, some at a time."""
+        first, ranges = 0, len(self._rows) - 1
+        while first < ranges:
+            height = max(_BLOCK // max(self._lens.sizes[1], 1), 1)
+            last = max(int(np.searchsorted(self._rows, self._rows[first] + height, "right")) - 1, first + 1)
+            self.cells[first:last] = self._pooled(self._rows[first : last + 1])
+            first = last
+            yield first / ranges
+
+    def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Cells of some ranges: by the map's own engine where it has one."""
+        plain = self._lens.plain
+        if plain is not None:
+            edges = torch.from_numpy(rows), torch.from_numpy(self._columns)
+            pooled: NDArray[np.float32] = plain.pool(*edges, how=self._how).weights.to("cpu", torch.float32).numpy()
+            return pooled
+        height = max(_BLOCK // max(self._lens.sizes[1], 1), 1)
+        found = [self._range(int(a), int(b), height) for a, b in zip(rows[:-1], rows[1:], strict=True)]
+        return np.stack(found).astype(np.float32)
+
+    def _range(self, start: int, stop: int, height: int) -> NDArray[np.float64]:
+        """(J,) of one range of queries."""
+        cells = np.zeros(len(self._columns) - 1)
+        for at in range(start, stop, height):
+            block = self._across(self._lens.read(slice(at, min(at + height, stop)), self._shown))
+            if self._how == "mass":
+                cells += block.sum(0) / (stop - start)
+            else:
+                cells = stronger(cells, stronger(block.max(0), block.min(0)))
+        return cells
+
+    @property
+    def _shown(self) -> slice:
+        """The keys of the picture."""
+        return slice(int(self._columns[0]), int(self._columns[-1]))
+
+    def _across(self, weights: Tensor) -> NDArray[np.float64]:
+        """(rows, J) from (rows, keys): a row in its cells."""
+        return across(weights.numpy(), self._columns - self._columns[0], self._how)
+
+
+def across(weights: NDArray[np.float32], edges: NDArray[np.int64], how: str) -> NDArray[np.float64]:
+    """(rows, J): the sum or the strongest of the weights between neighbouring edges, 0 where there are none."""
+    found = np.zeros((len(weights), len(edges) - 1))
+    filled = np.flatnonzero(np.diff(edges))
+    if not len(filled) or not len(weights):
+        return found
+    starts = edges[filled]
+    if how == "mass":
+        found[:, filled] = np.add.reduceat(weights, starts, axis=1, dtype=np.float64)
+    else:
+        high, low = (function.reduceat(weights, starts, axis=1) for function in (np.maximum, np.minimum))
+        found[:, filled] = stronger(high, low)
+    return found
+
+
+def stronger(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """The one farther from 0, of weights simply the larger; of differences it keeps the sign."""
+    return np.where(np.abs(one) >= np.abs(other), one, other)
+
+
+def _spread(turn: int) -> float:
+    """In (0, 1): 1/2, 1/4, 3/4, 1/8, ... (van der Corput), each far from those before it."""
+    found, step, number = 0.0, 0.5, turn + 1
+    while number:
+        found += step * (number & 1)
+        step, number = step / 2, number >> 1
+    return found
+
+
+def _blocks(count: int, width: int) -> Iterator[slice]:
+    """Ranges of rows with about so many weights each."""
+    height = max(_BLOCK // max(width, 1), 1)
+    return (slice(at, min(at + height, count)) for at in range(0, count, height))

@@ -1,0 +1,123 @@
+"""Numbers read off one head: an entry, a rectangle, a row, a column, the weight between spans.
+
+Letters: Q queries, K keys, S and T spans.
+"""
+
+import io
+import time
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from uwaga.maps import edges
+from uwaga.viewer.desk.axes import Axis
+from uwaga.viewer.desk.lens import Lens
+from uwaga.viewer.desk.painting import Painting
+from uwaga.viewer.desk.reply import QuestionError, Reply
+
+MOST_WEIGHTS = 1 << 20
+MOST_SPANS = 64
+_BLOCK = 1 << 23  # scores behind one step of a column
+
+Pairs = list[tuple[int, int]]
+
+
+def entry(lens: Lens, query: int, key: int) -> Reply:
+    """One weight, its rank in its row (1 for the largest; as many for equal ones), and the score behind it."""
+    row = lens.read([query], slice(None))[0]
+    weight = row[key]
+    score = lse = None
+    visible = True
+    if lens.plain is not None:
+        found = float(lens.plain.scores[query, key])  # type: ignore[arg-type]
+        visible = found != -float("inf")
+        score = found if visible and np.isfinite(found) else None
+        lse = _lse(lens, query)
+    meta = {
+        "weight": _number(float(weight)),
+        "score": score,
+        "rank": int((row > weight).sum()) + 1,
+        "visible": visible,
+        "lse": lse,
+    }
+    return Reply(meta=meta)
+
+
+def weights(lens: Lens, rows: tuple[int, int], columns: tuple[int, int]) -> Reply:
+    """A rectangle. Raises QuestionError: too many at once."""
+    count = (rows[1] - rows[0]) * (columns[1] - columns[0])
+    if count > MOST_WEIGHTS:
+        raise QuestionError(f"{count} weights are more than the {MOST_WEIGHTS} that are read at once")
+    return Reply(meta={}, arrays=(lens.read(slice(*rows), slice(*columns)).numpy(),))
+
+
+def row(lens: Lens, query: int) -> Reply:
+    """What a query attends to."""
+    return Reply(meta={}, arrays=(lens.read([query], slice(None))[0].numpy(),))
+
+
+class Column:
+    """What attends to a key, from the first query on: every weight of it takes a row's normalizer."""
+
+    def __init__(self, lens: Lens, key: int) -> None:
+        self._lens, self._key, self._next = lens, key, 0
+        self._weights = np.full(lens.sizes[0], np.nan, np.float32)
+
+    def go_on(self, until: float) -> None:
+        """Read until a moment of `time.monotonic`."""
+        queries, keys = self._lens.sizes
+        height = max(_BLOCK // max(keys, 1), 1)
+        while self._next < queries:
+            block = slice(self._next, min(self._next + height, queries))
+            self._weights[block] = self._lens.read(block, [self._key])[:, 0].numpy()
+            self._next = block.stop
+            if time.monotonic() >= until:
+                return
+
+    def reply(self) -> Reply:
+        """What is known; nan elsewhere."""
+        return Reply(meta={"complete": self._next / max(len(self._weights), 1)}, arrays=(self._weights.copy(),))
+
+
+class Between:
+    """The weight between spans: the cells that their ends cut, joined."""
+
+    def __init__(self, lens: Lens, spans: Pairs, key_spans: Pairs) -> None:
+        self._rows, self._columns = (torch.tensor([pairs], dtype=torch.int64) for pairs in (spans, key_spans))
+        self._row_edges, self._column_edges = edges.pieces(self._rows), edges.pieces(self._columns)
+        self._painting = Painting(lens, self._row_edges[0].numpy(), self._column_edges[0].numpy(), "mass")
+
+    def go_on(self, until: float) -> None:
+        """Add up until a moment of `time.monotonic`."""
+        self._painting.go_on(until)
+
+    def reply(self) -> Reply:
+        """(S, T): the mean over a span's queries of their weight on the keys of another; nan while it is not known."""
+        cells = torch.from_numpy(self._painting.cells)[None, None]
+        found = edges.join(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
+        complete = self._painting.complete
+        array: NDArray[np.float32] = found.float().numpy()
+        return Reply(meta={"complete": complete}, arrays=(array,))
+
+
+def npz(lens: Lens, axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]) -> bytes:
+    """A rectangle as a file of NumPy: weights, query_tokens, key_tokens, rows, columns."""
+    block = weights(lens, rows, columns).arrays[0]
+    names = [np.array(axis.labels[slice(*part)], np.str_) for axis, part in zip(axes, (rows, columns), strict=True)]
+    file = io.BytesIO()
+    np.savez_compressed(file, weights=block, query_tokens=names[0], key_tokens=names[1], rows=rows, columns=columns)
+    return file.getvalue()
+
+
+def _lse(lens: Lens, query: int) -> float | None:
+    """The logarithm of the sum of exponentials of a row, from its scores."""
+    assert lens.plain is not None
+    scores = lens.plain.scores[query, :]
+    assert isinstance(scores, torch.Tensor)
+    return _number(float(scores.double().logsumexp(-1)))
+
+
+def _number(value: float) -> float | None:
+    """What JSON can hold."""
+    return value if np.isfinite(value) else None
