@@ -8,16 +8,14 @@ import pytest
 
 from uwaga.viewer.page.bundle import FRONT, BundleError, bundle, join
 
-START = "export function start(root, host) { root.said = host.name; return { dispose() {} }; }\n"
-HOSTS = """export function servedHost() { return { name: "served" }; }
-export function savedHost() { return { name: "saved" }; }
-export function widgetHost(model) { return { name: "widget", model }; }
+START = """export function startPage(root) { root.said = "page"; }
+export function render({ model, el }) { el.said = model.name; return () => {}; }
 """
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files by their names, with _ for / and __ for the dot; main.js and the hosts beside them, where not given."""
-    for name, text in {"main__js": START, "hosts_all__js": HOSTS, **files}.items():
+    """Files by their names, with _ for / and __ for the dot; a main.js where none is given."""
+    for name, text in {"main__js": START, **files}.items():
         path = folder / name.replace("__", ".").replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -71,23 +69,21 @@ def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
     template = "import { a } from './b.js'; export const c = 1; { ` /*  { <1><2> export function fake() {}\nexport const alsoFake = 1; // not a comment\n"
     assert said == template + '|["\'`{]\\/[/"]import|inner|base!|function base() { return "base"; }|thing|4\n'
     assert [line for line in joined.modules.splitlines() if line.startswith("// ") and line.endswith(".js")] == [
-        "// base.js", "// inner/deep.js", "// main.js", "// hosts/all.js",
+        "// base.js", "// inner/deep.js", "// main.js",
     ]  # fmt: skip
 
 
 def test_each_host_has_its_entry(tmp_path: Path) -> None:
     joined = join(write(tmp_path / "front"))
     page = "globalThis.document = { getElementById: (id) => (globalThis.root = { id }) };\n"
-    tell = "\nconsole.log(root.id, root.said);"
-    assert node(page + joined.script("served") + tell, tmp_path) == "uwaga served\n"
-    assert node(page + joined.script("saved") + tell, tmp_path) == "uwaga saved\n"
-    widget = "globalThis.document = { createElement: (tag) => ({ tag }) };\n" + joined.script("widget")
-    (tmp_path / "widget.mjs").write_text(widget)
+    for host in ("served", "saved"):
+        assert node(page + joined.script(host) + "\nconsole.log(root.id, root.said);", tmp_path) == "uwaga page\n"
+    (tmp_path / "widget.mjs").write_text(joined.script("widget"))
     used = """import it from "./widget.mjs";
-const held = [];
-const end = await it.render({ model: {}, el: { append: (x) => held.push(x) } });
-console.log(held[0].tag, held[0].className, held[0].said, typeof end);"""
-    assert node(used, tmp_path) == "div uwaga widget function\n"
+const el = {};
+const end = await it.render({ model: { name: "widget" }, el });
+console.log(el.said, typeof end);"""
+    assert node(used, tmp_path) == "widget function\n"
 
 
 def test_styles_are_joined_the_base_first(tmp_path: Path) -> None:

@@ -14,22 +14,11 @@ FRONT = Path(__file__).parents[1] / "front"
 _APART = ("tests", "node_modules")  # folders that no page needs
 _FIRST = "shell/base.css"  # the colours and sizes that the others build upon
 
+# What main.js offers its hosts: a page starts itself, and a notebook calls the module's default export.
+_PAGE = 'startPage(document.getElementById("uwaga"));\n'
+_ENTRIES = {"served": _PAGE, "saved": _PAGE, "widget": "export default { render };\n"}
+
 HostName = Literal["served", "saved", "widget"]
-# The page has one element, and its host tells the front end where answers come from.
-_ENTRIES: dict[HostName, str] = {
-    "served": 'start(document.getElementById("uwaga"), servedHost());\n',
-    "saved": 'start(document.getElementById("uwaga"), savedHost());\n',
-    "widget": """export default {
-  async render({ model, el }) {
-    const root = document.createElement("div");
-    root.className = "uwaga";
-    el.append(root);
-    const view = await start(root, widgetHost(model));
-    return () => view.dispose();
-  },
-};
-""",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +47,7 @@ def bundle(folder: Path = FRONT) -> Bundle:
 
 
 def join(folder: Path) -> Bundle:
-    """All modules that main.js and the hosts reach, each behind those that it imports; all styles. Raises BundleError."""
+    """All modules that main.js reaches, each behind those that it imports; all styles. Raises BundleError."""
     ordered = _ordered(folder)
     _need_unique_names(ordered)
     parts = [f"// {each.name}\n{each.code}" for each in ordered]
@@ -89,9 +78,7 @@ def _ordered(folder: Path) -> list[Module]:
         done.append(found)
         return found
 
-    hosts = (path for path in _files(folder, ".js") if path.parent == folder / "hosts")
-    for name in ("main.js", *(path.relative_to(folder).as_posix() for path in hosts)):
-        visit(name, (), str(folder))
+    visit("main.js", (), str(folder))
     return done
 
 
