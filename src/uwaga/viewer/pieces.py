@@ -4,7 +4,7 @@ Letters: T tokens.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -21,6 +21,12 @@ class Pieces(NamedTuple):
     glued: list[bool]  # there is no space before it
     special: list[bool]  # no part of the text: [CLS], </s>
     starts: list[bool]  # a word begins with it
+
+    def some(self, kept: Sequence[int]) -> "Pieces":
+        """Those of the listed tokens."""
+        labels = [self.labels[at] for at in kept]
+        glued, special, starts = ([column[at] for at in kept] for column in (self.glued, self.special, self.starts))
+        return Pieces(labels, glued, special, starts)
 
 
 def pieces(tokens: Sequence[str]) -> Pieces:
@@ -61,7 +67,7 @@ def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[b
     return begins
 
 
-def _reader(tokens: Sequence[str]):  # type: ignore[no-untyped-def]
+def _reader(tokens: Sequence[str]) -> Callable[[str], tuple[str, bool]]:
     """A function from a token to its label and whether it is glued to what stands before it."""
     if any(token.startswith(tuple(_MARKS)) for token in tokens):
         return _of_bytes

@@ -42,7 +42,7 @@ class Arguments:
             raise self.wrong(name, f"a list of 1 to {most} pairs [a, b]", value)
         return [self._pair(name, pair, size) for pair in value]
 
-    def questions(self, name: str, most: int) -> list[Mapping[str, object]]:
+    def questions(self, name: str, most: int) -> list[dict[str, object]]:
         """At most so many questions."""
         value = self._value(name)
         if not isinstance(value, list) or len(value) > most or not all(isinstance(each, dict) for each in value):
@@ -56,11 +56,17 @@ class Arguments:
                 raise QuestionError(f"{self.ask}: there is no argument {_short(name)}")
 
     def wrong(self, name: str, rule: str, value: object) -> QuestionError:
-        return QuestionError(f"{self._question.get('ask', 'a question')}: {name} must be {rule}, not {_short(value)}")
+        return QuestionError(f"{self._name}: {name} must be {rule}, not {_short(value)}")
+
+    @property
+    def _name(self) -> str:
+        """Of the question, in messages."""
+        asked = self._question.get("ask")
+        return asked if isinstance(asked, str) and len(asked) <= 20 else "a question"
 
     def _value(self, name: str) -> object:
         if name not in self._question:
-            raise QuestionError(f"{self._question.get('ask', 'a question')}: {name} is missing")
+            raise QuestionError(f"{self._name}: {name} is missing")
         self._read.add(name)
         return self._question[name]
 

@@ -38,7 +38,7 @@ def axis(read: Pieces, *, merge: str, specials: str) -> Axis:
     """The items of a text. At least one stays: a text of special tokens alone keeps them."""
     hides = specials == "hide" and any(read.special) and not all(read.special)
     kept = [at for at, special in enumerate(read.special) if not special] if hides else None
-    left = read if kept is None else Pieces(*([column[at] for at in kept] for column in read))
+    left = read if kept is None else read.some(kept)
     if merge == "words":
         left = left._replace(starts=[begins or at == 0 for at, begins in enumerate(left.starts)])
     words = word_ranges(left) if merge == "words" else None

@@ -71,7 +71,8 @@ class Hall:
 
     def lens(self, place: Place, head: int) -> Lens:
         """The matrix of one head, kept with what is known of its rows."""
-        return self._lenses.get((place, head), lambda: self._lens(place, head))
+        kept = self._lenses.get((place, head))
+        return self._lenses.put((place, head), self._lens(place, head)) if kept is None else kept
 
     def axes(self, place: Place) -> tuple[Axis, Axis]:
         """Of the queries and the keys."""

@@ -48,12 +48,10 @@ class Lens:
 
 def lens(side: Side, name: Name, head: int, query_axis: Axis, key_axis: Axis) -> Lens:
     """A head of one side, with its tokens hidden and merged as the axes say."""
-    m, at = side.maps[name], (head,)
+    m = side.maps[name]
     if isinstance(m, AttentionMap) and len(m.shape) == 3:
         m = m.select(head)
-    if len(m.shape) == 2:
-        at = ()
-    return Lens(map=seen(m, query_axis, key_axis), at=at)
+    return Lens(map=seen(m, query_axis, key_axis), at=() if len(m.shape) == 2 else (head,))
 
 
 def difference(first: Lens, second: Lens) -> Lens:

@@ -8,6 +8,7 @@ Letters: Q queries, K keys, I x J cells.
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class Painting:
 
     def go_on(self, until: float) -> None:
         """Paint until a moment of `time.monotonic`, one step at least."""
-        for self.complete in self._steps:
+        for complete in self._steps:
+            self.complete = complete
             if time.monotonic() >= until:
                 return
         self.complete = 1.0
@@ -108,7 +110,7 @@ class Painting:
             pooled: NDArray[np.float32] = plain.pool(*edges, how=self._how).weights.to("cpu", torch.float32).numpy()
             return pooled
         height = max(_BLOCK // max(self._lens.sizes[1], 1), 1)
-        found = [self._range(int(a), int(b), height) for a, b in zip(rows[:-1], rows[1:], strict=True)]
+        found = [self._range(int(a), int(b), height) for a, b in pairwise(rows)]
         return np.stack(found).astype(np.float32)
 
     def _range(self, start: int, stop: int, height: int) -> NDArray[np.float64]:

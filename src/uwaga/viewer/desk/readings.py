@@ -30,10 +30,9 @@ def entry(lens: Lens, query: int, key: int) -> Reply:
     score = lse = None
     visible = True
     if lens.plain is not None:
-        found = float(lens.plain.scores[query, key])  # type: ignore[arg-type]
-        visible = found != -float("inf")
-        score = found if visible and np.isfinite(found) else None
-        lse = _lse(lens, query)
+        found = float(torch.as_tensor(lens.plain.scores[query, key]))
+        visible, score = found != -float("inf"), _number(found)
+        lse = _lse(lens, query, row)
     meta = {
         "weight": _number(float(weight)),
         "score": score,
@@ -110,12 +109,12 @@ def npz(lens: Lens, axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tup
     return file.getvalue()
 
 
-def _lse(lens: Lens, query: int) -> float | None:
-    """The logarithm of the sum of exponentials of a row, from its scores."""
+def _lse(lens: Lens, query: int, row: torch.Tensor) -> float | None:
+    """The logarithm of the sum of exponentials of a row, a learned sink's included: score less log weight, at the peak."""
     assert lens.plain is not None
-    scores = lens.plain.scores[query, :]
-    assert isinstance(scores, torch.Tensor)
-    return _number(float(scores.double().logsumexp(-1)))
+    peak = int(row.argmax())
+    score = torch.as_tensor(lens.plain.scores[query, peak]).double()
+    return _number(float(score - row[peak].double().log()))
 
 
 def _number(value: float) -> float | None:

@@ -20,19 +20,27 @@ class Recent(Generic[Value]):
         self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
         self._total = 0
 
-    def get(self, name: Hashable, make: Callable[[], Value]) -> Value:
-        """What is kept under a name, or made now and kept."""
-        if name in self._kept:
-            self._kept.move_to_end(name)
-            return self._kept[name][0]
-        value = make()
+    def get(self, name: Hashable) -> Value | None:
+        """What is kept under a name."""
+        if name not in self._kept:
+            return None
+        self._kept.move_to_end(name)
+        return self._kept[name][0]
+
+    def put(self, name: Hashable, value: Value) -> Value:
+        """Keep a value."""
+        self.drop(name)
         weight = self._weight(value)
         self._kept[name] = value, weight
         self._total += weight
         while self._total > self._most and len(self._kept) > 1:
-            _, (_, gone) = self._kept.popitem(last=False)
-            self._total -= gone
+            self.drop(next(iter(self._kept)))
         return value
+
+    def drop(self, name: Hashable) -> None:
+        """Forget a value, where it is there."""
+        if name in self._kept:
+            self._total -= self._kept.pop(name)[1]
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -1,0 +1,196 @@
+"""The desk: every question that a page may ask, answered in bounded time and memory.
+
+about, items                              what there is to see
+overview, tile                            pictures, coarse to exact
+entry, weights, row, column, between, npz numbers
+statistics                                the table of a layer
+page, lesson                              a page as a file; the calculation on a small example
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from uwaga.viewer.desk import readings, statistics
+from uwaga.viewer.desk.about import about
+from uwaga.viewer.desk.arguments import Arguments
+from uwaga.viewer.desk.axes import MERGES, SPECIALS
+from uwaga.viewer.desk.hall import Hall, Place
+from uwaga.viewer.desk.lens import Lens
+from uwaga.viewer.desk.pictures import TILE, Overview, Tile
+from uwaga.viewer.desk.recent import Recent
+from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.exhibit import Exhibit
+
+_BUDGET = 0.2  # seconds of one answer; a step that began may take somewhat longer
+_MOST_ITEMS = 200_000
+_KEPT = 128 << 20  # bytes of finished replies
+_UNFINISHED = 256
+_MOST_TILES_IN_PAGE = 4096
+
+
+class _Unfinished(Protocol):
+    """Work that goes on at the next question."""
+
+    def go_on(self, until: float) -> None:
+        """Work until a moment of `time.monotonic`, one step at least."""
+
+    def reply(self) -> Reply:
+        """What is known; `complete` in [0, 1]."""
+        ...
+
+
+class Desk:
+    """Answers questions about an exhibit. Safe to be asked from several threads: one question is worked on at a time."""
+
+    def __init__(self, exhibit: Exhibit) -> None:
+        self.exhibit = exhibit
+        self._hall = Hall(exhibit)
+        self._lock = threading.RLock()
+        self._finished: Recent[Reply] = Recent(_KEPT, lambda reply: reply.nbytes + 4096)
+        self._unfinished: Recent[_Unfinished] = Recent(_UNFINISHED)
+        self._answers: Mapping[str, Callable[[Arguments], Reply]] = {
+            "about": self._about,
+            "items": self._items,
+            "overview": self._overview,
+            "tile": self._tile,
+            "entry": self._entry,
+            "weights": self._weights,
+            "row": self._row,
+            "column": self._column,
+            "between": self._between,
+            "statistics": self._statistics,
+            "npz": self._npz,
+        }
+
+    def answer(self, question: Mapping[str, object]) -> Reply:
+        """The reply to a question.
+
+        Raises:
+            QuestionError: a question that there is not, arguments that are missing, wrong or unknown, or something to see
+                that there is not.
+        """
+        arguments = Arguments(question)
+        if arguments.ask == "lesson":
+            from uwaga.viewer.lesson import answer
+
+            return answer(question)
+        if arguments.ask == "page":
+            return self._page(arguments)  # asks many questions itself, between which others have their turn
+        if arguments.ask not in self._answers:
+            raise arguments.wrong("ask", f"one of {', '.join([*self._answers, 'page', 'lesson'])}", arguments.ask)
+        with self._lock:
+            return self._answers[arguments.ask](arguments)
+
+    def _about(self, arguments: Arguments) -> Reply:
+        arguments.done()
+        return about(self._hall)
+
+    def _items(self, arguments: Arguments) -> Reply:
+        side = arguments.text("side", self._hall.ids)
+        stack = arguments.text("stack", self._hall.side(side).stacks)
+        axis = self._hall.axis(side, stack, arguments.text("merge", MERGES), arguments.text("specials", SPECIALS))
+        first = arguments.integer("first", 0, len(axis) + 1)
+        last = min(first + arguments.integer("count", 0, _MOST_ITEMS + 1), len(axis))
+        arguments.done()
+        meta = {
+            "labels": axis.labels[first:last],
+            "glued": [int(glued) for glued in axis.glued[first:last]],
+            "specials": [at for at in axis.specials if first <= at < last],
+            "total": len(axis),
+        }
+        return Reply(meta=meta, arrays=(axis.spans[first:last],))
+
+    def _overview(self, arguments: Arguments) -> Reply:
+        place = self._hall.place(arguments)
+        how = arguments.text("how", ("mass", "max"))
+        arguments.done()
+        return self._go_on(("overview", place, how), lambda: Overview(self._hall, place, how))
+
+    def _tile(self, arguments: Arguments) -> Reply:
+        place, lens, head = self._head(arguments)
+        how = arguments.text("how", ("mass", "max"))
+        queries, keys = lens.sizes
+        level = arguments.integer("level", 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
+        size = TILE << level
+        row = arguments.integer("row", 0, -(-queries // size))
+        column = arguments.integer("column", 0, -(-keys // size))
+        arguments.done()
+        name = ("tile", place, head, how if level else "weights", level, row, column)
+        return self._go_on(name, lambda: Tile(lens, how, level, row * size, column * size))
+
+    def _entry(self, arguments: Arguments) -> Reply:
+        _, lens, _ = self._head(arguments)
+        queries, keys = lens.sizes
+        query, key = arguments.integer("query", 0, queries), arguments.integer("key", 0, keys)
+        arguments.done()
+        return readings.entry(lens, query, key)
+
+    def _weights(self, arguments: Arguments) -> Reply:
+        _, lens, _ = self._head(arguments)
+        rows, columns = (arguments.range(name, n) for name, n in zip(("rows", "columns"), lens.sizes, strict=True))
+        arguments.done()
+        return readings.weights(lens, rows, columns)
+
+    def _row(self, arguments: Arguments) -> Reply:
+        _, lens, _ = self._head(arguments)
+        query = arguments.integer("query", 0, lens.sizes[0])
+        arguments.done()
+        return readings.row(lens, query)
+
+    def _column(self, arguments: Arguments) -> Reply:
+        place, lens, head = self._head(arguments)
+        key = arguments.integer("key", 0, lens.sizes[1])
+        arguments.done()
+        return self._go_on(("column", place, head, key), lambda: readings.Column(lens, key))
+
+    def _between(self, arguments: Arguments) -> Reply:
+        place, lens, head = self._head(arguments)
+        spans = arguments.ranges("spans", lens.sizes[0], readings.MOST_SPANS)
+        key_spans = arguments.ranges("key_spans", lens.sizes[1], readings.MOST_SPANS)
+        arguments.done()
+        name = ("between", place, head, tuple(spans), tuple(key_spans))
+        return self._go_on(name, lambda: readings.Between(lens, spans, key_spans))
+
+    def _statistics(self, arguments: Arguments) -> Reply:
+        side, name = self._hall.layer(arguments)
+        arguments.done()
+        return self._go_on(("statistics", side, name), lambda: statistics.of_layer(self._hall, side, name))
+
+    def _npz(self, arguments: Arguments) -> Reply:
+        place, lens, head = self._head(arguments)
+        rows, columns = (arguments.range(name, n) for name, n in zip(("rows", "columns"), lens.sizes, strict=True))
+        arguments.done()
+        found = readings.npz(lens, self._hall.axes(place), rows, columns)
+        kind, layer = place.name
+        return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(found, np.uint8),))
+
+    def _page(self, arguments: Arguments) -> Reply:
+        exact = arguments.questions("exact", _MOST_TILES_IN_PAGE)
+        arguments.done()
+        from uwaga.viewer.page.saved import saved_page
+
+        page = saved_page(self.answer, exact=exact)
+        return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(page, np.uint8),))
+
+    def _head(self, arguments: Arguments) -> tuple[Place, Lens, int]:
+        """What a question with a head is about."""
+        place = self._hall.place(arguments)
+        head = arguments.integer("head", 0, self._hall.heads(place.side, place.name))
+        return place, self._hall.lens(place, head), head
+
+    def _go_on(self, name: tuple[object, ...], make: Callable[[], _Unfinished]) -> Reply:
+        """A reply as far as it comes in the time of one answer; kept when it is complete."""
+        kept = self._finished.get(name)
+        if kept is not None:
+            return kept
+        work = self._unfinished.get(name) or self._unfinished.put(name, make())
+        work.go_on(time.monotonic() + _BUDGET)
+        reply = work.reply()
+        if reply.meta["complete"] == 1:
+            self._unfinished.drop(name)
+            self._finished.put(name, reply)
+        return reply
