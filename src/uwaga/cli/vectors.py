@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga.cli.durable import replacing, sync_folder
+from uwaga._base.durable import replacing, sync_folder
 
 if TYPE_CHECKING:
     import pyarrow
