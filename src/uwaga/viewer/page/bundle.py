@@ -37,8 +37,12 @@ _kept: dict[Path, tuple[object, Bundle]] = {}
 _lock = threading.Lock()
 
 
-def bundle(folder: Path = FRONT) -> Bundle:
-    """The front end in a folder, joined again when a file of it has changed. Raises BundleError."""
+def bundle(folder: Path | None = None) -> Bundle:
+    """The front end in a folder, this package's own for None; joined again when a file of it has changed.
+
+    Raises BundleError.
+    """
+    folder = FRONT if folder is None else folder
     state = tuple((path, path.stat().st_mtime_ns) for path in _files(folder, ".js", ".css"))
     with _lock:
         if folder not in _kept or _kept[folder][0] != state:

@@ -73,13 +73,18 @@ class Server:
         threading.Thread(target=browser.open, args=[self.address], daemon=True).start()
         return True
 
+    @property
+    def closed(self) -> bool:
+        """Nobody is answered any more."""
+        return self._ended.is_set()
+
     def wait(self) -> None:
         """Until Ctrl-C, SIGTERM or `close`; the server is closed then."""
         stop = threading.Event()
         with _at_sigterm(stop.set):
             try:
                 # With a limit, so that Windows tells of Ctrl-C.
-                while not stop.wait(0.2) and not self._ended.is_set():
+                while not stop.wait(0.2) and not self.closed:
                     pass
             except KeyboardInterrupt:
                 pass
@@ -100,7 +105,7 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Server({self.address}{', closed' if self._ended.is_set() else ''})"
+        return f"Server({self.address}{', closed' if self.closed else ''})"
 
     def _serve(self, listening: socket.socket) -> None:
         try:
