@@ -2,44 +2,115 @@
 
 import { el } from "./dom.js";
 import { makeClient } from "./client.js";
-import { savedHost } from "./hosts/saved.js";
-import { servedHost } from "./hosts/served.js";
-import { widgetHost } from "./hosts/widget.js";
-import { makeApp } from "./shell/app.js";
+import { makeApp, shownTheme } from "./shell/app.js";
+import { makeFrame } from "./shell/frame.js";
+import { makeHeader } from "./shell/header.js";
+import { makeHelp } from "./shell/help.js";
+import { addMoves } from "./shell/moves.js";
+import { followAddress } from "./shell/address.js";
+import { makeTabViews } from "./shell/tab_views.js";
+import { keepPicks } from "./shell/picks.js";
+import { overviewView } from "./overview/overview.js";
+import { tableView } from "./table/view.js";
+
+/** @typedef {import("./types.js").App} App */
+/** @typedef {import("./types.js").Tab} Tab */
 
 /**
- * Shows the explorer in `root`. Rejects with what the host refuses.
+ * Every view, in the order of its tab.
+ * @type {{name: Tab, title: string, make: (app: App) => import("./types.js").View, when?: (about: import("./types.js").About) => boolean}[]}
+ */
+const mainViews = [
+  { name: "overview", title: "Overview", make: overviewView },
+  { name: "table", title: "Table", make: tableView },
+];
+
+/**
+ * Shows the explorer in `root`. What the host refuses is said there, and rejects.
  * @param {HTMLElement} root
  * @param {import("./types.js").Host} host
- * @returns {Promise<{dispose: () => void, app: import("./types.js").App}>}
+ * @returns {Promise<{dispose: () => void, app: App}>}
  */
 export async function start(root, host) {
-  root.classList.add("uwaga");
+  const frame = makeFrame(root, host.mode);
+  root.dataset.theme = shownTheme("auto");
   const client = makeClient(host);
-  const about = /** @type {import("./types.js").About} */ ((await client.ask({ ask: "about" }, { priority: 10 })).meta);
-  const app = makeApp(root, host, client, about, { announce() {}, status() {}, fail() {} });
-  root.append(el("p", { text: about.title }));
-  return { app, dispose: () => client.dispose() };
+  const unwatch = client.watch((event) => mainTell(frame, event));
+  try {
+    const { meta } = await client.ask({ ask: "about" }, { priority: 10 });
+    return mainOpen(root, host, client, /** @type {import("./types.js").About} */ (meta), frame);
+  } catch (error) {
+    frame.panel.replaceChildren(el("p", { class: "uwaga-opening", text: "This page cannot be opened." }));
+    unwatch();
+    throw error;
+  }
 }
 
 /**
- * The page of the server, or a saved one: whichever this document is.
  * @param {HTMLElement} root
- * @returns {Promise<{dispose: () => void, app: import("./types.js").App}>}
+ * @param {import("./types.js").Host} host
+ * @param {import("./types.js").Client} client
+ * @param {import("./types.js").About} about
+ * @param {ReturnType<typeof makeFrame>} frame
  */
-export function startPage(root) {
-  return start(root, document.querySelector("script[data-uwaga-saved]") ? savedHost() : servedHost());
+function mainOpen(root, host, client, about, frame) {
+  const app = makeApp(root, host, client, about, frame);
+  const views = mainViews.filter(({ when }) => !when || when(about));
+  const tabs = views.map(({ name, title }) => ({ name, title }));
+  const ends = [mainTheme(app), keepPicks(app)];
+  // A notebook's address is not ours.
+  if (host.mode !== "notebook") ends.push(followAddress(app, window));
+  if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
+
+  const help = makeHelp(app);
+  app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: help.toggle });
+  addMoves(app, tabs);
+  const shown = makeTabViews(app, frame.panel, views);
+  const header = makeHeader(app, tabs, []);
+  frame.header.replaceChildren(...header.elements);
+  frame.panel.id = header.panelId;
+  frame.panel.setAttribute("role", "tabpanel");
+  root.append(help.element);
+  const keydown = (/** @type {KeyboardEvent} */ event) => void app.commands.handle(event);
+  root.addEventListener("keydown", keydown);
+  shown.start();
+  if (host.mode !== "notebook") root.focus({ preventScroll: true });
+  return {
+    app,
+    dispose() {
+      shown.dispose();
+      ends.forEach((end) => end());
+      client.dispose();
+      host.dispose?.();
+      root.removeEventListener("keydown", keydown);
+      root.replaceChildren();
+    },
+  };
 }
 
 /**
- * The view of a notebook's widget, as anywidget calls it.
- * @param {{model: import("./hosts/widget.js").WidgetModel, el: HTMLElement}} widget
- * @returns {Promise<() => void>}
+ * @param {ReturnType<typeof makeFrame>} frame
+ * @param {import("./types.js").ClientEvent} event
  */
-export async function render({ model, el: place }) {
-  const host = widgetHost(model);
-  const root = el("div");
-  place.append(root);
-  const started = await start(root, host);
-  return () => started.dispose();
+function mainTell(frame, event) {
+  if (event.type === "failed") frame.fail(event.message);
+  if (event.type === "busy") frame.active(event.flights > 0);
+  if (event.type === "back") { frame.absent(null); frame.announce("The program answers again."); }
+  if (event.type === "gone") frame.absent("The program that computes this page does not answer. Was it stopped? Trying again\u2026");
+}
+
+/** @param {App} app @returns {() => void} */
+function mainTheme(app) {
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const draw = () => {
+    app.root.dataset.theme = app.theme();
+    app.store.set({ dark: app.theme() === "dark" });
+  };
+  dark.addEventListener("change", draw);
+  const leave = app.store.subscribe(["theme"], draw);
+  draw();
+  return () => {
+    leave();
+    dark.removeEventListener("change", draw);
+  };
 }

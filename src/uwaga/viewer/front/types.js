@@ -89,6 +89,7 @@
  * @property {ViewBox} view
  * @property {Colour} colour
  * @property {"auto" | "light" | "dark"} theme
+ * @property {boolean} dark  what the theme comes to now; the page keeps it
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
  * @property {"all" | "head"} overviewScale  small maps share their colours, or each has its own
  */
@@ -168,7 +169,8 @@
  * @property {Store} store
  * @property {Commands} commands
  * @property {HTMLElement} root
- * @property {(side: SideId, stack: string) => Promise<Items>} items  for the store's merge and specials
+ * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items
+ *   as the store's merge and specials say, unless told
  * @property {() => {queries: number, keys: number}} sizes  items of the current map's axes
  * @property {() => Where} where
  * @property {(id?: SideId) => Side} side  by default the store's

@@ -30,8 +30,7 @@ export function makeApp(root, host, client, about, speech) {
 
   return {
     root, host, client, about, store, commands, side, ...speech,
-    items(id, stack) {
-      const { merge, specials } = store.get();
+    items(id, stack, { merge, specials } = store.get()) {
       const name = `${id} ${stack} ${merge} ${specials}`;
       const kept = lists.get(name);
       if (kept) return kept;

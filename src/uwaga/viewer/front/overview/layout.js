@@ -1,0 +1,95 @@
+// Where each small map stands: a row per layer, a column per head, a band per kind (and side). CSS pixels.
+
+/** @typedef {import("../types.js").Side} Side */
+/** @typedef {import("../types.js").SideId} SideId */
+/** @typedef {import("../types.js").Kind} Kind */
+/** @typedef {{side: SideId, kind: Kind, layer: number, heads: number, band: number, y: number}} OverviewRow */
+/** @typedef {{title: string, y: number}} OverviewBand */
+/**
+ * @typedef {object} OverviewLayout
+ * @property {OverviewRow[]} rows
+ * @property {OverviewBand[]} bands
+ * @property {number} cell  side of a small map
+ * @property {number} pitch  from one to the next
+ * @property {number} left  room for the layers' numbers
+ * @property {number} top  room for the heads' numbers, in view at all times
+ * @property {number} width
+ * @property {number} height
+ */
+
+/**
+ * Cells as wide as the width allows, times `zoom`, within sizes that can be read and seen.
+ * @param {{side: Side, kind: Kind, title: string}[]} parts  the bands
+ * @param {number} width  in view
+ * @param {number} rem  CSS pixels
+ * @param {number} zoom
+ * @returns {OverviewLayout}
+ */
+export function overviewLayout(parts, width, rem, zoom) {
+  const left = 2.5 * rem, top = 1.5 * rem, bandRoom = parts.length > 1 ? 2 * rem : 0, gap = Math.max(3, 0.25 * rem);
+  const maps = parts.map(({ side, kind }) => side.maps.filter((map) => map.kind === kind));
+  const most = Math.max(1, ...maps.flat().map(({ heads }) => heads));
+  const rows = maps.flat().length;
+  const fits = (width - left - 0.5 * rem) / most - gap;
+  // One map alone may be large; many shall leave room for each other.
+  const largest = (rows * most === 1 ? 24 : 7) * rem;
+  const cell = Math.round(Math.max(1.25 * rem, Math.min(largest, Math.max(2 * rem, fits)) * zoom));
+  const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap, left, top, width: left + most * (cell + gap) + 0.25 * rem, height: 0 };
+  let y = top;
+  parts.forEach(({ side, title }, band) => {
+    if (bandRoom) layout.bands.push({ title, y });
+    y += bandRoom;
+    for (const { kind, layer, heads } of maps[band]) {
+      layout.rows.push({ side: side.id, kind, layer, heads, band, y });
+      y += layout.pitch;
+    }
+  });
+  layout.height = y + 0.5 * rem;
+  return layout;
+}
+
+/**
+ * The rows that any pixel between `top` and `bottom` belongs to, as first and one past the last.
+ * @param {OverviewLayout} layout
+ * @param {number} top
+ * @param {number} bottom
+ * @returns {[number, number]}
+ */
+export function overviewVisible({ rows, pitch }, top, bottom) {
+  const first = rows.findIndex(({ y }) => y + pitch > top);
+  if (first < 0) return [rows.length, rows.length];
+  let end = first;
+  while (end < rows.length && rows[end].y < bottom) end += 1;
+  return [first, end];
+}
+
+/**
+ * The small map at a place; null beside them.
+ * @param {OverviewLayout} layout
+ * @param {number} x
+ * @param {number} y
+ * @returns {{row: number, head: number} | null}
+ */
+export function overviewHit({ rows, left, pitch, cell }, x, y) {
+  const row = rows.findIndex((one) => y >= one.y && y < one.y + cell), head = Math.floor((x - left) / pitch);
+  if (row < 0 || head < 0 || head >= rows[row].heads || x - left - head * pitch >= cell) return null;
+  return { row, head };
+}
+
+/**
+ * Where a key leads from a small map.
+ * @param {OverviewLayout} layout
+ * @param {{row: number, head: number}} from
+ * @param {string} key
+ * @param {number} page  rows in view
+ * @returns {{row: number, head: number} | null} null: the key leads nowhere
+ */
+export function overviewStep({ rows }, { row, head }, key, page) {
+  const to = {
+    ArrowLeft: [row, head - 1], ArrowRight: [row, head + 1], ArrowUp: [row - 1, head], ArrowDown: [row + 1, head],
+    PageUp: [row - page, head], PageDown: [row + page, head], Home: [row, 0], End: [row, Infinity],
+  }[key];
+  if (!to) return null;
+  const there = Math.max(0, Math.min(rows.length - 1, to[0]));
+  return { row: there, head: Math.max(0, Math.min(rows[there].heads - 1, to[1])) };
+}

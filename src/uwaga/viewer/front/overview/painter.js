@@ -1,0 +1,169 @@
+// Draws the small maps that are in view, with the heads' and layers' numbers at the edges.
+
+import { makePictures, overviewMost, overviewPixels } from "./paint.js";
+
+/** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
+/** @typedef {import("./layout.js").OverviewRow} OverviewRow */
+/** @typedef {import("./paint.js").OverviewCells} OverviewCells */
+
+const overviewPictures = 40;
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {HTMLCanvasElement} canvas
+ * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined, missing: (row: OverviewRow) => boolean}} loading
+ */
+export function overviewPainter(app, canvas, loading) {
+  const pictures = makePictures(overviewPictures);
+  /** The largest weight of each head, by the data that it was read from. @type {WeakMap<Float32Array, {hideKeys: number, most: number[]}>} */
+  const mosts = new WeakMap();
+  // Grows while layers come and falls only with the question: colours that jump back and forth tell nothing.
+  let shared = { of: "", high: 0 };
+
+  const look = (/** @type {OverviewRow} */ row) => {
+    const { colour } = app.store.get();
+    return { colour, signed: app.side(row.side).signed, theme: app.theme(), hideKeys: colour.hideSink ? 1 : 0 };
+  };
+
+  /** @param {OverviewCells} cells @param {number} hideKeys @returns {number[]} */
+  function mostOf(cells, hideKeys) {
+    const known = mosts.get(cells.data);
+    if (known?.hideKeys === hideKeys) return known.most;
+    const most = Array.from({ length: cells.heads }, (_, head) => overviewMost(cells, hideKeys, head, head + 1));
+    mosts.set(cells.data, { hideKeys, most });
+    return most;
+  }
+
+  /** @param {OverviewRow} row @returns {OverviewCells | null} */
+  function cellsOf(row) {
+    const array = loading.peek(row)?.arrays[0];
+    if (!array) return null;
+    const [heads, rows, columns] = array.shape;
+    return { data: /** @type {Float32Array} */ (array.data), heads, rows, columns };
+  }
+
+  /** @param {OverviewRow[]} rows */
+  function share(rows) {
+    const { how, merge, specials, colour, compare, side } = app.store.get();
+    const of = [how, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
+    if (of !== shared.of) shared = { of, high: 0 };
+    for (const row of rows) {
+      const cells = cellsOf(row);
+      if (cells) shared.high = Math.max(shared.high, ...mostOf(cells, colour.hideSink ? 1 : 0));
+    }
+  }
+
+  /** @param {OverviewRow} row @returns {{canvas: HTMLCanvasElement, cells: OverviewCells} | null} */
+  function pictureOf(row) {
+    const cells = cellsOf(row), seen = look(row), { overviewScale } = app.store.get();
+    if (!cells) return null;
+    const most = mostOf(cells, seen.hideKeys);
+    const high = (/** @type {number} */ head) => seen.colour.high ?? (overviewScale === "all" ? shared.high : most[head]);
+    const key = [JSON.stringify(seen), overviewScale, overviewScale === "all" ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
+    return { canvas: pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high)), cells };
+  }
+
+  /**
+   * @param {OverviewLayout} layout
+   * @param {HTMLElement} scroll
+   * @param {[number, number]} visible  rows
+   * @param {{row: number, head: number}} current  the head that is chosen
+   */
+  function draw(layout, scroll, [first, end], current) {
+    const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
+    const context = canvas.getContext("2d");
+    if (!context) return;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.setProperty("width", `${width}px`);
+      canvas.style.setProperty("height", `${height}px`);
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
+    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), accent: paint("--accent"), surface: paint("--surface-2") };
+    const rows = layout.rows.slice(first, end);
+    share(rows);
+    for (const [i, row] of rows.entries()) drawRow(context, layout, row, scroll, width, colours, first + i === current.row ? current.head : -1);
+    drawEdges(context, layout, rows, scroll, width, height, colours, style.fontFamily);
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {OverviewLayout} layout
+   * @param {OverviewRow} row
+   * @param {HTMLElement} scroll
+   * @param {number} width
+   * @param {{[name: string]: string}} colours
+   * @param {number} chosen
+   */
+  function drawRow(context, { left, pitch, cell }, row, scroll, width, colours, chosen) {
+    const picture = pictureOf(row), y = row.y - scroll.scrollTop, missing = loading.missing(row);
+    const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
+    for (let head = first; head < row.heads; head++) {
+      const x = left + head * pitch - scroll.scrollLeft;
+      if (x > width) break;
+      if (picture) {
+        const { rows, columns } = picture.cells;
+        // Enlarged cells keep their edges; reduced ones are averaged.
+        context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
+        context.drawImage(picture.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
+      } else {
+        context.fillStyle = colours.surface;
+        context.fillRect(x, y, cell, cell);
+        if (missing) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
+      }
+      context.lineWidth = head === chosen ? 2 : 1;
+      context.strokeStyle = head === chosen ? colours.accent : colours.line;
+      context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5), cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
+    }
+  }
+
+  return { draw, pictureOf, share, dispose: () => pictures.clear() };
+}
+
+/**
+ * Numbers of layers and heads over the maps, so that they stay in view.
+ * @param {CanvasRenderingContext2D} context
+ * @param {OverviewLayout} layout
+ * @param {OverviewRow[]} rows  in view
+ * @param {HTMLElement} scroll
+ * @param {number} width
+ * @param {number} height
+ * @param {{[name: string]: string}} colours
+ * @param {string} family
+ */
+function drawEdges(context, layout, rows, scroll, width, height, colours, family) {
+  const { left, top, pitch, cell, bands } = layout, font = Math.min(13, Math.max(9, top * 0.52));
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, left - 4, height);
+  context.font = `${font}px ${family}`;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillStyle = colours.muted;
+  for (const row of rows) context.fillText(String(row.layer), left - 10, row.y + cell / 2 - scroll.scrollTop);
+  context.textAlign = "left";
+  context.font = `600 ${font + 1}px ${family}`;
+  context.fillStyle = colours.text;
+  for (const band of bands) {
+    const y = band.y + top * 0.7 - scroll.scrollTop;
+    if (y > -top && y < height + top) context.fillText(band.title, 12, y);
+  }
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, width, top - 2);
+  context.font = `${font}px ${family}`;
+  context.textAlign = "center";
+  context.fillStyle = colours.muted;
+  const heads = Math.max(0, ...layout.rows.map((row) => row.heads)), every = Math.max(1, Math.ceil((font * 2) / pitch));
+  for (let head = 0; head < heads; head += every) {
+    const x = left + head * pitch + cell / 2 - scroll.scrollLeft;
+    if (x > left - cell / 4 && x < width + cell) context.fillText(String(head), x, top / 2);
+  }
+  context.textAlign = "left";
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, left - 4, top - 2);
+  context.fillStyle = colours.muted;
+  context.font = `${font * 0.85}px ${family}`;
+  context.fillText("layer", 4, top / 2);
+}

@@ -1,0 +1,118 @@
+// What is shown and how: titles, pickers, switches, tabs.
+
+import { el } from "../dom.js";
+import { colourControls } from "./colour_controls.js";
+import { kindTitle, segments, stepper, toggle } from "./pieces.js";
+import { headsOf, kindsOf, layersOf, steps } from "./moves.js";
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {{name: import("../types.js").Tab, title: string}[]} tabs
+ * @param {(HTMLElement | null)[]} extra  further buttons
+ * @returns {{elements: HTMLElement[], panelId: string}}
+ */
+export function makeHeader(app, tabs, extra) {
+  const model = el("h1"), text = el("span", { class: "uwaga-text-title" });
+  const colours = colourControls(app);
+  const fold = el("button", { type: "button", class: "uwaga-controls-button", text: "Controls", "aria-expanded": "false", on: { click() {
+    const open = toolbar.toggleAttribute("data-folded") === false;
+    fold.setAttribute("aria-expanded", String(open));
+  } } });
+  const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
+  const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help", on: { click: () => app.commands.run("shell.help") } });
+  const toolbar = makeToolbar(app, colours.element);
+  toolbar.dataset.folded = "";
+  const bar = makeTabs(app, tabs);
+
+  function draw() {
+    const side = app.side(), state = app.store.get();
+    const both = state.compare === "both" || side.id === "difference";
+    const sides = both ? app.about.sides.filter(({ id }) => id !== "difference") : [side];
+    const join = state.compare === "both" ? " | " : " \u2212 ";
+    model.textContent = [...new Set(sides.map((one) => one.model))].join(join);
+    text.textContent = [...new Set(sides.map((one) => one.text_title))].join(join);
+    text.title = text.textContent;
+    const name = { auto: "as the system", light: "light", dark: "dark" }[state.theme];
+    theme.textContent = { auto: "\u25d0", light: "\u25cb", dark: "\u25cf" }[state.theme];
+    theme.title = `Theme: ${name}`;
+    theme.setAttribute("aria-label", theme.title);
+  }
+  app.store.subscribe(["side", "compare", "theme"], draw);
+  draw();
+  return {
+    elements: [
+      el("div", { class: "uwaga-heading" }, model, text, el("div", { class: "uwaga-actions" }, fold, extra, theme, help)),
+      toolbar, bar.element,
+    ],
+    panelId: bar.panelId,
+  };
+}
+
+/** @param {import("../types.js").App} app @param {HTMLElement} colours @returns {HTMLElement} */
+function makeToolbar(app, colours) {
+  const { store } = app;
+  const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
+  if (choices.length > 1) choices.splice(2, 0, { id: "0", title: "side by side", compare: "both" });
+  const side = el("select", { on: { change: () => steps.compare(app, side.value) } },
+    choices.map(({ id, title, compare }) => el("option", { value: compare === "both" ? "both" : id, text: title })));
+  const kinds = segments("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })), (name) => steps.kind(app, name));
+  const layer = stepper("Layer", (value) => steps.layer(app, value));
+  const head = stepper("Head", (value) => steps.head(app, value));
+  const words = toggle("Words", "Merge subwords into words", () => void app.commands.run("shell.words"));
+  const specials = toggle("Hide specials", "Leave special tokens out and normalise the rest again", () => void app.commands.run("shell.specials"));
+  const how = segments("Pooling", [
+    { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
+    { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
+  ], (name) => store.set({ how: name }));
+  const colour = el("button", { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
+  app.commands.add({ id: "shell.colours", title: "Colours: show or hide", keys: ["o"], group: "Display", run() {
+    colours.hidden = !colours.hidden;
+    colour.setAttribute("aria-expanded", String(!colours.hidden));
+  } });
+
+  function draw() {
+    const state = store.get(), shown = app.side();
+    side.value = state.compare === "both" ? "both" : state.side;
+    kinds.show(state.kind);
+    kinds.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !layersOf(shown, kindsOf(app.about)[i]).length; });
+    layer.show(layersOf(shown, state.kind), state.layer);
+    head.show(headsOf(shown, state.kind, state.layer), state.head);
+    words.show(state.merge === "words");
+    specials.show(state.specials === "hide");
+    how.show(state.how);
+  }
+  store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how"], draw);
+  draw();
+  return el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
+    choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
+    kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
+    el("span", { class: "uwaga-segments" }, words.element, specials.element), how.element, colour, colours);
+}
+
+/** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
+function makeTabs(app, tabs) {
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`, panelId = `${prefix}-panel`;
+  const buttons = tabs.map(({ name, title }) => el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title,
+    on: { click: () => app.store.set({ tab: name }) } }));
+  const element = el("div", { class: "uwaga-tabs", role: "tablist", "aria-label": "Views", on: { keydown } }, buttons);
+
+  /** @param {KeyboardEvent} event */
+  function keydown(event) {
+    const at = tabs.findIndex(({ name }) => name === app.store.get().tab), last = tabs.length - 1;
+    const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at ? at - 1 : last, Home: 0, End: last }[event.key];
+    if (to === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    app.store.set({ tab: tabs[to].name });
+    buttons[to].focus();
+  }
+  function draw() {
+    const { tab } = app.store.get();
+    tabs.forEach(({ name }, i) => {
+      buttons[i].setAttribute("aria-selected", String(name === tab));
+      buttons[i].tabIndex = name === tab ? 0 : -1;
+    });
+  }
+  app.store.subscribe(["tab"], draw);
+  draw();
+  return { element, panelId };
+}

@@ -1,0 +1,145 @@
+// The table itself: headings that sort, and the rows in view; the others are two empty rows as high as they would be.
+
+import { el } from "../dom.js";
+import { kindTitle, numberText } from "../shell/pieces.js";
+import { tableWindow } from "./rows.js";
+
+/** @typedef {import("./rows.js").TableRow} TableRow */
+/** @typedef {import("./rows.js").TableColumn} TableColumn */
+/** @typedef {import("./rows.js").TableOrder} TableOrder */
+/** @typedef {{rows: TableRow[], ranges: {[name: string]: [number, number]}, columns: TableColumn[], order: TableOrder, chosen: (row: TableRow) => boolean}} TableContent */
+
+/**
+ * @param {object} calls
+ * @param {(column: TableColumn) => void} calls.sort
+ * @param {(row: TableRow) => void} calls.open
+ * @param {(text: string) => void} calls.status
+ * @param {(id: string) => string} calls.sideTitle
+ */
+export function makeTableGrid({ sort, open, status, sideTitle }) {
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
+  const table = el("table", { class: "uwaga-heads" }, el("caption", { class: "uwaga-unseen", text: "Statistics of every head" }), head, body);
+  const meanings = el("div", { hidden: true });
+  const element = el("div", { class: "uwaga-heads-scroll", tabindex: -1, on: { scroll: draw } }, table, meanings);
+  /** @type {TableContent} */
+  let content = { rows: [], ranges: {}, columns: [], order: { name: "", falling: false }, chosen: () => false };
+  let active = 0, rowHeight = 28, headed = "";
+
+  function drawHeadings() {
+    const { columns, order } = content;
+    const names = columns.map(({ name }) => name).join();
+    if (names !== headed) {
+      headed = names;
+      meanings.replaceChildren(...columns.map(({ name, meaning }) => el("span", { id: `${prefix}-${name}`, text: meaning })));
+      headings.replaceChildren(...columns.map((column) => {
+        const tell = () => status(column.meaning ? `${column.title}: ${column.meaning}` : "");
+        return el("th", { scope: "col", "data-statistic": column.statistic }, el("button", { type: "button", title: column.meaning,
+          "aria-describedby": column.meaning ? `${prefix}-${column.name}` : null,
+          on: { click: () => sort(column), focus: tell, pointerenter: tell, blur: () => status(""), pointerleave: () => status("") } }, column.title, el("span", { class: "uwaga-sort", "aria-hidden": "true" })));
+      }));
+    }
+    columns.forEach(({ name }, i) => {
+      const th = headings.children[i], mine = name === order.name;
+      if (mine) th.setAttribute("aria-sort", order.falling ? "descending" : "ascending");
+      else th.removeAttribute("aria-sort");
+      /** @type {HTMLElement} */ (th.querySelector(".uwaga-sort")).textContent = mine ? (order.falling ? "\u25be" : "\u25b4") : "";
+    });
+  }
+
+  function draw() {
+    const { rows, columns } = content, focused = body.contains(document.activeElement);
+    const [first, end] = tableWindow(element.scrollTop, element.clientHeight || 600, rowHeight, rows.length);
+    table.setAttribute("aria-rowcount", String(rows.length + 1));
+    const filler = (/** @type {number} */ count) => {
+      const row = el("tr", { "aria-hidden": "true", class: "uwaga-filler" }, el("td", { colspan: columns.length }));
+      row.style.setProperty("height", `${count * rowHeight}px`);
+      return row;
+    };
+    // Rows that move out of view take the focus with them; the table keeps it.
+    const shown = rows.slice(first, end).map((row, i) => rowElement(row, first + i));
+    body.replaceChildren(...(first ? [filler(first)] : []), ...shown, ...(end < rows.length ? [filler(rows.length - end)] : []));
+    const height = shown[0]?.offsetHeight;
+    if (height) rowHeight = height;
+    if (focused) (active >= first && active < end ? shown[active - first] : element).focus({ preventScroll: true });
+  }
+
+  /** @param {TableRow} row @param {number} at @returns {HTMLTableRowElement} */
+  function rowElement(row, at) {
+    const { columns, ranges } = content, name = `${kindTitle(row.kind)} layer ${row.layer}, head ${row.head}`;
+    return el("tr", { tabindex: at === active ? 0 : -1, "aria-rowindex": at + 2, "data-at": at, "data-chosen": content.chosen(row), "aria-label": `${name}: open`,
+      on: { click: () => open(row), focus: () => { active = at; } } },
+      columns.map((column) => (column.statistic ? numberCell(row, column, ranges[column.name]) : nameCell(row, column.name))));
+  }
+
+  /** @param {TableRow} row @param {string} name */
+  function nameCell(row, name) {
+    const text = name === "side" ? sideTitle(row.side) : name === "kind" ? row.kind : String(/** @type {any} */ (row)[name]);
+    return el(name === "head" ? "th" : "td", name === "head" ? { scope: "row", text } : { text });
+  }
+
+  /** @param {number} to */
+  function focusRow(to) {
+    const { rows } = content;
+    active = Math.max(0, Math.min(rows.length - 1, to));
+    const top = active * rowHeight, room = element.clientHeight - head.offsetHeight;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top + rowHeight > element.scrollTop + room) element.scrollTop = top + rowHeight - room;
+    draw();
+    /** @type {HTMLElement | null} */ (body.querySelector(`[data-at="${active}"]`))?.focus({ preventScroll: true });
+  }
+
+  element.addEventListener("keydown", (event) => {
+    const inHead = head.contains(/** @type {Node} */ (event.target));
+    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !content.rows.length) return;
+    if (inHead) return headingKey(event);
+    const page = Math.max(1, Math.floor(element.clientHeight / rowHeight) - 2);
+    const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: content.rows.length - 1 }[event.key];
+    if (event.key === "Enter") open(content.rows[active]);
+    else if (event.key === "ArrowUp" && active === 0) headings.querySelector("button")?.focus();
+    else if (to !== undefined) focusRow(to);
+    else return;
+    event.preventDefault();
+  });
+
+  /** @param {KeyboardEvent} event */
+  function headingKey(event) {
+    const buttons = [...headings.querySelectorAll("button")], at = buttons.indexOf(/** @type {any} */ (event.target));
+    if (event.key === "ArrowDown") focusRow(active);
+    else if (event.key === "ArrowLeft" || event.key === "ArrowRight") buttons[at + (event.key === "ArrowLeft" ? -1 : 1)]?.focus();
+    else return;
+    event.preventDefault();
+  }
+
+  return {
+    element,
+    /** @param {TableContent} next @param {boolean} anew  another order or other rows: from the top */
+    show(next, anew) {
+      content = next;
+      active = anew ? 0 : Math.min(active, Math.max(0, next.rows.length - 1));
+      if (anew) element.scrollTop = 0;
+      drawHeadings();
+      draw();
+    },
+    focus: () => focusRow(active),
+  };
+}
+
+/**
+ * A number with a bar behind it, from zero to the column's largest; below zero to the other side.
+ * @param {TableRow} row
+ * @param {TableColumn} column
+ * @param {[number, number] | undefined} range
+ */
+function numberCell(row, { name }, range = [0, 0]) {
+  const value = row.values[name];
+  const cell = el("td", { class: "uwaga-number", text: row.known ? numberText(value) : "\u2026" });
+  const width = range[1] - range[0];
+  if (typeof value === "number" && width > 0) {
+    const zero = -range[0] / width, end = (value - range[0]) / width;
+    cell.style.setProperty("--from", `${100 * Math.min(zero, end)}%`);
+    cell.style.setProperty("--to", `${100 * Math.max(zero, end)}%`);
+    cell.classList.add(value < 0 ? "uwaga-below" : "uwaga-above");
+  }
+  return cell;
+}

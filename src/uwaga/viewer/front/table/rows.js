@@ -1,0 +1,118 @@
+// The table's rows and their order. Nothing of the page here.
+
+/** @typedef {import("../types.js").SideId} SideId */
+/** @typedef {import("../types.js").Kind} Kind */
+/** @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null, known: boolean}} TableRow */
+/** @typedef {{name: string, falling: boolean}} TableOrder */
+/** @typedef {{name: string, title: string, meaning: string, statistic: boolean}} TableColumn */
+
+const tableKinds = ["encoder", "decoder", "cross"];
+
+/**
+ * A row per head of what a side has.
+ * @param {{side: SideId, kind: Kind, layer: number, heads: number}[]} maps
+ * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, sampled: number | null} | undefined} statistics
+ * @returns {TableRow[]}
+ */
+export function tableRows(maps, statistics) {
+  return maps.flatMap(({ side, kind, layer, heads }) => {
+    const found = statistics(side, kind, layer);
+    return Array.from({ length: heads }, (_, head) => ({
+      side, kind, layer, head, sampled: found?.sampled ?? null, known: found !== undefined,
+      values: found ? Object.fromEntries(Object.entries(found.columns).map(([name, column]) => [name, column[head] ?? null])) : {},
+    }));
+  });
+}
+
+/**
+ * In the order of a column, equal ones by side, kind, layer and head; what has no number comes last, rising or falling.
+ * @param {TableRow[]} rows
+ * @param {TableOrder} order
+ * @returns {TableRow[]}
+ */
+export function sortedRows(rows, { name, falling }) {
+  const sign = falling ? -1 : 1;
+  return [...rows].sort((left, right) => {
+    const a = tableKey(left, name), b = tableKey(right, name);
+    if (a === null || b === null) return a === b ? tableBefore(left, right) : a === null ? 1 : -1;
+    return a === b ? tableBefore(left, right) : (a < b ? -1 : 1) * sign;
+  });
+}
+
+/** @param {TableRow} row @param {string} name @returns {number | null} */
+function tableKey(row, name) {
+  if (name === "side") return row.side === "difference" ? 2 : Number(row.side);
+  if (name === "kind") return tableKinds.indexOf(row.kind);
+  if (name === "layer" || name === "head") return row[name];
+  const value = row.values[name];
+  return value === undefined || value === null || Number.isNaN(value) ? null : value;
+}
+
+/** @param {TableRow} left @param {TableRow} right @returns {number} */
+function tableBefore(left, right) {
+  for (const name of ["kind", "layer", "head", "side"]) {
+    const by = /** @type {number} */ (tableKey(left, name)) - /** @type {number} */ (tableKey(right, name));
+    if (by) return by;
+  }
+  return 0;
+}
+
+/**
+ * The order after a click on a heading: names rise first, statistics fall first, the same again turns round.
+ * @param {TableOrder} order
+ * @param {TableColumn} column
+ * @returns {TableOrder}
+ */
+export function nextOrder(order, column) {
+  return { name: column.name, falling: order.name === column.name ? !order.falling : column.statistic };
+}
+
+/**
+ * The smallest and the largest number of each statistic, zero included: what a full bar means.
+ * @param {TableRow[]} rows
+ * @param {string[]} names
+ * @returns {{[name: string]: [number, number]}}
+ */
+export function tableRanges(rows, names) {
+  return Object.fromEntries(names.map((name) => {
+    /** @type {[number, number]} */
+    const range = [0, 0];
+    for (const { values } of rows) {
+      const value = values[name];
+      if (value === undefined || value === null || !Number.isFinite(value)) continue;
+      range[0] = Math.min(range[0], value);
+      range[1] = Math.max(range[1], value);
+    }
+    return [name, range];
+  }));
+}
+
+/**
+ * Rows as text with a separator, headings first, numbers in full precision.
+ * @param {TableRow[]} rows
+ * @param {string[]} names  of statistics
+ * @param {boolean} sides  several
+ * @param {string} separator  "," or a tab
+ * @returns {string}
+ */
+export function tableText(rows, names, sides, separator) {
+  const sampled = rows.some((row) => row.sampled !== null);
+  const heading = [...(sides ? ["side"] : []), "kind", "layer", "head", ...names, ...(sampled ? ["sampled_queries"] : [])];
+  const lines = rows.map((row) => [
+    ...(sides ? [row.side] : []), row.kind, row.layer, row.head, ...names.map((name) => row.values[name] ?? ""), ...(sampled ? [row.sampled ?? ""] : []),
+  ]);
+  return [heading, ...lines].map((cells) => cells.join(separator)).join("\n") + "\n";
+}
+
+/**
+ * Which rows stand in view: first, and one past the last, with some more at both ends.
+ * @param {number} top  scrolled pixels
+ * @param {number} height  in view
+ * @param {number} rowHeight
+ * @param {number} count
+ * @returns {[number, number]}
+ */
+export function tableWindow(top, height, rowHeight, count) {
+  const more = 12, first = Math.max(0, Math.floor(top / rowHeight) - more);
+  return [Math.min(first, count), Math.min(count, Math.ceil((top + height) / rowHeight) + more)];
+}

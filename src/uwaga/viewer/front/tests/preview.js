@@ -1,0 +1,8 @@
+// Opens the explorer on the fake host; numbers in the address are its options.
+
+import { start } from "../main.js";
+import { fakeHost } from "./fake_host.js";
+
+const options = Object.fromEntries([...new URLSearchParams(location.search)].map(([name, value]) => [name, Number(value)]));
+document.body.style.margin = "0";
+start(/** @type {HTMLElement} */ (document.getElementById("uwaga")), fakeHost(options));
