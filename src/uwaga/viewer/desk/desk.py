@@ -22,7 +22,7 @@ from uwaga.viewer.desk.hall import Hall, Place
 from uwaga.viewer.desk.lens import Lens
 from uwaga.viewer.desk.pictures import TILE, Overview, Tile
 from uwaga.viewer.desk.recent import Recent
-from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.desk.reply import QuestionError, Reply
 from uwaga.viewer.exhibit import Exhibit
 
 _BUDGET = 0.2  # seconds of one answer; a step that began may take somewhat longer
@@ -50,6 +50,7 @@ class Desk:
         self.exhibit = exhibit
         self._hall = Hall(exhibit)
         self._lock = threading.RLock()
+        self._closed = False
         self._finished: Recent[Reply] = Recent(_KEPT, lambda reply: reply.nbytes + 4096)
         self._unfinished: Recent[_Unfinished] = Recent(_UNFINISHED)
         self._answers: Mapping[str, Callable[[Arguments], Reply]] = {
@@ -82,8 +83,16 @@ class Desk:
             return self._page(arguments)  # asks many questions itself, between which others have their turn
         if arguments.ask not in self._answers:
             raise arguments.wrong("ask", f"one of {', '.join([*self._answers, 'page', 'lesson'])}", arguments.ask)
+        if self._closed:
+            raise QuestionError("the view is closed")
+        if arguments.ask == "page":
+            return self._page(arguments)  # asks many questions itself; others come in between
         with self._lock:
             return self._answers[arguments.ask](arguments)
+
+    def close(self) -> None:
+        """Answer nothing more; a page that is being made ends at its next question."""
+        self._closed = True
 
     def _about(self, arguments: Arguments) -> Reply:
         arguments.done()

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +27,7 @@ class Desk(Protocol):
 def saved_page(
     desk: Desk,
     *,
-    exact: Sequence[Question] = (),
+    exact: Sequence[Mapping[str, object]] = (),
     seconds: float = 60.0,
     largest: int = LARGEST,
     progress: Callable[[float], None] | None = None,
@@ -63,7 +63,7 @@ def saved_page(
     keeper.put({"ask": "about"}, Reply(meta={**about.meta, "live": False}))
     for group in groups(about.meta):
         keeper.offer(group)
-    keeper.take(exact)
+    keeper.take([dict(question) for question in exact])
     keeper.complete()
     data = json.dumps({"replies": keeper.replies}, separators=(",", ":")).replace("<", "\\u003c")
     return saved_shell(str(about.meta["title"]), script=script, css=front.css, data=data)
