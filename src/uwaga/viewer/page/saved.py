@@ -25,22 +25,22 @@ class Desk(Protocol):
 
 
 def saved_page(
-    desk: Desk,
+    answer: Callable[[Question], Reply],
     *,
     exact: Sequence[Mapping[str, object]] = (),
     seconds: float = 60.0,
     largest: int = LARGEST,
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
-) -> str:
-    """What a desk knows, as HTML that needs no server and no network.
+) -> bytes:
+    """What a desk knows, as HTML in UTF-8 that needs no server and no network.
 
     It holds tokens, statistics, an overview of every layer and the whole map of every head in the finest cells that fit,
     first as the tokens are, then with words merged and special tokens hidden; cells of more than one weight are rounded to
     three digits.
 
     Args:
-        desk: is asked for everything that is in the page.
+        answer: a desk's; asked for everything that is in the page.
         exact: questions whose replies are in the page unrounded, however large.
         seconds: how long to go on with what was sampled first; what is not exact by then stays a sample.
         largest: bytes that the page aims at.
@@ -53,9 +53,9 @@ def saved_page(
     """
     front = bundle()
     script = front.script("saved")
-    about = desk.answer({"ask": "about"})
+    about = answer({"ask": "about"})
     room = largest - len(script.encode()) - len(front.css.encode())
-    keeper = Keeper(answer=desk.answer, room=room, seconds=seconds)
+    keeper = Keeper(answer=answer, room=room, seconds=seconds)
     if progress is not None:
         keeper.progress = progress
     if stop is not None:
@@ -66,7 +66,7 @@ def saved_page(
     keeper.take([dict(question) for question in exact])
     keeper.complete()
     data = json.dumps({"replies": keeper.replies}, separators=(",", ":")).replace("<", "\\u003c")
-    return saved_shell(str(about.meta["title"]), script=script, css=front.css, data=data)
+    return saved_shell(str(about.meta["title"]), script=script, css=front.css, data=data).encode()
 
 
 def save_page(
@@ -80,6 +80,6 @@ def save_page(
     """Write a page; under its name it is whole or not there at all. Raises ValueError, of `exact`, and OSError."""
     about = desk.answer({"ask": "about"}).meta
     asked = [question for each in exact for question in exact_questions(about, each)]
-    page = saved_page(desk, exact=asked, seconds=seconds, progress=progress)
+    page = saved_page(desk.answer, exact=asked, seconds=seconds, progress=progress)
     with replacing(Path(path)) as file:
-        file.write(page.encode())
+        file.write(page)
