@@ -1,0 +1,130 @@
+// Mouse, pen, touch and wheel on the stage. Handlers change numbers and ask for a frame; nothing is drawn or measured here.
+
+/**
+ * @typedef {object} MapInputs  what the gestures mean; places are CSS pixels from the stage's top left
+ * @property {(x: number, y: number) => void} hover
+ * @property {() => void} leave
+ * @property {(dx: number, dy: number) => void} pan
+ * @property {(factor: number, x: number, y: number) => void} zoom
+ * @property {(x: number, y: number) => void} click
+ * @property {(x: number, y: number, dx: number, dy: number) => boolean} grab  true: the drag that begins here moves something
+ *   else than the map, and goes on being told by `drag`
+ * @property {(x: number, y: number) => void} drag
+ * @property {() => boolean} takesWheel  whether a wheel without Ctrl is for the map
+ */
+
+const mapDragLeast = 4;
+const mapWheelStep = 0.0022;
+const mapPinchStep = 0.012;
+/** Pixels of a wheel that counts in lines. */
+const mapWheelLine = 16;
+
+/**
+ * @param {HTMLElement} element
+ * @param {MapInputs} inputs
+ * @returns {() => void} ends it
+ */
+export function listenMapInput(element, inputs) {
+  /** @type {Map<number, {x: number, y: number}>} */
+  const down = new Map();
+  let moved = false;
+  let pinched = false;
+  let grabbed = false;
+  let startX = 0;
+  let startY = 0;
+
+  /** @param {PointerEvent} event */
+  function onDown(event) {
+    if (event.button !== 0) return;
+    element.setPointerCapture(event.pointerId);
+    down.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    if (down.size > 1) {
+      pinched = true;
+      return;
+    }
+    moved = false;
+    pinched = false;
+    startX = event.offsetX;
+    startY = event.offsetY;
+    grabbed = inputs.grab(startX, startY, 0, 0);
+    if (event.pointerType === "touch") inputs.hover(startX, startY);
+  }
+
+  /** @param {PointerEvent} event */
+  function onMove(event) {
+    const x = event.offsetX;
+    const y = event.offsetY;
+    const at = down.get(event.pointerId);
+    if (!at) {
+      if (event.pointerType !== "touch") inputs.hover(x, y);
+      return;
+    }
+    if (!moved && Math.hypot(x - startX, y - startY) < mapDragLeast && !pinched) return;
+    moved = true;
+    if (grabbed && down.size === 1) inputs.drag(x, y);
+    else if (down.size === 1) inputs.pan(x - at.x, y - at.y);
+    else if (down.size === 2) mapPinch(down, event.pointerId, x, y, inputs);
+    at.x = x;
+    at.y = y;
+    if (down.size === 1 && event.pointerType !== "touch") inputs.hover(x, y);
+  }
+
+  /** @param {PointerEvent} event */
+  function onUp(event) {
+    if (!down.delete(event.pointerId)) return;
+    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0) inputs.click(event.offsetX, event.offsetY);
+    if (down.size === 0) grabbed = false;
+  }
+
+  /** @param {MouseEvent} event */
+  function onDouble(event) {
+    event.preventDefault();
+    inputs.zoom(event.shiftKey ? 0.5 : 2, event.offsetX, event.offsetY);
+  }
+
+  /** @param {WheelEvent} event */
+  function onWheel(event) {
+    const pinch = event.ctrlKey || event.metaKey;
+    if (!pinch && !inputs.takesWheel()) return;
+    event.preventDefault();
+    const unit = event.deltaMode === 1 ? mapWheelLine : event.deltaMode === 2 ? 400 : 1;
+    const dx = event.deltaX * unit;
+    const dy = event.deltaY * unit;
+    if (!pinch && (event.shiftKey || Math.abs(dx) > Math.abs(dy))) {
+      // Shift turns a wheel sideways; some browsers have turned it already.
+      inputs.pan(-(dx || dy), event.shiftKey ? 0 : -dy);
+      return;
+    }
+    // A notch of a wheel is about a hundred pixels, a pinch is a few at a time.
+    const rate = pinch && Math.abs(dy) < 50 ? mapPinchStep : mapWheelStep;
+    inputs.zoom(Math.exp(-Math.max(-300, Math.min(300, dy)) * rate), event.offsetX, event.offsetY);
+  }
+
+  const leave = () => { if (!down.size) inputs.leave(); };
+  /** @type {[string, any, AddEventListenerOptions?][]} */
+  const listeners = [
+    ["pointerdown", onDown], ["pointermove", onMove], ["pointerup", onUp], ["pointercancel", onUp], ["pointerleave", leave],
+    ["dblclick", onDouble], ["wheel", onWheel, { passive: false }],
+  ];
+  for (const [name, listener, options] of listeners) element.addEventListener(name, listener, options);
+  return () => { for (const [name, listener] of listeners) element.removeEventListener(name, listener); };
+}
+
+/**
+ * Two fingers: what is between them stays between them.
+ * @param {Map<number, {x: number, y: number}>} down
+ * @param {number} moved  the finger that moved
+ * @param {number} x  where it is now
+ * @param {number} y
+ * @param {MapInputs} inputs
+ */
+function mapPinch(down, moved, x, y, inputs) {
+  const before = /** @type {{x: number, y: number}} */ (down.get(moved));
+  for (const [id, other] of down) {
+    if (id === moved) continue;
+    const was = Math.hypot(before.x - other.x, before.y - other.y);
+    const is = Math.hypot(x - other.x, y - other.y);
+    inputs.pan((x - before.x) / 2, (y - before.y) / 2);
+    if (was > 1 && is > 1) inputs.zoom(is / was, (x + other.x) / 2, (y + other.y) / 2);
+  }
+}

@@ -1,0 +1,256 @@
+// What stands over the cells: grid, numbers, crosshair, marks of what is not exact yet, titles.
+
+import { mapLightness, mapPlace } from "./shade.js";
+import { mapFactor, mapTileAt } from "./tiles.js";
+import { mapShorten } from "./labels.js";
+
+/** @typedef {import("./panel.js").MapPanel} MapPanel */
+/** @typedef {import("./style.js").MapStyle} MapStyle */
+/** @typedef {import("../types.js").ViewBox} ViewBox */
+
+/** CSS pixels of a cell from which on its weight is written in it, and lines stand between cells. */
+export const mapNumberLeast = 36;
+const mapGridLeast = 9;
+
+/** Weights as the texts on cells, by thousandths. */
+const mapCellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
+const mapCellTextsBelow = mapCellTexts.map((text) => `\u2212${text}`);
+
+/**
+ * @param {number} weight
+ * @returns {string}
+ */
+export function mapCellText(weight) {
+  if (weight !== weight) return "";
+  if (weight === 0) return "0";
+  const size = Math.abs(weight);
+  if (size < 0.0005) return weight < 0 ? ">\u2212.001" : "<.001";
+  if (size > 1.0005) return weight.toPrecision(3);
+  return (weight < 0 ? mapCellTextsBelow : mapCellTexts)[Math.round(size * 1000)];
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapGrid(context, panel, view, style) {
+  const { plot, sizes } = panel;
+  const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
+  const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
+  context.strokeStyle = style.line;
+  context.lineWidth = 1;
+  context.strokeRect(plot.x - 0.5, plot.y - 0.5, Math.round(right) + 1, Math.round(bottom) + 1);
+  if (view.scale < mapGridLeast) return;
+  context.globalAlpha = Math.min(0.7, (view.scale - mapGridLeast) / 40 + 0.2);
+  context.beginPath();
+  for (let item = Math.ceil(view.x); (item - view.x) * view.scale < right; item++) {
+    const x = plot.x + Math.round((item - view.x) * view.scale) - 0.5;
+    context.moveTo(x, plot.y);
+    context.lineTo(x, plot.y + bottom);
+  }
+  for (let item = Math.ceil(view.y); (item - view.y) * view.scale < bottom; item++) {
+    const y = plot.y + Math.round((item - view.y) * view.scale) - 0.5;
+    context.moveTo(plot.x, y);
+    context.lineTo(plot.x + right, y);
+  }
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+/**
+ * Weights as text, dark on light cells first and light on dark ones then: changing the colour for each cell is what costs.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapNumbers(context, panel, view, style) {
+  const { plot, sizes, layer, shade } = panel;
+  if (view.scale < mapNumberLeast || !layer) return;
+  const lastRow = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
+  const lastColumn = Math.min(sizes.keys, Math.ceil(view.x + plot.w / view.scale));
+  context.save();
+  context.beginPath();
+  context.rect(plot.x, plot.y, plot.w, plot.h);
+  context.clip();
+  context.font = style.numbers;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (let dark = 0; dark < 2; dark++) {
+    context.fillStyle = dark ? "#000000" : "#ffffff";
+    for (let query = Math.max(0, Math.floor(view.y)); query < lastRow; query++) {
+      for (let key = Math.max(0, Math.floor(view.x)); key < lastColumn; key++) {
+        const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
+        if (!tile) continue;
+        const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
+        const light = shade.hideSink && key === 0 ? style.asideLight
+          : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
+        if (light !== (dark === 1)) continue;
+        context.fillText(mapCellText(weight), plot.x + (key + 0.5 - view.x) * view.scale, plot.y + (query + 0.5 - view.y) * view.scale);
+      }
+    }
+  }
+  context.restore();
+  context.font = style.font;
+}
+
+/**
+ * Lines through a query and a key, and a box where they cross.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {number} query  -1: none
+ * @param {number} key
+ * @param {string} queryColour
+ * @param {string} keyColour
+ * @param {number} width
+ */
+export function drawMapCross(context, panel, view, query, key, queryColour, keyColour, width) {
+  const { plot, sizes } = panel;
+  const right = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
+  const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
+  context.save();
+  context.beginPath();
+  context.rect(plot.x - 1, plot.y - 1, right + 2, bottom + 2);
+  context.clip();
+  context.lineWidth = width;
+  if (query >= 0) {
+    context.strokeStyle = queryColour;
+    mapBand(context, plot.x, plot.y + (query - view.y) * view.scale, right, view.scale, false);
+  }
+  if (key >= 0) {
+    context.strokeStyle = keyColour;
+    mapBand(context, plot.x + (key - view.x) * view.scale, plot.y, bottom, view.scale, true);
+  }
+  context.restore();
+}
+
+/**
+ * Both edges of a row or column of cells, or one line where they would meet.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} x
+ * @param {number} y
+ * @param {number} length
+ * @param {number} thick
+ * @param {boolean} down
+ */
+function mapBand(context, x, y, length, thick, down) {
+  const edges = thick >= 5 ? 2 : 1;
+  context.beginPath();
+  for (let edge = 0; edge < edges; edge++) {
+    const at = edges === 2 ? edge * thick : thick / 2;
+    const px = down ? Math.round(x + at) + 0.5 - edge : x;
+    const py = down ? y : Math.round(y + at) + 0.5 - edge;
+    context.moveTo(px, py);
+    context.lineTo(down ? px : px + length, down ? py + length : py);
+  }
+  context.stroke();
+}
+
+/**
+ * A dashed frame around what is from a sample.
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapSampled(context, panel, view, style) {
+  const { plot, range, layer, level } = panel;
+  if (!layer) return;
+  const side = 256 * 2 ** level * view.scale;
+  context.strokeStyle = style.accent;
+  context.lineWidth = 1;
+  context.setLineDash(style.dash);
+  for (let row = range[0]; row < range[1]; row++) {
+    for (let column = range[2]; column < range[3]; column++) {
+      const tile = mapTileAt(layer, level, row, column);
+      if (tile && tile.complete >= 1) continue;
+      const left = Math.max(plot.x, plot.x + column * side - view.x * view.scale);
+      const top = Math.max(plot.y, plot.y + row * side - view.y * view.scale);
+      const right = Math.min(plot.x + plot.w, plot.x + Math.min((column + 1) * side, panel.sizes.keys * view.scale) - view.x * view.scale);
+      const bottom = Math.min(plot.y + plot.h, plot.y + Math.min((row + 1) * side, panel.sizes.queries * view.scale) - view.y * view.scale);
+      context.strokeRect(left + 1.5, top + 1.5, right - left - 3, bottom - top - 3);
+    }
+  }
+  context.setLineDash(style.solid);
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapMinimap(context, panel, view, style) {
+  const { minimap: box, plot, sizes } = panel;
+  if (!box) return;
+  const scale = box.w / sizes.keys;
+  const down = box.h / sizes.queries;
+  context.lineWidth = 1;
+  context.strokeStyle = style.muted;
+  context.strokeRect(box.x - 0.5, box.y - 0.5, box.w + 1, box.h + 1);
+  const w = Math.max(4, Math.min(box.w, (plot.w / view.scale) * scale));
+  const h = Math.max(4, Math.min(box.h, (plot.h / view.scale) * down));
+  const x = Math.min(box.x + view.x * scale, box.x + box.w - w);
+  const y = Math.min(box.y + view.y * down, box.y + box.h - h);
+  context.strokeStyle = style.surface;
+  context.lineWidth = 4;
+  context.strokeRect(x, y, w, h);
+  context.strokeStyle = style.accent;
+  context.lineWidth = 2;
+  context.strokeRect(x, y, w, h);
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {MapStyle} style
+ */
+export function drawMapTitle(context, panel, style) {
+  const { plot, gutters } = panel;
+  if (!gutters.title) return;
+  const room = plot.w + gutters.left - 4;
+  if (panel.titleRoom !== room) {
+    context.font = style.strong;
+    panel.titleShown = mapShorten(panel.title, room, (text) => context.measureText(text).width);
+    panel.titleRoom = room;
+  }
+  context.font = style.strong;
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillStyle = style.text;
+  context.fillText(panel.titleShown, plot.x - gutters.left + 2, plot.y - gutters.top - gutters.title / 2);
+  context.font = style.font;
+}
+
+/**
+ * What one cell of a coarser level holds: its number at that level.
+ * @param {MapPanel} panel
+ * @param {number} query
+ * @param {number} key
+ * @returns {{value: number, complete: number, level: number} | null}
+ */
+export function mapCellUnder(panel, query, key) {
+  const { layer } = panel;
+  if (!layer) return null;
+  for (let level = panel.level; level < layer.levels.length; level++) {
+    const row = Math.floor(query / 2 ** level);
+    const column = Math.floor(key / 2 ** level);
+    const tile = mapTileAt(layer, level, row >> 8, column >> 8);
+    if (!tile) continue;
+    const value = tile.data[(row & 255) * tile.columns + (column & 255)];
+    if (value === value || level >= layer.levels.length - 1) return { value, complete: tile.complete, level };
+  }
+  return null;
+}
+
+/**
+ * The number of a cell as colours take it: by the measure of the level on show.
+ * @param {MapPanel} panel
+ * @param {{value: number, level: number}} cell
+ */
+export function mapCellShown(panel, cell) {
+  return panel.layer ? cell.value * mapFactor(panel.layer, cell.level, panel.shadeLevel) : NaN;
+}

@@ -1,0 +1,143 @@
+// Which level and which tiles a window needs. A cell of level l covers 2^l x 2^l items; a tile holds 256 x 256 cells.
+
+/** @typedef {import("./viewport.js").MapSizes} MapSizes */
+/** @typedef {import("./viewport.js").MapPlot} MapPlot */
+/** @typedef {import("../types.js").ViewBox} ViewBox */
+/** @typedef {{level: number, row: number, column: number, priority: number}} MapWish */
+
+/** Cells of a tile's side; a power of two, and what `about` says. */
+export const mapTileSide = 256;
+
+/**
+ * Cells that cover so many items at a level.
+ * @param {number} items
+ * @param {number} level
+ */
+export function mapCells(items, level) {
+  return Math.ceil(items / 2 ** level);
+}
+
+/**
+ * The finest level that holds the whole map in one tile.
+ * @param {MapSizes} sizes
+ */
+export function mapTopLevel(sizes) {
+  let level = 0;
+  while (mapCells(Math.max(sizes.queries, sizes.keys), level) > mapTileSide) level += 1;
+  return level;
+}
+
+/**
+ * The finest level whose cells are not smaller than a pixel of the device: smaller ones would be left out at random.
+ * @param {number} scale  CSS pixels per item
+ * @param {number} ratio  device pixels per CSS pixel
+ * @param {number} top
+ */
+export function mapLevelFor(scale, ratio, top) {
+  const level = Math.ceil(Math.log2(1 / Math.max(scale * ratio, 1e-12)) - 0.02);
+  return Math.min(Math.max(level, 0), top);
+}
+
+/**
+ * The tiles of a level that a window touches: [first row, one past the last, first column, one past the last].
+ * @param {ViewBox} view
+ * @param {MapPlot} plot
+ * @param {MapSizes} sizes
+ * @param {number} level
+ * @param {Int32Array | number[]} [into]
+ */
+export function mapTileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
+  const side = mapTileSide * 2 ** level;
+  const rows = Math.ceil(sizes.queries / side);
+  const columns = Math.ceil(sizes.keys / side);
+  into[0] = Math.min(Math.max(Math.floor(view.y / side), 0), rows);
+  into[1] = Math.min(Math.max(Math.ceil((view.y + plot.h / view.scale) / side), into[0]), rows);
+  into[2] = Math.min(Math.max(Math.floor(view.x / side), 0), columns);
+  into[3] = Math.min(Math.max(Math.ceil((view.x + plot.w / view.scale) / side), into[2]), columns);
+  return into;
+}
+
+/**
+ * What to ask for, the most urgent first: the whole map as it fits one tile, so that something is there at once, then the
+ * tiles in view from the middle outwards, and last those around them, which a small move would need.
+ * @param {ViewBox} view
+ * @param {MapPlot} plot
+ * @param {MapSizes} sizes
+ * @param {number} ratio  device pixels per CSS pixel
+ * @param {(level: number, row: number, column: number) => boolean} offered  whether the host can ever answer for a tile
+ * @returns {MapWish[]}
+ */
+export function mapPlan(view, plot, sizes, ratio, offered) {
+  const top = mapTopLevel(sizes);
+  const level = mapLevelFor(view.scale, ratio, top);
+  /** @type {MapWish[]} */
+  const wishes = [];
+  const seen = new Set();
+  const add = (/** @type {MapWish} */ wish) => {
+    const found = mapOffered(wish, offered, sizes);
+    const name = found && `${found.level}/${found.row}/${found.column}`;
+    if (!found || seen.has(name)) return;
+    seen.add(name);
+    wishes.push(found);
+  };
+  add({ level: top, row: 0, column: 0, priority: 100 });
+  const range = mapTileRange(view, plot, sizes, level);
+  const side = mapTileSide * 2 ** level;
+  const middleX = (view.x + plot.w / view.scale / 2) / side - 0.5;
+  const middleY = (view.y + plot.h / view.scale / 2) / side - 0.5;
+  const distance = (/** @type {number} */ row, /** @type {number} */ column) => Math.hypot(row - middleY, column - middleX);
+  const inView = mapTilesOf(range[0], range[1], range[2], range[3]);
+  inView.sort((left, right) => distance(left[0], left[1]) - distance(right[0], right[1]));
+  for (const [row, column] of inView) add({ level, row, column, priority: 90 - Math.min(60, distance(row, column)) });
+  // Exact tiles around the window are cheap; coarse ones are most of the map's work each, and wait until they are in view.
+  if (level === 0 && sizes.queries * sizes.keys > 0) {
+    const rows = Math.ceil(sizes.queries / side);
+    const columns = Math.ceil(sizes.keys / side);
+    const around = mapTilesOf(Math.max(0, range[0] - 1), Math.min(rows, range[1] + 1), Math.max(0, range[2] - 1), Math.min(columns, range[3] + 1));
+    for (const [row, column] of around) add({ level, row, column, priority: 10 - Math.min(9, distance(row, column)) });
+  }
+  return wishes;
+}
+
+/**
+ * @param {number} firstRow
+ * @param {number} lastRow
+ * @param {number} firstColumn
+ * @param {number} lastColumn
+ */
+function mapTilesOf(firstRow, lastRow, firstColumn, lastColumn) {
+  /** @type {[number, number][]} */
+  const tiles = [];
+  for (let row = firstRow; row < lastRow; row++) {
+    for (let column = firstColumn; column < lastColumn; column++) tiles.push([row, column]);
+  }
+  return tiles;
+}
+
+/**
+ * A tile, or the finest one above it that the host has: a saved page holds coarse levels, of which some are coarser than
+ * any that a window would ask for.
+ * @param {MapWish} wish
+ * @param {(level: number, row: number, column: number) => boolean} offered
+ * @param {MapSizes} sizes
+ * @returns {MapWish | null}
+ */
+function mapOffered(wish, offered, sizes) {
+  let { level, row, column } = wish;
+  const last = mapLastLevel(sizes);
+  while (!offered(level, row, column)) {
+    if (level >= last) return null;
+    level += 1;
+    row >>= 1;
+    column >>= 1;
+  }
+  return { level, row, column, priority: wish.priority };
+}
+
+/**
+ * The level at which the whole map is one cell.
+ * @param {MapSizes} sizes
+ */
+export function mapLastLevel(sizes) {
+  return Math.ceil(Math.log2(Math.max(sizes.queries, sizes.keys, 1)));
+}

@@ -1,0 +1,195 @@
+// The numbers of the cell that is pointed at, and of the one that is picked.
+
+import { el, tokenElement } from "../dom.js";
+import { numberText } from "../shell/pieces.js";
+import { mapCount, mapOrdinal } from "./labels.js";
+import { isAbort } from "../hosts/errors.js";
+import { mapCellUnder } from "./overlay.js";
+import { mapTileAt } from "./tiles.js";
+
+/** @typedef {import("./panel.js").MapPanel} MapPanel */
+/** @typedef {{weight: number | null, score: number | null, rank: number | null, visible: boolean}} MapEntry */
+
+/** Milliseconds that a pointer rests before its entry is asked for. */
+const mapRest = 120;
+
+/**
+ * @param {object} options
+ * @param {import("../types.js").App} options.app
+ * @param {string} options.title
+ * @param {string} options.name  of the line
+ * @param {string} options.empty  what stands there while there is no cell
+ * @param {(text: string) => void} options.onWords  the cell in words, when all of it is known
+ */
+export function makeMapReadout({ app, title, name, empty, onWords }) {
+  const body = el("span", { class: "uwaga-map-read" });
+  const element = el("div", { class: "uwaga-map-line", "data-map-line": name }, el("span", { class: "uwaga-label", text: title }), body);
+  /** @type {AbortController | null} */
+  let asking = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let later;
+  let shown = "";
+  body.textContent = empty;
+
+  /**
+   * @param {MapPanel[]} panels
+   * @param {number} query  -1: none
+   * @param {number} key
+   * @param {number} wait  milliseconds before questions are asked
+   */
+  function show(panels, query, key, wait = mapRest) {
+    const now = query < 0 || key < 0 ? "" : `${panels.map((panel) => panel.layer?.name ?? "").join()} ${query} ${key}`;
+    if (now === shown) return;
+    shown = now;
+    clearTimeout(later);
+    asking?.abort();
+    asking = null;
+    if (!now) return void (body.textContent = empty);
+    /** @type {(MapEntry | null)[]} */
+    const entries = panels.map((panel) => mapKnownEntry(app, panel, query, key));
+    fill(panels, query, key, entries);
+    if (!panels.some((panel) => mapUnasked(app, panel, query, key))) return tell(panels, query, key, entries);
+    later = setTimeout(() => void askEntries(panels, query, key, entries), wait);
+  }
+
+  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  async function askEntries(panels, query, key, entries) {
+    const controller = asking = new AbortController();
+    await Promise.all(panels.map(async (panel, at) => {
+      const question = mapEntryQuestion(panel, query, key);
+      if (!question || !app.host.has(question)) return;
+      try {
+        const { meta } = await app.client.ask(question, { signal: controller.signal, priority: 300 });
+        entries[at] = /** @type {MapEntry} */ (meta);
+      } catch (error) {
+        // Whoever watches the client says what was refused; what a tile knew of the entry stays.
+        if (isAbort(error)) return;
+      }
+    }));
+    if (controller.signal.aborted) return;
+    fill(panels, query, key, entries);
+    tell(panels, query, key, entries);
+  }
+
+  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  function fill(panels, query, key, entries) {
+    const many = panels.length > 1;
+    const first = panels.find((panel) => mapHolds(panel, query, key)) ?? panels[0];
+    body.replaceChildren(
+      el("span", { class: "uwaga-map-pair", "data-query": query, "data-key": key },
+        mapTokenAt(first.queries, query, "query"), " \u2192 ", mapTokenAt(first.keys, key, "key")),
+      ...panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
+        many && el("span", { class: "uwaga-label", text: `${panel.side.title}:` }), ...mapValues(panel, query, key, entries[at]))));
+  }
+
+  /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
+  function tell(panels, query, key, entries) {
+    const words = panels.map((panel, at) => mapWords(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
+    const first = panels.find((panel) => mapHolds(panel, query, key)) ?? panels[0];
+    const token = (/** @type {import("./axis.js").MapAxis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
+    onWords(`${token(first.queries, query)} ${query} to ${token(first.keys, key)} ${key}: ${words || "not there"}`);
+  }
+
+  return {
+    element,
+    show,
+    /** @param {MapPanel[]} panels @param {number} query @param {number} key */
+    refresh(panels, query, key) {
+      shown = "";
+      show(panels, query, key, 0);
+    },
+    dispose() {
+      clearTimeout(later);
+      asking?.abort();
+    },
+  };
+}
+
+/** @param {MapPanel} panel @param {number} query @param {number} key */
+function mapHolds(panel, query, key) {
+  return Boolean(panel.layer) && query < panel.sizes.queries && key < panel.sizes.keys;
+}
+
+/** @param {MapPanel} panel @param {number} query @param {number} key */
+function mapEntryQuestion(panel, query, key) {
+  return mapHolds(panel, query, key) && panel.layer ? { ask: "entry", ...panel.layer.where, query, key } : null;
+}
+
+/**
+ * Whether an entry is there to be asked for and has not been.
+ * @param {import("../types.js").App} app
+ * @param {MapPanel} panel
+ * @param {number} query
+ * @param {number} key
+ */
+function mapUnasked(app, panel, query, key) {
+  const question = mapEntryQuestion(panel, query, key);
+  return question !== null && app.host.has(question) && !app.client.peek(question);
+}
+
+/**
+ * What is known of an entry without asking.
+ * @param {import("../types.js").App} app
+ * @param {MapPanel} panel
+ * @param {number} query
+ * @param {number} key
+ * @returns {MapEntry | null}
+ */
+function mapKnownEntry(app, panel, query, key) {
+  const question = mapEntryQuestion(panel, query, key);
+  if (!question || !panel.layer) return null;
+  const kept = app.client.peek(question);
+  if (kept) return /** @type {any} */ (kept.meta);
+  const tile = mapTileAt(panel.layer, 0, query >> 8, key >> 8);
+  if (!tile) return null;
+  return { weight: tile.data[(query & 255) * tile.columns + (key & 255)], score: null, rank: null, visible: true };
+}
+
+/** @param {import("./axis.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
+function mapTokenAt(axis, item, role) {
+  return el("span", { class: `uwaga-map-token uwaga-map-${role}` },
+    axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null, el("span", { class: "uwaga-map-at", text: mapCount(item) }));
+}
+
+/** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
+function mapValues(panel, query, key, entry) {
+  if (panel.missing) return [el("span", { text: "no such head" })];
+  if (!mapHolds(panel, query, key)) return [el("span", { text: "beyond its text" })];
+  const parts = [];
+  if (entry) {
+    parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight }, `${panel.side.signed ? "difference" : "weight"} `, el("b", { text: numberText(entry.weight) })));
+    if (!entry.visible) parts.push(el("span", { text: "masked" }));
+    if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, "score ", el("b", { text: numberText(entry.score) })));
+    if (entry.rank !== null) parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: mapOrdinal(entry.rank) }), ` of ${mapCount(panel.sizes.keys)}`));
+  }
+  const cell = panel.level > 0 ? mapCellUnder(panel, query, key) : null;
+  if (cell && cell.level > 0) parts.push(mapCellWords(panel, query, key, cell));
+  return parts;
+}
+
+/**
+ * @param {MapPanel} panel
+ * @param {number} query
+ * @param {number} key
+ * @param {{value: number, complete: number, level: number}} cell
+ */
+function mapCellWords(panel, query, key, cell) {
+  const side = 2 ** cell.level;
+  const range = (/** @type {number} */ item, /** @type {number} */ total) => {
+    const first = Math.floor(item / side) * side;
+    return `${mapCount(first)}\u2013${mapCount(Math.min(total, first + side) - 1)}`;
+  };
+  const what = panel.layer?.how === "max" ? "largest" : "mass";
+  const sampled = cell.complete < 1 ? ", sampled" : "";
+  return el("span", { class: "uwaga-map-cell", "data-cell": cell.value },
+    `cell ${range(query, panel.sizes.queries)} \u00d7 ${range(key, panel.sizes.keys)}: ${what} `, el("b", { text: numberText(cell.value) }), sampled);
+}
+
+/** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
+function mapWords(panel, entry, many) {
+  if (!entry) return "";
+  const parts = [`${panel.side.signed ? "difference" : "weight"} ${numberText(entry.weight)}`];
+  if (!entry.visible) parts.push("masked");
+  if (entry.rank !== null) parts.push(`${mapOrdinal(entry.rank)} of ${mapCount(panel.sizes.keys)}`);
+  return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;
+}

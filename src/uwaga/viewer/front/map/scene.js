@@ -1,0 +1,185 @@
+// The visible map as a scene: an image of its cells, the labels of both axes, titles and the scale of colours.
+
+import { kindTitle, numberText } from "../shell/pieces.js";
+import { mapBarTicks } from "./colour_bar.js";
+import { mapCanvasBlit } from "./canvas.js";
+import { mapAxisText } from "./axis.js";
+import { mapCellText, mapNumberLeast } from "./overlay.js";
+import { mapCount, mapTicks } from "./labels.js";
+import { drawMapPanel } from "./panel.js";
+import { mapLightness, mapPlace, mapShadeCells } from "./shade.js";
+import { mapTileAt } from "./tiles.js";
+
+/** @typedef {import("../types.js").SceneItem} SceneItem */
+/** @typedef {import("./stage.js").MapScenery} MapScenery */
+/** @typedef {import("./panel.js").MapPanel} MapPanel */
+
+const mapSceneHead = 30;
+const mapSceneFoot = 46;
+/** Pixels of the image per CSS pixel. */
+const mapSceneSharp = 2;
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {MapScenery} scenery
+ * @param {CanvasRenderingContext2D} context  measures labels
+ * @param {number} width  of the stage
+ * @param {number} height
+ * @returns {import("../types.js").Scene}
+ */
+export function mapScene(app, scenery, context, width, height) {
+  const { style, panels } = scenery;
+  if (!style || !width) throw new Error("The map has not been drawn yet.");
+  const { kind, layer, head } = app.store.get();
+  const whose = panels.length === 1 ? `${panels[0].title}, ` : "";
+  /** @type {SceneItem[]} */
+  const items = [{ kind: "text", x: 4, y: 20, text: `${whose}${kindTitle(kind)} layer ${layer} head ${head}`, size: style.size * 1.15, anchor: "start", fill: style.text }];
+  for (const panel of panels) items.push(...mapScenePanel(panel, scenery, context));
+  let x = panels[0].plot.x;
+  for (const signed of [false, true]) {
+    const panel = panels.find((one) => one.side.signed === signed);
+    if (!panel) continue;
+    items.push(...mapSceneBar(panel, x, height + mapSceneHead + 10, style));
+    x += 260;
+  }
+  return { width, height: height + mapSceneHead + mapSceneFoot, background: style.background, items };
+}
+
+/**
+ * @param {MapPanel} panel
+ * @param {MapScenery} scenery
+ * @param {CanvasRenderingContext2D} context
+ * @returns {SceneItem[]}
+ */
+function mapScenePanel(panel, scenery, context) {
+  const { plot, gutters, sizes } = panel;
+  const style = /** @type {import("./style.js").MapStyle} */ (scenery.style);
+  const { view } = scenery;
+  const top = plot.y + mapSceneHead;
+  /** @type {SceneItem[]} */
+  const items = [];
+  if (gutters.title) {
+    items.push({ kind: "text", x: plot.x - gutters.left + 2, y: top - gutters.top - gutters.title / 3, text: panel.title, size: style.size, anchor: "start", fill: style.text });
+  }
+  if (!panel.layer) return items;
+  const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
+  const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
+  items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
+  items.push(...mapSceneNumbers(panel, view, top, style));
+  context.font = style.font;
+  items.push(...mapSceneAxis(panel, scenery, context, true, h), ...mapSceneAxis(panel, scenery, context, false, w));
+  return items;
+}
+
+/**
+ * The cells as they are drawn, in pixels.
+ * @param {MapPanel} panel
+ * @param {import("../types.js").ViewBox} view
+ * @param {number} w
+ * @param {number} h
+ */
+function mapScenePixels(panel, view, w, h) {
+  const columns = Math.max(1, Math.round(w * mapSceneSharp));
+  const rows = Math.max(1, Math.round(h * mapSceneSharp));
+  const pixels = new Uint32Array(columns * rows);
+  const columnOf = new Int32Array(columns);
+  /** @type {any} the part of a renderer that draws panels */
+  const renderer = {
+    fill(/** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ right, /** @type {number} */ bottom, /** @type {number} */ colour) {
+      for (let y = top; y < Math.min(bottom, rows); y++) pixels.fill(colour, y * columns + left, y * columns + Math.min(right, columns));
+    },
+    /** @type {import("./gl.js").MapRenderer["paint"]} */
+    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+      const colours = new Uint32Array(tile.data.length);
+      mapShadeCells(shade, tile.data, tile.columns, tile.column === 0, factor, colours, through);
+      mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, Math.min(right, columns), Math.min(bottom, rows), through);
+    },
+  };
+  const at = { ...panel, plot: { x: 0, y: 0, w: panel.plot.w, h: panel.plot.h } };
+  drawMapPanel(renderer, at, view, mapSceneSharp, 0);
+  return { pixels: new Uint8ClampedArray(pixels.buffer), columns, rows };
+}
+
+/**
+ * @param {MapPanel} panel
+ * @param {import("../types.js").ViewBox} view
+ * @param {number} top
+ * @param {import("./style.js").MapStyle} style
+ * @returns {SceneItem[]}
+ */
+function mapSceneNumbers(panel, view, top, style) {
+  const { plot, sizes, layer, shade } = panel;
+  /** @type {SceneItem[]} */
+  const items = [];
+  if (!layer || view.scale < mapNumberLeast) return items;
+  const size = Math.min(style.size, 12.5);
+  for (let query = Math.ceil(view.y - 0.5); query < Math.min(sizes.queries, view.y + plot.h / view.scale - 0.5); query++) {
+    for (let key = Math.ceil(view.x - 0.5); key < Math.min(sizes.keys, view.x + plot.w / view.scale - 0.5); key++) {
+      const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
+      if (!tile) continue;
+      const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
+      const light = shade.hideSink && key === 0 ? style.asideLight : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
+      items.push({
+        kind: "text", x: plot.x + (key + 0.5 - view.x) * view.scale, y: top + (query + 0.5 - view.y) * view.scale + size * 0.35,
+        text: mapCellText(weight), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
+      });
+    }
+  }
+  return items;
+}
+
+/**
+ * @param {MapPanel} panel
+ * @param {MapScenery} scenery
+ * @param {CanvasRenderingContext2D} context
+ * @param {boolean} down
+ * @param {number} length
+ * @returns {SceneItem[]}
+ */
+function mapSceneAxis(panel, scenery, context, down, length) {
+  const { view } = scenery;
+  const style = /** @type {import("./style.js").MapStyle} */ (scenery.style);
+  const axis = down ? panel.queries : panel.keys;
+  const total = down ? panel.sizes.queries : panel.sizes.keys;
+  const first = down ? view.y : view.x;
+  const room = down ? panel.gutters.left : panel.gutters.top;
+  const upright = !down && axis !== null && view.scale >= room - 6 && view.scale >= style.size * 3;
+  const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
+  const ticks = mapTicks(view.scale, axis ? (upright ? room : style.size * 1.28) : Infinity, wide);
+  const top = panel.plot.y + mapSceneHead;
+  /** @type {SceneItem[]} */
+  const items = [];
+  for (let item = Math.max(0, Math.ceil(first / ticks.step - 1e-9) * ticks.step); item < total; item += ticks.step) {
+    const middle = (item + 0.5 - first) * view.scale;
+    if (middle > length) break;
+    const named = ticks.mode === "tokens" && axis;
+    const text = named ? mapAxisText(axis, item, room - 8, context) : mapCount(item);
+    const fill = named && !axis.items.specials.has(item) ? style.text : style.muted;
+    if (down) items.push({ kind: "text", x: panel.plot.x - 6, y: top + middle + style.size * 0.35, text, size: style.size, anchor: "end", fill });
+    else if (upright || !named) items.push({ kind: "text", x: panel.plot.x + middle, y: top - 6, text, size: style.size, anchor: "middle", fill });
+    else items.push({ kind: "text", x: panel.plot.x + middle + style.size * 0.35, y: top - 6, text, size: style.size, anchor: "start", fill, rotate: -90 });
+  }
+  return items;
+}
+
+/**
+ * @param {MapPanel} panel
+ * @param {number} x
+ * @param {number} y
+ * @param {import("./style.js").MapStyle} style
+ * @returns {SceneItem[]}
+ */
+function mapSceneBar(panel, x, y, style) {
+  const width = 200;
+  const name = panel.side.signed ? "difference" : panel.level === 0 ? "weight" : panel.layer?.how === "max" ? "largest weight of a cell" : "mass of a cell";
+  /** @type {SceneItem[]} */
+  const items = [
+    { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.shade.table), columns: 256, rows: 1 },
+    { kind: "text", x, y: y - 3, text: name, size: style.size * 0.9, anchor: "start", fill: style.muted },
+  ];
+  mapBarTicks(panel.shade).forEach(({ place, value }, at) => items.push({
+    kind: "text", x: x + place * width, y: y + 12 + style.size, text: numberText(value), size: style.size * 0.9,
+    anchor: at === 0 ? "start" : at === 1 ? "middle" : "end", fill: style.text,
+  }));
+  return items;
+}

@@ -1,0 +1,171 @@
+// The stage: one canvas of cells and one of lines and letters over it, for one, two or three panels. One frame draws both.
+
+import { el } from "../dom.js";
+import { drawMapAxis } from "./axis.js";
+import { mapCanvasRenderer } from "./canvas.js";
+import { mapGlRenderer } from "./gl.js";
+import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSampled, drawMapTitle } from "./overlay.js";
+import { aimMapPanel, drawMapPanel, drawMapSmall } from "./panel.js";
+import { mapLevelFor, mapTopLevel } from "./pyramid.js";
+
+/** @typedef {import("./panel.js").MapPanel} MapPanel */
+/** @typedef {import("./style.js").MapStyle} MapStyle */
+/** @typedef {import("../types.js").ViewBox} ViewBox */
+
+/**
+ * @typedef {object} MapScenery  what a frame shows; changed in place
+ * @property {MapPanel[]} panels
+ * @property {{queries: number, keys: number}} sizes  of the longest axes
+ * @property {ViewBox} view
+ * @property {boolean} fit
+ * @property {number} query  pointed at; -1: nothing
+ * @property {number} key
+ * @property {number | null} pickedQuery
+ * @property {number | null} pickedKey
+ * @property {number} ratio
+ * @property {MapStyle | null} style
+ */
+
+/** A graphics card that does not come back is done without after so many milliseconds. */
+const mapLostLong = 1500;
+
+/**
+ * @param {object} options
+ * @param {MapScenery} options.scenery
+ * @param {"auto" | "canvas"} options.renderer
+ * @param {(level: number) => void} options.onAim  before each frame, with the level by whose measure its panels are coloured
+ * @param {() => void} options.onFrame  after each frame
+ */
+export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
+  const overlay = el("canvas", { class: "uwaga-map-overlay", "aria-hidden": "true" });
+  const context = /** @type {CanvasRenderingContext2D} */ (overlay.getContext("2d"));
+  const element = el("div", { class: "uwaga-map-stage" });
+  /** @type {import("./gl.js").MapRenderer} */
+  let renderer = makeRenderer();
+  element.append(renderer.canvas, overlay);
+  let width = 0;
+  let height = 0;
+  let frame = 0;
+  let asked = 0;
+  let running = false;
+  /** @type {Map<number, string>} */
+  const counts = new Map();
+  /** @type {import("./axis.js").MapAxisDrawing} */
+  const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1, total: 0, room: 0, picked: null, hovered: -1, colour: "" };
+
+  function makeRenderer() {
+    const made = wanted === "canvas" ? null : mapGlRenderer(cellsCanvas(), ask);
+    if (!made) return mapCanvasRenderer(cellsCanvas());
+    made.canvas.addEventListener("webglcontextlost", () => setTimeout(giveUp, mapLostLong, made.canvas));
+    return made;
+  }
+
+  /** @param {HTMLCanvasElement} canvas */
+  function giveUp(canvas) {
+    const gl = canvas.getContext("webgl2");
+    if (renderer.canvas !== canvas || !gl?.isContextLost() || !running) return;
+    const next = mapCanvasRenderer(cellsCanvas());
+    renderer.dispose();
+    canvas.replaceWith(next.canvas);
+    // What the lost one kept of the tiles means nothing to this one.
+    for (const panel of scenery.panels) panel.layer?.levels.forEach((tiles) => tiles.forEach((tile) => { tile.drawn = null; }));
+    renderer = next;
+    renderer.resize(width, height);
+    ask();
+  }
+
+  function ask() {
+    if (!asked && running) asked = requestAnimationFrame(draw);
+  }
+
+  function draw() {
+    asked = 0;
+    const { style, panels, view, sizes, ratio } = scenery;
+    if (!running || !style || !width || !height) return;
+    frame += 1;
+    const now = mapLevelFor(view.scale, ratio, mapTopLevel(sizes));
+    for (let i = 0; i < panels.length; i++) aimMapPanel(panels[i], view, ratio, now);
+    onAim(now);
+    renderer.begin(style.backgroundPixel);
+    for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
+    if (!scenery.fit && panels.length) drawMapSmall(renderer, panels[0], ratio, frame);
+    renderer.end();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.font = style.font;
+    for (let i = 0; i < panels.length; i++) drawOver(panels[i], style);
+    if (!scenery.fit && panels.length) drawMapMinimap(context, panels[0], view, style);
+    onFrame();
+  }
+
+  /** @param {MapPanel} panel @param {MapStyle} style */
+  function drawOver(panel, style) {
+    const { view } = scenery;
+    drawMapTitle(context, panel, style);
+    if (!panel.layer) return;
+    drawMapGrid(context, panel, view, style);
+    drawMapNumbers(context, panel, view, style);
+    drawMapSampled(context, panel, view, style);
+    drawMapCross(context, panel, view, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1, style.query, style.key, 2);
+    drawMapCross(context, panel, view, scenery.query, scenery.key, style.text, style.text, 1);
+    drawAxis(panel, true, style);
+    drawAxis(panel, false, style);
+  }
+
+  /** @param {MapPanel} panel @param {boolean} down @param {MapStyle} style */
+  function drawAxis(panel, down, style) {
+    drawing.axis = down ? panel.queries : panel.keys;
+    drawing.down = down;
+    drawing.plot = panel.plot;
+    drawing.first = down ? scenery.view.y : scenery.view.x;
+    drawing.scale = scenery.view.scale;
+    drawing.total = down ? panel.sizes.queries : panel.sizes.keys;
+    drawing.room = down ? panel.gutters.left : panel.gutters.top;
+    drawing.picked = down ? scenery.pickedQuery : scenery.pickedKey;
+    drawing.hovered = down ? scenery.query : scenery.key;
+    if (drawing.hovered >= drawing.total) drawing.hovered = -1;
+    if (drawing.picked !== null && drawing.picked >= drawing.total) drawing.picked = null;
+    drawing.colour = down ? style.query : style.key;
+    drawMapAxis(context, drawing, style, counts);
+  }
+
+  return {
+    element,
+    context,
+    ask,
+    frame: () => frame,
+    /** @param {import("./tiles.js").MapTile} tile */
+    forget: (tile) => renderer.forget(tile),
+    kind: () => renderer.kind,
+    /**
+     * @param {number} deviceWidth
+     * @param {number} deviceHeight
+     */
+    resize(deviceWidth, deviceHeight) {
+      width = deviceWidth;
+      height = deviceHeight;
+      renderer.resize(width, height);
+      if (overlay.width !== width) overlay.width = width;
+      if (overlay.height !== height) overlay.height = height;
+      ask();
+    },
+    /** @param {boolean} on */
+    run(on) {
+      running = on;
+      if (on) ask();
+      else if (asked) {
+        cancelAnimationFrame(asked);
+        asked = 0;
+      }
+    },
+    dispose() {
+      this.run(false);
+      renderer.dispose();
+    },
+  };
+}
+
+function cellsCanvas() {
+  return el("canvas", { class: "uwaga-map-cells", "aria-hidden": "true" });
+}

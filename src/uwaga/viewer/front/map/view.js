@@ -1,0 +1,330 @@
+// The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
+
+import { el } from "../dom.js";
+import { makeMapAxis, mapWidest } from "./axis.js";
+import { makeMapColourBar } from "./colour_bar.js";
+import { addMapCommands } from "./keys.js";
+import { listenMapInput } from "./input.js";
+import { mapGutters, mapLayout, mapMinimapBox } from "./layout.js";
+import { mapCount } from "./labels.js";
+import { shadeMapPanels } from "./looks.js";
+import { mapNavigation } from "./navigation.js";
+import { mapPanelComplete } from "./panel.js";
+import { makeMapPanel, mapSides, mapWordsOf } from "./panels.js";
+import { mapPlan } from "./pyramid.js";
+import { makeMapReadout } from "./readout.js";
+import { mapScene } from "./scene.js";
+import { makeMapStage } from "./stage.js";
+import { readMapStyle } from "./style.js";
+import { makeMapTiles, mapTileQuestion } from "./tiles.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("./panel.js").MapPanel} MapPanel */
+
+/** Tiles are asked for so many milliseconds apart while the view moves. */
+const mapWantEvery = 70;
+/** The view is told to the others once it rests. */
+const mapTellAfter = 200;
+const mapFrameKeys = /** @type {const} */ (["side", "kind", "layer", "head", "how", "merge", "specials", "compare"]);
+
+/**
+ * @param {App} app
+ * @param {{renderer?: "auto" | "canvas"}} [options]
+ * @returns {import("../types.js").View & {block: () => {rows: [number, number], columns: [number, number]} | null,
+ *   questions: () => import("../types.js").Question[], renderer: () => "webgl2" | "canvas"}}
+ *   block: the items in view; questions: those whose replies are the tiles in view, for a page that keeps them
+ */
+export function mapView(app, { renderer = "auto" } = {}) {
+  const { store } = app;
+  /** @type {import("./stage.js").MapScenery} */
+  const scenery = {
+    panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
+    pickedQuery: null, pickedKey: null, ratio: 1, style: null,
+  };
+  let width = 0;
+  let height = 0;
+  let shown = false;
+  let changed = true; // the store has changed while nobody looked
+  let lookDue = true;
+  let lookLevel = -1;
+  let percent = -1;
+  let statusLevel = -1;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let wanting;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let telling;
+  /** @type {import("../types.js").ViewBox} */
+  let told = { x: NaN, y: NaN, scale: NaN };
+
+  const stage = makeMapStage({ scenery, renderer, onAim: aim, onFrame: speak });
+  const tiles = makeMapTiles({ client: app.client, onTile: arrived, onForget: stage.forget, onFail: () => speak() });
+  const navigation = mapNavigation({ scenery, store, moved, pointed });
+  const here = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.", onWords: (text) => { if (byKeys) app.announce(text); } });
+  const picked = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onWords: () => {} });
+  const bars = [makeMapColourBar(), makeMapColourBar()];
+  let byKeys = false;
+  const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
+    el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
+  const note = el("p", { class: "uwaga-map-note", hidden: true });
+  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "application", "aria-roledescription": "map" }, stage.element, note);
+  const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
+    el("div", { class: "uwaga-map-bar" },
+      el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
+        button("\u2212", "Zoom out", () => navigation.zoomMiddle(1 / 1.6)), button("+", "Zoom in", () => navigation.zoomMiddle(1.6)),
+        button("Whole map", "Show the whole map", navigation.fit)),
+      bars.map((bar) => bar.element),
+      el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
+    frame, el("div", { class: "uwaga-map-readout" }, here.element, picked.element));
+
+  // Questions.
+
+  /** @param {MapPanel} panel */
+  const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
+    panel.layer !== null && app.host.has(mapTileQuestion(panel.layer, level, row, column));
+
+  /** @param {MapPanel} panel */
+  const wishes = (panel) => mapPlan(scenery.view, panel.plot, panel.sizes, scenery.ratio, offered(panel));
+
+  function want() {
+    clearTimeout(wanting);
+    wanting = undefined;
+    if (!shown || !width) return;
+    for (const panel of scenery.panels) if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.want(panel.layer, wishes(panel));
+  }
+
+  /** @param {import("./tiles.js").MapTile} tile */
+  function arrived(tile) {
+    if (!scenery.panels.some((panel) => panel.layer === tile.layer)) return;
+    lookDue = true;
+    stage.ask();
+  }
+
+  // Frames.
+
+  /** @param {number} level */
+  function aim(level) {
+    if (!scenery.style || (!lookDue && level === lookLevel)) return;
+    lookDue = false;
+    lookLevel = level;
+    shadeMapPanels(scenery.panels, store.get().colour, scenery.style, level);
+    const plain = scenery.panels.find((panel) => !panel.side.signed);
+    const signed = scenery.panels.find((panel) => panel.side.signed);
+    bars[0].element.hidden = !plain;
+    bars[1].element.hidden = !signed;
+    if (plain) bars[0].show(plain.shade, mapBarTitle(store.get().how, level));
+    if (signed) bars[1].show(signed.shade, "difference");
+  }
+
+  /** After a frame: how exact it is, in the status line. */
+  function speak() {
+    const { panels } = scenery;
+    let complete = 1;
+    for (let i = 0; i < panels.length; i++) complete = Math.min(complete, mapPanelComplete(panels[i]));
+    const now = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
+    const level = panels.length ? panels[0].level : 0;
+    tiles.trim(stage.frame());
+    if (now === percent && level === statusLevel) return;
+    percent = now;
+    statusLevel = level;
+    const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
+    app.status(failed ?? mapStatus(level, now, store.get().merge, store.get().how, app.about.live));
+    frame.toggleAttribute("data-sharpening", now < 100);
+  }
+
+  function moved() {
+    stage.ask();
+    if (!wanting) wanting = setTimeout(want, mapWantEvery);
+    clearTimeout(telling);
+    telling = setTimeout(tell, mapTellAfter);
+  }
+
+  function tell() {
+    const { view, fit } = scenery;
+    told = fit ? { x: 0, y: 0, scale: 0 } : { x: view.x, y: view.y, scale: view.scale };
+    store.set({ view: told });
+  }
+
+  function pointed() {
+    here.show(scenery.panels, scenery.query, scenery.key, byKeys ? 300 : undefined);
+    stage.ask();
+  }
+
+  // The store.
+
+  function build() {
+    changed = false;
+    for (const panel of scenery.panels) if (panel.layer) tiles.abandon(panel.layer);
+    const panels = mapSides(app).map((side) => makeMapPanel(app, side));
+    scenery.panels = panels;
+    scenery.sizes = {
+      queries: Math.max(...panels.map(({ sizes }) => sizes.queries)), keys: Math.max(...panels.map(({ sizes }) => sizes.keys)),
+    };
+    for (const panel of panels) {
+      if (panel.missing) continue;
+      panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, store.get().how);
+      void labels(panel);
+    }
+    note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
+    note.hidden = !note.textContent;
+    frame.setAttribute("aria-label", mapWordsOf(app, panels));
+    lookDue = true;
+    percent = -1;
+    arrange();
+    adopt();
+    pick();
+    here.refresh(panels, scenery.query, scenery.key);
+    want();
+  }
+
+  /** @param {MapPanel} panel */
+  async function labels(panel) {
+    const axes = panel.side.kinds[store.get().kind];
+    try {
+      const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
+      if (!scenery.panels.includes(panel)) return;
+      panel.queries = makeMapAxis(queries);
+      panel.keys = queries === keys ? panel.queries : makeMapAxis(keys);
+      if (panel.keys === panel.queries) panel.keys = makeMapAxis(keys);
+      arrange();
+      navigation.settle();
+      here.refresh(scenery.panels, scenery.query, scenery.key);
+      picked.refresh(scenery.panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
+    } catch {
+      // Said by whoever watches the client; positions stand where names would.
+    }
+  }
+
+  /** Boxes of the panels, from the size of the stage and the widths of labels. */
+  function arrange() {
+    const { panels, style } = scenery;
+    if (!style || !width || !panels.length) return;
+    stage.context.font = style.font;
+    const digits = String(Math.max(scenery.sizes.queries, scenery.sizes.keys)).length * style.size * 0.62 + style.size;
+    const widest = (/** @type {"queries" | "keys"} */ axis) =>
+      Math.max(axis === "queries" ? digits : 0, ...panels.map((panel) => (panel[axis] ? mapWidest(/** @type {any} */ (panel[axis]), stage.context) : 0)));
+    const gutters = mapGutters(widest("queries"), widest("keys"), width / Math.min(panels.length, 2), height, style.size, panels.length > 1);
+    const boxes = mapLayout(width, height, panels.length, gutters);
+    panels.forEach((panel, at) => {
+      panel.plot = boxes[at];
+      panel.gutters = gutters;
+      panel.minimap = at === 0 && panel.layer ? mapMinimapBox(panel.plot, panel.sizes) : null;
+    });
+  }
+
+  /** The store's view, where another than this has set it. */
+  function adopt() {
+    const { view } = store.get();
+    if (view.x !== told.x || view.y !== told.y || view.scale !== told.scale) {
+      told = view;
+      Object.assign(scenery.view, view);
+    } else if (scenery.fit) scenery.view.scale = 0;
+    navigation.settle();
+  }
+
+  function pick() {
+    const { query, key } = store.get();
+    scenery.pickedQuery = query;
+    scenery.pickedKey = key;
+    picked.show(scenery.panels, query ?? -1, key ?? -1, 0);
+    stage.ask();
+  }
+
+  function restyle() {
+    scenery.style = readMapStyle(element, app.theme(), store.get().colour.scheme, scenery.ratio);
+    lookDue = true;
+    stage.ask();
+  }
+
+  const resized = new ResizeObserver((entries) => {
+    const entry = entries[entries.length - 1];
+    const { width: w, height: h } = entry.contentRect;
+    if (!w || !h) return;
+    width = w;
+    height = h;
+    scenery.ratio = window.devicePixelRatio || 1;
+    stage.resize(Math.round(w * scenery.ratio), Math.round(h * scenery.ratio));
+    restyle();
+    arrange();
+    if (scenery.fit) scenery.view.scale = 0;
+    navigation.settle();
+    want();
+  });
+
+  const ends = [
+    store.subscribe([...mapFrameKeys], () => { if (shown) build(); else changed = true; }),
+    store.subscribe(["view"], () => { if (shown) adopt(); else changed = true; }),
+    store.subscribe(["query", "key"], () => { if (shown) pick(); else changed = true; }),
+    store.subscribe(["colour"], () => { if (shown) restyle(); }),
+    // The page turns dark after this is told; its colours are read when it has.
+    store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
+    listenMapInput(stage.element, {
+      ...navigation,
+      hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
+      takesWheel: () => app.host.mode !== "notebook" || frame.contains(document.activeElement),
+    }),
+    ...addMapCommands(app, navigation, () => shown, () => { byKeys = true; }),
+  ];
+  stage.element.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
+
+  return {
+    element,
+    show() {
+      shown = true;
+      stage.run(true);
+      resized.observe(stage.element);
+      restyle();
+      percent = -1;
+      if (changed) build();
+      else want();
+    },
+    hide() {
+      shown = false;
+      stage.run(false);
+      resized.unobserve(stage.element);
+      clearTimeout(wanting);
+      wanting = undefined;
+      for (const panel of scenery.panels) if (panel.layer) tiles.abandon(panel.layer);
+    },
+    dispose() {
+      this.hide();
+      clearTimeout(telling);
+      ends.forEach((end) => end());
+      resized.disconnect();
+      here.dispose();
+      picked.dispose();
+      tiles.dispose();
+      stage.dispose();
+    },
+    scene: async () => mapScene(app, scenery, stage.context, width, height),
+    block() {
+      if (!width || !scenery.panels.length) return null;
+      const [top, bottom, left, right] = navigation.block();
+      return { rows: [top, bottom], columns: [left, right] };
+    },
+    questions: () => scenery.panels.flatMap((panel) => {
+      const { layer } = panel;
+      if (!layer) return [];
+      return wishes(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) => mapTileQuestion(layer, level, row, column));
+    }),
+    renderer: stage.kind,
+  };
+}
+
+/** @param {"mass" | "max"} how @param {number} level */
+function mapBarTitle(how, level) {
+  return level === 0 ? "weight" : how === "mass" ? "mass of a cell" : "largest of a cell";
+}
+
+/**
+ * @param {number} level
+ * @param {number} percent
+ * @param {"tokens" | "words"} merge
+ * @param {"mass" | "max"} how
+ * @param {boolean} live
+ */
+function mapStatus(level, percent, merge, how, live) {
+  const side = mapCount(2 ** level);
+  const cells = level === 0 ? "Exact weights" : `A cell is ${side} \u00d7 ${side} ${merge}: ${how === "mass" ? "summed over keys, mean over queries" : "the largest weight"}`;
+  if (percent >= 100) return cells;
+  return `${cells}. ${live ? `From a sample, ${percent} % read` : "Finer than this page holds"}`;
+}
