@@ -59,11 +59,12 @@ def joined(pieces: Pieces, start: int, stop: int) -> str:
 
 
 def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[bool]:
-    """Whether a word begins: at the start, after a space, at white space, after or at a special token."""
+    """Whether a word begins: at the start, after a space, at a new line, after or at a special token. A space of its own
+    ends the word before it."""
     begins = []
     for at, label in enumerate(labels):
-        after = at == 0 or not glued[at] or special[at - 1] or labels[at - 1][-1:].isspace() or label[:1].isspace()
-        begins.append(after or special[at])
+        after = at == 0 or not glued[at] or special[at - 1] or labels[at - 1][-1:].isspace()
+        begins.append(after or special[at] or label.startswith("\n"))
     return begins
 
 

@@ -93,36 +93,44 @@ class Painting:
             self.cells[ranges] = self._sum[ranges]
 
     def _exact(self) -> Iterator[float]:
-        """The ranges from the top, some at a time."""
-        first, ranges = 0, len(self._rows) - 1
+        """The ranges from the top: several at a time, or a long one in pieces."""
+        first, ranges, height = 0, len(self._rows) - 1, max(_BLOCK // max(self._lens.sizes[1], 1), 1)
         while first < ranges:
-            height = max(_BLOCK // max(self._lens.sizes[1], 1), 1)
-            last = max(int(np.searchsorted(self._rows, self._rows[first] + height, "right")) - 1, first + 1)
-            self.cells[first:last] = self._pooled(self._rows[first : last + 1])
+            last = int(np.searchsorted(self._rows, self._rows[first] + height, "right")) - 1
+            if last > first:
+                self.cells[first:last] = self._pooled(self._rows[first : last + 1])
+            else:
+                last = first + 1
+                for part in self._long(first, height):
+                    yield (first + part) / ranges
             first = last
             yield first / ranges
 
-    def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _long(self, at: int, height: int) -> Iterator[float]:
+        """One range of more queries than are looked at together."""
+        start, stop = (int(edge) for edge in self._rows[at : at + 2])
+        cells = np.zeros(len(self._columns) - 1)
+        for first in range(start, stop, height):
+            if first > start:
+                yield (first - start) / (stop - start)
+            last = min(first + height, stop)
+            found = self._pooled(np.array([first, last]))[0]
+            cells = cells + found * ((last - first) / (stop - start)) if self._how == "mass" else stronger(cells, found)
+        self.cells[at] = cells
+
+    def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
         """Cells of some ranges: by the map's own engine where it has one."""
         plain = self._lens.plain
         if plain is not None:
             edges = torch.from_numpy(rows), torch.from_numpy(self._columns)
             pooled: NDArray[np.float32] = plain.pool(*edges, how=self._how).weights.to("cpu", torch.float32).numpy()
             return pooled
-        height = max(_BLOCK // max(self._lens.sizes[1], 1), 1)
-        found = [self._range(int(a), int(b), height) for a, b in pairwise(rows)]
-        return np.stack(found).astype(np.float32)
-
-    def _range(self, start: int, stop: int, height: int) -> NDArray[np.float64]:
-        """(J,) of one range of queries."""
-        cells = np.zeros(len(self._columns) - 1)
-        for at in range(start, stop, height):
-            block = self._across(self._lens.read(slice(at, min(at + height, stop)), self._shown))
-            if self._how == "mass":
-                cells += block.sum(0) / (stop - start)
-            else:
-                cells = stronger(cells, stronger(block.max(0), block.min(0)))
-        return cells
+        start, stop = int(rows[0]), int(rows[-1])
+        block = self._across(self._lens.read(slice(start, stop), self._shown))
+        parts = [block[a - start : b - start] for a, b in pairwise(rows)]
+        if self._how == "mass":
+            return np.stack([part.mean(0) if len(part) else np.zeros(block.shape[1]) for part in parts])
+        return np.stack([stronger(part.max(0, initial=0.0), part.min(0, initial=0.0)) for part in parts])
 
     @property
     def _shown(self) -> slice:

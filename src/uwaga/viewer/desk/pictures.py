@@ -30,8 +30,8 @@ class Overview:
         for painting in self._paintings:
             if painting.complete < 1:
                 painting.go_on(until)
-            if time.monotonic() >= until:
-                return
+                if time.monotonic() >= until:
+                    return
 
     def reply(self) -> Reply:
         """(H, I, J); nan where nothing is known yet."""

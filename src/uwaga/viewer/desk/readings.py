@@ -5,6 +5,8 @@ Letters: Q queries, K keys, S and T spans.
 
 import io
 import time
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -85,19 +87,40 @@ class Between:
     def __init__(self, lens: Lens, spans: Pairs, key_spans: Pairs) -> None:
         self._rows, self._columns = (torch.tensor([pairs], dtype=torch.int64) for pairs in (spans, key_spans))
         self._row_edges, self._column_edges = edges.pieces(self._rows), edges.pieces(self._columns)
-        self._painting = Painting(lens, self._row_edges[0].numpy(), self._column_edges[0].numpy(), "mass")
+        cuts, columns = self._row_edges[0].numpy(), self._column_edges[0].numpy()
+        # What lies between the spans is not looked at.
+        self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
+        self._paintings = [Painting(lens, cuts[a : b + 1], columns, "mass") for a, b in self._runs]
 
     def go_on(self, until: float) -> None:
         """Add up until a moment of `time.monotonic`."""
-        self._painting.go_on(until)
+        for painting in self._paintings:
+            if painting.complete < 1:
+                painting.go_on(until)
+                if time.monotonic() >= until:
+                    return
 
     def reply(self) -> Reply:
         """(S, T): the mean over a span's queries of their weight on the keys of another; nan while it is not known."""
-        cells = torch.from_numpy(self._painting.cells)[None, None]
+        cells = torch.zeros(1, 1, self._row_edges.shape[1] - 1, self._column_edges.shape[1] - 1)
+        for (a, b), painting in zip(self._runs, self._paintings, strict=True):
+            cells[0, 0, a:b] = torch.from_numpy(painting.cells)
         found = edges.join(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
-        complete = self._painting.complete
+        complete = sum(painting.complete for painting in self._paintings) / max(len(self._paintings), 1)
         array: NDArray[np.float32] = found.float().numpy()
-        return Reply(meta={"complete": complete}, arrays=(array,))
+        return Reply(meta={"complete": complete if self._paintings else 1.0}, arrays=(array,))
+
+
+def _runs(cuts: NDArray[np.int64], spans: Pairs) -> Iterator[tuple[int, int]]:
+    """Where neighbouring pieces between the cuts all belong to some span: cuts [first, last]."""
+    used = [any(start <= a and b <= stop for start, stop in spans) for a, b in pairwise(cuts)]
+    first = None
+    for at, is_used in enumerate([*used, False]):
+        if is_used and first is None:
+            first = at
+        elif not is_used and first is not None:
+            yield first, at
+            first = None
 
 
 def npz(lens: Lens, axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]) -> bytes:

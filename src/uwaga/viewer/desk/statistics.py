@@ -32,7 +32,7 @@ MEANINGS = {
 _OF_CROSS = ("entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink")
 _EXACT = 1 << 26  # weights of a head: 8192 x 8192
 _SAMPLED = 256
-_BLOCK = 1 << 23
+_BLOCK = 1 << 20  # weights that are held at once, in float64 and several times
 
 
 def titles() -> list[dict[str, str]]:
@@ -99,11 +99,12 @@ class Statistics:
         chosen = ((np.arange(self._rows) + 0.5) * queries / self._rows).astype(np.int64)
         height = max(_BLOCK // max(keys, 1), 1)
         for at in range(0, len(chosen), height):
+            if at:
+                yield at / len(chosen)
             rows = chosen[at : at + height]
             weights = lens.read(rows.tolist(), slice(None)).double().numpy()
             for name, values in of_rows(weights, rows + keys - queries, self._tokens).items():
                 sums.setdefault(name, []).append(values)
-            yield min((at + height) / len(chosen), 1.0)
 
 
 def of_layer(hall: Hall, side: str, name: Name) -> Statistics:

@@ -1,0 +1,40 @@
+"""Tokens as they are read, whichever tokenizer they come from."""
+
+import pytest
+
+from uwaga.viewer.desk.axes import axis
+from uwaga.viewer.pieces import joined, pieces, word_ranges
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        (["[CLS]", "un", "##seen", "the", "##", "cat", "[SEP]"], ["[CLS]", "unseen", "the", "##", "cat", "[SEP]"]),
+        (
+            ["This", "Ġis", "Ġa", "Ġcaf", "Ã©", "Ċ", "Ċ", "So", "<|endoftext|>"],
+            ["This", "is", "a", "café", "\n", "\n", "So", "<|endoftext|>"],
+        ),
+        (["▁translate", "▁En", "glish", ":", "</s>"], ["translate", "English:", "</s>"]),
+        (list("to be\nor"), ["to ", "be", "\n", "or"]),
+        (["5", "6"], ["5", "6"]),
+        (["<script>", "alert"], ["<script>", "alert"]),
+    ],
+    ids=["WordPiece", "bytes", "SentencePiece", "characters", "ids", "no special token"],
+)
+def test_words_of_every_tokenizer(tokens: list[str], words: list[str]) -> None:
+    read = pieces(tokens)
+    assert "".join(joined(read, *word).strip(" ") for word in word_ranges(read)) == "".join(words).replace(" ", "")
+    assert [joined(read, *word) for word in word_ranges(read)] == [word.strip(" ") for word in words]
+
+
+def test_a_letter_cut_in_two_tokens_is_shown_as_cut() -> None:
+    assert pieces(["Ġcaf", "Ã", "©"]).labels == ["caf", "\ufffd", "\ufffd"]
+
+
+def test_special_tokens_are_told_from_the_text() -> None:
+    read = pieces(["[CLS]", "[UNK]", "<s>", "<b>", "[x]", "<extra_id_3>"])
+    assert read.special == [True, False, True, False, False, True]
+
+
+def test_a_text_of_special_tokens_keeps_them() -> None:
+    assert len(axis(pieces(["[CLS]", "[SEP]"]), merge="words", specials="hide")) == 2
