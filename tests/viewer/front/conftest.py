@@ -1,0 +1,100 @@
+"""A browser, and pages of the explorer in it. Without a browser these tests are skipped, and say so.
+
+Every page is watched: an error in its console or a request to anywhere but its own server fails the test.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.viewer.door import View, view
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_PLAIN = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+_WEBGL = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+
+TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+
+Page = Any  # of playwright, which is not there for the type checker
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium with WebGL2 in software."""
+    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if path is None:
+        pytest.skip("there is no Chromium")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(executable_path=path, args=[*_PLAIN, *_WEBGL])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
+    """Opens an address in a window of its own; `width`, `height` and the like as `new_context` takes them."""
+    contexts: list[Any] = []
+    wrong: list[str] = []
+
+    def open_one(address: str, *, width: int = 1280, height: int = 800, **options: Any) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda m: wrong.append(f"console: {m.text}") if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+        home = urlsplit(address).netloc
+
+        def check(request: Any) -> None:
+            where = urlsplit(request.url)
+            if where.scheme not in ("data", "blob") and where.netloc != home:
+                wrong.append(f"a request to {request.url}")
+
+        page.on("request", check)
+        page.goto(address)
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., View]]:
+    """Serves what `uwaga.view` takes; closed at the end of the test."""
+    served: list[View] = []
+
+    def serve_one(shown: Any, **options: Any) -> View:
+        handle = view(shown, browser=False, block=False, **options)
+        assert isinstance(handle, View)
+        served.append(handle)
+        return handle
+
+    yield serve_one
+    for handle in served:
+        handle.close()
+
+
+@pytest.fixture
+def make_maps() -> Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]:
+    """Random maps: (kind, layer) to (1, heads, tokens, tokens)."""
+
+    def make(tokens: int, layers: int = 2, heads: int = 3, kind: str = "encoder", width: int = 64) -> Any:
+        torch.manual_seed(0)
+        mask = uwaga.Causal() if kind == "decoder" else None
+        shape = (1, heads, tokens, width)
+        # Queries 1.5 times as long as usual: weights that differ visibly.
+        return {
+            (kind, layer): uwaga.AttentionMap(1.5 * torch.randn(shape), torch.randn(shape), mask=mask)
+            for layer in range(layers)
+        }
+
+    return make
