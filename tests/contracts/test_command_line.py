@@ -16,6 +16,10 @@ SURFACE = {
         "documents", "--output", "-o", "--model", "--long", "--overlap", "--dtype", "--budget", "--normalize", "--prompt",
         "--text", "--id",
     },
+    "view": {
+        "text", "--model", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
+        "--save", "--exact", "--port", "--no-browser",
+    },
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from uwaga.cli import bench, demo, doctor, encode, generate
+from uwaga.cli import bench, demo, doctor, encode, generate, view
 
 app = typer.Typer(
     name="uwaga",
@@ -11,7 +11,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
 )
-for verb in (bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate):
+for verb in (bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, view.view):
     app.command()(verb)
 
 

@@ -9,12 +9,12 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.viewer.door import view
-    from uwaga.viewer.lesson import lesson
+    from uwaga.viewer.lesson.door import lesson
 
 __all__ = ["lesson", "view"]
 
 _HOME = {
-    "lesson": "uwaga.viewer.lesson",
+    "lesson": "uwaga.viewer.lesson.door",
     "view": "uwaga.viewer.door",
 }
 

@@ -23,10 +23,11 @@ class View:
 
     Attributes:
         address: of the page. Who knows it may see what is shown.
+        desk: what answers the page.
     """
 
     def __init__(self, desk: Desk, server: "Server") -> None:
-        self._desk, self._server = desk, server
+        self.desk, self._server = desk, server
         self.address = server.address
 
     def save(
@@ -37,7 +38,7 @@ class View:
         seconds: float = 60.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Write a page that is one file and needs no server and no network; also when the view is closed.
+        """Write a page that is one file and needs no server and no network.
 
         The page holds every map in coarse cells, as fine as 20 MB allow, and exact weights where `exact` says.
 
@@ -52,7 +53,7 @@ class View:
             ValueError: heads or tokens that there are not, more weights than a page takes.
             OSError: the file cannot be written.
         """
-        save_page(self._desk, path, exact=exact, seconds=seconds, progress=progress)
+        save_page(self.desk, path, exact=exact, seconds=seconds, progress=progress)
 
     def browse(self) -> bool:
         """Open the page in a browser; False where there is none with a window."""

