@@ -165,6 +165,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, wait = clientWait }
     follow: (question, onReply, options) =>
       clientQuiet(goOn(question, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
     peek: (question) => cache.get(canonical(question)),
+    kept: (ask) => cache.complete().map((name) => JSON.parse(name)).filter((question) => question.ask === ask),
     watch(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);
@@ -189,6 +190,7 @@ export function makeReplyCache(maxBytes) {
   const kept = new Map();
   let bytes = 0;
   return {
+    complete: () => [...kept].filter(([, reply]) => replyComplete(reply)).map(([name]) => name),
     /** @param {string} name @returns {Reply | undefined} */
     get(name) {
       const reply = kept.get(name);

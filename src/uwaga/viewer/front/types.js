@@ -137,6 +137,7 @@
  * @property {(question: Question, onReply: (reply: Reply) => void, options?: AskOptions) => Promise<void>} follow
  *   ends when the reply is complete or the signal aborts; rejects with what the host refuses
  * @property {(question: Question) => Reply | undefined} peek
+ * @property {(ask: string) => Question[]} kept  the questions of one kind whose complete replies are in the cache
  * @property {(listener: (event: ClientEvent) => void) => () => void} watch
  * @property {() => void} dispose  gives up everything in flight
  */
@@ -159,6 +160,7 @@
  * @property {() => void} hide
  * @property {() => void} dispose
  * @property {() => Promise<Scene>} [scene]
+ * @property {() => {rows: [number, number], columns: [number, number]} | null} [block]  the queries and keys in view
  */
 
 /**

@@ -1,0 +1,185 @@
+// A scene as a PDF of one page: lines and rectangles as vectors, text in Helvetica or, where that has no such letters, as a
+// picture; images as images. A CSS pixel is 3/4 of a point, as everywhere on the web.
+import { parseColour } from "./colours.js";
+import { pdfBytes, pdfNumber, pdfObjects } from "./pdf_objects.js";
+import { winansiCodes, winansiWidth } from "./winansi.js";
+
+/** @typedef {import("../types.js").Scene} Scene */
+/** @typedef {import("../types.js").SceneItem} SceneItem */
+/** @typedef {Extract<SceneItem, {kind: "text"}>} SceneText */
+/** @typedef {{pixels: Uint8ClampedArray, columns: number, rows: number, x: number, y: number, w: number, h: number}} TextPicture */
+/** @typedef {(item: SceneText) => TextPicture | null} TextPainter  text as pixels, at (x, y) from the text's anchor */
+
+const pdfPoints = 0.75;
+const pdfSideLimit = 14400; // points; readers need not open larger pages (ISO 32000-1, annex C)
+
+/**
+ * @param {Scene} scene
+ * @param {{title?: string, paintText?: TextPainter}} [options] paintText: for text that Helvetica cannot write
+ * @returns {Promise<Uint8Array>} the file
+ */
+export async function pdfFile(scene, { title = "", paintText = () => null } = {}) {
+  const objects = pdfObjects();
+  const scale = Math.min(pdfPoints, pdfSideLimit / Math.max(scene.width, scene.height, 1));
+  const page = new PdfPage(objects, scene.height * scale, scale, paintText);
+  const [width, height] = [scene.width * scale, scene.height * scale].map(pdfNumber);
+  page.rect({ x: 0, y: 0, w: scene.width, h: scene.height, fill: scene.background });
+  for (const item of scene.items) await page.draw(item);
+  const content = await objects.stream("", pdfBytes(page.content()));
+  const [pages, root] = [objects.reserve(), objects.reserve()];
+  const leaf = objects.add(`<< /Type /Page /Parent ${pages} 0 R /MediaBox [0 0 ${width} ${height}] /Contents ${content} 0 R ` +
+    `/Resources ${page.resources()} >>`);
+  objects.add(`<< /Type /Pages /Kids [${leaf} 0 R] /Count 1 >>`, pages);
+  const metadata = title ? ` /Metadata ${await pdfMetadata(objects, title)} 0 R` : "";
+  objects.add(`<< /Type /Catalog /Pages ${pages} 0 R${metadata} >>`, root);
+  return objects.file(root);
+}
+
+/** @param {import("./pdf_objects.js").PdfObjects} objects @param {string} title @returns {Promise<number>} */
+async function pdfMetadata(objects, title) {
+  const safe = title.replace(/[&<>]/g, " ").replace(/[\u0000-\u001f\ufffe\uffff]|\p{Surrogate}/gu, " ");
+  const xml = '<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">' +
+    '<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"><rdf:Description rdf:about="" ' +
+    'xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title><rdf:Alt><rdf:li xml:lang="x-default">' +
+    `${safe}</rdf:li></rdf:Alt></dc:title></rdf:Description></rdf:RDF></x:xmpmeta><?xpacket end="r"?>`;
+  return objects.stream("/Type /Metadata /Subtype /XML", new TextEncoder().encode(xml));
+}
+
+/** The drawing operators of one page, and what they refer to. */
+class PdfPage {
+  /**
+   * @param {import("./pdf_objects.js").PdfObjects} objects
+   * @param {number} height in points
+   * @param {number} scale points per pixel
+   * @param {TextPainter} paintText
+   */
+  constructor(objects, height, scale, paintText) {
+    this.objects = objects;
+    this.paintText = paintText;
+    /** @type {string[]} */
+    this.parts = [`${scale.toFixed(6)} 0 0 ${(-scale).toFixed(6)} 0 ${pdfNumber(height)} cm\n`]; // y grows down, as on screens
+    /** @type {Map<string, string>} graphics states by opacity */
+    this.states = new Map();
+    /** @type {number[]} */
+    this.images = [];
+    this.font = objects.add("<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>");
+  }
+
+  content() {
+    return this.parts.join("");
+  }
+
+  resources() {
+    const states = [...this.states].map(([opacity, name]) => `/${name} << /Type /ExtGState /CA ${opacity} /ca ${opacity} >>`);
+    const images = this.images.map((number, index) => `/I${index} ${number} 0 R`);
+    return `<< /Font << /F ${this.font} 0 R >> /ExtGState << ${states.join(" ")} >> /XObject << ${images.join(" ")} >> >>`;
+  }
+
+  /** @param {SceneItem} item */
+  async draw(item) {
+    if (item.kind === "rect") this.rect(item);
+    else if (item.kind === "line") {
+      this.path({ ...item, d: [["M", item.x1, item.y1], ["L", item.x2, item.y2]] });
+    } else if (item.kind === "path") this.path(item);
+    else if (item.kind === "text") await this.text(item);
+    else await this.image(item.pixels, item.columns, item.rows, item);
+  }
+
+  /** @param {{x: number, y: number, w: number, h: number, fill?: string, stroke?: string}} item */
+  rect({ x, y, w, h, fill, stroke }) {
+    this.shape(`${[x, y, w, h].map(pdfNumber).join(" ")} re`, { fill, stroke, width: 1, opacity: 1 });
+  }
+
+  /** @param {{d: (string | number)[][], stroke: string, width: number, opacity: number, fill?: string}} item */
+  path({ d, stroke, width, opacity, fill }) {
+    this.shape(pdfOperators(d), { fill, stroke, width, opacity });
+  }
+
+  /** @param {string} operators @param {{fill?: string, stroke?: string, width: number, opacity: number}} style */
+  shape(operators, { fill, stroke, width, opacity }) {
+    const inside = parseColour(fill);
+    const edge = width > 0 ? parseColour(stroke) : null;
+    if (inside) this.parts.push(`q ${this.state(inside.a)}${pdfColour(inside, "rg")}${operators} f Q\n`);
+    if (!edge) return;
+    this.parts.push(`q ${this.state(edge.a * opacity)}${pdfColour(edge, "RG")}${pdfNumber(width)} w ${operators} S Q\n`);
+  }
+
+  /** @param {SceneText} item */
+  async text(item) {
+    const codes = winansiCodes(item.text);
+    const colour = parseColour(item.fill);
+    if (!colour || item.text === "") return;
+    const turn = ((item.rotate ?? 0) * Math.PI) / 180;
+    const [cos, sin] = [Math.cos(turn), Math.sin(turn)].map((value) => value.toFixed(6));
+    const place = `q ${this.state(colour.a)}${cos} ${sin} ${pdfNumber(-sin)} ${cos} ${pdfNumber(item.x)} ${pdfNumber(item.y)} cm `;
+    if (codes) {
+      const left = -winansiWidth(codes) * item.size * pdfAnchor(item.anchor);
+      const hex = codes.map((code) => code.toString(16).padStart(2, "0")).join("");
+      this.parts.push(`${place}${pdfColour(colour, "rg")}BT /F ${pdfNumber(item.size)} Tf 1 0 0 -1 ${pdfNumber(left)} 0 Tm <${hex}> Tj ET Q\n`);
+      return;
+    }
+    const picture = this.paintText(item);
+    if (!picture) return;
+    this.parts.push(place.replace(this.state(colour.a), ""));
+    await this.image(picture.pixels, picture.columns, picture.rows, picture);
+    this.parts.push("Q\n");
+  }
+
+  /**
+   * @param {Uint8ClampedArray} pixels RGBA, the first row on top
+   * @param {number} columns
+   * @param {number} rows
+   * @param {{x: number, y: number, w: number, h: number}} box
+   */
+  async image(pixels, columns, rows, { x, y, w, h }) {
+    if (columns < 1 || rows < 1) return;
+    const colours = new Uint8Array(3 * columns * rows);
+    const alphas = new Uint8Array(columns * rows);
+    for (let i = 0; i < columns * rows; i++) {
+      colours.set(pixels.subarray(4 * i, 4 * i + 3), 3 * i);
+      alphas[i] = pixels[4 * i + 3];
+    }
+    const size = `/Type /XObject /Subtype /Image /Width ${columns} /Height ${rows} /BitsPerComponent 8`;
+    const clear = alphas.some((alpha) => alpha < 255);
+    const mask = clear ? ` /SMask ${await this.objects.stream(`${size} /ColorSpace /DeviceGray`, alphas)} 0 R` : "";
+    this.images.push(await this.objects.stream(`${size} /ColorSpace /DeviceRGB${mask}`, colours));
+    const [a, b, c, d] = [w, -h, x, y + h].map(pdfNumber);
+    this.parts.push(`q ${a} 0 0 ${b} ${c} ${d} cm /I${this.images.length - 1} Do Q\n`);
+  }
+
+  /** @param {number} opacity @returns {string} the operator that sets it */
+  state(opacity) {
+    const key = pdfNumber(Math.min(1, Math.max(0, opacity)));
+    if (key === "1") return "";
+    const name = this.states.get(key) ?? `G${this.states.size}`;
+    this.states.set(key, name);
+    return `/${name} gs `;
+  }
+}
+
+/** @param {(string | number)[][]} d moves, lines, curves of three points and of two, and closings @returns {string} */
+function pdfOperators(d) {
+  let [x, y] = [0, 0];
+  return d.map(([letter, ...rest]) => {
+    let numbers = rest.map(Number);
+    if (letter === "Q") { // PDF has cubic curves only
+      const [cx, cy, ex, ey] = numbers;
+      numbers = [x + (2 / 3) * (cx - x), y + (2 / 3) * (cy - y), ex + (2 / 3) * (cx - ex), ey + (2 / 3) * (cy - ey), ex, ey];
+    }
+    if (letter === "Z") return "h";
+    [x, y] = numbers.slice(-2);
+    const operator = letter === "M" ? "m" : letter === "L" ? "l" : letter === "C" || letter === "Q" ? "c" : "";
+    if (!operator) throw new Error(`pdf: a path with ${letter}`);
+    return `${numbers.map(pdfNumber).join(" ")} ${operator}`;
+  }).join(" ");
+}
+
+/** @param {import("./colours.js").ExportColour} colour @param {string} operator @returns {string} */
+function pdfColour({ r, g, b }, operator) {
+  return `${[r, g, b].map(pdfNumber).join(" ")} ${operator} `;
+}
+
+/** @param {string} anchor @returns {number} how much of the width lies before the anchor */
+function pdfAnchor(anchor) {
+  return anchor === "middle" ? 0.5 : anchor === "end" ? 1 : 0;
+}

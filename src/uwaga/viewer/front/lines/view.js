@@ -1,0 +1,296 @@
+// Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
+import { tokenElement } from "../dom.js";
+import { makeShade, weightText } from "../text/shade.js";
+import { LineColumn } from "./column.js";
+import { linesFrame, lineThresholds } from "./frame.js";
+import { gatherLines } from "./gather.js";
+import { headColour } from "./hues.js";
+import { addLineCommands } from "./keys.js";
+import { LineOutside, outsideWhole } from "./outside.js";
+import { drawLineStage, lineScene } from "./stage.js";
+import { showLineList } from "./strongest.js";
+import { LineWeights } from "./weights.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {"query" | "key"} LineAxis */
+/** @typedef {{axis: LineAxis, item: number}} LineToken */
+
+/**
+ * @param {App} app
+ * @returns {import("../types.js").View}
+ */
+export function linesView(app) {
+  const view = new LinesView(app);
+  return {
+    element: view.frame.element,
+    show: () => view.show(),
+    hide: () => view.hide(),
+    dispose: () => view.dispose(),
+    scene: async () => lineScene(view.picture(), view.frame),
+    block: () => ({ rows: view.query.range(), columns: view.key.range() }),
+  };
+}
+
+/** The windows over both columns, the heads that are on, and the token whose lines are shown alone. */
+class LinesView {
+  /** @param {App} app */
+  constructor(app) {
+    this.app = app;
+    this.shown = false;
+    this.all = false; // every head of the layer, or the one that the page shows
+    /** @type {Set<number> | null} */
+    this.chosen = null; // of all heads; null: all
+    this.locked = true;
+    /** @type {LineToken | null} */
+    this.hovered = null;
+    /** @type {LineAxis} */
+    this.side = "query"; // where the keys act
+    this.itemsName = "";
+    this.turn = 0;
+    this.frameAsked = 0;
+    /** @type {(() => void)[]} */
+    this.ends = [];
+    this.query = this.makeColumn("query");
+    this.key = this.makeColumn("key");
+    this.frame = linesFrame({
+      which: (which) => { this.all = which === "all"; this.update(); },
+      heads: (heads) => { this.chosen = heads; this.update(); },
+      lock: () => { this.locked = !this.locked; this.update(); },
+      threshold: () => this.update(),
+    }, this.query.list, this.key.list);
+    this.weights = new LineWeights(app, () => this.draw());
+    this.outside = new LineOutside(app, this.weights, () => this.draw());
+    this.frame.stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.removeCommands = addLineCommands(app, {
+      shown: () => this.shown && this.query.items.total > 0,
+      step: (step) => this.step(step),
+      side: (axis) => this.enter(axis),
+      pick: () => this.pick(this.side, this.column(this.side).caret),
+      which: () => { this.all = !this.all; this.update(); },
+      lock: () => { this.locked = !this.locked; this.update(); },
+      less: (by) => { this.frame.slider.value = String(Number(this.frame.slider.value) + by); this.update(); },
+      clear: () => this.clear(),
+    });
+  }
+
+  /** @param {LineAxis} axis @returns {LineColumn} */
+  makeColumn(axis) {
+    return new LineColumn(axis, {
+      hover: (item) => { this.hovered = item === null ? null : { axis, item }; this.draw(); },
+      pick: (item) => { this.side = axis; this.column(axis).caret = item; this.pick(axis, item); },
+      focus: () => { this.side = axis; },
+    });
+  }
+
+  /** @param {LineAxis} axis */
+  column(axis) {
+    return axis === "query" ? this.query : this.key;
+  }
+
+  show() {
+    if (this.shown) return;
+    this.shown = true;
+    const { store } = this.app;
+    this.ends.push(store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key"], () => this.refresh()),
+      store.subscribe(["colour", "theme", "dark"], () => this.update()));
+    const sizes = new ResizeObserver(() => this.resize());
+    sizes.observe(this.frame.stage);
+    this.ends.push(() => sizes.disconnect());
+    this.refresh();
+  }
+
+  hide() {
+    this.shown = false;
+    cancelAnimationFrame(this.frameAsked);
+    this.frameAsked = 0;
+    this.hovered = null;
+    for (const end of this.ends.splice(0)) end();
+    this.weights.drop();
+    this.outside.drop();
+  }
+
+  dispose() {
+    this.hide();
+    this.removeCommands();
+  }
+
+  /** Brings texts and windows to what the store says. */
+  async refresh() {
+    const { app } = this;
+    const { merge, specials, kind, side } = app.store.get();
+    const stacks = app.side().kinds[kind];
+    const name = JSON.stringify([side, stacks, merge, specials]);
+    const turn = ++this.turn;
+    if (name !== this.itemsName) {
+      const loaded = await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys)]).catch(() => null);
+      if (!loaded || turn !== this.turn || !this.shown) return; // the client has told the user
+      this.itemsName = name;
+      this.query.setItems(loaded[0]);
+      this.key.setItems(loaded[1]);
+      this.frame.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : `queries (${stacks.queries})`;
+      this.frame.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : `keys (${stacks.keys})`;
+      this.resize();
+    }
+    const { query, key } = app.store.get();
+    if (query !== null && query !== this.query.caret) this.reveal("query", query);
+    if (key !== null && key !== this.key.caret) this.reveal("key", key);
+    this.update();
+  }
+
+  resize() {
+    const { stage } = this.frame;
+    const row = Math.max(16, Math.round(parseFloat(getComputedStyle(stage).fontSize) * 1.55));
+    this.query.resize(stage.clientHeight, row);
+    this.key.resize(stage.clientHeight, row);
+    this.update();
+  }
+
+  /** @returns {number[]} the heads whose lines are shown */
+  heads() {
+    const { kind, layer, head } = this.app.store.get();
+    const total = this.app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
+    const all = Array.from({ length: total }, (_, i) => i);
+    return !this.all ? [head] : this.chosen ? all.filter((i) => this.chosen?.has(i)) : all;
+  }
+
+  /** Asks for what the windows show, and draws. */
+  update() {
+    if (!this.shown || !this.query.items.total) return;
+    const { app, frame } = this;
+    const { kind, layer } = app.store.get();
+    const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
+    const heads = this.heads();
+    frame.switchHeads.show(this.all ? "all" : "one");
+    frame.boxes.element.hidden = !this.all;
+    frame.boxes.show(total, new Set(heads), (head) => headColour(head, total, app.theme()));
+    frame.locked.show(this.locked);
+    frame.least.textContent = String(this.threshold());
+    const [sizes, rows, columns] = [app.sizes(), this.query.range(), this.key.range()];
+    const whole = Math.max(sizes.queries, sizes.keys) <= outsideWhole;
+    this.weights.want(app.where(), heads, whole ? [0, sizes.queries] : rows, whole ? [0, sizes.keys] : columns);
+    this.outside.want({ where: app.where(), heads, rows, columns, sizes });
+    frame.note.textContent = this.weights.absent ? "This saved page does not hold all exact weights of this place." : "";
+    this.draw();
+  }
+
+  threshold() {
+    return Math.max(lineThresholds[Number(this.frame.slider.value)] ?? 0, this.app.store.get().colour.threshold);
+  }
+
+  /** The token whose lines are shown alone: under the pointer, else picked. @returns {LineToken | null} */
+  only() {
+    if (this.hovered) return this.hovered;
+    const { query, key } = this.app.store.get();
+    const item = this.side === "query" ? query : key;
+    return item === null || item >= this.column(this.side).items.total ? null : { axis: this.side, item };
+  }
+
+  /** All that the figure shows at the moment. */
+  picture() {
+    const { app } = this;
+    const { kind, layer, colour } = app.store.get();
+    const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
+    const heads = this.heads();
+    const only = this.only();
+    const { lines, high } = gatherLines({
+      heads, rows: this.query.range(), columns: this.key.range(), threshold: this.threshold(), only, hideSink: colour.hideSink,
+      weight: (head, query, key) => this.weights.weight(head, query, key), outside: (...of) => this.outside.of(...of),
+    });
+    const shade = makeShade([high], { ...colour, hideSink: false });
+    const opacity = (/** @type {number} */ weight) => Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
+    const hue = (/** @type {number} */ head) => (this.all ? headColour(head, total, app.theme()) : "");
+    return { lines, high: shade.high, heads, only, opacity, hue, query: this.query, key: this.key, all: this.all };
+  }
+
+  draw() {
+    if (!this.shown || this.frameAsked) return;
+    this.frameAsked = requestAnimationFrame(() => {
+      this.frameAsked = 0;
+      const picture = this.picture();
+      drawLineStage(picture, this.frame);
+      this.drawTokens(picture);
+    });
+  }
+
+  /** @param {ReturnType<LinesView["picture"]>} picture */
+  drawTokens({ lines, only, heads, hue }) {
+    const { query, key } = this.app.store.get();
+    const beside = (/** @type {LineAxis} */ axis) => {
+      if (!only || only.axis === axis || heads.length !== 1) return () => "";
+      const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
+      return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
+    };
+    for (const column of [this.query, this.key]) {
+      const [picked, aside] = [column.axis === "query" ? query : key, beside(column.axis)];
+      column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
+      if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
+    }
+    const own = only && this.column(only.axis).items.labels[only.item];
+    showLineList(this.frame.list, lines, {
+      queries: this.query.items, keys: this.key.items, colour: (head) => hue(head) || "var(--accent)",
+      title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`] : ["Strongest lines in view"],
+    });
+  }
+
+  /** @param {WheelEvent} event */
+  wheel(event) {
+    if (event.ctrlKey) return; // the browser's zoom
+    const scale = event.deltaMode === 1 ? this.query.window.row : event.deltaMode === 2 ? this.query.window.height : 1;
+    const over = event.target instanceof Element ? event.target.closest("[data-axis]")?.getAttribute("data-axis") : null;
+    if (this.scroll(/** @type {LineAxis | null} */ (over ?? null), event.deltaY * scale)) event.preventDefault();
+  }
+
+  /** @param {LineAxis | null} axis null: both @param {number} by pixels @returns {boolean} whether anything moved */
+  scroll(axis, by) {
+    const moved = [this.query, this.key].map((column) =>
+      (this.locked || axis === null || axis === column.axis) && column.scrollTo(column.window.offset + by));
+    if (moved.includes(true)) this.update();
+    return moved.includes(true);
+  }
+
+  /** @param {LineAxis} axis @param {number} item */
+  reveal(axis, item) {
+    const column = this.column(axis);
+    if (item >= column.items.total) return;
+    column.caret = item;
+    const before = column.window.offset;
+    column.reveal(item);
+    const other = this.column(axis === "query" ? "key" : "query");
+    if (this.locked) other.scrollTo(other.window.offset + column.window.offset - before);
+  }
+
+  /** @param {LineAxis} axis */
+  enter(axis) {
+    const from = this.column(this.side);
+    this.side = axis;
+    const column = this.column(axis);
+    if (column.caret < 0) column.caret = Math.min(column.items.total - 1, Math.max(column.range()[0], from.caret));
+    column.list.focus({ preventScroll: true });
+    this.pick(axis, column.caret);
+  }
+
+  /** @param {import("./keys.js").LineStep} step */
+  step(step) {
+    const column = this.column(this.side);
+    const last = column.items.total - 1;
+    const page = Math.max(1, Math.floor(column.window.height / column.window.row) - 1);
+    const from = column.caret < 0 ? column.range()[0] - (step === "down" ? 1 : 0) : column.caret;
+    const to = { up: from - 1, down: from + 1, pageup: from - page, pagedown: from + page, first: 0, last }[step];
+    const item = Math.min(last, Math.max(0, to));
+    this.reveal(this.side, item);
+    this.pick(this.side, item);
+  }
+
+  /** @param {LineAxis} axis @param {number} item */
+  pick(axis, item) {
+    if (item < 0) return;
+    this.app.store.set(axis === "query" ? { query: item } : { key: item });
+    this.update();
+  }
+
+  clear() {
+    this.query.caret = this.key.caret = -1;
+    this.app.store.set({ query: null, key: null });
+    this.update();
+  }
+}

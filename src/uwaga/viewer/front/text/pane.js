@@ -1,0 +1,202 @@
+// One running text: its lines, what is picked and shaded in it, and the strip of the whole document beside it.
+import { el } from "../dom.js";
+import { flowLine, flowNearest } from "./flow.js";
+import { watchPointer } from "./pointer.js";
+import { TextSheet } from "./sheet.js";
+import { makeStrip } from "./strip.js";
+
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("./shade.js").Shade} Shade */
+/** @typedef {import("./ranges.js").Range} Range */
+/** @typedef {{weights: ArrayLike<number>, shade: Shade}} PaneLayer */
+
+/**
+ * @typedef {object} PaneLook
+ * @property {PaneLayer | null} row  what the picked query attends to
+ * @property {PaneLayer | null} column  what attends to the picked key
+ * @property {number | null} query
+ * @property {number | null} key
+ * @property {Range[]} spans
+ * @property {Range | null} found
+ */
+
+/**
+ * @typedef {object} PaneTold
+ * @property {(item: number) => void} pick
+ * @property {(range: Range, fresh: boolean, done: boolean) => void} span  fresh: another span, not the last one stretched
+ * @property {(item: number | null, event: PointerEvent | null) => void} hover
+ */
+
+/** A scrolled text with a strip. */
+export class TextPane {
+  /**
+   * @param {string} prefix  of ids
+   * @param {PaneTold} told
+   */
+  constructor(prefix, told) {
+    this.told = told;
+    this.heading = el("h3", { class: "uwaga-text-heading", id: `${prefix}heading` });
+    this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
+      "aria-labelledby": `${prefix}heading` });
+    this.strip = makeStrip("Where in the document the weight is", (part) => this.jump(part));
+    this.element = el("section", { class: "uwaga-text-pane" }, this.heading, el("div", { class: "uwaga-text-beside" }, this.scroller, this.strip.element));
+    this.prefix = prefix;
+    this.sheet = new TextSheet(this.scroller, prefix, (element, item) => this.paint(element, item));
+    /** @type {PaneLook} */
+    this.look = { row: null, column: null, query: null, key: null, spans: [], found: null };
+    this.caret = -1; // the item that the keys move from
+    this.anchor = -1; // where the span begins that the keys stretch
+    this.stretching = false;
+    this.stop = watchPointer(this.scroller, {
+      pick: (item) => this.pick(item),
+      span: (anchor, item, done) => this.mark(anchor, item, done),
+      stretch: (item) => this.stretch(item),
+      hover: told.hover,
+    });
+    this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+  }
+
+  /** @param {string} title @param {Items} items */
+  setItems(title, items) {
+    this.heading.textContent = title;
+    this.caret = this.anchor = -1;
+    this.sheet.setItems(items);
+    this.setLook({ ...this.look, row: null, column: null, spans: [], found: null });
+  }
+
+  /** @param {PaneLook} look */
+  setLook(look) {
+    this.look = look;
+    this.scroller.classList.toggle("uwaga-text-both", Boolean(look.row && look.column));
+    this.sheet.repaint();
+    this.drawStrip();
+  }
+
+  /** The page's size or letters have changed. */
+  resize() {
+    this.sheet.layout();
+    this.scrolled();
+    this.drawStrip();
+  }
+
+  scrolled() {
+    this.sheet.render();
+    const height = Math.max(1, this.sheet.flow.lines * this.sheet.lineHeight);
+    this.strip.view(this.scroller.scrollTop / height, this.scroller.clientHeight / height);
+  }
+
+  drawStrip() {
+    const { row, column, query, key } = this.look;
+    const colour = (/** @type {string} */ name) => stripColour(this.element, name);
+    const layers = [row && { ...row, colour: colour("--query"), negative: colour("--danger") },
+      column && { ...column, colour: colour("--key"), negative: colour("--danger") }].filter((layer) => layer !== null);
+    const { starts } = this.sheet.flow;
+    const mark = (/** @type {number | null} */ item, /** @type {string} */ name) =>
+      item === null || item >= this.sheet.items.total ? [] : [{ line: flowLine(starts, item), colour: colour(name) }];
+    this.strip.draw(layers, starts, [...mark(query, "--text"), ...mark(key, "--text")]);
+  }
+
+  /** @param {HTMLElement} element @param {number} item */
+  paint(element, item) {
+    const { row, column, query, key, spans, found } = this.look;
+    const [byRow, byColumn] = [row ? row.shade.of(item) : 0, column ? column.shade.of(item) : 0];
+    element.style.setProperty("--text-row", `${Math.round(Math.abs(byRow) * 1000) / 10}%`);
+    element.style.setProperty("--text-column", `${Math.round(Math.abs(byColumn) * 1000) / 10}%`);
+    const { classList } = element;
+    classList.toggle("uwaga-text-row-below", byRow < 0);
+    classList.toggle("uwaga-text-column-below", byColumn < 0);
+    classList.toggle("uwaga-text-query", item === query);
+    classList.toggle("uwaga-text-key", item === key);
+    classList.toggle("uwaga-text-caret", item === this.caret);
+    classList.toggle("uwaga-text-found", paneIn(found, item));
+    const inSpan = spans.some((span) => paneIn(span, item));
+    classList.toggle("uwaga-text-span", inSpan);
+    element.setAttribute("aria-selected", String(item === query || item === key || inSpan));
+  }
+
+  /** @param {number} item */
+  pick(item) {
+    this.anchor = item;
+    this.stretching = false;
+    this.moveCaret(item);
+    this.told.pick(item);
+  }
+
+  /** @param {number} anchor @param {number} item @param {boolean} done */
+  mark(anchor, item, done) {
+    const fresh = !this.stretching;
+    this.anchor = anchor;
+    this.stretching = !done;
+    this.moveCaret(item);
+    this.told.span([Math.min(anchor, item), Math.max(anchor, item) + 1], fresh, done);
+  }
+
+  /** From where the last pick or span began to here. @param {number} item */
+  stretch(item) {
+    if (this.anchor < 0) this.anchor = this.caret < 0 ? item : this.caret;
+    const fresh = !this.stretching;
+    this.stretching = true;
+    this.moveCaret(item);
+    this.told.span([Math.min(this.anchor, item), Math.max(this.anchor, item) + 1], fresh, true);
+  }
+
+  /** @param {number} item */
+  moveCaret(item) {
+    this.caret = item;
+    this.sheet.reveal(item);
+    this.sheet.repaint();
+    this.scroller.setAttribute("aria-activedescendant", `${this.prefix}${item}`);
+  }
+
+  /**
+   * The item that a step leads to.
+   * @param {"left" | "right" | "up" | "down" | "home" | "end" | "pageup" | "pagedown" | "first" | "last"} step
+   * @returns {number}
+   */
+  step(step) {
+    const { flow, items, widths, lineHeight, body } = this.sheet;
+    const last = items.total - 1;
+    const from = this.caret < 0 || this.caret > last ? this.sheet.visible()[0] : this.caret;
+    if (this.caret < 0) return Math.min(last, from);
+    const line = flowLine(flow.starts, from);
+    const x = flow.lefts[from] + widths[from] / 2;
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / lineHeight) - 1);
+    const toLine = (/** @type {number} */ other) => flowNearest(flow, widths, Math.min(flow.lines - 1, Math.max(0, other)), x);
+    const forward = body.dir === "rtl" ? -1 : 1;
+    const clamp = (/** @type {number} */ item) => Math.min(last, Math.max(0, item));
+    if (step === "left") return clamp(from - forward);
+    if (step === "right") return clamp(from + forward);
+    if (step === "up") return toLine(line - 1);
+    if (step === "down") return toLine(line + 1);
+    if (step === "pageup") return toLine(line - page);
+    if (step === "pagedown") return toLine(line + page);
+    if (step === "home") return flow.starts[line];
+    if (step === "end") return flow.starts[line + 1] - 1;
+    return step === "first" ? 0 : last;
+  }
+
+  /** @param {number} part of the document that shall stand in the middle */
+  jump(part) {
+    const height = this.sheet.flow.lines * this.sheet.lineHeight;
+    this.scroller.scrollTop = part * height - this.scroller.clientHeight / 2;
+  }
+
+  dispose() {
+    this.stop();
+  }
+}
+
+/** @param {Range | null} range @param {number} item @returns {boolean} */
+function paneIn(range, item) {
+  return range !== null && item >= range[0] && item < range[1];
+}
+
+/**
+ * A colour of the theme as a canvas takes it.
+ * @param {Element} element
+ * @param {string} name  a custom property
+ * @returns {string}
+ */
+export function stripColour(element, name) {
+  return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
+}

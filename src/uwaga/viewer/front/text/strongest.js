@@ -1,0 +1,59 @@
+// The items of the largest weights, as a list that can be read and clicked.
+import { el, tokenElement } from "../dom.js";
+import { strongestItems, weightText } from "./shade.js";
+
+/** @typedef {import("../types.js").Items} Items */
+
+const strongestCount = 20;
+
+/**
+ * @typedef {object} StrongestShown
+ * @property {string} hue  "query" or "key"
+ * @property {(string | Node)[]} title
+ * @property {import("./source.js").Weights | null} weights
+ * @property {Items} items
+ * @property {string} note  in place of the list, or beside it
+ */
+
+/**
+ * @param {(item: number) => void} onGo
+ * @returns {{element: HTMLElement, show: (shown: StrongestShown | null) => void}}
+ */
+export function makeStrongest(onGo) {
+  const element = el("section", { class: "uwaga-text-strongest" });
+  return {
+    element,
+    show(shown) {
+      element.replaceChildren();
+      element.hidden = shown === null;
+      if (!shown) return;
+      element.dataset.hue = shown.hue;
+      element.append(el("h3", {}, ...shown.title), el("p", { class: "uwaga-text-note", text: strongestNote(shown) }));
+      if (shown.weights) element.append(strongestList(shown.weights.weights, shown.items, onGo));
+    },
+  };
+}
+
+/** @param {StrongestShown} shown @returns {string} */
+function strongestNote({ weights, note }) {
+  if (!weights) return note;
+  const { complete, cell } = weights;
+  const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
+  const parts = [`In all ${weightText(known)}.`];
+  if (complete < 1) parts.push(`${Math.floor(100 * complete)} % of the text is read so far.`);
+  if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`);
+  return [...parts, note].filter((part) => part !== "").join(" ");
+}
+
+/** @param {Float32Array} weights @param {Items} items @param {(item: number) => void} onGo @returns {HTMLElement} */
+function strongestList(weights, items, onGo) {
+  const best = strongestItems(weights, strongestCount);
+  const most = best.length ? Math.abs(weights[best[0]]) : 1;
+  return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
+    const button = el("button", { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },
+      el("span", { class: "uwaga-text-place", text: String(item) }), tokenElement(items.labels[item]),
+      el("span", { class: "uwaga-text-weight", text: weightText(weights[item]) }));
+    button.style.setProperty("--text-part", `${(100 * Math.abs(weights[item])) / most}%`);
+    return el("li", {}, button);
+  }));
+}
