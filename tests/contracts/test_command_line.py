@@ -16,6 +16,9 @@ SURFACE = {
         "documents", "--output", "-o", "--model", "--long", "--overlap", "--dtype", "--budget", "--normalize", "--prompt",
         "--text", "--id",
     },
+    "lesson": {
+        "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--no-model", "--port", "--no-browser",
+    },
     "view": {
         "text", "--model", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
         "--save", "--exact", "--port", "--no-browser",

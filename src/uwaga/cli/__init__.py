@@ -2,7 +2,7 @@
 
 import typer
 
-from uwaga.cli import bench, demo, doctor, encode, generate, view
+from uwaga.cli import bench, demo, doctor, encode, generate, lesson, view
 
 app = typer.Typer(
     name="uwaga",
@@ -11,7 +11,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
 )
-for verb in (bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, view.view):
+for verb in (bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, view.view):
     app.command()(verb)
 
 

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from uwaga.viewer.exhibit import Exhibit
     from uwaga.viewer.lesson.door import Lesson
     from uwaga.viewer.lesson.parts import Matrix, Section, Step
 
@@ -34,7 +35,7 @@ def lesson(
     """Work through attention on a few numbers, each of which says where it came from. Ctrl-C ends it."""
     from uwaga.viewer.lesson.door import work_through
 
-    settings = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
+    settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
         worked = work_through(sentence, **settings)
         if plain or everything:
@@ -83,7 +84,7 @@ def _real(sentence: str) -> "Exhibit | None":
     except (CheckpointError, seeing.SeeingError) as error:
         typer.echo(f"uwaga lesson: without a real model beside it: {error}", err=True)
         return None
-    return Exhibit.of(seen.recording, title=seen.title, model=reader.title)
+    return Exhibit.of(seen, model=reader.title)
 
 
 def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
@@ -118,9 +119,11 @@ def _print_section(console: "Console", section: "Section", tokens: Sequence[str]
 
     new = [matrix for matrix in section.matrices if matrix.id not in shown]
     shown.update(matrix.id for matrix in new)
+    if not new and not section.findings:
+        return
     if section.title:
         console.print(Text(_seen(section.title), style="italic"))
-    for paragraph in section.text if section.form or new else ():
+    for paragraph in section.text:
         console.print(Text(_seen(paragraph), style="dim"))
     if new:
         console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))

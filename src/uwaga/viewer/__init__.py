@@ -9,13 +9,12 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.viewer.door import view
-    from uwaga.viewer.lesson.door import lesson
 
-__all__ = ["lesson", "view"]
+__all__ = ["view"]
 
 _HOME = {
-    "lesson": "uwaga.viewer.lesson.door",
     "view": "uwaga.viewer.door",
 }
 
-__getattr__, __dir__ = names(__name__, _HOME)
+# The lesson is a package with this very name; its door is `uwaga.lesson`.
+__getattr__, __dir__ = names(__name__, _HOME, ("lesson",))

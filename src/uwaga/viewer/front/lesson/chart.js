@@ -1,0 +1,90 @@
+// Lines over an axis, small, with a description and the table beside it for those who do not see them.
+
+import { el, svgEl } from "../dom.js";
+import { lessonMatrix } from "./reply.js";
+import { lessonNumber } from "./numbers.js";
+
+const chartWidth = 480, chartHeight = 220;
+const chartPlot = { left: 56, right: 12, top: 12, bottom: 40 };
+
+/**
+ * @param {number[]} values
+ * @param {boolean} log
+ * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: 0 to 1
+ */
+export function lessonScale(values, log) {
+  const known = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
+  let low = known.length ? Math.min(...known) : log ? 1 : 0;
+  let high = known.length ? Math.max(...known) : 1;
+  if (log) {
+    const first = Math.floor(Math.log10(low) + 1e-9), last = Math.max(first + 1, Math.ceil(Math.log10(high) - 1e-9));
+    const step = Math.max(1, Math.ceil((last - first) / 5));
+    const ticks = Array.from({ length: Math.floor((last - first) / step) + 1 }, (_, n) => 10 ** (first + n * step));
+    return { low: 10 ** first, high: 10 ** last, ticks, at: (value) => (Math.log10(value) - first) / (last - first) };
+  }
+  low = Math.min(0, low);
+  if (high <= low) high = low + 1;
+  const rough = (high - low) / 4, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((one) => one >= rough) ?? rough;
+  const end = Math.ceil(high / step - 1e-9) * step, begin = Math.floor(low / step + 1e-9) * step;
+  const ticks = Array.from({ length: Math.round((end - begin) / step) + 1 }, (_, n) => begin + n * step);
+  return { low: begin, high: end, ticks, at: (value) => (value - begin) / (end - begin) };
+}
+
+/**
+ * @param {import("./reply.js").Lesson} lesson
+ * @param {import("./reply.js").LessonChart} chart
+ * @returns {HTMLElement}
+ */
+export function lessonChart(lesson, chart) {
+  const matrix = lessonMatrix(lesson, chart.matrix);
+  const columns = matrix.columns.length;
+  const column = (/** @type {number} */ c) => matrix.rows.map((_, row) => matrix.data[row * columns + c]);
+  const places = column(0), lines = chart.lines.map(column);
+  const across = lessonScale(places, chart.log_x), up = lessonScale(lines.flat(), chart.log_y);
+  const x = (/** @type {number} */ value) => chartPlot.left + across.at(value) * (chartWidth - chartPlot.left - chartPlot.right);
+  const y = (/** @type {number} */ value) => chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
+  const picture = svgEl("svg", { viewBox: `0 0 ${chartWidth} ${chartHeight}`, role: "img", "aria-label": `${chart.title}. ${chart.description}`, class: "lesson-chart" },
+    up.ticks.flatMap((tick) => [
+      svgEl("line", { class: "lesson-rule", x1: chartPlot.left, x2: chartWidth - chartPlot.right, y1: y(tick), y2: y(tick) }),
+      svgEl("text", { x: chartPlot.left - 6, y: y(tick) + 4, "text-anchor": "end", text: chartTick(tick, chart.log_y) }),
+    ]),
+    across.ticks.filter((tick) => tick >= across.low && tick <= across.high).map((tick) =>
+      svgEl("text", { x: x(tick), y: chartHeight - chartPlot.bottom + 16, "text-anchor": "middle", text: chartTick(tick, chart.log_x) })),
+    svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6, "text-anchor": "middle", text: chart.x_title }),
+    svgEl("text", { x: 12, y: chartHeight / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${chartHeight / 2})`, text: chart.y_title }),
+    lines.flatMap((values, which) => chartLine(places, values, which, x, y, chart)),
+  );
+  const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },
+    svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" }, svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
+    chartName(matrix.columns, c)));
+  return el("figure", { class: "lesson-figure" }, el("figcaption", { text: chart.title }), picture, el("ul", { class: "lesson-legend" }, names));
+}
+
+/**
+ * @param {number[]} places
+ * @param {number[]} values
+ * @param {number} which
+ * @param {(value: number) => number} x
+ * @param {(value: number) => number} y
+ * @param {import("./reply.js").LessonChart} chart
+ * @returns {Element[]}
+ */
+function chartLine(places, values, which, x, y, chart) {
+  const known = places.map((place, at) => ({ place, value: values[at] }))
+    .filter(({ place, value }) => Number.isFinite(value) && (!chart.log_y || value > 0) && (!chart.log_x || place > 0));
+  const points = known.map(({ place, value }) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
+  const dots = known.length > 20 ? [] : known.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
+  return [svgEl("polyline", { class: `lesson-line lesson-line-${which}`, points: points.join(" ") }), ...dots];
+}
+
+/** @param {string[]} columns @param {number} c @returns {string} a column that goes on from the one before it, with its name */
+function chartName(columns, c) {
+  return columns[c].startsWith("\u2026") ? `${columns[c - 1]}${columns[c].slice(1)}` : columns[c];
+}
+
+/** @param {number} tick @param {boolean} log @returns {string} */
+function chartTick(tick, log) {
+  if (log && (tick >= 1e5 || tick < 1e-3)) return `1e${Math.round(Math.log10(tick))}`;
+  return lessonNumber(tick, Number.isInteger(tick) ? 0 : Math.min(6, Math.max(1, -Math.floor(Math.log10(Math.abs(tick))))));
+}

@@ -1,0 +1,163 @@
+// The settings of a step, each with a name and, where what is written is wrong, with words that say so.
+
+import { el, tokenText } from "../dom.js";
+import { lessonParse } from "./numbers.js";
+import { lessonWords } from "./edits.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+/**
+ * @typedef {object} ControlActions
+ * @property {(name: string, value: unknown) => void} set
+ * @property {() => boolean} readOnly
+ * @property {(least: number, most: number) => number} [random]  a whole number
+ */
+/** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} LessonControl */
+
+/** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
+const controlNumbers = {
+  window: { label: "Keys before its own that a query sees", range: (lesson) => [0, lesson.limits.tokens], whole: true },
+  length: { label: "Keys that are no padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
+  limit: { label: "Tokens that the model reads", range: (lesson) => [1, lesson.limits.tokens], whole: true },
+  sharpness: { label: "Scores are multiplied by", range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
+  seed: { label: "Seed of the random numbers", range: () => [0, 2 ** 31 - 1], whole: true },
+};
+
+/**
+ * @param {string} name
+ * @param {ControlActions} actions
+ * @returns {LessonControl}
+ */
+export function lessonControl(name, actions) {
+  if (name in controlNumbers) return controlNumber(name, actions);
+  if (name === "scaled") return controlScaled(actions);
+  if (name === "heads") return controlHeads(actions);
+  if (name === "order") return controlOrder(actions);
+  if (name === "sentences") return controlSentences(actions);
+  throw new Error(`lesson: there is no control ${name}`);
+}
+
+/** @param {string} name @param {ControlActions} actions @returns {LessonControl} */
+function controlNumber(name, actions) {
+  const { label, range, whole } = controlNumbers[name];
+  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+  const input = el("input", { type: "text", inputmode: whole ? "numeric" : "decimal", size: 6, autocomplete: "off", "data-setting": name });
+  /** @type {Lesson | null} */
+  let shown = null;
+  input.addEventListener("input", () => {
+    if (!shown) return;
+    const [least, most] = range(shown);
+    const found = lessonParse(input.value, { least, most, whole });
+    const isWrong = "wrong" in found;
+    input.setAttribute("aria-invalid", String(isWrong));
+    wrong.hidden = !isWrong;
+    wrong.textContent = "wrong" in found ? found.wrong : "";
+    if ("value" in found) actions.set(name, found.value);
+  });
+  return {
+    element: el("label", { class: "lesson-control" }, `${label} `, input, wrong),
+    update(lesson) {
+      shown = lesson;
+      input.readOnly = actions.readOnly();
+      if (input !== input.ownerDocument.activeElement) input.value = String(lesson.question.settings[name]);
+    },
+  };
+}
+
+/** @param {ControlActions} actions @returns {LessonControl} */
+function controlScaled(actions) {
+  const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
+  return {
+    element: el("label", { class: "lesson-control" }, input, " Scale by 1/\u221ad_k (everywhere in the lesson)"),
+    update(lesson) {
+      input.checked = lesson.question.settings.scaled;
+      input.disabled = actions.readOnly();
+    },
+  };
+}
+
+/** @param {ControlActions} actions @returns {LessonControl} */
+function controlHeads(actions) {
+  const select = el("select", { "data-setting": "heads", on: { change: () => actions.set("heads", Number(select.value)) } });
+  return {
+    element: el("label", { class: "lesson-control" }, "Heads ", select),
+    update(lesson) {
+      const { wq, wv, heads } = lesson.question.settings;
+      const fitting = [1, 2, 3, 4].filter((n) => n <= lesson.limits.heads && wq[0].length % n === 0 && wv[0].length % n === 0);
+      select.replaceChildren(...fitting.map((n) => el("option", { value: n, text: String(n), selected: n === heads })));
+      select.disabled = actions.readOnly();
+    },
+  };
+}
+
+/** @param {ControlActions} actions @returns {LessonControl} */
+function controlOrder(actions) {
+  let tokens = /** @type {string[]} */ ([]);
+  const places = () => tokens.map((_, place) => place);
+  const shown = el("span", {});
+  const button = (/** @type {string} */ text, /** @type {() => number[]} */ order) =>
+    el("button", { type: "button", text, on: { click: () => actions.set("order", order()) } });
+  const buttons = [
+    button("From last to first", () => places().reverse()),
+    button("By one place", () => places().map((place) => (place + 1) % tokens.length)),
+    button("At random", () => controlShuffled(places())),
+    button("As it stands", places),
+  ];
+  return {
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Order of the shuffled tokens" }, "Shuffled: ", shown, buttons),
+    update(lesson) {
+      tokens = lesson.question.tokens;
+      shown.replaceChildren(el("q", { text: lesson.question.settings.order.map((/** @type {number} */ at) => tokenText(tokens[at])).join(" ") }));
+      for (const one of buttons) one.disabled = actions.readOnly();
+    },
+  };
+}
+
+/** @param {number[]} places @returns {number[]} */
+function controlShuffled(places) {
+  for (let last = places.length - 1; last > 0; last--) {
+    const other = Math.floor(Math.random() * (last + 1));
+    [places[last], places[other]] = [places[other], places[last]];
+  }
+  return places;
+}
+
+/** @param {ControlActions} actions @returns {LessonControl} */
+function controlSentences(actions) {
+  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+  const area = el("textarea", { rows: 4, cols: 40, "data-setting": "sentences", spellcheck: "false" });
+  /** @type {Lesson | null} */
+  let shown = null;
+  area.addEventListener("input", () => {
+    if (!shown) return;
+    const found = controlLines(area.value, shown);
+    area.setAttribute("aria-invalid", String("wrong" in found));
+    wrong.hidden = !("wrong" in found);
+    wrong.textContent = "wrong" in found ? found.wrong : "";
+    if ("sentences" in found) actions.set("sentences", found.sentences);
+  });
+  return {
+    element: el("label", { class: "lesson-control" }, "Sentences, one in each line ", area, wrong),
+    update(lesson) {
+      shown = lesson;
+      area.readOnly = actions.readOnly();
+      if (area !== area.ownerDocument.activeElement) {
+        area.value = lesson.question.settings.sentences.map((/** @type {string[]} */ words) => words.join(" ")).join("\n");
+      }
+    },
+  };
+}
+
+/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[][]} | {wrong: string}} */
+function controlLines(text, lesson) {
+  const lines = text.split("\n").filter((line) => line.trim());
+  if (!lines.length) return { wrong: "Write at least one sentence." };
+  if (lines.length > lesson.limits.sentences) return { wrong: `The lesson takes at most ${lesson.limits.sentences} sentences.` };
+  /** @type {string[][]} */
+  const sentences = [];
+  for (const line of lines) {
+    const found = lessonWords(line, lesson.limits.tokens);
+    if ("wrong" in found) return found;
+    sentences.push(found.words);
+  }
+  return { sentences };
+}

@@ -1,0 +1,49 @@
+// Numbers as the lesson writes them, and as its users do.
+
+/**
+ * @param {number} value  nan: hidden
+ * @param {number} [digits]  behind the point
+ * @returns {string}
+ */
+export function lessonNumber(value, digits = 2) {
+  if (Number.isNaN(value)) return "\u2013";
+  const size = Math.abs(value);
+  let text;
+  if (size !== 0 && (size < 0.5 * 10 ** -digits || size >= 1e7)) {
+    const [mantissa, power] = value.toExponential(size >= 1e7 ? 2 : 0).split("e");
+    text = `${mantissa}e${Number(power)}`;
+  } else if (size >= 1e4) text = Math.round(value).toLocaleString("en");
+  else text = value.toFixed(digits);
+  if (/^-0(\.0*)?$/.test(text)) text = text.slice(1);
+  return text.replaceAll("-", "\u2212");
+}
+
+/**
+ * A float32 in the fewest digits that give it again, as it stands in an input.
+ * @param {number} value
+ * @returns {string}
+ */
+export function lessonTyped(value) {
+  for (let digits = 1; digits < 9; digits++) {
+    const text = Number(value.toPrecision(digits));
+    if (Math.fround(text) === Math.fround(value)) return String(text);
+  }
+  return String(value);
+}
+
+/**
+ * What a user has typed: the number, or what is wrong with it.
+ * @param {string} text
+ * @param {{least: number, most: number, whole?: boolean}} rule
+ * @returns {{value: number} | {wrong: string}}
+ */
+export function lessonParse(text, { least, most, whole = false }) {
+  const kind = whole ? "a whole number" : "a number";
+  const plain = text.trim().replaceAll("\u2212", "-").replace(/^(-?\d*),(\d+)$/, "$1.$2");
+  if (plain === "") return { wrong: `Nothing is written here; it needs ${kind}.` };
+  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { wrong: `\u201c${text.trim()}\u201d is not ${kind}.` };
+  const value = Number(plain);
+  if (whole && !Number.isInteger(value)) return { wrong: `${text.trim()} is not a whole number.` };
+  if (!(value >= least && value <= most)) return { wrong: `${text.trim()} is not between ${least} and ${most}.`.replaceAll("-", "\u2212") };
+  return { value };
+}

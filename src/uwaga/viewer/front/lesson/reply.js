@@ -1,0 +1,91 @@
+// The lesson's reply as the views read it: steps, and matrices whose numbers know what they came from.
+
+/** @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number, base?: number}} LessonRule */
+/** @typedef {string | number | {[key: string]: any}} LessonIndex */
+/** @typedef {{of: string, row: LessonIndex, column: LessonIndex, slice?: LessonIndex}} LessonReference */
+/**
+ * @typedef {object} LessonMatrix
+ * @property {string} id
+ * @property {string} title
+ * @property {string} formula
+ * @property {string[]} rows
+ * @property {string[]} columns
+ * @property {boolean} sliced  one table per query
+ * @property {LessonRule} source
+ * @property {string | null} field  the argument that sets it, where the user may
+ * @property {"none" | "signed" | "share" | "bits"} shade
+ * @property {number} digits
+ * @property {string} note
+ * @property {Float32Array} data
+ */
+/** @typedef {{title: string, matrix: string, lines: number[], description: string, x_title: string, y_title: string, log_x: boolean, log_y: boolean}} LessonChart */
+/** @typedef {{text: string, cells: [string, number, number][]}} LessonFinding */
+/**
+ * @typedef {object} LessonSection
+ * @property {string} title
+ * @property {string[]} text
+ * @property {"" | "matrix" | "token"} form
+ * @property {string[]} matrices
+ * @property {LessonChart[]} charts
+ * @property {LessonFinding[]} findings
+ * @property {string[]} controls
+ */
+/** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
+/** @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null, sections: LessonSection[]}} LessonStep */
+/** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number}} LessonLimits */
+/** @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string, LessonMatrix>}} Lesson */
+/** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  one number */
+
+/**
+ * @param {import("../types.js").Reply} reply
+ * @returns {Lesson}
+ */
+export function readLesson(reply) {
+  const { question, limits, steps, matrices } = reply.meta;
+  /** @type {Map<string, LessonMatrix>} */
+  const known = new Map();
+  for (const [id, facts] of Object.entries(matrices)) {
+    known.set(id, { ...facts, data: /** @type {Float32Array} */ (reply.arrays[facts.array].data) });
+  }
+  return { question, limits, steps, matrices: known };
+}
+
+/**
+ * @param {Lesson} lesson
+ * @param {string} id
+ * @returns {LessonMatrix}
+ */
+export function lessonMatrix(lesson, id) {
+  const matrix = lesson.matrices.get(id);
+  if (!matrix) throw new Error(`lesson: there is no matrix ${id}`);
+  return matrix;
+}
+
+/**
+ * The number of a cell; nan: hidden.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {number}
+ */
+export function lessonValue(lesson, cell) {
+  const matrix = lessonMatrix(lesson, cell.of);
+  const { rows, columns } = matrix;
+  return matrix.data[((cell.slice ?? 0) * rows.length + cell.row) * columns.length + cell.column];
+}
+
+/** @param {LessonCell} cell @returns {string} */
+export function lessonCellKey(cell) {
+  return `${cell.of}/${cell.slice ?? ""}/${cell.row}/${cell.column}`;
+}
+
+/**
+ * Whether the cell is there: after another number of tokens it may not be.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {boolean}
+ */
+export function lessonHas(lesson, cell) {
+  const matrix = lesson.matrices.get(cell.of);
+  return !!matrix && cell.row < matrix.rows.length && cell.column < matrix.columns.length
+    && (!matrix.sliced || (cell.slice ?? 0) * matrix.rows.length * matrix.columns.length < matrix.data.length);
+}

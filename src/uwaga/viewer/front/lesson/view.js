@@ -1,0 +1,216 @@
+// The lesson's tab: the calculation of attention step by step, on numbers that can be changed.
+
+import { el } from "../dom.js";
+import { isAbort } from "../hosts/errors.js";
+import { lessonWithNumber, lessonWithSetting, lessonWithTokens } from "./edits.js";
+import { lessonExplanation } from "./explain.js";
+import { lessonPage, lessonShape } from "./page.js";
+import { lessonCellKey, lessonHas, readLesson } from "./reply.js";
+import { lessonSources } from "./resolve.js";
+import { lessonScene } from "./scene.js";
+import { lessonSentence } from "./sentence.js";
+import { lessonSteps } from "./steps.js";
+
+/** @typedef {import("./reply.js").LessonCell} LessonCell */
+
+/** Between a key and the question: as long as one types on, nobody is asked. */
+const lessonPause = 200;
+const lessonReadOnly = "This page is saved: there is no program behind it to calculate other numbers. \u201cuwaga lesson\u201d opens one where you can change them.";
+
+/**
+ * @param {import("../types.js").App} app
+ * @returns {import("../types.js").View}
+ */
+export function lessonView(app) {
+  const isReadOnly = app.host.mode === "saved" || !app.about.live;
+  const start = { ask: "lesson" };
+  /** @type {import("./reply.js").Lesson | null} */
+  let lesson = null;
+  /** @type {import("../types.js").Question} what the user wants, which may not be answered yet */
+  let wanted = start;
+  /** @type {LessonCell[]} */
+  let chain = [];
+  /** @type {import("./page.js").Page | null} */
+  let page = null;
+  let step = 0, query = 0, visible = false;
+  let asking = new AbortController();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+
+  const message = el("p", { class: "lesson-wrong lesson-message", role: "alert", hidden: true });
+  const sentence = lessonSentence({ write: (tokens) => lesson && change(lessonWithTokens(wantedNow(), tokens), 0), reset, isReadOnly });
+  const steps = lessonSteps(goTo);
+  const place = el("div", { class: "lesson-place" });
+  const explanation = lessonExplanation({ follow, back, go: goTo, near });
+  const element = el("div", { class: "lesson-view" }, steps.element,
+    el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnly }) : null, sentence.element, message, place, steps.footer),
+    explanation.element);
+
+  const wantedNow = () => (wanted.settings ? wanted : /** @type {import("./reply.js").Lesson} */ (lesson).question);
+  /** @type {import("./page.js").PageActions} */
+  const actions = {
+    app, pick, light,
+    write: (field, row, column, value) => change(lessonWithNumber(wantedNow(), field, row, column, value), lessonPause),
+    set: (name, value) => change(lessonWithSetting(wantedNow(), name, value), lessonPause),
+    say: (text) => app.announce(text),
+    readOnly: () => isReadOnly,
+    choose(next) { query = next; follow(null); },
+  };
+
+  /** @param {import("../types.js").Question} question @param {number} pause */
+  function change(question, pause) {
+    if (isReadOnly) return;
+    wanted = question;
+    clearTimeout(timer);
+    timer = setTimeout(ask, pause);
+  }
+
+  function reset() {
+    chain = [];
+    change(start, 0);
+  }
+
+  async function ask() {
+    asking.abort();
+    asking = new AbortController();
+    const { signal } = asking;
+    element.setAttribute("aria-busy", "true");
+    try {
+      const reply = await app.client.ask(wanted, { signal, priority: 5 });
+      if (signal.aborted) return;
+      message.hidden = true;
+      receive(readLesson(reply));
+    } catch (error) {
+      if (isAbort(error)) return;
+      message.hidden = false;
+      message.textContent = lesson
+        ? `${error instanceof Error ? error.message : String(error)} The numbers shown are those before.`
+        : `The lesson could not be opened: ${error instanceof Error ? error.message : String(error)}`;
+    } finally {
+      if (!signal.aborted) element.removeAttribute("aria-busy");
+    }
+  }
+
+  /** @param {import("./reply.js").Lesson} next */
+  function receive(next) {
+    const isFirst = !lesson;
+    lesson = next;
+    query = Math.min(query, next.question.tokens.length - 1);
+    chain = chain.filter((cell) => lessonHas(next, cell));
+    sentence.update(next);
+    steps.update(next, step);
+    draw();
+    if (!isFirst) app.announce("The numbers have been calculated again.");
+  }
+
+  /** The page of the step, new or with other numbers, and what is marked in it. */
+  function draw() {
+    if (!lesson) return;
+    if (page && page.shape === lessonShape(lesson, step)) page.update(lesson, query);
+    else {
+      page?.dispose();
+      page = lessonPage(lesson, step, query, actions);
+      place.replaceChildren(page.element);
+    }
+    mark();
+  }
+
+  /** @param {LessonCell[]} [also]  cells to mark besides */
+  function mark(also) {
+    if (!lesson || !page) return;
+    const cell = chain.at(-1) ?? null;
+    const sources = also ?? (cell ? lessonSources(lesson, cell) : []);
+    const keys = new Set(sources.map(lessonCellKey));
+    for (const grid of page.grids) grid.mark(also ? null : cell, keys);
+  }
+
+  /** @param {LessonCell} cell */
+  function pick(cell) {
+    chain = [cell];
+    explain();
+  }
+
+  /** @param {LessonCell | null} cell  on from the last one; null: as it is */
+  function follow(cell) {
+    if (cell) {
+      chain = [...chain, cell];
+      if (cell.slice !== null) query = cell.slice;
+    }
+    if (lesson && page) page.update(lesson, query);
+    explain();
+    if (cell) explanation.heading.focus();
+  }
+
+  function back() {
+    if (chain.length < 2) return;
+    chain = chain.slice(0, -1);
+    explain();
+    explanation.heading.focus();
+  }
+
+  function explain() {
+    if (!lesson) return;
+    explanation.show(lesson, chain, step);
+    mark();
+  }
+
+  /** @param {LessonCell | null} cell  the number in the panel that is pointed at */
+  function near(cell) {
+    mark(cell ? [cell] : undefined);
+  }
+
+  /** @param {LessonCell[]} cells */
+  function light(cells) {
+    chain = cells.slice(0, 1);
+    explain();
+    mark(cells);
+    const grid = page?.grids.find((one) => one.id === cells[0]?.of);
+    grid?.element.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {number} next */
+  function goTo(next) {
+    if (!lesson || next < 0 || next >= lesson.steps.length) return;
+    step = next;
+    steps.update(lesson, step);
+    draw();
+    explanation.show(lesson, chain, step);
+    page?.heading.focus({ preventScroll: true });
+    place.parentElement?.scrollTo({ top: 0 });
+    app.announce(`Step ${step + 1} of ${lesson.steps.length}: ${lesson.steps[step].title}`);
+  }
+
+  /** @param {number} by */
+  function nextQuery(by) {
+    if (!lesson) return;
+    const count = lesson.question.tokens.length;
+    actions.choose((query + by + count) % count);
+    app.announce(`Query ${lesson.question.tokens[query]}`);
+  }
+
+  const when = () => visible && !!lesson;
+  const removers = [
+    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goTo(step + 1) }),
+    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => goTo(step - 1) }),
+    app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
+    app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"], group: "Lesson", when, run: () => nextQuery(-1) }),
+    app.commands.add({ id: "lesson.back", title: "Back to the number before", keys: ["Backspace"], group: "Lesson", when: () => when() && chain.length > 1, run: back }),
+    app.commands.add({ id: "lesson.reset", title: "Numbers as they were", keys: ["Shift+R"], group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
+  ];
+
+  return {
+    element,
+    show() {
+      visible = true;
+      if (!lesson) void ask();
+    },
+    hide() { visible = false; },
+    dispose() {
+      clearTimeout(timer);
+      asking.abort();
+      page?.dispose();
+      for (const remove of removers) remove();
+    },
+    scene: async () => lessonScene(lesson, step, query, element),
+  };
+}

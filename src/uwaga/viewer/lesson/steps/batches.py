@@ -1,0 +1,220 @@
+"""Batches: padding and the work that it wastes, and packed ones without. Letters: R sentences, T the longest of them,
+N packed tokens, M width of a token's vector."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.viewer.lesson import defaults, sources
+from uwaga.viewer.lesson.computing import layer_of
+from uwaga.viewer.lesson.example import Example
+from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step
+from uwaga.viewer.lesson.sources import cell
+
+_LONG = (512, 2048, 8192, 32_768, 100_000)
+
+
+def step(example: Example) -> Step:
+    places, work, whole = _places(example), _work(example), _whole(example)
+    packed, padded, apart = _both_ways(example)
+    wasted, furthest = float(whole.numbers[0, -1]), float(apart.numbers.abs().max())
+    return Step(
+        id="batches",
+        title="Batches: sentences of different lengths",
+        text=(
+            "Many sentences are computed at once. A rectangle needs them to be of one length, so the short ones are filled up"
+            " with padding, which is computed, hidden by a mask and thrown away.",
+            "Packed one after the other (Ragged) they need neither.",
+        ),
+        sections=(
+            Section(title="Padded to the longest", matrices=(places,), controls=("sentences",)),
+            Section(
+                title="The work: pairs of a query and a key",
+                matrices=(work, whole),
+                findings=(
+                    Finding(
+                        text=f"Padded, {wasted:.0%} of the pairs are computed for nothing.", cells=[(whole.id, 0, 4)]
+                    ),
+                ),
+            ),
+            Section(title="Packed: one call, no padding", form="matrix", matrices=(packed,)),
+            Section(title="Padded, with a mask; the padding's rows left out", form="token", matrices=(padded,)),
+            Section(
+                title="The same results",
+                matrices=(apart,),
+                findings=(
+                    Finding(text=f"The furthest two numbers are {furthest:.1g} apart.", cells=[(apart.id, 0, 0)]),
+                ),
+            ),
+            _limit(example),
+            _growth(),
+        ),
+        code="layer(uwaga.Ragged.from_list(sentences)); layer(padded, mask=uwaga.KeyLengths(lengths))",
+    )
+
+
+def _names(example: Example) -> list[str]:
+    return [f"{place + 1}: {' '.join(sentence)}" for place, sentence in enumerate(example.sentences)]
+
+
+def _lengths(example: Example) -> Tensor:
+    return torch.tensor([len(sentence) for sentence in example.sentences])
+
+
+def _places(example: Example) -> Matrix:
+    lengths_R = _lengths(example)
+    longest = int(lengths_R.max())
+    rule = "1 where there is a word, 0 where there is padding"
+    return Matrix(
+        id="places",
+        title="Words and padding",
+        formula=rule,
+        rows=_names(example),
+        columns=[str(place + 1) for place in range(longest)],
+        numbers=(torch.arange(longest) < lengths_R[:, None]).float(),
+        source=sources.given(rule),
+        shade="bits",
+        digits=0,
+    )
+
+
+def _work(example: Example) -> Matrix:
+    lengths_R = _lengths(example).float()
+    longest = lengths_R.max().expand_as(lengths_R)
+    columns = (lengths_R, longest, lengths_R**2, longest**2, 1 - lengths_R**2 / longest**2)
+    count = len(example.sentences)
+    return Matrix(
+        id="work",
+        title="Per sentence",
+        formula="pairs = tokens²; wasted = 1 - pairs / padded pairs",
+        rows=_names(example),
+        columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
+        numbers=torch.stack(columns, dim=-1),
+        source=sources.by_column(
+            (
+                sources.total(cell("places", "i", "m"), int(longest[0])),
+                # The longest sentence is as long as the rectangle.
+                sources.copy(cell("work", int(lengths_R.argmax()), 0)),
+                sources.product(cell("work", "i", 0), cell("work", "i", 0)),
+                sources.product(cell("work", "i", 1), cell("work", "i", 1)),
+                sources.rest(cell("work", "i", 2), cell("work", "i", 3)),
+            )
+        ),
+        shade="none",
+        note="" if count > 1 else "A single sentence needs no padding.",
+    )
+
+
+def _whole(example: Example) -> Matrix:
+    lengths_R = _lengths(example).float()
+    count, longest = len(lengths_R), float(lengths_R.max())
+    needed, computed = float((lengths_R**2).sum()), count * longest**2
+    numbers = torch.tensor([[float(lengths_R.sum()), count * longest, needed, computed, 1 - needed / computed]])
+    sums = [sources.total(cell("work", "m", column), count) for column in range(4)]
+    return Matrix(
+        id="work_total",
+        title="The whole batch",
+        formula="sums; wasted = 1 - pairs / padded pairs",
+        rows=("all",),
+        columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
+        numbers=numbers,
+        source=sources.by_column((*sums, sources.rest(cell("work_total", 0, 2), cell("work_total", 0, 3)))),
+        shade="none",
+    )
+
+
+def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
+    """The layer's output over a packed batch, over a padded one, and how far they are apart."""
+    layer, width = layer_of(example, example.heads), example.x_NM.shape[1]
+    vectors = [torch.tensor([defaults.vector(word, width) for word in sentence]) for sentence in example.sentences]
+    batch = uwaga.Ragged.from_list(vectors)
+    packed = layer(batch)
+    padded_RTM = layer(batch.to_padded(), mask=uwaga.KeyLengths(batch.lengths))
+    assert isinstance(packed, uwaga.Ragged)
+    kept_NM = uwaga.Ragged.from_padded(padded_RTM, batch.lengths).values
+    rows = [f"{r + 1}: {word}" for r, sentence in enumerate(example.sentences) for word in sentence]
+    shared: dict[str, Any] = {"rows": rows, "columns": example.width_names}
+    say = "The layer of the step “Heads” over the words' own vectors: the same calculation for each sentence by itself."
+    return (
+        Matrix(
+            id="packed",
+            title="Layer over the packed batch",
+            formula="layer(Ragged)",
+            numbers=packed.values,
+            source=sources.given(say),
+            **shared,
+        ),
+        Matrix(
+            id="padded",
+            title="Layer over the padded batch",
+            formula="layer(padded, mask=KeyLengths)",
+            numbers=kept_NM,
+            source=sources.given(say),
+            **shared,
+        ),
+        Matrix(
+            id="packed_apart",
+            title="Difference",
+            formula="packed - padded",
+            numbers=packed.values - kept_NM,
+            source=sources.minus(cell("packed", "i", "j"), cell("padded", "i", "j")),
+            **shared,
+        ),
+    )
+
+
+def _limit(example: Example) -> Section:
+    lengths_R = _lengths(example)
+    kept_R = lengths_R.clamp(max=example.limit)
+    cut = Matrix(
+        id="cut",
+        title=f"A model that reads {example.limit} tokens",
+        formula="read = the smaller of tokens and limit",
+        rows=_names(example),
+        columns=("tokens", "read", "lost"),
+        numbers=torch.stack((lengths_R, kept_R, lengths_R - kept_R), dim=-1).float(),
+        source=sources.by_column(
+            (
+                sources.copy(cell("work", "i", 0)),
+                sources.given(f"The number of tokens, or the limit of {example.limit} where there are more."),
+                sources.minus(cell("cut", "i", 0), cell("cut", "i", 1)),
+            )
+        ),
+        shade="none",
+        digits=0,
+    )
+    lost = int((lengths_R - kept_R).sum())
+    text = (
+        "Learned positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
+        "in windows. Sinusoidal positions have no end of their own, but the model never saw what lies beyond."
+    )
+    finding = Finding(
+        text=f"With a limit of {example.limit}, the model never sees {lost} of {int(lengths_R.sum())} tokens."
+    )
+    return Section(title="How long may it be?", text=(text,), matrices=(cut,), controls=("limit",), findings=(finding,))
+
+
+def _growth() -> Section:
+    tokens = torch.tensor(_LONG, dtype=torch.float64)
+    pairs, megabytes = tokens**2, tokens**2 * 4 / 1e6
+    matrix = Matrix(
+        id="growth",
+        title="Scores of one head, written down",
+        formula="pairs = tokens²; MB = pairs · 4 bytes",
+        rows=[f"{n:,}" for n in _LONG],
+        columns=("tokens", "pairs", "MB"),
+        numbers=torch.stack((tokens, pairs, megabytes), dim=-1).float(),
+        source=sources.by_column(
+            (
+                sources.given("A length to compare."),
+                sources.product(cell("growth", "i", 0), cell("growth", "i", 0)),
+                sources.scaled(cell("growth", "i", 1), 4e-6, "4 bytes, in millions"),
+            )
+        ),
+        shade="none",
+        digits=0,
+    )
+    text = "Twice as long is four times the pairs. uwaga computes them all and writes none of them down."
+    return Section(title="And what does it cost?", text=(text,), matrices=(matrix,))

@@ -1,0 +1,122 @@
+"""Attention read as a look-up in a soft database. Letters: N tokens, D width of queries and keys, P of the payload."""
+
+from torch import Tensor
+
+import uwaga
+from uwaga.viewer.lesson import sources
+from uwaga.viewer.lesson.computing import OneHead, dense
+from uwaga.viewer.lesson.example import Example
+from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.sources import cell
+from uwaga.viewer.lesson.steps.learned import Learned
+
+
+def step(example: Example, head: OneHead, weights: Matrix, made: Learned) -> Step:
+    payload = _payload(example)
+    sharp_scores, sharp = _sharpened(example, head)
+    i = int(sharp.numbers.amax(-1).argmax())
+    j = int(sharp.numbers[i].argmax())
+    return Step(
+        id="database",
+        title="A soft database",
+        text=(
+            "Keys and values are the records of a database. A query does not have to equal a key: it gets of every record as"
+            " much as its key fits, and what it takes home is whatever the records hold.",
+            "The values need not come from the tokens: here they are a payload that you can write.",
+        ),
+        sections=(
+            Section(title="The values are the keys", matrices=(made.k, _looked_up(example, head, "keys_output"))),
+            Section(
+                title="The values are any payload",
+                matrices=(weights, payload, _looked_up(example, head, "payload_output")),
+            ),
+            Section(
+                title=f"Sharper: scores times {shown(example.sharpness)}",
+                text=("The larger the scores, the harder the look-up: in the end each query gets one record.",),
+                matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
+                controls=("sharpness",),
+                findings=(
+                    Finding(
+                        text=f"“{example.tokens[i]}” now takes {shown(float(sharp.numbers[i, j]))} of its answer from "
+                        f"“{example.tokens[j]}”; before, {shown(float(weights.numbers[i, j]))}.",
+                        cells=[(sharp.id, i, j), (weights.id, i, j)],
+                    ),
+                ),
+            ),
+        ),
+        code="uwaga.attention(q, keys, keys); uwaga.attention(q, keys, payload)",
+    )
+
+
+def _payload(example: Example) -> Matrix:
+    columns = example.payload_NP.shape[1]
+    names = ("place", "letters") if columns == 2 else tuple(f"field {p + 1}" for p in range(columns))
+    return Matrix(
+        id="payload",
+        title="Payload",
+        formula="what each record holds",
+        rows=example.tokens,
+        columns=names,
+        numbers=example.payload_NP,
+        source=sources.typed(),
+        field="payload",
+    )
+
+
+def _looked_up(example: Example, head: OneHead, id: str) -> Matrix:
+    of, values, title = {
+        "keys_output": ("k", head.k_ND, "Output: the key that each query is nearest to, mixed"),
+        "payload_output": ("payload", example.payload_NP, "Output: the payload, mixed"),
+    }[id]
+    return _output(example, id, title, "weights", of, values, _attended(head, values, head.scale))
+
+
+def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
+    tokens, n = example.tokens, len(example.tokens)
+    scale = head.scale * example.sharpness
+    _, _, weights = uwaga.attend(head.q_ND, head.k_ND, head.v_NE, scale=scale)
+    scores = Matrix(
+        id="sharp_scores",
+        title="Sharper scores",
+        formula=f"s(i, j) · {shown(example.sharpness)}",
+        rows=tokens,
+        columns=tokens,
+        numbers=head.scores_NN * head.scale * example.sharpness,
+        source=sources.scaled(cell("scaled", "i", "j"), example.sharpness, shown(example.sharpness)),
+    )
+    shares = Matrix(
+        id="sharp_weights",
+        title="Sharper weights",
+        formula="softmax of each row",
+        rows=tokens,
+        columns=tokens,
+        numbers=dense(weights),
+        source=sources.softmax(cell("sharp_scores", "i", "j"), cell("sharp_scores", "i", "m"), n),
+        shade="share",
+    )
+    return scores, shares
+
+
+def _sharp_output(example: Example, head: OneHead, sharp: Matrix) -> Matrix:
+    found = _attended(head, example.payload_NP, head.scale * example.sharpness)
+    return _output(example, "sharp_output", "Output: almost one record", sharp.id, "payload", example.payload_NP, found)
+
+
+def _attended(head: OneHead, values: Tensor, scale: float) -> Tensor:
+    found = uwaga.attention(head.q_ND, head.k_ND, values, scale=scale)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _output(example: Example, id: str, title: str, weights: str, values: str, numbers: Tensor, found: Tensor) -> Matrix:
+    columns = ("place", "letters") if values == "payload" and numbers.shape[1] == 2 else None
+    letter = "k" if values == "k" else "field "
+    return Matrix(
+        id=id,
+        title=title,
+        formula="Σⱼ a(i, j) valueⱼ",
+        rows=example.tokens,
+        columns=columns or [f"{letter}{c + 1}" for c in range(numbers.shape[1])],
+        numbers=found,
+        source=sources.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
+    )

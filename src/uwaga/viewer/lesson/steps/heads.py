@@ -1,0 +1,165 @@
+"""Heads: cut, attend, join, W_O. Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.viewer.lesson import sources
+from uwaga.viewer.lesson.computing import Entered, dense, layer_of, scale_of, scores, through
+from uwaga.viewer.lesson.defaults import numbered
+from uwaga.viewer.lesson.example import Example
+from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.sources import cell
+from uwaga.viewer.lesson.steps.learned import Learned
+
+
+def step(example: Example, made: Learned) -> Step:
+    layer = layer_of(example, example.heads)
+    entered = through(layer, example.x_NM)
+    heads = [list(_head(example, entered, h, scale_of(layer))) for h in range(example.heads)]
+    joined = _joined(example, heads)
+    return Step(
+        id="heads",
+        title="Heads: several questions at once",
+        text=(
+            "One softmax per token answers one question. So Q, K and V are cut into heads, each a few columns wide; each head"
+            " attends by itself, with its own weights. The outputs are put side by side, and W_O mixes them.",
+        ),
+        sections=(
+            Section(title="To be cut", matrices=(made.q, made.k, made.v), controls=("heads",)),
+            *(
+                Section(title=f"Head {h + 1}: columns {_columns(entered, h)} of Q and K", matrices=matrices)
+                for h, matrices in enumerate(heads)
+            ),
+            Section(
+                title="Side by side, times W_O",
+                matrices=(joined, _output_weight(example), _output(example, entered)),
+                findings=_findings(example, heads),
+            ),
+        ),
+        code=f"uwaga.nn.MultiHeadAttention({example.x_NM.shape[1]}, heads={example.heads}, bias=False)(X)",
+        head={
+            "statistic": "normalized_entropy",
+            "sense": "smallest",
+            "why": "the head that is surest: its weights go to the fewest keys",
+        },
+    )
+
+
+def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[Matrix]:
+    """Its q, k, v, scores, weights and output."""
+    tokens, n, name = example.tokens, len(example.tokens), f"head{h + 1}"
+    operands = (("q", entered.query_HND[h]), ("k", entered.key_HND[h]), ("v", entered.value_HNE[h]))
+    for letter, numbers in operands:
+        first, width = h * numbers.shape[1], numbers.shape[1]
+        yield Matrix(
+            id=f"{name}_{letter}",
+            title=f"{letter.upper()} of head {h + 1}",
+            formula=f"columns {first + 1} to {first + width} of {letter.upper()}",
+            rows=tokens,
+            columns=[f"{letter}{first + c + 1}" for c in range(width)],
+            numbers=numbers,
+            source=sources.copy(cell(letter, "i", sources.shifted(first, "j"))),
+        )
+    (_, q_ND), (_, k_ND), (_, v_NE) = operands
+    output_NE, _, weights = uwaga.attend(q_ND, k_ND, v_NE, scale=scale)
+    assert isinstance(output_NE, Tensor)
+    say = f"1/√{q_ND.shape[1]}" if example.scaled else "1"
+    yield Matrix(
+        id=f"{name}_raw",
+        title="Scores",
+        formula="qᵢ · kⱼ",
+        rows=tokens,
+        columns=tokens,
+        numbers=scores(q_ND, k_ND),
+        source=sources.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1]),
+    )
+    yield Matrix(
+        id=f"{name}_scores",
+        title="Scores, scaled",
+        formula=f"· {say}",
+        rows=tokens,
+        columns=tokens,
+        numbers=scores(q_ND, k_ND) * scale,
+        source=sources.scaled(cell(f"{name}_raw", "i", "j"), scale, say),
+    )
+    yield Matrix(
+        id=f"{name}_weights",
+        title=f"Weights of head {h + 1}",
+        formula="softmax of each row",
+        rows=tokens,
+        columns=tokens,
+        numbers=dense(weights),
+        source=sources.softmax(cell(f"{name}_scores", "i", "j"), cell(f"{name}_scores", "i", "m"), n),
+        shade="share",
+    )
+    yield Matrix(
+        id=f"{name}_output",
+        title=f"Output of head {h + 1}",
+        formula="Σⱼ a(i, j) vⱼ",
+        rows=tokens,
+        columns=[f"v{h * v_NE.shape[1] + e + 1}" for e in range(v_NE.shape[1])],
+        numbers=output_NE,
+        source=sources.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), n),
+    )
+
+
+def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
+    outputs = [matrices[-1] for matrices in heads]
+    rules = [sources.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
+    return Matrix(
+        id="joined",
+        title="All heads side by side",
+        formula="[head 1 | head 2 | …]",
+        rows=example.tokens,
+        columns=[name for each in outputs for name in each.columns],
+        numbers=torch.cat([each.numbers for each in outputs], dim=-1),
+        source=sources.by_column(rules),
+    )
+
+
+def _output_weight(example: Example) -> Matrix:
+    return Matrix(
+        id="wo",
+        title="W_O",
+        formula="learned",
+        rows=numbered("v", example.wo_EM.shape[0]),
+        columns=example.width_names,
+        numbers=example.wo_EM,
+        source=sources.typed(),
+        field="wo",
+    )
+
+
+def _output(example: Example, entered: Entered) -> Matrix:
+    """What the layer itself gave."""
+    return Matrix(
+        id="layer_output",
+        title="Output of the layer",
+        formula="[heads] W_O",
+        rows=example.tokens,
+        columns=example.width_names,
+        numbers=entered.output_NM,
+        source=sources.dot(cell("joined", "i", "m"), cell("wo", "m", "j"), example.wo_EM.shape[0]),
+    )
+
+
+def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
+    """Where two heads differ most, if there are two."""
+    if len(heads) < 2:
+        return [Finding(text="With one head it is the calculation of the six steps, and then W_O.")]
+    first, second = heads[0][-2], heads[1][-2]
+    apart_NN = (first.numbers - second.numbers).abs()
+    i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
+    text = (
+        f"The heads ask different questions: of “{example.tokens[j]}”, “{example.tokens[i]}” takes "
+        f"{shown(float(first.numbers[i, j]))} in head 1 and {shown(float(second.numbers[i, j]))} in head 2."
+    )
+    return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
+
+
+def _columns(entered: Entered, h: int) -> str:
+    width = entered.query_HND.shape[-1]
+    return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)

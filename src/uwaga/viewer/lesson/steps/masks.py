@@ -1,0 +1,159 @@
+"""Masks: who may ask whom. Letters: N tokens, E width of values."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.ops.masks import Mask
+from uwaga.ops.sizes import Sizes
+from uwaga.viewer.lesson import sources
+from uwaga.viewer.lesson.computing import OneHead, dense
+from uwaga.viewer.lesson.example import Example
+from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.sources import cell
+
+
+def step(example: Example, head: OneHead) -> Step:
+    window, length = example.window, example.length
+    return Step(
+        id="masks",
+        title="Masks: who may ask whom",
+        text=(
+            "A mask hides keys from queries. A hidden score takes no part: its weight is 0, and the others share the whole.",
+            "Nothing hidden is computed and thrown away: the operation does not touch it.",
+        ),
+        sections=(
+            _section(
+                example,
+                head,
+                "causal",
+                uwaga.Causal(),
+                "Causal: itself and what came before",
+                "1 where the key's place is at most the query's own",
+                "A language model writes from left to right; at no place may it look at what is yet to come.",
+            ),
+            _section(
+                example,
+                head,
+                "past",
+                uwaga.Causal(include_self=False),
+                "Strictly past: only what came before",
+                "1 where the key's place is before the query's own",
+                "The first token has nobody to ask: it sees nothing, and its output is zeros, not a division by zero.",
+            ),
+            _section(
+                example,
+                head,
+                "window",
+                uwaga.Window(window, 0),
+                f"Window({window}, 0): itself and {_before(window)}",
+                f"1 where the key is the query's own place or up to {window} before it",
+                "Far keys are out of sight; over many layers news still travels further than one window.",
+                controls=("window",),
+            ),
+            _section(
+                example,
+                head,
+                "lengths",
+                uwaga.KeyLengths(torch.tensor(length)),
+                f"Key lengths: the first {length}, the rest is padding",
+                f"1 for the first {length} keys",
+                "In a padded batch the places behind a sentence's end hold no words; no query may look there.",
+                controls=("length",),
+            ),
+        ),
+        code="uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False))",
+        head={
+            "statistic": "previous_token",
+            "sense": "largest",
+            "why": "the head that looks most at the token before its own, as Window(1, 0) makes all of them do",
+        },
+    )
+
+
+def _section(
+    example: Example,
+    head: OneHead,
+    id: str,
+    mask: Mask,
+    title: str,
+    rule: str,
+    text: str,
+    controls: Sequence[str] = (),
+) -> Section:
+    tokens, n = example.tokens, len(example.tokens)
+    bits_NN = mask.dense(Sizes(queries=n, keys=n))[0, 0].expand(n, n)
+    output_NE, _, weights = uwaga.attend(head.q_ND, head.k_ND, head.v_NE, mask=mask, scale=head.scale)
+    assert isinstance(output_NE, Tensor)
+    bits, scores, shares = f"{id}_bits", f"{id}_scores", f"{id}_weights"
+    made = (
+        _square(tokens, bits, "Visible", rule, bits_NN.float(), sources.given(rule), "bits"),
+        _square(
+            tokens,
+            scores,
+            "Scores that count",
+            "s(i, j) where visible",
+            torch.where(bits_NN, head.scores_NN * head.scale, torch.nan),
+            sources.masked(cell("scaled", "i", "j"), cell(bits, "i", "j")),
+            "signed",
+        ),
+        _square(
+            tokens,
+            shares,
+            "Weights",
+            "softmax over the visible",
+            dense(weights),
+            sources.softmax(cell(scores, "i", "j"), cell(scores, "i", "m"), n),
+            "share",
+        ),
+        Matrix(
+            id=f"{id}_output",
+            title="Output",
+            formula="Σⱼ a(i, j) vⱼ",
+            rows=tokens,
+            columns=[f"v{e + 1}" for e in range(output_NE.shape[1])],
+            numbers=output_NE,
+            source=sources.dot(cell(shares, "i", "m"), cell("v", "m", "j"), n),
+        ),
+    )
+    finding = _finding(tokens, bits_NN, made[2])
+    return Section(title=title, text=(text,), matrices=made, findings=(finding,), controls=controls)
+
+
+def _square(
+    tokens: Sequence[str], id: str, title: str, formula: str, numbers: Tensor, source: sources.Rule, shade: str
+) -> Matrix:
+    digits = 0 if shade == "bits" else 2
+    return Matrix(
+        id=id,
+        title=title,
+        formula=formula,
+        rows=tokens,
+        columns=tokens,
+        numbers=numbers,
+        source=source,
+        shade=shade,
+        digits=digits,
+    )
+
+
+def _finding(tokens: Sequence[str], bits_NN: Tensor, weights: Matrix) -> Finding:
+    blind = [i for i, row in enumerate(bits_NN) if not bool(row.any())]
+    if blind:
+        named = ", ".join(f"“{tokens[i]}”" for i in blind[:3])
+        who = f"{named} sees" if len(blind) == 1 else f"{named} see" if len(blind) <= 3 else f"{len(blind)} tokens see"
+        cells = [(weights.id, i, j) for i in blind for j in range(len(tokens))]
+        return Finding(text=f"{who} nothing: the weights sum to 0.00 and the output is zeros.", cells=cells)
+    hidden, pairs = int((~bits_NN).sum()), bits_NN.numel()
+    last = len(tokens) - 1
+    text = (
+        f"{hidden} of {pairs} pairs are hidden, {hidden / pairs:.0%} of the work. The row of “{tokens[last]}” still sums to "
+        f"{shown(float(weights.numbers[last].sum()))}."
+    )
+    return Finding(text=text, cells=[(weights.id, last, j) for j in range(len(tokens))])
+
+
+def _before(window: int) -> str:
+    return {0: "nothing else", 1: "the one before"}.get(window, f"the {window} before")

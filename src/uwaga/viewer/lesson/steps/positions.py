@@ -1,0 +1,220 @@
+"""Positions: codes of places, where they repeat, and that attention without them knows no order.
+
+Letters: N tokens, M width of a token's vector, L places.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga.nn import SinusoidalPositions
+from uwaga.viewer.lesson import sources
+from uwaga.viewer.lesson.computing import layer_of
+from uwaga.viewer.lesson.example import Example
+from uwaga.viewer.lesson.parts import Chart, Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.sources import cell
+
+_PLACES = 64
+_WIDTHS = (2, 4, 8, 16, 64)
+_TOLERANCES = (0.02, 0.1, 0.5)
+_WIDE = 64
+
+
+def step(example: Example, x: Matrix) -> Step:
+    return Step(
+        id="positions",
+        title="Positions: where a token stands",
+        text=(
+            "Attention sees a bag of tokens. So that order counts, each place has a code that is added to the token there:"
+            " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds.",
+        ),
+        sections=(
+            *_added(example, x),
+            Section(
+                title="Without positions, order does not count",
+                text=("Shuffle the tokens, attend, and put the outputs back: without positions nothing has changed.",),
+                matrices=_shuffled(example, with_positions=False),
+                controls=("order",),
+            ),
+            *_counted(example),
+            _similarity(),
+            _repeats(),
+        ),
+        code="uwaga.nn.SinusoidalPositions(width)(X)",
+        head={
+            "statistic": "distance",
+            "sense": "smallest",
+            "why": "the head that looks nearest to its own place: it lives by positions",
+        },
+    )
+
+
+def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
+    """The codes of the example's places, and X with them."""
+    n, m = example.x_NM.shape
+    if m % 2:
+        text = f"Codes come in pairs of a sine and a cosine: X is {m} wide here, and with an even width you would see them."
+        return (Section(title="A code for each place", text=(text,)),)
+    positions = SinusoidalPositions(m)
+    codes = Matrix(
+        id="codes",
+        title="Codes of the places",
+        formula="PE(p, 2i) = sin(p / 10000^(2i/M)), PE(p, 2i+1) = cos(the same)",
+        rows=[str(place) for place in range(n)],
+        columns=[f"{'cos' if c % 2 else 'sin'} {c // 2 + 1}" for c in range(m)],
+        numbers=positions.table(n),
+        source={"op": "code", "from": [], "width": m, "base": 10000.0},
+    )
+    summed = Matrix(
+        id="x_placed",
+        title="X + PE",
+        formula="x(i) + PE(i)",
+        rows=example.tokens,
+        columns=example.width_names,
+        numbers=positions(example.x_NM),
+        source=sources.plus(cell("x", "i", "j"), cell("codes", "i", "j")),
+    )
+    hands = torch.arange(m // 2, dtype=torch.float64)
+    frequency = 10000.0 ** (-2 * hands / m)
+    waves = Matrix(
+        id="wavelengths",
+        title="Wavelengths",
+        formula="2π · 10000^(2i/M)",
+        rows=[f"pair {i + 1}" for i in range(m // 2)],
+        columns=("radians per place", "places per turn"),
+        numbers=torch.stack((frequency, 2 * math.pi / frequency), dim=-1).float(),
+        source=sources.given(
+            "The i-th pair turns by 10000^(-2i/M) radians per place, so that a turn takes 2π times its inverse."
+        ),
+        shade="none",
+        digits=3,
+    )
+    return (
+        Section(title="A code for each place", matrices=(codes, waves)),
+        Section(title="Added to the tokens", matrices=(x, summed)),
+    )
+
+
+def _counted(example: Example) -> tuple[Section, ...]:
+    if example.x_NM.shape[1] % 2:
+        return ()
+    return (
+        Section(
+            title="With positions, order counts",
+            text=("The same with the codes added: a token that stands elsewhere gets another output.",),
+            matrices=_shuffled(example, with_positions=True),
+        ),
+    )
+
+
+def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
+    """The layer's output; that of the shuffled tokens, put back; and the difference."""
+    layer, order = layer_of(example, example.heads), list(example.order)
+    placed = SinusoidalPositions(example.x_NM.shape[1]) if with_positions else None
+    outputs = []
+    for x_NM in (example.x_NM, example.x_NM[order]):
+        output = layer(x_NM if placed is None else placed(x_NM))
+        assert isinstance(output, Tensor)
+        outputs.append(output)
+    back = [order.index(place) for place in range(len(order))]
+    first, then, apart = (
+        f"{'with' if with_positions else 'without'}_{name}" for name in ("order", "shuffled", "apart")
+    )
+    say = "The layer of the step “Heads” over " + ("X + PE" if with_positions else "X")
+    shared: dict[str, Any] = {"rows": example.tokens, "columns": example.width_names}
+    return (
+        Matrix(
+            id=first,
+            title="Output as it stands",
+            formula="layer(X + PE)" if with_positions else "layer(X)",
+            numbers=outputs[0],
+            source=sources.given(f"{say}.") if with_positions else sources.copy(cell("layer_output", "i", "j")),
+            **shared,
+        ),
+        Matrix(
+            id=then,
+            title="Output of the shuffled tokens, put back",
+            formula="unshuffle(layer(shuffle(X)" + (" + PE))" if with_positions else "))"),
+            numbers=outputs[1][back],
+            source=sources.given(f"{say}, the tokens shuffled first; then each row is put back where its token was."),
+            **shared,
+        ),
+        Matrix(
+            id=apart,
+            title="Difference",
+            formula="the one - the other",
+            numbers=outputs[0] - outputs[1][back],
+            source=sources.minus(cell(first, "i", "j"), cell(then, "i", "j")),
+            **shared,
+        ),
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _similarity() -> Section:
+    """How alike codes are that are n places apart."""
+    codes = SinusoidalPositions(_WIDE).table(_PLACES)
+    # All codes are sqrt(M / 2) long, so that this scale makes their products cosines.
+    cosine = uwaga.attention(codes[:1], codes, torch.eye(_PLACES), scale=2.0 / _WIDE, normalize=None)
+    assert isinstance(cosine, Tensor)
+    matrix = Matrix(
+        id="similarity",
+        title=f"Codes of width {_WIDE} that are n places apart",
+        formula="cosine(n) = PE(p) · PE(p + n) / (M/2), the same for every p",
+        rows=[str(n) for n in range(_PLACES)],
+        columns=("n", "cosine"),
+        numbers=torch.stack((torch.arange(_PLACES).float(), cosine[0]), dim=-1),
+        source=sources.given(
+            "Products of the codes, by uwaga.attention without softmax: the mean of cos(n · radians per place)."
+        ),
+        shade="none",
+    )
+    values = cosine[0].tolist()
+    dip = min(range(_PLACES), key=values.__getitem__)
+    rise = next((n for n in range(1, _PLACES - 1) if values[n - 1] < values[n] > values[n + 1]), dip)
+    text = (
+        f"Neighbours are alike ({shown(values[1])}), and it falls to {shown(values[dip])} at {dip} places. On the way it "
+        f"rises again: at {rise} places ({shown(values[rise])}) the fastest hand has come round once, since 2π is about 6.28."
+    )
+    chart = Chart(
+        title="How alike the codes of two places are",
+        matrix="similarity",
+        lines=(1,),
+        description=text,
+        x_title="places apart",
+        y_title="cosine",
+    )
+    finding = Finding(text=text, cells=(("similarity", 1, 1), ("similarity", rise, 1), ("similarity", dip, 1)))
+    return Section(title="Near places have like codes", matrices=(matrix,), charts=(chart,), findings=(finding,))
+
+
+@functools.lru_cache(maxsize=1)
+def _repeats() -> Section:
+    """Where codes come back to within a tolerance: SinusoidalPositions.repeats, which searches a million places."""
+    found = [[SinusoidalPositions(width).repeats(tolerance) for tolerance in _TOLERANCES] for width in _WIDTHS]
+    numbers = [[float("nan") if each is None else float(each.length) for each in row] for row in found]
+    matrix = Matrix(
+        id="repeats",
+        title="Where codes start to repeat",
+        formula="the first n with |PE(p + n) - PE(p)| / |PE(p)| ≤ tolerance",
+        rows=[f"width {width}" for width in _WIDTHS],
+        columns=[f"within {tolerance}" for tolerance in _TOLERANCES],
+        numbers=torch.tensor(numbers),
+        source=sources.given(
+            "Found by SinusoidalPositions.repeats among the first 1,000,000 places; a dash where there is none."
+        ),
+        shade="none",
+        digits=0,
+    )
+    first = found[0][0]
+    assert first is not None
+    text = (
+        f"Codes of width 2 are one hand of a clock: after {first.length} places (seven turns of 2π) it stands where it stood, "
+        f"up to {first.distance:.3f} of its length. Every pair more delays it; of width 64 nothing comes back in a million."
+    )
+    finding = Finding(text=text, cells=(("repeats", 0, 0),))
+    return Section(title="Where they repeat", matrices=(matrix,), findings=(finding,))
