@@ -11,10 +11,16 @@ import { followAddress } from "./shell/address.js";
 import { makeTabViews } from "./shell/tab_views.js";
 import { keepPicks } from "./shell/picks.js";
 import { overviewView } from "./overview/overview.js";
+import { mapView } from "./map/view.js";
+import { textView } from "./text/view.js";
+import { linesView } from "./lines/view.js";
 import { tableView } from "./table/view.js";
+import { lessonView } from "./lesson/view.js";
+import { exportControls } from "./export/buttons.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Tab} Tab */
+/** @typedef {ReturnType<typeof makeFrame>} Frame */
 
 /**
  * Every view, in the order of its tab.
@@ -22,7 +28,11 @@ import { tableView } from "./table/view.js";
  */
 const mainViews = [
   { name: "overview", title: "Overview", make: overviewView },
+  { name: "map", title: "Map", make: mapView },
+  { name: "text", title: "Text", make: textView },
+  { name: "lines", title: "Lines", make: linesView },
   { name: "table", title: "Table", make: tableView },
+  { name: "lesson", title: "Lesson", make: lessonView, when: ({ lesson }) => lesson },
 ];
 
 /**
@@ -51,7 +61,7 @@ export async function start(root, host) {
  * @param {import("./types.js").Host} host
  * @param {import("./types.js").Client} client
  * @param {import("./types.js").About} about
- * @param {ReturnType<typeof makeFrame>} frame
+ * @param {Frame} frame
  */
 function mainOpen(root, host, client, about, frame) {
   const app = makeApp(root, host, client, about, frame);
@@ -66,7 +76,7 @@ function mainOpen(root, host, client, about, frame) {
   app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: help.toggle });
   addMoves(app, tabs);
   const shown = makeTabViews(app, frame.panel, views);
-  const header = makeHeader(app, tabs, []);
+  const header = makeHeader(app, tabs, [exportControls(app, shown.current)]);
   frame.header.replaceChildren(...header.elements);
   frame.panel.id = header.panelId;
   frame.panel.setAttribute("role", "tabpanel");
@@ -89,7 +99,7 @@ function mainOpen(root, host, client, about, frame) {
 }
 
 /**
- * @param {ReturnType<typeof makeFrame>} frame
+ * @param {Frame} frame
  * @param {import("./types.js").ClientEvent} event
  */
 function mainTell(frame, event) {

@@ -13,6 +13,9 @@ const colourSchemeTable = {
 };
 const colourPaleBlue = ["#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#3a74b0", "#2f5c98", "#254581"];
 
+/** Between a dark background and stops that end at a lightness of 30. @type {{[stop: string]: string}} */
+const colourDusk = { "#82280b": "#4a1706", "#254581": "#162a52" };
+
 /** @returns {{name: string, title: string}[]} what can be chosen */
 export function colourSchemes() {
   return Object.entries(colourSchemeTable).map(([name, { title }]) => ({ name, title }));
@@ -35,8 +38,10 @@ export function colourTable(scheme, theme) {
  * @returns {Uint8Array}
  */
 export function signedColourTable(theme) {
-  const below = colourFromZero(colourSchemeTable.orange.stops, theme);
-  return colourBlend([...below.slice(1).reverse(), ...colourFromZero(colourPaleBlue, theme)]);
+  // On a dark screen the lightest stops are left out: both ends would be white.
+  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? colourFromNight(stops.slice(1)) : [colourWhite, ...stops]);
+  const below = pick(colourSchemeTable.orange.stops);
+  return colourBlend([...below.slice(1).reverse(), ...pick(colourPaleBlue)]);
 }
 
 /**
@@ -77,7 +82,13 @@ export function signedColourPosition(weight, colour, high) {
 
 /** @param {string[]} stops @param {Theme} theme @returns {string[]} from zero on */
 function colourFromZero(stops, theme) {
-  return theme === "dark" ? [colourNight, ...[...stops].reverse(), colourWhite] : [colourWhite, ...stops];
+  return theme === "dark" ? [...colourFromNight(stops), colourWhite] : [colourWhite, ...stops];
+}
+
+/** @param {string[]} stops @returns {string[]} from the dark background to the lightest */
+function colourFromNight(stops) {
+  const darkest = stops[stops.length - 1];
+  return [colourNight, ...(Object.hasOwn(colourDusk, darkest) ? [colourDusk[darkest]] : []), ...[...stops].reverse()];
 }
 
 /** @param {string[]} stops @returns {Uint8Array} */

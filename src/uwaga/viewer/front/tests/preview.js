@@ -4,5 +4,4 @@ import { start } from "../main.js";
 import { fakeHost } from "./fake_host.js";
 
 const options = Object.fromEntries([...new URLSearchParams(location.search)].map(([name, value]) => [name, Number(value)]));
-document.body.style.margin = "0";
 start(/** @type {HTMLElement} */ (document.getElementById("uwaga")), fakeHost(options));

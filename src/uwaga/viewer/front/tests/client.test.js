@@ -1,0 +1,163 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { makeClient, makeReplyCache } from "../client.js";
+import { HostError } from "../hosts/errors.js";
+
+const reply = (meta = {}, size = 1) => ({ meta, arrays: [{ data: new Float32Array(size), shape: [size] }] });
+const settle = () => new Promise((resolve) => setTimeout(resolve, 0));
+
+/** A host whose answers the test gives one by one. */
+function handHost() {
+  const open = [];
+  return {
+    open, mode: "served", has: () => true, download() {},
+    ask: (question, signal) => new Promise((resolve, reject) => {
+      const flight = { question, resolve, reject, aborted: false };
+      open.push(flight);
+      signal.addEventListener("abort", () => { flight.aborted = true; reject(new DOMException("", "AbortError")); });
+    }),
+  };
+}
+const asks = (host) => host.open.map(({ question }) => question.n);
+
+test("the same question in flight is asked once, an answered one never again", async () => {
+  const host = handHost(), client = makeClient(host);
+  const both = [client.ask({ ask: "tile", n: 1 }), client.ask({ n: 1, ask: "tile" })];
+  assert.equal(host.open.length, 1);
+  assert.equal(client.peek({ ask: "tile", n: 1 }), undefined);
+  host.open[0].resolve(reply({ complete: 1 }));
+  const [left, right] = await Promise.all(both);
+  assert.equal(left, right);
+  assert.equal(await client.ask({ ask: "tile", n: 1 }), left);
+  assert.equal(host.open.length, 1);
+});
+
+test("four fly at most, and the most urgent goes next", async () => {
+  const host = handHost(), client = makeClient(host);
+  for (let n = 0; n < 6; n++) client.ask({ ask: "x", n });
+  client.ask({ ask: "x", n: 9 }, { priority: 2 });
+  client.ask({ ask: "x", n: 5 }, { priority: 1 });
+  assert.deepEqual(asks(host), [0, 1, 2, 3]);
+  for (let i = 0; i < 3; i++) { host.open[i].resolve(reply()); await settle(); }
+  assert.deepEqual(asks(host), [0, 1, 2, 3, 9, 5, 4]);
+});
+
+test("a question is given up when nobody waits for it any more, and only then", async () => {
+  const host = handHost(), client = makeClient(host), [one, two] = [new AbortController(), new AbortController()];
+  const left = client.ask({ ask: "x", n: 1 }, { signal: one.signal }), right = client.ask({ ask: "x", n: 1 }, { signal: two.signal });
+  one.abort();
+  await assert.rejects(left, { name: "AbortError" });
+  assert.equal(host.open[0].aborted, false);
+  two.abort();
+  await assert.rejects(right, { name: "AbortError" });
+  assert.equal(host.open[0].aborted, true);
+  client.ask({ ask: "x", n: 1 });
+  await settle();
+  assert.equal(host.open.length, 2);
+});
+
+test("a queued question that is given up is never asked", async () => {
+  const host = handHost(), client = makeClient(host), controller = new AbortController();
+  for (let n = 0; n < 4; n++) client.ask({ ask: "x", n });
+  client.ask({ ask: "x", n: 4 }, { signal: controller.signal });
+  controller.abort();
+  host.open[0].resolve(reply());
+  await settle();
+  assert.deepEqual(asks(host), [0, 1, 2, 3]);
+});
+
+test("a busy host is asked again, in the end the error is passed on", async () => {
+  const waits = [];
+  let busy = 2;
+  const host = { mode: "served", has: () => true, download() {}, ask: async () => { if (busy-- > 0) throw new HostError("busy", "busy"); return reply(); } };
+  const client = makeClient(host, { wait: async (time) => void waits.push(time) });
+  await client.ask({ ask: "x" });
+  assert.deepEqual(waits, [100, 200]);
+  busy = Infinity;
+  await assert.rejects(client.ask({ ask: "y" }), { kind: "busy" });
+});
+
+test("a host that is gone is said once, asked one question at a time, and said to be back", async () => {
+  const events = [];
+  let gone = 3, flying = 0, most = 0;
+  const host = { mode: "served", has: () => true, download() {}, async ask() {
+    most = Math.max(most, ++flying);
+    await settle();
+    flying -= 1;
+    if (gone-- > 0) throw new HostError("gone", "gone");
+    return reply();
+  } };
+  const client = makeClient(host, { wait: settle });
+  client.watch(({ type }) => type !== "busy" && events.push(type));
+  await client.ask({ ask: "a" });
+  assert.deepEqual(events, ["gone", "back"]);
+  assert.equal(most, 1);
+});
+
+test("a refusal reaches the asker and those who watch, without being an unhandled one", async () => {
+  const host = { mode: "served", has: () => true, download() {}, ask: async () => { throw new HostError("refused", "There is no head 99."); } };
+  const client = makeClient(host), told = [];
+  client.watch((event) => event.type === "failed" && told.push(event.message));
+  client.ask({ ask: "x" });
+  client.follow({ ask: "y" }, () => {});
+  await settle();
+  await assert.rejects(client.ask({ ask: "x" }), { message: "There is no head 99." });
+  assert.deepEqual(told, Array(3).fill("There is no head 99."));
+});
+
+test("what a saved page does not hold is no failure to speak of", async () => {
+  const host = { mode: "saved", has: () => false, download() {}, ask: async () => { throw new HostError("absent", ""); } };
+  const client = makeClient(host), told = [];
+  client.watch((event) => told.push(event.type));
+  await assert.rejects(client.ask({ ask: "x" }), { kind: "absent" });
+  assert.ok(!told.includes("failed"));
+});
+
+test("follow asks until the reply is complete and begins with what is known", async () => {
+  const completes = [0.25, 0.25, 0.5, 1], waits = [];
+  const host = { mode: "served", has: () => true, download() {}, ask: async () => reply({ complete: completes.shift() }) };
+  const client = makeClient(host, { wait: async (time) => void waits.push(time) }), seen = [];
+  await client.ask({ ask: "x" });
+  await client.follow({ ask: "x" }, ({ meta }) => seen.push(meta.complete));
+  assert.deepEqual(seen, [0.25, 0.25, 0.5, 1]);
+  assert.equal(waits.length, 1, "it waits where nothing went on");
+  await client.follow({ ask: "x" }, ({ meta }) => seen.push(meta.complete));
+  assert.deepEqual(seen.slice(4), [1]);
+});
+
+test("follow ends in silence when it is given up", async () => {
+  const host = handHost(), client = makeClient(host), controller = new AbortController(), seen = [];
+  const followed = client.follow({ ask: "x" }, (one) => seen.push(one), { signal: controller.signal });
+  controller.abort();
+  await followed;
+  assert.deepEqual(seen, []);
+});
+
+test("an unfinished reply is asked for again", async () => {
+  const host = handHost(), client = makeClient(host);
+  const first = client.ask({ ask: "x" });
+  host.open[0].resolve(reply({ complete: 0.5 }));
+  await first;
+  assert.equal(client.peek({ ask: "x" }).meta.complete, 0.5);
+  client.ask({ ask: "x" });
+  await settle();
+  assert.equal(host.open.length, 2);
+});
+
+test("the cache forgets what was not read for longest, by bytes", () => {
+  const cache = makeReplyCache(3 * (4096 + 1024)), big = () => reply({}, 1024);
+  for (const name of ["a", "b", "c"]) cache.put(name, big());
+  cache.get("a");
+  cache.put("d", big());
+  assert.deepEqual(["a", "b", "c", "d"].map((name) => cache.get(name) !== undefined), [true, false, true, true]);
+  cache.put("huge", reply({}, 10_000));
+  assert.ok(cache.get("huge"), "what is larger than the cache stays until the next comes");
+});
+
+test("a disposed client gives everything up", async () => {
+  const host = handHost(), client = makeClient(host), asked = client.ask({ ask: "x" });
+  client.dispose();
+  await assert.rejects(asked, { name: "AbortError" });
+  assert.equal(host.open[0].aborted, true);
+  await assert.rejects(client.ask({ ask: "y" }), { name: "AbortError" });
+});

@@ -1,0 +1,91 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { keyName, makeCommands } from "../commands.js";
+import { keyTitle } from "../shell/help.js";
+
+/** @param {string} key */
+function press(key, more = {}) {
+  const event = { key, defaultPrevented: false, stopPropagation() {}, preventDefault() { this.defaultPrevented = true; }, target: null, ...more };
+  return /** @type {any} */ (event);
+}
+const target = (tagName, type, role) => ({ tagName, getAttribute: (name) => ({ type, role })[name] ?? null });
+
+function counting(keys, more = {}, shortcuts = () => true) {
+  const commands = makeCommands(shortcuts), ran = [];
+  commands.add({ id: "one", title: "One", keys, group: "Test", run: () => ran.push("one"), ...more });
+  return { commands, ran };
+}
+
+test("keys by name", () => {
+  assert.equal(keyName(press("H", { shiftKey: true })), "shift+h");
+  assert.equal(keyName(press("?", { shiftKey: true })), "?");
+  assert.equal(keyName(press("ArrowUp", { shiftKey: true, ctrlKey: true })), "ctrl+shift+arrowup");
+  assert.equal(keyName(press(" ")), "space");
+  assert.equal(keyName(press("Shift", { shiftKey: true })), "");
+});
+
+test("a command runs by its key and takes the event", () => {
+  const { commands, ran } = counting(["h", "Shift+ArrowUp"]), event = press("h");
+  assert.equal(commands.handle(event), true);
+  assert.equal(event.defaultPrevented, true);
+  assert.equal(commands.handle(press("ArrowUp", { shiftKey: true })), true);
+  assert.equal(commands.handle(press("ArrowUp")), false);
+  assert.deepEqual(ran, ["one", "one"]);
+});
+
+test("keys of the browser and of screen readers stay theirs", () => {
+  const { commands } = counting(["h"]);
+  for (const more of [{ ctrlKey: true }, { altKey: true }, { metaKey: true }, { isComposing: true }, { defaultPrevented: true }]) {
+    assert.equal(commands.handle(press("h", more)), false);
+  }
+});
+
+test("nothing runs while typing or choosing; Escape does", () => {
+  const { commands, ran } = counting(["h", "Escape"]);
+  for (const at of [target("INPUT", "text"), target("INPUT", "number"), target("TEXTAREA"), target("SELECT"), { ...target("DIV"), isContentEditable: true }]) {
+    assert.equal(commands.handle(press("h", { target: at })), false);
+  }
+  assert.equal(commands.handle(press("Escape", { target: target("INPUT", "text") })), true);
+  assert.equal(commands.handle(press("h", { target: target("INPUT", "checkbox") })), true);
+  assert.equal(ran.length, 2);
+});
+
+test("a button keeps Enter and space, a slider its arrows", () => {
+  const { commands } = counting(["Enter", "Space", "ArrowLeft"]);
+  assert.equal(commands.handle(press("Enter", { target: target("BUTTON") })), false);
+  assert.equal(commands.handle(press(" ", { target: target("DIV", "", "tab") })), false);
+  assert.equal(commands.handle(press("ArrowLeft", { target: target("INPUT", "range") })), false);
+  assert.equal(commands.handle(press("ArrowLeft", { target: target("BUTTON") })), true);
+});
+
+test("of two commands with one key the one that says when runs, if it may", () => {
+  const { commands, ran } = counting(["h"]);
+  let may = true;
+  commands.add({ id: "two", title: "Two", keys: ["h"], group: "Test", when: () => may, run: () => ran.push("two") });
+  commands.handle(press("h"));
+  may = false;
+  commands.handle(press("h"));
+  assert.deepEqual(ran, ["two", "one"]);
+  assert.equal(commands.run("two"), false);
+});
+
+test("single keys can be turned off; help, arrows and Escape stay", () => {
+  const { commands, ran } = counting(["h", "Shift+H", "?", "ArrowUp", "Escape"], {}, () => false);
+  assert.equal(commands.handle(press("h")), false);
+  assert.equal(commands.handle(press("H", { shiftKey: true })), false);
+  for (const key of ["?", "ArrowUp", "Escape"]) assert.equal(commands.handle(press(key)), true);
+  assert.equal(ran.length, 3);
+});
+
+test("a name is given once, and free again when removed", () => {
+  const commands = makeCommands(), command = { id: "one", title: "", keys: [], group: "", run() {} };
+  const remove = commands.add(command);
+  assert.throws(() => commands.add(command), { message: "commands: one is there already" });
+  remove();
+  commands.add(command);
+  assert.deepEqual(commands.list().map(({ id }) => id), ["one"]);
+});
+
+test("keys as the help writes them", () => {
+  assert.deepEqual(["Shift+ArrowUp", "h", "+", "Escape", "Ctrl++"].map(keyTitle), ["Shift+\u2191", "H", "+", "Esc", "Ctrl++"]);
+});

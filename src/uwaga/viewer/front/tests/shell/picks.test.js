@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { itemAt, movedItem, movedSpan } from "../../shell/picks.js";
+import { nearestHead, stackSize } from "../../shell/app.js";
+
+const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
+const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
+const words = items([1, 3], [3, 4]); // without the special tokens at both ends
+
+test("the item that holds a token, the next one where none does", () => {
+  assert.deepEqual([0, 1, 2, 3, 4].map((token) => itemAt(words.spans, token)), [0, 0, 0, 1, null]);
+});
+
+test("a picked item stays the same text", () => {
+  assert.equal(movedItem(2, tokens, words), 0);
+  assert.equal(movedItem(1, words, tokens), 3);
+  assert.equal(movedItem(4, tokens, words), null);
+  assert.equal(movedItem(null, tokens, words), null);
+});
+
+test("a span covers the same text", () => {
+  assert.deepEqual(movedSpan([1, 4], tokens, words), [0, 2]);
+  assert.deepEqual(movedSpan([0, 1], words, tokens), [1, 3]);
+  assert.equal(movedSpan([4, 5], tokens, words), null);
+});
+
+test("the nearest head that a side has", () => {
+  const side = { maps: [{ kind: "encoder", layer: 2, heads: 4 }, { kind: "encoder", layer: 5, heads: 2 }, { kind: "decoder", layer: 0, heads: 1 }] };
+  assert.deepEqual(nearestHead(side, "encoder", 9, 7), { kind: "encoder", layer: 5, head: 1 });
+  assert.deepEqual(nearestHead(side, "cross", 2, 1), { kind: "encoder", layer: 2, head: 1 });
+});
+
+test("items of an axis", () => {
+  const side = { stacks: { encoder: { tokens: 10, words: 7, specials: 2 } } };
+  assert.deepEqual([["tokens", "show"], ["words", "show"], ["tokens", "hide"], ["words", "hide"]].map(([merge, specials]) => stackSize(side, "encoder", merge, specials)), [10, 7, 8, 5]);
+});
