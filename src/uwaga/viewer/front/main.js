@@ -15,6 +15,9 @@ import { mapView } from "./map/view.js";
 import { textView } from "./text/view.js";
 import { linesView } from "./lines/view.js";
 import { tableView } from "./table/view.js";
+import { savedHost } from "./hosts/saved.js";
+import { servedHost } from "./hosts/served.js";
+import { widgetHost } from "./hosts/widget.js";
 import { lessonView } from "./lesson/view.js";
 import { exportControls } from "./export/buttons.js";
 
@@ -48,7 +51,28 @@ export async function start(root, host) {
   const unwatch = client.watch((event) => mainTell(frame, event));
   try {
     const { meta } = await client.ask({ ask: "about" }, { priority: 10 });
-    return mainOpen(root, host, client, /** @type {import("./types.js").About} */ (meta), frame);
+    return mainOpen(root, host, client, /**
+ * A page of its own: a server's, or one that holds its replies. What goes wrong is said in the page.
+ * @param {HTMLElement} root
+ */
+export function startPage(root) {
+  const host = document.querySelector("script[data-uwaga-saved]") ? savedHost() : servedHost();
+  start(root, host).catch((error) => console.error(error));
+}
+
+/**
+ * What anywidget calls to show a widget; returns what ends it.
+ * @param {{model: import("./hosts/widget.js").WidgetModel, el: HTMLElement}} context
+ */
+export function render({ model, el: place }) {
+  const root = el("div", { class: "uwaga" });
+  place.append(root);
+  const opened = start(root, widgetHost(model));
+  opened.catch((error) => console.error(error));
+  return () => opened.then(({ dispose }) => dispose(), () => undefined);
+}
+
+/** @type {import("./types.js").About} */ (meta), frame);
   } catch (error) {
     frame.panel.replaceChildren(el("p", { class: "uwaga-opening", text: "This page cannot be opened." }));
     unwatch();
