@@ -51,7 +51,15 @@ export async function start(root, host) {
   const unwatch = client.watch((event) => mainTell(frame, event));
   try {
     const { meta } = await client.ask({ ask: "about" }, { priority: 10 });
-    return mainOpen(root, host, client, /**
+    return mainOpen(root, host, client, /** @type {import("./types.js").About} */ (meta), frame);
+  } catch (error) {
+    frame.panel.replaceChildren(el("p", { class: "uwaga-opening", text: "This page cannot be opened." }));
+    unwatch();
+    throw error;
+  }
+}
+
+/**
  * A page of its own: a server's, or one that holds its replies. What goes wrong is said in the page.
  * @param {HTMLElement} root
  */
@@ -70,14 +78,6 @@ export function render({ model, el: place }) {
   const opened = start(root, widgetHost(model));
   opened.catch((error) => console.error(error));
   return () => opened.then(({ dispose }) => dispose(), () => undefined);
-}
-
-/** @type {import("./types.js").About} */ (meta), frame);
-  } catch (error) {
-    frame.panel.replaceChildren(el("p", { class: "uwaga-opening", text: "This page cannot be opened." }));
-    unwatch();
-    throw error;
-  }
 }
 
 /**
