@@ -18,6 +18,8 @@ import { mapCount, mapFree, mapShorten, mapTicks } from "./labels.js";
 
 /** Labels of a long axis that are measured: the widest of so many is near enough. */
 const mapMeasured = 500;
+/** The part of the labels that may be too long for their room. */
+const mapLongest = 0.04;
 
 /** @param {Items} items @returns {MapAxis} */
 export function makeMapAxis(items) {
@@ -25,18 +27,17 @@ export function makeMapAxis(items) {
 }
 
 /**
- * Pixels of the widest label.
+ * Pixels that nearly all labels fit in: the few that are longer are shortened.
  * @param {MapAxis} axis
  * @param {CanvasRenderingContext2D} context  with its font set
  */
 export function mapWidest(axis, context) {
   const { labels } = axis.items;
   const step = Math.max(1, Math.floor(labels.length / mapMeasured));
-  let widest = 0;
-  for (let i = 0; i < labels.length; i += step) {
-    widest = Math.max(widest, context.measureText(tokenText(labels[i]).slice(0, 64)).width);
-  }
-  return widest;
+  const widths = [];
+  for (let i = 0; i < labels.length; i += step) widths.push(context.measureText(tokenText(labels[i]).slice(0, 64)).width);
+  widths.sort((left, right) => left - right);
+  return widths[Math.floor(widths.length * (1 - mapLongest))] ?? 0;
 }
 
 /**

@@ -16,17 +16,35 @@ const mapGridLeast = 9;
 const mapCellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
 const mapCellTextsBelow = mapCellTexts.map((text) => `\u2212${text}`);
 
+/** Cells so wide have room for an exponent. */
+const mapExponentLeast = 60;
+/** The weights that were written so, for the next frame. */
+const mapExponents = /** @type {Map<number, string>} */ (new Map());
+
 /**
  * @param {number} weight
+ * @param {number} scale  CSS pixels of its cell
  * @returns {string}
  */
-export function mapCellText(weight) {
+export function mapCellText(weight, scale) {
   if (weight !== weight) return "";
   if (weight === 0) return "0";
   const size = Math.abs(weight);
+  if (size < 0.0005 && scale >= mapExponentLeast) return mapExponentText(weight);
   if (size < 0.0005) return weight < 0 ? ">\u2212.001" : "<.001";
   if (size > 1.0005) return weight.toPrecision(3);
   return (weight < 0 ? mapCellTextsBelow : mapCellTexts)[Math.round(size * 1000)];
+}
+
+/** @param {number} weight */
+function mapExponentText(weight) {
+  let text = mapExponents.get(weight);
+  if (text === undefined) {
+    if (mapExponents.size > 2000) mapExponents.clear();
+    text = weight.toExponential(1).replaceAll("-", "\u2212");
+    mapExponents.set(weight, text);
+  }
+  return text;
 }
 
 /**
@@ -88,7 +106,7 @@ export function drawMapNumbers(context, panel, view, style) {
         const light = shade.hideSink && key === 0 ? style.asideLight
           : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
         if (light !== (dark === 1)) continue;
-        context.fillText(mapCellText(weight), plot.x + (key + 0.5 - view.x) * view.scale, plot.y + (query + 0.5 - view.y) * view.scale);
+        context.fillText(mapCellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale, plot.y + (query + 0.5 - view.y) * view.scale);
       }
     }
   }
@@ -188,6 +206,8 @@ export function drawMapMinimap(context, panel, view, style) {
   if (!box) return;
   const scale = box.w / sizes.keys;
   const down = box.h / sizes.queries;
+  // Lines and numbers of the cells behind it are not its own.
+  context.clearRect(box.x - 1, box.y - 1, box.w + 2, box.h + 2);
   context.lineWidth = 1;
   context.strokeStyle = style.muted;
   context.strokeRect(box.x - 0.5, box.y - 0.5, box.w + 1, box.h + 1);

@@ -38,18 +38,27 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
    * @param {number} wait  milliseconds before questions are asked
    */
   function show(panels, query, key, wait = mapRest) {
-    const now = query < 0 || key < 0 ? "" : `${panels.map((panel) => panel.layer?.name ?? "").join()} ${query} ${key}`;
+    const now = query < 0 && key < 0 ? "" : `${panels.map((panel) => panel.layer?.name ?? "").join()} ${query} ${key}`;
     if (now === shown) return;
     shown = now;
     clearTimeout(later);
     asking?.abort();
     asking = null;
     if (!now) return void (body.textContent = empty);
+    if (query < 0 || key < 0) return half(panels, query, key);
     /** @type {(MapEntry | null)[]} */
     const entries = panels.map((panel) => mapKnownEntry(app, panel, query, key));
     fill(panels, query, key, entries);
     if (!panels.some((panel) => mapUnasked(app, panel, query, key))) return tell(panels, query, key, entries);
     later = setTimeout(() => void askEntries(panels, query, key, entries), wait);
+  }
+
+  /** A label that is pointed at, or a query picked without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
+  function half(panels, query, key) {
+    const item = Math.max(query, key);
+    const axes = panels.map((panel) => (key < 0 ? panel.queries : panel.keys));
+    const axis = axes.find((one) => one !== null && item < one.items.total) ?? null;
+    body.replaceChildren(el("span", { text: key < 0 ? "query" : "key" }), mapTokenAt(axis, item, key < 0 ? "query" : "key"));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
@@ -93,6 +102,10 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
   return {
     element,
     show,
+    /** Once more what is known, after tiles have come. @param {MapPanel[]} panels @param {number} query @param {number} key */
+    renew(panels, query, key) {
+      if (query >= 0 && key >= 0 && panels.length) fill(panels, query, key, panels.map((panel) => mapKnownEntry(app, panel, query, key)));
+    },
     /** @param {MapPanel[]} panels @param {number} query @param {number} key */
     refresh(panels, query, key) {
       shown = "";

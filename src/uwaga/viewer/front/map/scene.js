@@ -121,7 +121,7 @@ function mapSceneNumbers(panel, view, top, style) {
       const light = shade.hideSink && key === 0 ? style.asideLight : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
       items.push({
         kind: "text", x: plot.x + (key + 0.5 - view.x) * view.scale, y: top + (query + 0.5 - view.y) * view.scale + size * 0.35,
-        text: mapCellText(weight), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
+        text: mapCellText(weight, view.scale), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
       });
     }
   }

@@ -129,6 +129,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
     const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
     app.status(failed ?? mapStatus(level, now, store.get().merge, store.get().how, app.about.live));
     frame.toggleAttribute("data-sharpening", now < 100);
+    if (now < 100) return;
+    here.renew(panels, scenery.query, scenery.key);
+    picked.renew(panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
   }
 
   function moved() {
@@ -183,9 +186,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
       const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
       if (!scenery.panels.includes(panel)) return;
       panel.queries = makeMapAxis(queries);
-      panel.keys = queries === keys ? panel.queries : makeMapAxis(keys);
-      if (panel.keys === panel.queries) panel.keys = makeMapAxis(keys);
+      panel.keys = makeMapAxis(keys);
       arrange();
+      if (scenery.fit) scenery.view.scale = 0;
       navigation.settle();
       here.refresh(scenery.panels, scenery.query, scenery.key);
       picked.refresh(scenery.panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
