@@ -28,6 +28,10 @@ class Desk(Protocol):
         """Raises QuestionError."""
         ...
 
+    def close(self) -> None:
+        """Answer nothing more."""
+        ...
+
 
 class RequestError(Exception):
     """A request that is no question."""

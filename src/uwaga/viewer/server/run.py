@@ -43,7 +43,7 @@ class Server:
         self.port: int = listening.getsockname()[1]
         token = secrets.token_urlsafe(32)
         self.address = f"http://{_LOOPBACK}:{self.port}/#token={token}"
-        self._gate = Gate()
+        self._desk, self._gate = desk, Gate()
         app = application(desk, title=title, guard=Guard(self.port, token), gate=self._gate)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -92,7 +92,9 @@ class Server:
                 self.close()
 
     def close(self) -> None:
-        """Stop listening and answering; the second time nothing."""
+        """Stop listening and answering, and close the desk; the second time nothing."""
+        if not self._server.should_exit:
+            self._desk.close()
         self._server.should_exit = True
         self._thread.join()
 

@@ -1,0 +1,136 @@
+"""A server of a desk that does what a test needs, and a client that sends what no browser would."""
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+
+from uwaga.viewer.desk.reply import QuestionError, Reply
+from uwaga.viewer.server.run import Server
+
+
+class TestDesk:
+    """Echoes; waits; fails; answers at length."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()  # lets those who wait go on
+        self.begun = 0  # how many have begun to wait
+        self.most = 0  # how many waited at once
+        self.closed = False
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def answer(self, question: Mapping[str, object]) -> Reply:
+        match question.get("ask"):
+            case "echo":
+                return Reply(meta={"question": dict(question)}, arrays=(np.arange(3, dtype=np.float32),))
+            case "wait":
+                self._wait()
+                return Reply(meta={})
+            case "fail":
+                raise RuntimeError("a defect")
+            case "long":
+                return Reply(meta={}, arrays=(np.zeros(1 << 22, np.uint8),))
+        raise QuestionError(f"there is no question {question.get('ask')!r}")
+
+    def close(self) -> None:
+        self.closed = True
+        self.go_on.set()
+
+    def _wait(self) -> None:
+        with self._lock:
+            self.begun += 1
+            self._waiting += 1
+            self.most = max(self.most, self._waiting)
+        self.go_on.wait(20)
+        with self._lock:
+            self._waiting -= 1
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def error(self) -> str:
+        assert self.headers["content-type"] == "application/json"
+        found: str = json.loads(self.body)["error"]
+        return found
+
+
+class Client:
+    """Sends requests to one server."""
+
+    def __init__(self, server: Server) -> None:
+        self.port, self.token = server.port, server.address.partition("#token=")[2]
+        self.host = f"127.0.0.1:{server.port}"
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
+        """Header names with _ for -; Host is the server's unless it is given."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        sent = {"Host": self.host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        if body is not None:
+            sent.setdefault("Content-Length", str(len(body)))
+        for name, value in sent.items():
+            connection.putheader(name, value)
+        connection.endheaders(body)
+        response = connection.getresponse()
+        answer = Answer(
+            response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        )
+        connection.close()
+        return answer
+
+    def ask(self, question: Any, **headers: str) -> Answer:
+        """A question as the page asks it; bytes are sent as they are."""
+        body = question if isinstance(question, bytes) else json.dumps(question).encode()
+        given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, **headers}
+        return self.send("POST", "/ask", body, **given)
+
+    def raw(self, question: Any) -> bytes:
+        """The bytes of a question, to be sent by hand."""
+        body = json.dumps(question).encode()
+        head = f"POST /ask HTTP/1.1\r\nHost: {self.host}\r\nX-Uwaga-Token: {self.token}\r\n"
+        return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+@pytest.fixture
+def desk() -> TestDesk:
+    return TestDesk()
+
+
+@pytest.fixture
+def server(desk: TestDesk) -> Iterator[Server]:
+    with Server(desk, title="a text") as made:
+        yield made
+        desk.go_on.set()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return Client(server)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait until something is so."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        import time
+
+        end = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < end
+            time.sleep(0.005)
+
+    return wait

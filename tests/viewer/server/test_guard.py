@@ -1,0 +1,85 @@
+"""Who is answered: this server's own page, an address that is typed or clicked, and programs of this machine."""
+
+import pytest
+
+from uwaga.viewer.server.guard import Guard, Refusal
+
+GUARD = Guard(8123, "secret")
+OTHER_NAME = Refusal(403, "this server answers to its own address alone, not to another name for it")
+OTHER_ORIGIN = Refusal(403, "this server answers its own page alone, not one of another origin")
+OTHER_SITE = Refusal(403, "this server answers its own page alone, not one of another site")
+HOST = ("host", "127.0.0.1:8123")
+
+
+def refusal(*headers: tuple[str, str]) -> Refusal | None:
+    return GUARD.refusal([(name.encode(), value.encode()) for name, value in headers])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"])
+def test_its_own_names(host: str) -> None:
+    assert refusal(("host", host)) is None
+    assert refusal(("host", host), ("origin", f"http://{host}"), ("sec-fetch-site", "same-origin")) is None
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["attacker.example"],
+        ["attacker.example:8123"],
+        ["127.0.0.1"],
+        ["127.0.0.1:8124"],
+        ["127.0.0.1:8123.attacker.example"],
+        ["127.0.0.1.attacker.example:8123"],
+        ["0.0.0.0:8123"],
+        ["localhost:8123", "attacker.example"],
+        [""],
+    ],
+)
+def test_other_names(hosts: list[str]) -> None:
+    assert refusal(*(("host", host) for host in hosts)) == OTHER_NAME
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://attacker.example",
+        "https://127.0.0.1:8123",
+        "http://127.0.0.1:8888",
+        "http://localhost",
+        "null",
+        "",
+        "file://",
+    ],
+)
+def test_other_origins(origin: str) -> None:
+    assert refusal(HOST, ("origin", origin)) == OTHER_ORIGIN
+    assert refusal(HOST, ("origin", "http://127.0.0.1:8123"), ("origin", origin)) == OTHER_ORIGIN
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_other_sites_may_only_link_here(site: str) -> None:
+    """same-site: another port of this machine, such as a notebook server that shows somebody's page."""
+    assert refusal(HOST, ("sec-fetch-site", site)) == OTHER_SITE
+    for mode, goal in (("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"), ("no-cors", "document")):
+        given = (("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", goal))
+        assert refusal(HOST, *given) == OTHER_SITE
+    assert (
+        refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")) is None
+    )
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin"])
+def test_its_own_page_and_the_address_bar(site: str) -> None:
+    assert refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")) is None
+
+
+def test_port_80_is_left_out_by_browsers() -> None:
+    guard = Guard(80, "secret")
+    assert guard.refusal([(b"host", b"localhost"), (b"origin", b"http://localhost")]) is None
+
+
+def test_the_token() -> None:
+    assert GUARD.knows("secret")
+    for wrong in (None, "", "secre", "secrets", "Secret", "s\u00e9cret", "\udcff"):
+        assert not GUARD.knows(wrong)

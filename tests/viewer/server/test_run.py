@@ -1,0 +1,145 @@
+"""A server's life: where it listens, what it opens, and how it ends."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+
+import pytest
+
+from uwaga.viewer.server.run import PortError, Server
+
+PROGRAM = """
+import sys, threading, time
+from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.server.run import Server
+
+class Desk:
+    def answer(self, question):
+        time.sleep(question.get("seconds", 0))
+        return Reply(meta={})
+    def close(self):
+        print("desk closed", flush=True)
+
+server = Server(Desk(), title="a text")
+print(server.address, flush=True)
+server.wait()
+print("closed", flush=True)
+"""
+
+
+def test_it_listens_on_this_machine_alone(server) -> None:
+    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#token=")
+    assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
+    own = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in own - {"127.0.0.1"}:
+        if not address.startswith("127."):
+            with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
+                socket.create_connection((address, server.port), timeout=2).close()
+
+
+def test_two_servers_have_ports_and_tokens_of_their_own(desk, server) -> None:
+    with Server(desk, title="another") as other:
+        assert other.port != server.port
+        assert other.address.partition("#")[2] != server.address.partition("#")[2]
+
+
+def test_a_port_that_is_taken_or_is_none(desk, server) -> None:
+    with pytest.raises(PortError) as caught:
+        Server(desk, title="another", port=server.port)
+    assert str(caught.value) == f"port {server.port} cannot be had: Address already in use"
+    with pytest.raises(PortError) as caught:
+        Server(desk, title="another", port=70000)
+    assert str(caught.value) == "port 70000 cannot be had: bind(): port must be 0-65535."
+
+
+def test_a_chosen_port_can_be_had_again_at_once(desk) -> None:
+    with Server(desk, title="a text") as first, socket.create_connection(("127.0.0.1", first.port)):
+        port = first.port
+    with Server(desk, title="a text", port=port) as second:
+        assert second.port == port
+
+
+def test_closed_it_answers_nobody_and_its_desk_neither(desk, server) -> None:
+    assert repr(server) == f"Server({server.address})"
+    server.close()
+    server.close()
+    assert desk.closed
+    assert repr(server) == f"Server({server.address}, closed)"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=2)
+
+
+def test_waiting_ends_when_another_closes_it(server) -> None:
+    threading.Timer(0.2, server.close).start()
+    server.wait()
+    assert server.closed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_signals_end_it_at_once_whatever_goes_on(number: signal.Signals) -> None:
+    """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        address = running.stdout.readline()
+        port, token = int(address.split(":")[2].split("/")[0]), address.strip().partition("=")[2]
+        head = f"POST /ask HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Uwaga-Token: {token}\r\nContent-Type: application/json\r\n"
+        body = '{"ask": "x", "seconds": 1}'
+        sent = ["", head, f"{head}Content-Length: {len(body)}\r\n\r\n{body}"]
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in sent]
+        for connection, text in zip(connections, sent, strict=True):
+            connection.send(text.encode())
+        time.sleep(0.2)
+        began = time.monotonic()
+        running.send_signal(number)
+        said, complaints = running.communicate(timeout=20)
+        assert time.monotonic() - began < 4
+        assert running.returncode == 0
+        assert said == "desk closed\nclosed\n"
+        assert complaints == ""
+        for connection in connections:
+            connection.close()
+
+
+class Browser:
+    def __init__(self, basename: str = "firefox") -> None:
+        self.basename, self.opened = basename, threading.Event()
+
+    def open(self, address: str) -> bool:
+        self.address = address
+        self.opened.set()
+        return True
+
+
+def test_it_opens_a_browser_that_has_a_window(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser()
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    assert server.browse()
+    assert browser.opened.wait(20)
+    assert browser.address == server.address
+
+
+def test_it_opens_none_that_would_take_the_terminal(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser("w3m")
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    assert not server.browse()
+
+    def none() -> None:
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    assert not server.browse()
+    assert not browser.opened.is_set()
+
+
+def test_nothing_of_the_server_stays_behind(desk, tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with Server(desk, title="a text"):
+        pass
+    assert {thread.name for thread in threading.enumerate()} <= before

@@ -1,0 +1,125 @@
+"""What a server says: its page, its answers, and what is wrong with a request."""
+
+import json
+import socket
+
+import pytest
+
+from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.server.asking import LARGEST
+
+STRICT = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "cache-control": "no-store",
+}
+
+
+def test_the_page_holds_no_data_no_script_and_no_style(client) -> None:
+    page = client.send("GET", "/")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = page.body.decode()
+    assert "<title>a text - uwaga</title>" in text
+    assert client.token not in text
+    assert [line for line in text.splitlines() if "<script" in line or "style" in line] == [
+        '<link rel="stylesheet" href="/app.css">',
+        '<script type="module" src="/app.js"></script>',
+    ]
+
+
+def test_script_and_styles(client, small_front) -> None:
+    script, styles = client.send("GET", "/app.js"), client.send("GET", "/app.css")
+    assert (script.status, script.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert script.body.decode().endswith('startPage(document.getElementById("uwaga"));\n')
+    assert (styles.status, styles.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert b".uwaga" in styles.body
+
+
+def test_a_question_gets_the_bytes_of_its_reply(client) -> None:
+    answer = client.ask({"ask": "echo", "text": "żółw"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
+    reply = Reply.from_bytes(answer.body)
+    assert reply.meta == {"question": {"ask": "echo", "text": "żółw"}}
+    assert reply.arrays[0].tolist() == [0, 1, 2]
+
+
+def test_headers_are_on_everything(client, small_front) -> None:
+    answers = [client.send("GET", path) for path in ("/", "/app.js", "/nothing")]
+    answers += [client.ask({"ask": "echo"}), client.ask({"ask": "?"}), client.ask({"ask": "fail"})]
+    answers += [client.send("GET", "/", Host="attacker.example"), client.send("PUT", "/")]
+    assert [answer.status for answer in answers] == [200, 200, 404, 200, 400, 500, 403, 405]
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in STRICT} == STRICT
+        assert "access-control-allow-origin" not in answer.headers
+        assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("GET", "/nothing", 404, "there is nothing at this address"),
+        ("GET", "/../pyproject.toml", 404, "there is nothing at this address"),
+        ("GET", "//etc/passwd", 404, "there is nothing at this address"),
+        ("POST", "/", 405, "POST is not understood here"),
+        ("DELETE", "/app.js", 405, "DELETE is not understood here"),
+        ("GET", "/ask", 405, "a question is sent by POST, not by GET"),
+        ("OPTIONS", "/ask", 405, "a question is sent by POST, not by OPTIONS"),
+    ],
+)
+def test_addresses_and_methods_that_there_are_not(client, method: str, path: str, status: int, error: str) -> None:
+    answer = client.send(method, path)
+    assert (answer.status, answer.error) == (status, error)
+
+
+def test_requests_that_are_no_questions(client) -> None:
+    def refused(question, **headers: str) -> tuple[int, str]:
+        answer = client.ask(question, **headers)
+        return answer.status, answer.error
+
+    token = "the token is missing or wrong: open the address that the program has printed"
+    assert refused({"ask": "echo"}, X_Uwaga_Token="") == (403, token)
+    assert refused({"ask": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
+    kind = "a question is sent as application/json"
+    assert refused({"ask": "echo"}, Content_Type="text/plain") == (415, kind)
+    assert refused({"ask": "echo"}, Content_Type="") == (415, kind)
+    assert refused(b"") == (400, "the question is no JSON: Expecting value: line 1 column 1 (char 0)")
+    assert refused(b'{"ask": NaN}') == (400, "the question is no JSON: NaN is no number of JSON")
+    assert refused(b'{"ask": -Infinity}') == (400, "the question is no JSON: -Infinity is no number of JSON")
+    assert refused([1]) == (400, "a question is a JSON object")
+    assert refused(b'"echo"') == (400, "a question is a JSON object")
+    assert refused({"ask": "nothing"}) == (400, "there is no question 'nothing'")
+    # The charset that a browser may write behind it changes nothing.
+    assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
+
+
+def test_a_failure_is_logged_and_the_server_lives(client, until, caplog: pytest.LogCaptureFixture) -> None:
+    answer = client.ask({"ask": "fail"})
+    assert (answer.status, answer.error) == (500, "the program failed at this question; its log says how")
+    assert b"a defect" not in answer.body
+    until(lambda: "RuntimeError: a defect" in caplog.text)
+    assert client.ask({"ask": "echo"}).status == 200
+
+
+def test_a_question_in_pieces(client) -> None:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        for byte in client.raw({"ask": "echo"}):
+            connection.send(bytes([byte]))
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_question_has_a_largest_size(client) -> None:
+    fits = {"ask": "echo", "text": ""}
+    fits["text"] = "x" * (LARGEST - len(json.dumps(fits)))
+    assert client.ask(fits).status == 200
+    fits["text"] += "x"
+    answer = client.ask(fits)
+    assert (answer.status, answer.error) == (413, f"a question has at most {LARGEST} bytes")
