@@ -2,6 +2,9 @@
 
 import { el } from "./dom.js";
 import { makeClient } from "./client.js";
+import { savedHost } from "./hosts/saved.js";
+import { servedHost } from "./hosts/served.js";
+import { widgetHost } from "./hosts/widget.js";
 import { makeApp, shownTheme } from "./shell/app.js";
 import { makeFrame } from "./shell/frame.js";
 import { makeHeader } from "./shell/header.js";
@@ -15,9 +18,6 @@ import { mapView } from "./map/view.js";
 import { textView } from "./text/view.js";
 import { linesView } from "./lines/view.js";
 import { tableView } from "./table/view.js";
-import { savedHost } from "./hosts/saved.js";
-import { servedHost } from "./hosts/served.js";
-import { widgetHost } from "./hosts/widget.js";
 import { lessonView } from "./lesson/view.js";
 import { exportControls } from "./export/buttons.js";
 
@@ -89,17 +89,19 @@ export function render({ model, el: place }) {
  */
 function mainOpen(root, host, client, about, frame) {
   const app = makeApp(root, host, client, about, frame);
-  const views = mainViews.filter(({ when }) => !when || when(about));
+  // Without a recording there is the lesson alone.
+  const views = mainViews.filter(({ name, when }) => (about.sides.length || name === "lesson") && (!when || when(about)));
   const tabs = views.map(({ name, title }) => ({ name, title }));
-  const ends = [mainTheme(app), keepPicks(app)];
+  const ends = [mainTheme(app), ...(about.sides.length ? [keepPicks(app)] : [])];
   // A notebook's address is not ours.
   if (host.mode !== "notebook") ends.push(followAddress(app, window));
+  if (!tabs.length) throw new Error("There is nothing to show.");
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
 
-  const help = makeHelp(app);
-  app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: help.toggle });
-  addMoves(app, tabs);
   const shown = makeTabViews(app, frame.panel, views);
+  const help = makeHelp(app);
+  app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: () => { shown.all(); help.toggle(); } });
+  addMoves(app, tabs);
   const header = makeHeader(app, tabs, [exportControls(app, shown.current)]);
   frame.header.replaceChildren(...header.elements);
   frame.panel.id = header.panelId;

@@ -34,8 +34,8 @@
  * @property {boolean} lesson
  * @property {boolean} live  more can be computed; false in a saved page
  * @property {StatisticInfo[]} statistics
- * @property {Side[]} sides
- * @property {{side: SideId, kind: Kind, layer: number, head: number}} start
+ * @property {Side[]} sides  none: the lesson alone
+ * @property {{side: SideId, kind: Kind, layer: number, head: number} | null} start  null without sides
  */
 
 /** @typedef {{[key: string]: any, ask: string}} Question */

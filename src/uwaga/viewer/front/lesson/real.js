@@ -44,7 +44,8 @@ export function realBest(tables, wanted) {
  */
 async function realFind(app, wanted, signal) {
   const side = app.about.sides[0];
-  const kind = app.about.start.kind;
+  const kind = app.about.start?.kind;
+  if (!side || !kind) return null;
   const tables = await Promise.all(side.maps.filter((map) => map.kind === kind).map(async ({ layer }) => {
     /** @type {{[name: string]: (number | null)[]}} */
     let columns = {};

@@ -71,9 +71,11 @@ export function readAddress(hash, about, standard) {
 
 /** @param {URLSearchParams} written @param {import("../types.js").About} about @returns {Partial<State>} */
 function addressHead(written, about) {
-  const side = about.sides.find(({ id }) => id === (written.get("side") ?? about.start.side));
-  const kind = written.get("kind") ?? about.start.kind, layer = Number(written.get("layer") ?? about.start.layer);
-  const map = side?.maps.find((one) => one.kind === kind && one.layer === layer), head = Number(written.get("head") ?? about.start.head);
+  const { start } = about;
+  if (!start) return {};
+  const side = about.sides.find(({ id }) => id === (written.get("side") ?? start.side));
+  const kind = written.get("kind") ?? start.kind, layer = Number(written.get("layer") ?? start.layer);
+  const map = side?.maps.find((one) => one.kind === kind && one.layer === layer), head = Number(written.get("head") ?? start.head);
   if (!side || !map || !Number.isInteger(head) || head < 0 || head >= map.heads) return {};
   const both = written.get("compare") === "both" && about.sides.length > 1;
   return { side: side.id, kind: map.kind, layer, head, compare: side.id === "difference" ? "difference" : both ? "both" : "one" };

@@ -20,7 +20,7 @@ const appItemsAtOnce = 200_000;
  * @returns {App}
  */
 export function makeApp(root, host, client, about, speech) {
-  const store = makeStore({ ...initialState(), ...about.start, compare: about.start.side === "difference" ? "difference" : "one" });
+  const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
   /** @type {Map<string, Promise<Items>>} */
   const lists = new Map();

@@ -13,23 +13,22 @@ import { headsOf, kindsOf, layersOf, steps } from "./moves.js";
  */
 export function makeHeader(app, tabs, extra) {
   const model = el("h1"), text = el("span", { class: "uwaga-text-title" });
-  const colours = colourControls(app);
+  const some = app.about.sides.length > 0;
   const fold = el("button", { type: "button", class: "uwaga-controls-button", text: "Controls", "aria-expanded": "false", on: { click() {
     const open = toolbar.toggleAttribute("data-folded") === false;
     fold.setAttribute("aria-expanded", String(open));
   } } });
   const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
   const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help", on: { click: () => app.commands.run("shell.help") } });
-  const toolbar = makeToolbar(app, colours.element);
+  const toolbar = some ? makeToolbar(app, colourControls(app).element) : el("div", { hidden: true });
   toolbar.dataset.folded = "";
   const bar = makeTabs(app, tabs);
 
   function draw() {
-    const side = app.side(), state = app.store.get();
-    const both = state.compare === "both" || side.id === "difference";
-    const sides = both ? app.about.sides.filter(({ id }) => id !== "difference") : [side];
+    const state = app.store.get(), both = state.compare !== "one";
+    const sides = app.about.sides.filter(({ id }) => (both ? id !== "difference" : id === state.side));
     const join = state.compare === "both" ? " | " : " \u2212 ";
-    model.textContent = [...new Set(sides.map((one) => one.model))].join(join);
+    model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || app.about.title;
     text.textContent = [...new Set(sides.map((one) => one.text_title))].join(join);
     text.title = text.textContent;
     const name = { auto: "as the system", light: "light", dark: "dark" }[state.theme];
@@ -41,7 +40,7 @@ export function makeHeader(app, tabs, extra) {
   draw();
   return {
     elements: [
-      el("div", { class: "uwaga-heading" }, model, text, el("div", { class: "uwaga-actions" }, fold, extra, theme, help)),
+      el("div", { class: "uwaga-heading" }, model, text, el("div", { class: "uwaga-actions" }, some && fold, extra, theme, help)),
       toolbar, bar.element,
     ],
     panelId: bar.panelId,

@@ -73,9 +73,23 @@ function stepRound(values, value) {
 export function addMoves(app, tabs) {
   const { store, commands } = app;
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
-    /** @type {() => void} */ run, /** @type {(() => boolean) | undefined} */ when = undefined) => commands.add({ id: `shell.${id}`, title, keys, group, run, when });
+    /** @type {() => void} */ run) => commands.add({ id: `shell.${id}`, title, keys, group, run });
   tabs.forEach(({ name, title }, i) => add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
 
+  if (app.about.sides.length) addHeadMoves(app, add);
+  add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
+    const theme = stepRound(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
+    store.set({ theme });
+    app.announce({ auto: "Theme as the system", light: "Light theme", dark: "Dark theme" }[theme]);
+  });
+}
+
+/**
+ * @param {App} app
+ * @param {(id: string, title: string, keys: string[], group: string, run: () => void) => void} add
+ */
+function addHeadMoves(app, add) {
+  const { store } = app;
   const layers = (/** @type {number} */ by) => steps.layer(app, stepOn(layersOf(app.side(), store.get().kind), store.get().layer, by));
   const heads = (/** @type {number} */ by) => steps.head(app, stepOn(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
   add("head.next", "Next head", ["h"], "Heads", () => heads(1));
@@ -99,8 +113,4 @@ export function addMoves(app, tabs) {
     store.get().specials === "hide" ? told({ specials: "show" }, "Special tokens shown") : told({ specials: "hide" }, "Special tokens hidden"));
   add("how", "Mass or largest weight", ["p"], "Display", () =>
     store.get().how === "mass" ? told({ how: "max" }, "Largest weights") : told({ how: "mass" }, "Mass"));
-  add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
-    const theme = stepRound(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
-    told({ theme }, { auto: "Theme as the system", light: "Light theme", dark: "Dark theme" }[theme]);
-  });
 }

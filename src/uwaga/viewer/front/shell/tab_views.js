@@ -1,7 +1,5 @@
 // One view at a time: made when it is first shown, told when it is hidden.
 
-import { el } from "../dom.js";
-
 /** @typedef {import("../types.js").View} View */
 
 /**
@@ -43,6 +41,8 @@ export function makeTabViews(app, panel, views) {
   }
 
   return {
+    /** Makes those that were not shown yet, so that the help can list what they do. */
+    all: () => views.forEach(({ name }) => viewOf(name)),
     current: () => /** @type {View} */ (current),
     start() {
       panel.replaceChildren();
@@ -55,9 +55,4 @@ export function makeTabViews(app, panel, views) {
       made.clear();
     },
   };
-}
-
-/** @param {string} text @returns {HTMLElement} a line where a view has nothing to show */
-export function emptyNote(text) {
-  return el("p", { class: "uwaga-opening", text });
 }

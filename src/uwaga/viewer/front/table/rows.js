@@ -11,16 +11,17 @@ const tableKinds = ["encoder", "decoder", "cross"];
 /**
  * A row per head of what a side has.
  * @param {{side: SideId, kind: Kind, layer: number, heads: number}[]} maps
- * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, sampled: number | null} | undefined} statistics
+ * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, complete?: number, sampled: number | null} | undefined} statistics
  * @returns {TableRow[]}
  */
 export function tableRows(maps, statistics) {
   return maps.flatMap(({ side, kind, layer, heads }) => {
     const found = statistics(side, kind, layer);
-    return Array.from({ length: heads }, (_, head) => ({
-      side, kind, layer, head, sampled: found?.sampled ?? null, known: found !== undefined,
-      values: found ? Object.fromEntries(Object.entries(found.columns).map(([name, column]) => [name, column[head] ?? null])) : {},
-    }));
+    return Array.from({ length: heads }, (_, head) => {
+      const values = Object.fromEntries(Object.entries(found?.columns ?? {}).map(([name, column]) => [name, column[head] ?? null]));
+      const known = found !== undefined && ((found.complete ?? 1) >= 1 || Object.values(values).some((value) => value !== null));
+      return { side, kind, layer, head, sampled: found?.sampled ?? null, known, values };
+    });
   });
 }
 

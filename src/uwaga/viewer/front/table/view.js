@@ -53,27 +53,32 @@ export function tableView(app) {
       .filter((map) => (!kind.value || map.kind === kind.value) && (!layer.value || map.layer === Number(layer.value)));
   }
 
-  /** @returns {TableColumn[]} */
-  function columns() {
+  /**
+   * Statistics that no head has, such as that of learned sinks, take no room.
+   * @param {import("./rows.js").TableRow[]} all
+   * @returns {TableColumn[]}
+   */
+  function columns(all) {
+    const known = all.filter((row) => row.known), has = (/** @type {string} */ name) => !known.length || known.some((row) => name in row.values);
     return [
       ...(several() ? [{ name: "side", title: "side", meaning: "", statistic: false }] : []),
       ...(kindsOf(about).length > 1 ? [{ name: "kind", title: "kind", meaning: "encoder and decoder self-attention, or the decoder's attention to the encoder", statistic: false }] : []),
       { name: "layer", title: "layer", meaning: "", statistic: false }, { name: "head", title: "head", meaning: "", statistic: false },
-      ...about.statistics.map((one) => ({ ...one, statistic: true })),
+      ...about.statistics.filter(({ name }) => has(name)).map((one) => ({ ...one, statistic: true })),
     ];
   }
 
   function rows() {
     return sortedRows(tableRows(maps(), (side, which, number) => {
       const meta = loading.reply({ side, kind: which, layer: number })?.meta;
-      return meta && { columns: meta.columns, sampled: meta.sampled ?? null };
+      return meta && { columns: meta.columns, complete: meta.complete, sampled: meta.sampled ?? null };
     }), order);
   }
 
   function draw() {
     if (!shown) return;
     const wanted = maps(), all = rows(), { side, kind: which, layer: number, head } = store.get();
-    grid.show({ rows: all, ranges: tableRanges(all, names), columns: columns(), order,
+    grid.show({ rows: all, ranges: tableRanges(all, names), columns: columns(all), order,
       chosen: (row) => row.side === side && row.kind === which && row.layer === number && row.head === head }, anew);
     anew = false;
     const { done, total, share, missing } = loading.progress(wanted);
@@ -98,7 +103,7 @@ export function tableView(app) {
   }
   async function copyRows() {
     try {
-      await navigator.clipboard.writeText(tableText(rows(), names, several(), "\t"));
+      await navigator.clipboard.writeText(tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), "\t"));
       app.announce("Copied");
       app.status(`Copied ${rows().length} rows`);
     } catch (error) {
@@ -107,7 +112,7 @@ export function tableView(app) {
     }
   }
   function saveRows() {
-    app.host.download("heads.csv", new Blob([tableText(rows(), names, several(), ",")], { type: "text/csv" }));
+    app.host.download("heads.csv", new Blob([tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")], { type: "text/csv" }));
   }
 
   const here = () => store.get().tab === "table";
@@ -140,6 +145,6 @@ export function tableView(app) {
       removes.forEach((remove) => remove());
       leaves.forEach((leave) => leave());
     },
-    scene: async () => tableScene(app.root, rows(), columns(), tableRanges(rows(), names), (id) => app.side(/** @type {any} */ (id)).title),
+    scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names), (id) => app.side(/** @type {any} */ (id)).title),
   };
 }
