@@ -1,4 +1,4 @@
-"""What several folders share: one thread, the derived tolerance (DESIGN.md, "Exactness"), a model small enough to be made in
+"""What several folders share: one thread, the derived tolerance (DESIGN.md, "Exactness"), a front end and a model made in
 a test."""
 
 import json
@@ -61,6 +61,20 @@ def assert_as_exact() -> Callable[[Tensor, Tensor, Tensor], None]:
 
 def _rms(x: Tensor) -> float:
     return float(x.detach().square().mean().sqrt())
+
+
+@pytest.fixture
+def small_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A front end of one module that shows what "about" says, in place of the real one."""
+    folder = tmp_path / "front"
+    folder.mkdir()
+    (folder / "main.js").write_text(
+        "export function startPage(root) { root.textContent = document.title; }\n"
+        "export function render({ model, el }) { return () => {}; }\n"
+    )
+    (folder / "main.css").write_text(".uwaga { color: black; }\n")
+    monkeypatch.setattr("uwaga.viewer.page.bundle.FRONT", folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

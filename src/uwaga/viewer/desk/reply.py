@@ -50,9 +50,11 @@ class Reply:
 
     def to_bytes(self) -> bytes:
         """Header and body."""
-        text = json.dumps(self.header(), ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        text += b" " * (-(4 + len(text)) % _ALIGN)
-        return len(text).to_bytes(4, "little") + text + self.body()
+        text = json.dumps(self.header(), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        # Half of a surrogate pair in a token has no bytes; its escape is JSON.
+        header = text.encode(errors="backslashreplace")
+        header += b" " * (-(4 + len(header)) % _ALIGN)
+        return len(header).to_bytes(4, "little") + header + self.body()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Reply":

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from starlette.datastructures import Headers
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LARGEST = 1 << 18  # bytes of a question; the exact ones of a saved page are the longest
 _READ_SECONDS, _SEND_SECONDS = 10.0, 60.0  # a connection that has gone to sleep does not keep its place
 
-Answer = Callable[[Mapping[str, object]], Reply]
+_PIECE = 1 << 16  # bytes of a reply; about what a connection holds back by itself
 
 
 class Desk(Protocol):
@@ -52,9 +53,10 @@ class Asking:
             self._check(scope["method"], Headers(scope=scope))
             with self._gate.place():
                 response = await self._respond(Headers(scope=scope), receive)
-                if response is not None:
-                    async with asyncio.timeout(_SEND_SECONDS):
-                        await response(scope, receive, send)
+                if isinstance(response, bytes):
+                    await _send(response, send)
+                elif response is not None:
+                    await response(scope, receive, send)
         except RequestError as error:
             await _error(error.status, str(error))(scope, receive, send)
         except BusyError:
@@ -69,17 +71,16 @@ class Asking:
         if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             raise RequestError(415, "a question is sent as application/json")
 
-    async def _respond(self, headers: Headers, receive: "Receive") -> Response | None:
-        """None: the asker has gone."""
+    async def _respond(self, headers: Headers, receive: "Receive") -> bytes | Response | None:
+        """A reply, or what is wrong; None: the asker has gone."""
         body = await _body(headers, receive)
         if body is None:
             return None
         question = read_question(body)
         try:
-            data = await self._gate.compute(lambda: self._desk.answer(question).to_bytes(), _gone(receive))
+            return await self._gate.compute(lambda: self._desk.answer(question).to_bytes(), _gone(receive))
         except QuestionError as error:
             return _error(400, str(error))
-        return None if data is None else Response(data, media_type="application/octet-stream")
 
 
 def read_question(body: bytes) -> dict[str, object]:
@@ -119,6 +120,20 @@ async def _body(headers: Headers, receive: "Receive") -> bytes | None:
                     return bytes(body)
     except TimeoutError as error:
         raise RequestError(408, "the question did not come to its end") from error
+
+
+async def _send(data: bytes, send: "Send") -> None:
+    """In pieces, each when the one before it is on its way: what nobody takes is not kept for him for long.
+
+    Who does not take it in time gets no more; uvicorn logs that and hangs up.
+    """
+    headers = [(b"content-type", b"application/octet-stream"), (b"content-length", str(len(data)).encode())]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_SEND_SECONDS):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            for at in range(0, len(data), _PIECE):
+                await send({"type": "http.response.body", "body": data[at : at + _PIECE], "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _gone(receive: "Receive") -> None:

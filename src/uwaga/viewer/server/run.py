@@ -54,7 +54,6 @@ class Server:
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_graceful_shutdown=_LAST_ANSWERS,
             )
         )
         self._ended = threading.Event()
@@ -111,11 +110,22 @@ class Server:
 
     def _serve(self, listening: socket.socket) -> None:
         try:
-            asyncio.run(self._server.serve(sockets=[listening]))
+            asyncio.run(self._answer(listening))
         finally:
             self._gate.close()
             listening.close()
             self._ended.set()
+
+    async def _answer(self, listening: socket.socket) -> None:
+        serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        while not self._server.should_exit and not serving.done():
+            await asyncio.wait({serving}, timeout=0.1)
+        # What is being answered may come to its end; then connections are cut, and with them what waits.
+        await asyncio.wait({serving}, timeout=_LAST_ANSWERS)
+        for connection in list(self._server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await serving
 
 
 def _listen(port: int) -> socket.socket:
