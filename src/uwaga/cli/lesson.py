@@ -146,18 +146,28 @@ def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
         table.add_column(Text(_seen(column)), justify="right", min_width=5)
     rows = (matrix.numbers[query] if is_sliced else matrix.numbers).tolist()
     largest = max((abs(number) for row in rows for number in row if number == number), default=0.0) or 1.0
+    digits = [_digits(matrix, column) for column in zip(*rows, strict=True)]
     for name, row in zip(matrix.rows, rows, strict=True):
-        table.add_row(Text(_seen(name)), *(_cell(number, largest, matrix) for number in row))
+        table.add_row(
+            Text(_seen(name)), *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True))
+        )
     return table
 
 
-def _cell(number: float, largest: float, matrix: "Matrix") -> "Text":
+def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
+    """Behind the point: none where a column counts."""
+    return 0 if matrix.shade == "none" and all(number.is_integer() for number in column) else matrix.digits
+
+
+def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
     from rich.text import Text
+
+    from uwaga.viewer.lesson.parts import rounded
 
     if number != number:
         return Text("-", style="dim")
-    text = f"{number:.{matrix.digits}f}"
-    if number and abs(number) < 0.5 * 10**-matrix.digits:
+    text = rounded(number, digits)
+    if number and abs(number) < 0.5 * 10**-digits:
         text = f"{number:.0e}"
     warmth = number / (largest if matrix.shade == "signed" else 1.0)
     if matrix.shade == "none" or warmth <= 0:

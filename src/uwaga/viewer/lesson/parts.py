@@ -5,6 +5,7 @@ Letters: S slices (one per query), R rows, C columns.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 from torch import Tensor
@@ -147,8 +148,18 @@ def shown(number: float) -> str:
     ('0.13', '-0.001', '1.23e+05', '2.00')
     """
     if number == 0 or 0.005 <= abs(number) < 10_000:
-        return f"{number:.2f}"
+        return rounded(number, 2)
     return f"{number:.3g}"
+
+
+def rounded(number: float, digits: int) -> str:
+    """With so many digits behind the point, halves away from zero, as the page rounds them; Python's own are even.
+
+    >>> rounded(0.625, 2), rounded(-0.001, 2)
+    ('0.63', '0.00')
+    """
+    text = str(Decimal(number).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP))
+    return text.removeprefix("-") if not float(text) else text
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ import { lessonMatrix } from "./reply.js";
 import { lessonNumber } from "./numbers.js";
 
 const chartWidth = 480, chartHeight = 220;
-const chartPlot = { left: 56, right: 12, top: 12, bottom: 40 };
+const chartPlot = { left: 56, right: 22, top: 12, bottom: 40 };
 
 /**
  * @param {number[]} values
@@ -41,7 +41,7 @@ export function lessonChart(lesson, chart) {
   const columns = matrix.columns.length;
   const column = (/** @type {number} */ c) => matrix.rows.map((_, row) => matrix.data[row * columns + c]);
   const places = column(0), lines = chart.lines.map(column);
-  const across = lessonScale(places, chart.log_x), up = lessonScale(lines.flat(), chart.log_y);
+  const across = chart.log_x ? chartTight(places) : lessonScale(places, false), up = lessonScale(lines.flat(), chart.log_y);
   const x = (/** @type {number} */ value) => chartPlot.left + across.at(value) * (chartWidth - chartPlot.left - chartPlot.right);
   const y = (/** @type {number} */ value) => chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
   const picture = svgEl("svg", { viewBox: `0 0 ${chartWidth} ${chartHeight}`, role: "img", "aria-label": `${chart.title}. ${chart.description}`, class: "lesson-chart" },
@@ -59,6 +59,17 @@ export function lessonChart(lesson, chart) {
     svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" }, svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
     chartName(matrix.columns, c)));
   return el("figure", { class: "lesson-figure" }, el("figcaption", { text: chart.title }), picture, el("ul", { class: "lesson-legend" }, names));
+}
+
+/**
+ * A logarithmic axis from the first place to the last, whose ticks are places.
+ * @param {number[]} places  rising
+ * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}
+ */
+function chartTight(places) {
+  const low = places[0], high = places[places.length - 1];
+  const every = Math.ceil(places.length / 6);
+  return { low, high, ticks: places.filter((_, at) => at % every === 0), at: (value) => Math.log(value / low) / Math.log(high / low || 1) };
 }
 
 /**

@@ -1,7 +1,7 @@
 // The panel that says where a number came from, as far back as one asks.
 
 import { el, tokenText } from "../dom.js";
-import { lessonHas, lessonMatrix, lessonValue } from "./reply.js";
+import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 import { lessonCalculation, lessonSaying } from "./resolve.js";
 import { lessonNumber } from "./numbers.js";
 
@@ -22,22 +22,25 @@ export function lessonCellName(lesson, cell) {
 }
 
 /**
- * @param {{follow: (cell: LessonCell) => void, back: () => void, go: (step: number) => void, near: (cell: LessonCell | null) => void}} actions
+ * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void, near: (cell: LessonCell | null) => void}} actions
  * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
  */
 export function lessonExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
   const back = el("button", { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
+  const close = el("button", { type: "button", text: "\u00d7", "aria-label": "Mark no number", title: "Mark no number (Escape)", on: { click: actions.close } });
   const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
   const body = el("div", { class: "lesson-why" });
   const element = el("aside", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
-    el("div", { class: "lesson-explanation-head" }, heading, back), trail, body);
+    el("div", { class: "lesson-explanation-head" }, heading, el("div", { class: "lesson-explanation-buttons" }, back, close)), trail, body);
 
   /** @param {Lesson} lesson @param {LessonCell[]} chain @param {number} step */
   function show(lesson, chain, step) {
     const known = chain.filter((cell) => lessonHas(lesson, cell));
     const cell = known.at(-1);
+    element.classList.toggle("lesson-idle", !cell);
     back.disabled = known.length < 2;
+    close.hidden = back.hidden = !cell;
     trail.hidden = known.length < 2;
     trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: explainShort(lesson, one) })));
     if (!cell) {
@@ -47,12 +50,13 @@ export function lessonExplanation(actions) {
     }
     const matrix = lessonMatrix(lesson, cell.of);
     const value = lessonValue(lesson, cell);
-    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : lessonNumber(value, Math.max(3, matrix.digits))}`;
+    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : explainNumber(matrix, cell, value, 3)}`;
     const pieces = lessonCalculation(lesson, cell);
     const said = lessonSaying(lesson, cell);
     body.replaceChildren(
       el("p", { class: "lesson-formula", text: matrix.formula }),
-      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => explainPiece(lesson, piece, actions)))] : []),
+      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => explainPiece(lesson, piece, actions)),
+        Number.isNaN(value) ? null : ` = ${explainNumber(matrix, cell, value, 3)}`)] : []),
       ...(said ? [el("p", { text: tokenText(said) })] : []),
       ...explainPlace(lesson, cell, step, actions),
     );
@@ -60,10 +64,22 @@ export function lessonExplanation(actions) {
   return { element, heading, show };
 }
 
+/**
+ * @param {import("./reply.js").LessonMatrix} matrix
+ * @param {LessonCell} cell
+ * @param {number} value
+ * @param {number} least  digits behind the point, but for counts and bits
+ * @returns {string}
+ */
+function explainNumber(matrix, cell, value, least) {
+  const digits = lessonDigits(matrix, cell.column);
+  return lessonNumber(value, digits && Math.max(least, digits));
+}
+
 /** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
 function explainShort(lesson, cell) {
   const value = lessonValue(lesson, cell);
-  return `${lessonCellName(lesson, cell)} = ${lessonNumber(value, Math.max(2, lessonMatrix(lesson, cell.of).digits))}`;
+  return `${lessonCellName(lesson, cell)} = ${explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2)}`;
 }
 
 /**
@@ -77,7 +93,7 @@ function explainPiece(lesson, piece, actions) {
   const { cell } = piece;
   const value = lessonValue(lesson, cell);
   const name = lessonCellName(lesson, cell);
-  const text = lessonNumber(value, Math.max(2, lessonMatrix(lesson, cell.of).digits));
+  const text = explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2);
   return el("button", {
     type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {

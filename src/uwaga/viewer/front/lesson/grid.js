@@ -1,7 +1,7 @@
 // One matrix as a table: numbers that can be followed to what they came from, or inputs where the user may write.
 
 import { el, tokenText } from "../dom.js";
-import { lessonCellKey, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
+import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 import { lessonNumber, lessonParse, lessonTyped } from "./numbers.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -19,7 +19,7 @@ import { lessonNumber, lessonParse, lessonTyped } from "./numbers.js";
  * @property {string} id
  * @property {(lesson: Lesson, slice: number) => void} update
  * @property {(picked: LessonCell | null, sources: Set<string>) => void} mark
- * @property {(cell: LessonCell) => boolean} focus
+ * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and gives it the focus
  */
 
 /**
@@ -117,7 +117,7 @@ export function lessonGrid(lesson, id, slice, actions) {
     target.addEventListener("click", () => pick(row, column));
     if (target instanceof HTMLInputElement) {
       target.addEventListener("input", () => read(row, column, target));
-      target.addEventListener("focus", () => pick(row, column));
+      target.addEventListener("focus", () => { if (!cells[row][column].place.classList.contains("lesson-picked")) pick(row, column); });
     }
   }));
 
@@ -150,10 +150,10 @@ export function lessonGrid(lesson, id, slice, actions) {
         if (target === place) target.setAttribute("aria-selected", String(isPicked));
       }));
     },
-    focus(cell) {
-      if (cell.of !== id || !lessonHas(shown, cell)) return false;
-      pick(cell.row, cell.column, true);
-      return true;
+    reveal(cell) {
+      if (!lessonHas(shown, cell)) return;
+      rove(cell.row, cell.column);
+      cells[cell.row][cell.column].target.focus();
     },
   };
 }
@@ -193,7 +193,7 @@ function gridFill({ place, target }, matrix, value, largest, name, readOnly, mis
     else if (!mistaken && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value) target.value = lessonTyped(value);
     return;
   }
-  const text = lessonNumber(value, matrix.digits);
+  const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
   target.textContent = text;
   target.setAttribute("aria-label", `${name}: ${Number.isNaN(value) ? "hidden" : text}`);
 }

@@ -73,6 +73,17 @@ export function lessonValue(lesson, cell) {
   return matrix.data[((cell.slice ?? 0) * rows.length + cell.row) * columns.length + cell.column];
 }
 
+/**
+ * Digits behind the point: none where a column counts.
+ * @param {LessonMatrix} matrix
+ * @param {number} column
+ * @returns {number}
+ */
+export function lessonDigits(matrix, column) {
+  if (matrix.shade !== "none") return matrix.digits;
+  return matrix.rows.every((_, row) => Number.isInteger(matrix.data[row * matrix.columns.length + column])) ? 0 : matrix.digits;
+}
+
 /** @param {LessonCell} cell @returns {string} */
 export function lessonCellKey(cell) {
   return `${cell.of}/${cell.slice ?? ""}/${cell.row}/${cell.column}`;

@@ -1,7 +1,7 @@
 // A step's tables as a drawing, for files.
 
 import { tokenText } from "../dom.js";
-import { lessonMatrix, lessonValue } from "./reply.js";
+import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
 import { lessonNumber } from "./numbers.js";
 
 const sceneCell = { width: 62, height: 22 };
@@ -80,7 +80,7 @@ function sceneTable(lesson, matrix, query, left, top, colours) {
       const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
       const fill = sceneMix(colours.background, heat < 0 ? colours.less : colours.more, Math.min(1, Math.abs(heat)) * 0.5);
       items.push({ kind: "rect", x, y, w: width, h: height, fill, stroke: colours.line });
-      items.push(text(x + width - 6, y + 15, lessonNumber(value, matrix.digits), "end"));
+      items.push(text(x + width - 6, y + 15, lessonNumber(value, lessonDigits(matrix, column)), "end"));
     });
   });
   return items;

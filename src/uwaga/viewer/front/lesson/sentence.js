@@ -23,7 +23,7 @@ export function lessonSentence({ write, reset, isReadOnly }) {
   input.addEventListener("change", read);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
-    element: el("div", { class: "lesson-top" }, el("label", { class: "lesson-control" }, "Sentence, its words apart ", input), button, wrong),
+    element: el("div", { class: "lesson-top" }, el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, wrong),
     update(lesson) {
       most = lesson.limits.tokens;
       if (input.getAttribute("aria-invalid") !== "true" || input !== input.ownerDocument.activeElement) {

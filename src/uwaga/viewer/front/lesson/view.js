@@ -39,12 +39,12 @@ export function lessonView(app) {
 
   const message = el("p", { class: "lesson-wrong lesson-message", role: "alert", hidden: true });
   const sentence = lessonSentence({ write: (tokens) => lesson && change(lessonWithTokens(wantedNow(), tokens), 0), reset, isReadOnly });
-  const steps = lessonSteps(goTo);
+  const steps = lessonSteps(walk);
   const place = el("div", { class: "lesson-place" });
-  const explanation = lessonExplanation({ follow, back, go: goTo, near });
-  const element = el("div", { class: "lesson-view" }, steps.element,
-    el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnly }) : null, sentence.element, message, place, steps.footer),
-    explanation.element);
+  const explanation = lessonExplanation({ follow, back, close, go: stay, near });
+  const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnly }) : null,
+    sentence.element, message, place, steps.footer);
+  const element = el("div", { class: "lesson-view" }, steps.element, main, explanation.element);
 
   const wantedNow = () => (wanted.settings ? wanted : /** @type {import("./reply.js").Lesson} */ (lesson).question);
   /** @type {import("./page.js").PageActions} */
@@ -100,6 +100,7 @@ export function lessonView(app) {
     sentence.update(next);
     steps.update(next, step);
     draw();
+    explanation.show(next, chain, step);
     if (!isFirst) app.announce("The numbers have been calculated again.");
   }
 
@@ -154,6 +155,11 @@ export function lessonView(app) {
     mark();
   }
 
+  function close() {
+    chain = [];
+    explain();
+  }
+
   /** @param {LessonCell | null} cell  the number in the panel that is pointed at */
   function near(cell) {
     mark(cell ? [cell] : undefined);
@@ -175,9 +181,25 @@ export function lessonView(app) {
     steps.update(lesson, step);
     draw();
     explanation.show(lesson, chain, step);
-    page?.heading.focus({ preventScroll: true });
-    place.parentElement?.scrollTo({ top: 0 });
+    // Which of the two scrolls depends on the width.
+    main.scrollTo({ top: 0 });
+    element.scrollTo({ top: 0 });
     app.announce(`Step ${step + 1} of ${lesson.steps.length}: ${lesson.steps[step].title}`);
+  }
+
+  /** @param {number} next  on through the lesson: what was followed is done with */
+  function walk(next) {
+    if (!lesson || next < 0 || next >= lesson.steps.length) return;
+    chain = [];
+    goTo(next);
+    page?.heading.focus({ preventScroll: true });
+  }
+
+  /** @param {number} next  where the number that is followed stands */
+  function stay(next) {
+    goTo(next);
+    const cell = chain.at(-1);
+    if (cell) page?.grids.find((grid) => grid.id === cell.of)?.reveal(cell);
   }
 
   /** @param {number} by */
@@ -190,11 +212,12 @@ export function lessonView(app) {
 
   const when = () => visible && !!lesson;
   const removers = [
-    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goTo(step + 1) }),
-    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => goTo(step - 1) }),
+    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => walk(step + 1) }),
+    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => walk(step - 1) }),
     app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
     app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"], group: "Lesson", when, run: () => nextQuery(-1) }),
     app.commands.add({ id: "lesson.back", title: "Back to the number before", keys: ["Backspace"], group: "Lesson", when: () => when() && chain.length > 1, run: back }),
+    app.commands.add({ id: "lesson.close", title: "Mark no number", keys: ["Escape"], group: "Lesson", when: () => when() && chain.length > 0, run: close }),
     app.commands.add({ id: "lesson.reset", title: "Numbers as they were", keys: ["Shift+R"], group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
   ];
 

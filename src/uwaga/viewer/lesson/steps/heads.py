@@ -42,8 +42,8 @@ def step(example: Example, made: Learned) -> Step:
         code=f"uwaga.nn.MultiHeadAttention({example.x_NM.shape[1]}, heads={example.heads}, bias=False)(X)",
         head={
             "statistic": "normalized_entropy",
-            "sense": "smallest",
-            "why": "the head that is surest: its weights go to the fewest keys",
+            "sense": "largest",
+            "why": "the head that is least sure: it asks nearly everybody alike",
         },
     )
 

@@ -47,8 +47,8 @@ def step(example: Example, x: Matrix) -> Step:
         code="uwaga.nn.SinusoidalPositions(width)(X)",
         head={
             "statistic": "distance",
-            "sense": "smallest",
-            "why": "the head that looks nearest to its own place: it lives by positions",
+            "sense": "largest",
+            "why": "the head that looks furthest from its own place",
         },
     )
 
