@@ -1,4 +1,5 @@
 // Lines on a canvas: many at once, in a few strokes of the same colour and opacity.
+import { lineAway } from "./gather.js";
 
 /** @typedef {import("./gather.js").Line} Line */
 
@@ -26,14 +27,15 @@ const linesSteps = 24; // opacities that can be told apart
  * @param {number} how.height
  * @param {(head: number) => string} how.colour
  * @param {(weight: number) => number} how.opacity
+ * @param {number} how.away  times the opacity of lines whose other end is not in view: each stands for many
  * @returns {DrawnLine[]} the faintest first, so that the strong ones lie on top
  */
-export function placeLines(lines, { left, right, x1, x2, height, colour, opacity }) {
+export function placeLines(lines, { left, right, x1, x2, height, colour, opacity, away }) {
   const place = (/** @type {number} */ item, /** @type {(item: number) => number} */ of) =>
     item === -1 ? 0 : item === Infinity ? height : of(item);
   return lines.map(({ head, query, key, weight }) => ({
-    x1, y1: place(query, left), x2, y2: place(key, right), colour: colour(head), opacity: opacity(weight),
-    away: query === -1 || key === -1 || query === Infinity || key === Infinity,
+    x1, y1: place(query, left), x2, y2: place(key, right), colour: colour(head),
+    opacity: opacity(weight) * (lineAway({ query, key }) ? away : 1), away: lineAway({ query, key }),
   })).sort((one, other) => one.opacity - other.opacity);
 }
 

@@ -59,6 +59,12 @@ export class LineColumn {
     return this.scrollTo(windowReveal(this.window, item));
   }
 
+  /** @param {number} item */
+  holds(item) {
+    const [first, last] = this.range();
+    return item >= first && item < last;
+  }
+
   range() {
     return windowItems(this.window);
   }

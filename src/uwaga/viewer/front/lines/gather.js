@@ -63,6 +63,11 @@ function gatherOne(item, range) {
   return item >= range[0] && item < range[1] ? [item, item + 1] : [0, 0];
 }
 
+/** @param {{query: number, key: number}} line @returns {boolean} whether its other end is not in view */
+export function lineAway({ query, key }) {
+  return query === -1 || key === -1 || query === Infinity || key === Infinity;
+}
+
 /**
  * The strongest, the strongest first.
  * @param {Line[]} lines

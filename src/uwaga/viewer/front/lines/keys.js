@@ -15,13 +15,13 @@ const lineSteps = [
  * @returns {() => void} removes the commands
  */
 export function addLineCommands(app, act) {
-  const when = () => act.shown() && lineKeysFree(app.root);
-  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run) =>
+  const moves = () => act.shown() && lineKeysFree(app.root);
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `lines.${id}`, title, keys, group: "Lines", run, when });
   const removals = [
-    ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step))),
-    add("queries", "To the queries", ["ArrowLeft"], () => act.side("query")),
-    add("keys", "To the keys", ["ArrowRight"], () => act.side("key")),
+    ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),
+    add("queries", "To the queries", ["ArrowLeft"], () => act.side("query"), moves),
+    add("keys", "To the keys", ["ArrowRight"], () => act.side("key"), moves),
     add("pick", "Keep the token picked", ["Enter"], act.pick),
     add("which", "This head, or all heads of the layer", ["v"], act.which),
     add("lock", "Lock or unlock the columns", ["u"], act.lock),

@@ -47,7 +47,7 @@ export class LineOutside {
     this.name = name;
     this.wanted = wanted;
     if (Math.max(wanted.sizes.queries, wanted.sizes.keys) <= outsideWhole) return;
-    this.timer = window.setTimeout(() => this.ask(wanted, this.controller.signal), outsidePause);
+    this.timer = setTimeout(() => this.ask(wanted, this.controller.signal), outsidePause);
   }
 
   drop() {

@@ -35,7 +35,7 @@ function stageLayout(picture, width, accent) {
   const colour = (/** @type {number} */ head) => picture.hue(head) || accent;
   const lines = placeLines(picture.lines, {
     left: (item) => picture.query.middle(item), right: (item) => picture.key.middle(item), x1: lane, x2: width - lane,
-    height: picture.query.window.height, colour, opacity: picture.opacity,
+    height: picture.query.window.height, colour, opacity: picture.opacity, away: picture.only ? 0.7 : 0.2,
   });
   return { lines, lane, boxes: stageBoxes(picture, size, width, colour) };
 }

@@ -1,7 +1,7 @@
 // The strongest lines in view, or of one token, in numbers.
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../text/shade.js";
-import { gatherStrongest } from "./gather.js";
+import { gatherStrongest, lineAway } from "./gather.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("./gather.js").Line} Line */
@@ -11,10 +11,12 @@ const lineListCount = 24;
 /**
  * @param {HTMLElement} element
  * @param {Line[]} lines
- * @param {{queries: Items, keys: Items, colour: (head: number) => string, title: (string | Node)[]}} how
+ * @param {{queries: Items, keys: Items, colour: (head: number) => string, title: (string | Node)[], one: boolean}} how
  */
-export function showLineList(element, lines, { queries, keys, colour, title }) {
-  const best = gatherStrongest(lines, lineListCount);
+export function showLineList(element, lines, { queries, keys, colour, title, one }) {
+  const inside = gatherStrongest(lines.filter((line) => !lineAway(line)), lineListCount);
+  // Sums over all that is out of view, of many tokens, say little: of one, they complete its row.
+  const best = one ? [...inside, ...gatherStrongest(lines.filter(lineAway), lineListCount)] : inside;
   element.replaceChildren(el("h3", {}, ...title), el("table", { class: "uwaga-lines-table" },
     el("thead", {}, el("tr", {}, ["head", "query", "key", "weight"].map((name) => el("th", { scope: "col", text: name })))),
     el("tbody", {}, best.map((line) => lineRow(line, queries, keys, colour(line.head))))));

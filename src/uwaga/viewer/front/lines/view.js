@@ -61,6 +61,10 @@ class LinesView {
     this.weights = new LineWeights(app, () => this.draw());
     this.outside = new LineOutside(app, this.weights, () => this.draw());
     this.frame.stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.frame.stage.addEventListener("pointermove", (event) => {
+      // A finger scrolls the columns as the wheel does.
+      if (event.pointerType === "touch" && event.buttons & 1) this.scroll(lineAxisAt(event), -event.movementY);
+    });
     this.removeCommands = addLineCommands(app, {
       shown: () => this.shown && this.query.items.total > 0,
       step: (step) => this.step(step),
@@ -132,8 +136,8 @@ class LinesView {
       this.resize();
     }
     const { query, key } = app.store.get();
-    if (query !== null && query !== this.query.caret) this.reveal("query", query);
-    if (key !== null && key !== this.key.caret) this.reveal("key", key);
+    if (query !== null && query !== this.query.caret) this.reveal("query", query, true);
+    if (key !== null && key !== this.key.caret) this.reveal("key", key, true);
     this.update();
   }
 
@@ -227,7 +231,7 @@ class LinesView {
     }
     const own = only && this.column(only.axis).items.labels[only.item];
     showLineList(this.frame.list, lines, {
-      queries: this.query.items, keys: this.key.items, colour: (head) => hue(head) || "var(--accent)",
+      queries: this.query.items, keys: this.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
       title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`] : ["Strongest lines in view"],
     });
   }
@@ -236,8 +240,7 @@ class LinesView {
   wheel(event) {
     if (event.ctrlKey) return; // the browser's zoom
     const scale = event.deltaMode === 1 ? this.query.window.row : event.deltaMode === 2 ? this.query.window.height : 1;
-    const over = event.target instanceof Element ? event.target.closest("[data-axis]")?.getAttribute("data-axis") : null;
-    if (this.scroll(/** @type {LineAxis | null} */ (over ?? null), event.deltaY * scale)) event.preventDefault();
+    if (this.scroll(lineAxisAt(event), event.deltaY * scale)) event.preventDefault();
   }
 
   /** @param {LineAxis | null} axis null: both @param {number} by pixels @returns {boolean} whether anything moved */
@@ -248,13 +251,14 @@ class LinesView {
     return moved.includes(true);
   }
 
-  /** @param {LineAxis} axis @param {number} item */
-  reveal(axis, item) {
+  /** @param {LineAxis} axis @param {number} item @param {boolean} [middle] */
+  reveal(axis, item, middle = false) {
     const column = this.column(axis);
     if (item >= column.items.total) return;
     column.caret = item;
     const before = column.window.offset;
-    column.reveal(item);
+    if (middle && !column.holds(item)) column.scrollTo((item + 0.5) * column.window.row - column.window.height / 2);
+    else column.reveal(item);
     const other = this.column(axis === "query" ? "key" : "query");
     if (this.locked) other.scrollTo(other.window.offset + column.window.offset - before);
   }
@@ -293,4 +297,10 @@ class LinesView {
     this.app.store.set({ query: null, key: null });
     this.update();
   }
+}
+
+/** @param {Event} event @returns {LineAxis | null} the column it is over; null: between them */
+function lineAxisAt({ target }) {
+  const over = target instanceof Element ? target.closest("[data-axis]")?.getAttribute("data-axis") : null;
+  return over === "query" || over === "key" ? over : null;
 }

@@ -17,17 +17,17 @@ const textSteps = [
  * @returns {() => void} removes the commands
  */
 export function addTextCommands(app, act) {
-  const when = () => act.shown() && textKeysFree(app.root);
+  const moves = () => act.shown() && textKeysFree(app.root);
   const group = "Text";
-  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run) =>
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `text.${id}`, title, keys, group, run, when });
   const removals = textSteps.flatMap(([step, key, title]) => [
-    add(step, title, [key], () => act.step(step, false)),
-    add(`stretch-${step}`, `${title}, stretching the span`, [`Shift+${key}`], () => act.step(step, true)),
+    add(step, title, [key], () => act.step(step, false), moves),
+    add(`stretch-${step}`, `${title}, stretching the span`, [`Shift+${key}`], () => act.step(step, true), moves),
   ]);
   removals.push(
-    add("first", "First token of the text", ["Ctrl+Home"], () => act.step("first", false)),
-    add("last", "Last token of the text", ["Ctrl+End"], () => act.step("last", false)),
+    add("first", "First token of the text", ["Ctrl+Home"], () => act.step("first", false), moves),
+    add("last", "Last token of the text", ["Ctrl+End"], () => act.step("last", false), moves),
     add("row", "Show what the token attends to", ["a"], () => act.direction("row")),
     add("column", "Show what attends to the token", ["b"], () => act.direction("column")),
     add("both", "Show both", ["x"], () => act.direction("both")),

@@ -80,6 +80,7 @@ export class TextPane {
   }
 
   scrolled() {
+    this.told.hover(null, null);
     this.sheet.render();
     const height = Math.max(1, this.sheet.flow.lines * this.sheet.lineHeight);
     this.strip.view(this.scroller.scrollTop / height, this.scroller.clientHeight / height);

@@ -76,18 +76,18 @@ export function stripRows(weights, shade, starts, rows) {
   const shades = new Float32Array(rows);
   const lines = starts.length - 1;
   for (let line = 0; line < lines; line++) {
-    let [sum, deepest] = [0, 0];
-    for (let item = starts[line]; item < starts[line + 1]; item++) {
+    const count = starts[line + 1] - starts[line];
+    for (let k = 0; k < count; k++) {
+      const item = starts[line] + k;
       const part = shade(item);
       if (part === 0) continue;
-      sum += weights[item];
-      if (Math.abs(part) > Math.abs(deepest)) deepest = part;
-    }
-    const first = Math.min(rows - 1, Math.floor((line / lines) * rows));
-    const last = Math.max(first + 1, Math.floor(((line + 1) / lines) * rows));
-    for (let row = first; row < last; row++) {
-      mass[row] += sum;
-      if (Math.abs(deepest) > Math.abs(shades[row])) shades[row] = deepest;
+      // The items of a line share its height, so that a short text too shows where in a line the weight is.
+      const first = Math.min(rows - 1, Math.floor(((line + k / count) / lines) * rows));
+      const last = Math.max(first + 1, Math.floor(((line + (k + 1) / count) / lines) * rows));
+      for (let row = first; row < last; row++) {
+        mass[row] += weights[item];
+        if (Math.abs(part) > Math.abs(shades[row])) shades[row] = part;
+      }
     }
   }
   return { mass, shades };

@@ -4,7 +4,6 @@ import { strongestItems, weightText } from "./shade.js";
 
 /** @typedef {import("../types.js").Items} Items */
 
-const strongestCount = 20;
 
 /**
  * @typedef {object} StrongestShown
@@ -13,6 +12,7 @@ const strongestCount = 20;
  * @property {import("./source.js").Weights | null} weights
  * @property {Items} items
  * @property {string} note  in place of the list, or beside it
+ * @property {number} count
  */
 
 /**
@@ -29,7 +29,7 @@ export function makeStrongest(onGo) {
       if (!shown) return;
       element.dataset.hue = shown.hue;
       element.append(el("h3", {}, ...shown.title), el("p", { class: "uwaga-text-note", text: strongestNote(shown) }));
-      if (shown.weights) element.append(strongestList(shown.weights.weights, shown.items, onGo));
+      if (shown.weights) element.append(strongestList(shown.weights.weights, shown, onGo));
     },
   };
 }
@@ -39,15 +39,14 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [`In all ${weightText(known)}.`];
-  if (complete < 1) parts.push(`${Math.floor(100 * complete)} % of the text is read so far.`);
+  const parts = [complete < 1 ? `In all ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.` : `In all ${weightText(known)}.`];
   if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`);
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
 
-/** @param {Float32Array} weights @param {Items} items @param {(item: number) => void} onGo @returns {HTMLElement} */
-function strongestList(weights, items, onGo) {
-  const best = strongestItems(weights, strongestCount);
+/** @param {Float32Array} weights @param {StrongestShown} shown @param {(item: number) => void} onGo @returns {HTMLElement} */
+function strongestList(weights, { items, count }, onGo) {
+  const best = strongestItems(weights, count);
   const most = best.length ? Math.abs(weights[best[0]]) : 1;
   return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
     const button = el("button", { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },

@@ -40,6 +40,8 @@ class TextView {
     this.text = ""; // which text the kept spans are of
     /** @type {Range | null} */
     this.found = null;
+    /** @type {{column: import("./columns.js").Column, item: number, event: PointerEvent} | null} */
+    this.hovered = null;
     /** @type {(() => void)[]} */
     this.ends = [];
     this.frame = textFrame({ turn: (direction) => this.turn(direction), found: (range) => this.find(range), go: (axis, item) => this.go(axis, item) });
@@ -47,8 +49,8 @@ class TextView {
       pick: (axis, item) => this.pick(axis, item),
       span: (axis, range, fresh, done) => this.spans.mark(axis, range, fresh, done),
       hover: (column, item, event) => {
-        if (item === null || !event) this.frame.tip.hide();
-        else this.frame.tip.show(event, item, column.items.labels[item], tipLines(column.pane.look, item));
+        this.hovered = item === null || !event ? null : { column, item, event };
+        this.showTip();
       },
       enter: ({ items }) => this.frame.finder.setItems(items),
     });
@@ -88,7 +90,8 @@ class TextView {
     this.row.drop();
     this.column.drop();
     this.spans.stop();
-    this.frame.tip.hide();
+    this.hovered = null;
+    this.showTip();
   }
 
   dispose() {
@@ -160,6 +163,7 @@ class TextView {
 
   /** @param {import("./keys.js").Step} step @param {boolean} stretch */
   step(step, stretch) {
+    this.hovered = null; // the text moves under the pointer
     const { pane, items } = this.columns.all[this.columns.current];
     if (!items.total) return;
     const item = pane.step(step);
@@ -215,6 +219,14 @@ class TextView {
       found: index === this.columns.current ? this.found : null,
     }));
     paintLists(this.frame, this.columns, { query, key, row: this.row, column: this.column });
+    this.showTip();
+  }
+
+  showTip() {
+    if (!this.hovered) return this.frame.tip.hide();
+    const { column, item, event } = this.hovered;
+    if (item >= column.items.total) return this.frame.tip.hide();
+    this.frame.tip.show(event, item, column.items.labels[item], tipLines(column.pane.look, item));
   }
 
   clear() {

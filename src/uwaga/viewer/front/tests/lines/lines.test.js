@@ -1,0 +1,144 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { makeClient } from "../../client.js";
+import { drawLines, placeLines } from "../../lines/canvas.js";
+import { gatherLines, gatherStrongest, lineAway } from "../../lines/gather.js";
+import { headColour } from "../../lines/hues.js";
+import { LineOutside } from "../../lines/outside.js";
+import { LineWeights } from "../../lines/weights.js";
+import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../lines/window.js";
+
+const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
+const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 4096;
+
+test("a window holds the items whose middle is in it", () => {
+  const window = { offset: 25, height: 100, row: 20, total: 50 };
+  assert.deepEqual(windowItems(window), [1, 6]);
+  assert.equal(windowMiddle(window, 1), 5);
+  assert.deepEqual(windowItems({ ...window, offset: 0, total: 2 }), [0, 2]);
+  assert.deepEqual(windowItems({ ...window, total: 0 }), [0, 0]);
+});
+
+test("a window never scrolls into emptiness, and brings an item in by as little as it takes", () => {
+  const window = { offset: 0, height: 100, row: 20, total: 50 };
+  assert.equal(windowClamp({ ...window, offset: -5 }), 0);
+  assert.equal(windowClamp({ ...window, offset: 5000 }), 900);
+  assert.equal(windowClamp({ ...window, total: 2, offset: 10 }), 0);
+  assert.equal(windowReveal(window, 3), 0);
+  assert.equal(windowReveal(window, 5), 20);
+  assert.equal(windowReveal({ ...window, offset: 200 }, 8), 160);
+  assert.equal(windowReveal(window, 40), 750);
+});
+
+const gather = (rest = {}) => gatherLines({
+  heads: [0, 1], rows: [2, 4], columns: [0, 3], weight: (head, query, key) => (head === 0 ? query / 10 + key / 100 : NaN), outside: () => 0,
+  threshold: 0, only: null, hideSink: false, ...rest,
+});
+
+test("there is a line for every weight that is known and not below the threshold", () => {
+  const { lines, high } = gather();
+  assert.equal(lines.length, 6);
+  assert.ok(Math.abs(high - 0.32) < 1e-9);
+  assert.deepEqual(gather({ threshold: 0.3 }).lines.map(({ query, key }) => [query, key]), [[3, 0], [3, 1], [3, 2]]);
+  assert.equal(gather({ hideSink: true }).lines.length, 4);
+});
+
+test("of one token there are its lines alone; of one out of view none", () => {
+  assert.deepEqual(gather({ only: { axis: "query", item: 3 } }).lines.map(({ query }) => query), [3, 3, 3]);
+  assert.deepEqual(gather({ only: { axis: "key", item: 1 } }).lines.map(({ query, key }) => [query, key]), [[2, 1], [3, 1]]);
+  assert.equal(gather({ only: { axis: "query", item: 9 } }).lines.length, 0);
+});
+
+test("what is out of view is a line to the edge, with all of its weight", () => {
+  const outside = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
+  const away = gather({ outside }).lines.filter(lineAway);
+  assert.deepEqual(away, [{ head: 0, query: 2, key: Infinity, weight: 0.5 }, { head: 0, query: 3, key: Infinity, weight: 0.5 }]);
+  const [placed] = placeLines([away[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
+    opacity: (amount) => amount, away: 0.5 });
+  assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, away: true });
+});
+
+test("the strongest lines come first", () => {
+  assert.deepEqual(gatherStrongest(gather().lines, 2).map(({ query, key }) => [query, key]), [[3, 2], [3, 1]]);
+});
+
+test("many lines are few strokes", () => {
+  let strokes = 0, segments = 0;
+  const context = { beginPath() {}, moveTo() {}, lineTo: () => (segments += 1), stroke: () => (strokes += 1), setLineDash() {} };
+  const lines = Array.from({ length: 5000 }, (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, away: false }));
+  drawLines(context, lines, 1);
+  assert.equal(segments, 4950); // those of opacity 0 are none
+  assert.ok(strokes <= 48, `${strokes}`);
+});
+
+test("every head has a colour of its own, far from its neighbour's", () => {
+  for (const heads of [1, 2, 3, 8, 12, 16, 32]) {
+    const colours = Array.from({ length: heads }, (_, head) => headColour(head, heads, "light"));
+    assert.equal(new Set(colours).size, heads);
+    for (const colour of colours) assert.match(colour, /^#[0-9a-f]{6}$/);
+  }
+});
+
+/** A host of a map of `size` tokens whose weights are `weight`. */
+function liveApp(size) {
+  const asked = [];
+  const sum = (span, keys) => {
+    let total = 0;
+    for (let i = span[0]; i < span[1]; i++) for (let j = keys[0]; j < keys[1]; j++) total += weight(i, j);
+    return total / (span[1] - span[0]);
+  };
+  const host = { mode: "served", has: () => true, download() {}, ask: async (question) => {
+    asked.push(question);
+    if (question.ask === "between") {
+      const masses = question.spans.flatMap((span) => question.key_spans.map((keys) => sum(span, keys)));
+      return { meta: {}, arrays: [{ data: Float32Array.from(masses), shape: [question.spans.length, question.key_spans.length] }] };
+    }
+    const [rows, columns] = [question.row, question.column].map((tile) => Math.min(256, size - 256 * tile));
+    const data = Float32Array.from({ length: rows * columns }, (_, i) => weight(question.row * 256 + Math.floor(i / columns), question.column * 256 + (i % columns)));
+    return { meta: { complete: 1 }, arrays: [{ data, shape: [rows, columns] }] };
+  } };
+  return { asked, host, client: makeClient(host, { wait: async () => {} }) };
+}
+
+test("tiles in view are asked for, those left are given up, and weights come out exact across tiles", async () => {
+  const app = liveApp(600);
+  await new Promise((resolve) => {
+    const weights = new LineWeights(app, () => {
+      if (weights.tiles.size < 4) return;
+      assert.equal(weights.weight(0, 260, 250), Math.fround(weight(260, 250)));
+      assert.equal(weights.weight(0, 599, 10), NaN);
+      weights.want(where, [0], [0, 10], [0, 10]);
+      assert.deepEqual([...weights.tiles.keys()], ["0 0 0"]);
+      resolve();
+    });
+    weights.want(where, [0], [250, 270], [250, 270]);
+  });
+});
+
+test("a small map's sums beyond the window come from its tiles, a large one's are asked for; both are right", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  for (const size of [300, 700]) {
+    const app = liveApp(size), rows = [100, 103], columns = [50, 54], sizes = { queries: size, keys: size };
+    const weights = new LineWeights(app, () => {});
+    weights.want(where, [0], size <= 512 ? [0, size] : rows, size <= 512 ? [0, size] : columns);
+    const outside = new LineOutside(app, weights, () => {});
+    outside.want({ where, heads: [0], rows, columns, sizes });
+    t.mock.timers.tick(1000);
+    for (let i = 0; i < 20; i++) await new Promise((resolve) => setImmediate(resolve));
+    let [before, behind] = [0, 0];
+    for (let key = 0; key < 50; key++) before += weight(101, key);
+    for (let query = 103; query < size; query++) behind += weight(query, 52);
+    assert.ok(Math.abs(outside.of("query", 0, 101, "before") - before) < 1e-4, `${size}`);
+    assert.ok(Math.abs(outside.of("key", 0, 52, "behind") - behind) < 1e-3, `${size}`);
+    assert.equal(app.asked.some(({ ask }) => ask === "between"), size > 512);
+    weights.drop();
+    outside.drop();
+  }
+});
+
+test("nothing lies beyond a window that shows all", () => {
+  const outside = new LineOutside(liveApp(10), new LineWeights(liveApp(10), () => {}), () => {});
+  outside.want({ where, heads: [0], rows: [0, 10], columns: [0, 10], sizes: { queries: 10, keys: 10 } });
+  assert.equal(outside.of("query", 0, 3, "before"), 0);
+  assert.equal(outside.of("key", 0, 3, "behind"), 0);
+});
