@@ -93,7 +93,7 @@ class Reader:
         if value is None:
             return None, None
         if not isinstance(value, list) or len(value) != count:
-            found = f"{len(value)} rows" if isinstance(value, list) else _short(value)
+            found = _counted(len(value), "row") if isinstance(value, list) else _short(value)
             raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {found}")
         rows = [None if row is None else self._row(f"{name}[{n}]", row, most) for n, row in enumerate(value)]
         widths = sorted({len(row) for row in rows if row is not None})

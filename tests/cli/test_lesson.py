@@ -1,0 +1,83 @@
+"""`uwaga lesson`: tables in the terminal; served, it is tested in the browser."""
+
+import pytest
+from typer.testing import CliRunner
+
+from uwaga.cli import app
+
+SIX = (
+    "1 of 6: Three roles: Q, K and V",
+    "2 of 6: Scores: Q Kᵀ",
+    "3 of 6: Scale: 1/√d_k",
+    "4 of 6: Softmax: scores to shares",
+    "5 of 6: Weigh the values",
+    "6 of 6: Sum: what each token takes home",
+)
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["lesson", *arguments], env={"COLUMNS": "150"})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_plain_prints_the_six_steps_in_order() -> None:
+    status, out, _ = run("--plain")
+    assert status == 0
+    places = [out.index(title) for title in SIX]
+    assert places == sorted(places)
+    assert out.count(" of 6: ") == 6
+    assert "Crude attention" not in out
+
+
+def test_plain_prints_the_numbers() -> None:
+    _, out, _ = run("--plain")
+    row = next(line for line in out.splitlines() if "Weights A" in line)
+    assert "Exponentials" in row
+    assert "0.04    0.01    0.10    0.82    0.02" in out
+    # 0.625 is rounded as the page rounds it.
+    assert "2.69    0.50    4.44    8.56    0.63" in out
+
+
+def test_all_prints_every_step_with_tables() -> None:
+    status, out, _ = run("--all", "a pen .", "--heads", "4")
+    assert status == 0
+    for title in (
+        "Crude attention: X Xᵀ X",
+        "Masks: who may ask whom",
+        "Weights of head 4",
+        "Where they repeat",
+        "Why √d_k",
+    ):
+        assert title in out
+    assert "“a” sees nothing: the weights sum to 0.00 and the output is zeros." in out
+
+
+def test_another_sentence_another_query_and_no_scaling() -> None:
+    status, out, _ = run("--plain", "the pen writes", "--query", "2", "--unscaled")
+    assert status == 0
+    assert "Values by their weights, for one query" in out
+    assert "(pen)" in out
+    assert "Scores, not scaled" in out
+
+
+def test_a_terminal_does_not_obey_words() -> None:
+    status, out, _ = run("--plain", "a\x1b[2J [red]b\u202e")
+    assert status == 0
+    assert "\x1b[2J" not in out
+    assert "a<U+001B>[2J" in out
+    assert "[red]b<U+202E>" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--plain", " "), "tokens must be a list of 1 to 12 words, not 0 of them"),
+        (("--plain", "a " * 13), "tokens must be a list of 1 to 12 words, not 13 of them"),
+        (("--plain", "a b", "--query", "3"), "--query 3 is beyond the last of 2 tokens"),
+        (("--plain", "--heads", "3"), "heads must be one of 1, 2, 4, which divide the inner width 4, not 3"),
+        (("--plain", "\udcff"), "tokens[0] has half of a surrogate pair, which is no character"),
+    ],
+)
+def test_what_does_not_fit_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:
+    status, out, error = run(*arguments)
+    assert (status, out, error) == (1, "", f"uwaga lesson: {message}\n")
