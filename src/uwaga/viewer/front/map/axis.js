@@ -95,7 +95,8 @@ export function drawMapAxis(context, drawing, style, counts) {
   const ticks = mapTicks(scale, axis ? line : Infinity, wide);
   let kept = 0;
   context.textBaseline = "middle";
-  if (drawing.hovered >= 0) kept = mapAxisKept(context, drawing, style, drawing.hovered, style.text, kept, upright, counts);
+  const both = drawing.hovered === drawing.picked;
+  if (drawing.hovered >= 0) kept = mapAxisKept(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
   if (drawing.picked !== null && drawing.picked !== drawing.hovered) {
     kept = mapAxisKept(context, drawing, style, drawing.picked, drawing.colour, kept, upright, counts);
   }

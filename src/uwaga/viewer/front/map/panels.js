@@ -50,7 +50,7 @@ export function makeMapPanel(app, side) {
   const size = (/** @type {string} */ stack) => (axes && side.stacks[stack] ? Math.max(0, stackSize(side, stack, merge, specials)) : 0);
   const box = { x: 0, y: 0, w: 8, h: 8 };
   return {
-    side, missing, title: side.id === "difference" ? side.title : `${side.title} \u00b7 ${side.text_title}`,
+    side, missing, title: side.id === "difference" || side.title === side.text_title ? side.title : `${side.title} \u00b7 ${side.text_title}`,
     sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
     layer: null, queries: null, keys: null, plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
     shade: {

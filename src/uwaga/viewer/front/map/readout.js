@@ -87,8 +87,8 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     body.replaceChildren(
       el("span", { class: "uwaga-map-pair", "data-query": query, "data-key": key },
         mapTokenAt(first.queries, query, "query"), " \u2192 ", mapTokenAt(first.keys, key, "key")),
-      ...panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
-        many && el("span", { class: "uwaga-label", text: `${panel.side.title}:` }), ...mapValues(panel, query, key, entries[at]))));
+      el("span", { class: "uwaga-map-sides" }, panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
+        many && el("span", { class: "uwaga-label uwaga-map-whose", text: panel.side.title, title: panel.side.title }), ...mapValues(panel, query, key, entries[at])))));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */

@@ -107,8 +107,8 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     drawMapGrid(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
     drawMapSampled(context, panel, view, style);
-    drawMapCross(context, panel, view, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1, style.query, style.key, 2);
     drawMapCross(context, panel, view, scenery.query, scenery.key, style.text, style.text, 1);
+    drawMapCross(context, panel, view, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1, style.query, style.key, 2);
     drawAxis(panel, true, style);
     drawAxis(panel, false, style);
   }
@@ -148,7 +148,11 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
       renderer.resize(width, height);
       if (overlay.width !== width) overlay.width = width;
       if (overlay.height !== height) overlay.height = height;
-      ask();
+    },
+    /** Draws at once: a canvas of another size is empty, and would be seen so until the next frame. */
+    now() {
+      if (asked) cancelAnimationFrame(asked);
+      draw();
     },
     /** @param {boolean} on */
     run(on) {

@@ -170,6 +170,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
     note.hidden = !note.textContent;
     frame.setAttribute("aria-label", mapWordsOf(app, panels));
+    element.dataset.panels = String(panels.length);
     lookDue = true;
     percent = -1;
     arrange();
@@ -250,6 +251,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     arrange();
     if (scenery.fit) scenery.view.scale = 0;
     navigation.settle();
+    stage.now();
     want();
   });
 
