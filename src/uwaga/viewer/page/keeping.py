@@ -96,18 +96,18 @@ class Keeper:
         self._put(question, reply)
 
     def _put(self, question: Question, reply: Reply) -> None:
-        data = kept(reply).to_bytes()
+        data = kept(question, reply).to_bytes()
         packed = gzip.compress(data, 6, mtime=0)
         self.replies[canonical(question)] = base64.b64encode(min(data, packed, key=len)).decode()
 
 
-def kept(reply: Reply) -> Reply:
+def kept(question: Question, reply: Reply) -> Reply:
     """A reply for a page that nobody goes on with: `complete` is 1, and `reached` says how far it came."""
     meta: dict[str, Any] = dict(reply.meta)
     if "complete" in meta:
         meta |= {"complete": 1, "reached": meta["complete"]}
-    # Overviews and pooled tiles are pictures; all else is numbers to read.
-    coarse = meta.get("exact") is False or ("complete" in meta and "exact" not in meta and "columns" not in meta)
+    # Pictures; all else is numbers to read.
+    coarse = question["ask"] == "overview" or (question["ask"] == "tile" and question["level"] != 0)
     arrays = tuple(_rounded(array) if coarse and array.dtype == np.float32 else array for array in reply.arrays)
     return Reply(meta=meta, arrays=arrays)
 

@@ -34,6 +34,8 @@ def groups(about: Mapping[str, Any]) -> Iterator[Group]:
     """Everything that a page may hold, the most needed first."""
     yield Group(choices=(tuple(_items(about)),), needed=True)
     yield Group(choices=(tuple(_statistics(about)),), needed=True)
+    if about["lesson"]:
+        yield Group(choices=(({"ask": "lesson"},),), needed=True)
     for merge, specials in _variants(about):
         plain = (merge, specials) == ("tokens", "show")
         seen = {"merge": merge, "specials": specials}
