@@ -2,9 +2,12 @@
 
 /** @typedef {[number, number]} Range */
 
+/** In place of a head's number. */
+export const manyHeads = -1;
+
 /**
  * @typedef {object} Line
- * @property {number} head
+ * @property {number} head  manyHeads: the mean over those that are shown
  * @property {number} query  -1: from before the window, Infinity: from behind it
  * @property {number} key  the same
  * @property {number} weight
@@ -23,7 +26,8 @@
  */
 
 /**
- * The lines of weights that are known, not zero and not below the threshold; nan is left out.
+ * The lines of weights that are known, not zero and not below the threshold; nan is left out. What leaves the windows has a
+ * line for each head of a single token, and one for all heads together of many tokens: these lines would hide the others.
  * @param {GatherInput} input
  * @returns {{lines: Line[], high: number}} high: the largest weight between two tokens in view
  */
@@ -44,18 +48,23 @@ export function gatherLines({ heads, rows, columns, weight, outside, threshold, 
         high = Math.max(high, Math.abs(amount) || 0);
         put(head, query, key, amount);
       }
-      if (only?.axis === "key") continue;
-      put(head, query, -1, outside("query", head, query, "before"));
-      put(head, query, Infinity, outside("query", head, query, "behind"));
-    }
-    if (only?.axis === "query") continue;
-    for (let key = keys[0]; key < keys[1]; key++) {
-      if (hideSink && key === 0) continue;
-      put(head, -1, key, outside("key", head, key, "before"));
-      put(head, Infinity, key, outside("key", head, key, "behind"));
     }
   }
+  const away = (/** @type {"query" | "key"} */ axis, /** @type {number} */ item) => {
+    for (const [end, place] of /** @type {const} */ ([["before", -1], ["behind", Infinity]])) {
+      const sums = heads.map((head) => outside(axis, head, item, end));
+      const each = only ? heads : sums.length ? [manyHeads] : [];
+      each.forEach((head, i) => put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : gatherMean(sums)));
+    }
+  };
+  if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) away("query", query);
+  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!(hideSink && key === 0)) away("key", key);
   return { lines, high };
+}
+
+/** @param {number[]} numbers @returns {number} */
+function gatherMean(numbers) {
+  return numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 }
 
 /** @param {number} item @param {Range} range @returns {Range} */

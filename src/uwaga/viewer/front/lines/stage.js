@@ -1,6 +1,7 @@
 // The middle of the figure: lines and boxes on a canvas, and the same as a scene for files.
 import { tokenText } from "../dom.js";
 import { stripColour } from "../text/pane.js";
+import { manyHeads } from "./gather.js";
 import { drawBoxes, drawLines, placeLines } from "./canvas.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
@@ -27,12 +28,13 @@ const stageBoxMost = 9; // pixels
  * @param {LinePicture} picture
  * @param {number} width  pixels between the columns
  * @param {string} accent
+ * @param {string} muted
  */
-function stageLayout(picture, width, accent) {
+function stageLayout(picture, width, accent, muted) {
   const count = picture.heads.length;
   const size = picture.all && count ? Math.min(stageBoxMost, Math.max(2, (width * 0.22) / count)) : 0;
   const lane = size * count + (size ? 6 : 0);
-  const colour = (/** @type {number} */ head) => picture.hue(head) || accent;
+  const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : picture.hue(head) || accent);
   const lines = placeLines(picture.lines, {
     left: (item) => picture.query.middle(item), right: (item) => picture.key.middle(item), x1: lane, x2: width - lane,
     height: picture.query.window.height, colour, opacity: picture.opacity, away: picture.only ? 0.7 : 0.2,
@@ -75,7 +77,7 @@ export function drawLineStage(picture, { canvas, stage }) {
   if (canvas.width !== columns || canvas.height !== rows) [canvas.width, canvas.height] = [columns, rows];
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  const { lines, boxes } = stageLayout(picture, width, stripColour(stage, "--accent"));
+  const { lines, boxes } = stageLayout(picture, width, stripColour(stage, "--accent"), stripColour(stage, "--muted"));
   drawLines(context, lines, picture.only ? 2 : 1.5);
   for (const group of boxes) drawBoxes(context, group);
 }
@@ -84,7 +86,7 @@ export function drawLineStage(picture, { canvas, stage }) {
 export function lineScene(picture, { canvas, stage, titles }) {
   const [left, middle, height] = [picture.query.list.clientWidth, canvas.clientWidth, stage.clientHeight];
   const [margin, head] = [12, 28];
-  const { lines, boxes } = stageLayout(picture, middle, stripColour(stage, "--accent"));
+  const { lines, boxes } = stageLayout(picture, middle, stripColour(stage, "--accent"), stripColour(stage, "--muted"));
   /** @type {SceneItem[]} */
   const items = lines.filter(({ opacity }) => opacity > 0).map(({ x1, y1, x2, y2, colour, opacity }) => ({
     kind: "line", x1: margin + left + x1, y1: head + y1, x2: margin + left + x2, y2: head + y2, stroke: colour,

@@ -84,9 +84,10 @@ export function spanTable({ rows, columns, masses, note }, told) {
     return el("td", { "data-mass": masses ? mass : null, text: masses ? weightText(mass) : "\u2026" });
   })));
   const coarse = masses && masses.cell > 1 ? ` From means over ${masses.cell} by ${masses.cell} items.` : "";
-  return el("div", { class: "uwaga-text-span-scroll" },
-    el("table", { class: "uwaga-text-span-table" },
-      el("caption", { text: "How much of its weight each span (rows) puts on each span (columns), the mean over its tokens." + coarse }),
-      el("thead", {}, head), el("tbody", {}, body)),
+  const caption = "How much of its weight each span (rows) puts on each span (columns): the mean over its tokens.";
+  return el("div", {}, el("p", { class: "uwaga-text-note", text: caption + coarse }),
+    // A table that is scrolled sideways shall be so with the keys too.
+    el("div", { class: "uwaga-text-span-scroll", tabindex: 0, role: "region", "aria-label": "Masses among the spans" },
+      el("table", { class: "uwaga-text-span-table", "aria-label": caption }, el("thead", {}, head), el("tbody", {}, body))),
     note && el("p", { class: "uwaga-text-note", text: note }));
 }

@@ -12,6 +12,8 @@ import { stripRows } from "./shade.js";
  * @property {(top: number, height: number) => void} view  what is in view, in parts of the document
  */
 
+const stripFaintest = 0.02; // shades below it would draw a line along the whole strip
+
 /**
  * @param {string} label
  * @param {(part: number) => void} onJump  part of the document, 0 to 1
@@ -85,7 +87,7 @@ function stripLane(context, { weights, shade, colour, negative }, starts, { left
   const { mass, shades } = stripRows(weights, shade.of, starts, height);
   const most = mass.reduce((largest, sum) => Math.max(largest, Math.abs(sum)), 0);
   for (let row = 0; row < height; row++) {
-    if (shades[row] === 0) continue;
+    if (Math.abs(shades[row]) < stripFaintest) continue;
     context.fillStyle = shades[row] < 0 ? negative : colour;
     // The least that can be told from nothing, so that a single far token is not lost.
     context.globalAlpha = 0.25 + 0.75 * Math.abs(shades[row]);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
 import { drawLines, placeLines } from "../../lines/canvas.js";
-import { gatherLines, gatherStrongest, lineAway } from "../../lines/gather.js";
+import { gatherLines, gatherStrongest, lineAway, manyHeads } from "../../lines/gather.js";
 import { headColour } from "../../lines/hues.js";
 import { LineOutside } from "../../lines/outside.js";
 import { LineWeights } from "../../lines/weights.js";
@@ -51,8 +51,10 @@ test("of one token there are its lines alone; of one out of view none", () => {
 
 test("what is out of view is a line to the edge, with all of its weight", () => {
   const outside = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
-  const away = gather({ outside }).lines.filter(lineAway);
-  assert.deepEqual(away, [{ head: 0, query: 2, key: Infinity, weight: 0.5 }, { head: 0, query: 3, key: Infinity, weight: 0.5 }]);
+  const away = gather({ outside, heads: [0] }).lines.filter(lineAway);
+  assert.deepEqual(away, [{ head: manyHeads, query: 2, key: Infinity, weight: 0.5 }, { head: manyHeads, query: 3, key: Infinity, weight: 0.5 }]);
+  assert.equal(gather({ outside }).lines.filter(lineAway)[0].weight, 0.25); // the mean over both heads
+  assert.deepEqual(gather({ outside, only: { axis: "query", item: 3 } }).lines.filter(lineAway), [{ head: 0, query: 3, key: Infinity, weight: 0.5 }]);
   const [placed] = placeLines([away[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
     opacity: (amount) => amount, away: 0.5 });
   assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, away: true });
