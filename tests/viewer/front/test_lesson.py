@@ -1,0 +1,253 @@
+"""The lesson in a browser: its numbers, where they come from, what happens when they are changed; and its pictures."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import uwaga
+from uwaga.viewer.lesson import Lesson, work_through
+
+Page = Any
+TITLE = ".lesson-title"
+
+
+@pytest.fixture
+def worked() -> Iterator[Lesson]:
+    with uwaga.lesson(browser=False, block=False) as lesson:
+        yield lesson
+
+
+@pytest.fixture
+def page(worked: Lesson, open_page: Callable[..., Page]) -> Page:
+    opened = open_page(worked.view.address)  # type: ignore[union-attr]
+    opened.wait_for_selector(TITLE)
+    return opened
+
+
+def go(page: Page, title: str) -> None:
+    page.locator(".lesson-list button", has_text=title).first.click()
+    page.wait_for_function("title => document.querySelector('.lesson-title').textContent.startsWith(title)", arg=title)
+
+
+def cell(page: Page, matrix: str, row: int, column: int) -> Any:
+    return page.locator(f"[data-matrix={matrix}] td[data-row='{row}'][data-column='{column}']").first
+
+
+def table(page: Page, matrix: str) -> np.ndarray:
+    """The numbers as they are read off the page."""
+    rows = page.locator(f"[data-matrix={matrix}]").first.locator("tbody tr")
+    texts = [rows.nth(row).locator("td").all_text_contents() for row in range(rows.count())]
+    return np.array([[float(text.replace("\u2212", "-").replace("\u2013", "nan")) for text in row] for row in texts])
+
+
+def settle(page: Page) -> None:
+    """Until what was changed has been calculated: the pause, the question, the reply."""
+    page.wait_for_timeout(250)
+    page.wait_for_selector(".lesson-view:not([aria-busy])")
+
+
+def test_it_opens_at_the_lesson_without_a_model(page: Page) -> None:
+    assert page.locator(TITLE).text_content() == "Crude attention: X Xᵀ X"
+    assert page.locator(".lesson-list li").count() == 14
+    go(page, "The same in a real model")
+    button = page.locator(".lesson-open").first
+    assert button.is_disabled()
+    assert "No model is loaded." in page.locator(".lesson-real").first.text_content()
+
+
+@pytest.mark.parametrize(
+    ("title", "matrices"),
+    [
+        ("Crude attention", ["crude_scores", "crude_sums", "lengths", "crude", "crude_shuffled"]),
+        ("Scores", ["q", "k", "scores", "form", "form_scores"]),
+        ("Softmax", ["scaled", "exponentials", "weights"]),
+        ("Sum", ["weights", "v", "output"]),
+        ("Masks", ["causal_scores", "past_weights", "past_output", "window_weights", "lengths_bits"]),
+        ("Heads", ["head1_weights", "head2_weights", "joined", "layer_output"]),
+    ],
+)
+def test_what_is_read_off_the_page_is_what_python_calculated(
+    page: Page, worked: Lesson, title: str, matrices: list[str]
+) -> None:
+    go(page, title)
+    for name in matrices:
+        # Two digits are shown, and a number too small for them with one of its own.
+        np.testing.assert_allclose(table(page, name), worked[name], atol=0.0051, equal_nan=True)
+
+
+def test_a_number_is_followed_back_to_what_was_typed(page: Page) -> None:
+    """A weight, its exponential, the scaled score, the score, the query's number, the token's."""
+    go(page, "Softmax")
+    cell(page, "weights", 0, 3).click()
+    heading = page.locator(".lesson-explained")
+    assert heading.text_content() == "Weights A [this, pen] = 0.822"
+    assert "lesson-source" in cell(page, "exponentials", 0, 1).get_attribute("class")
+    assert page.locator(".lesson-calculation").text_content() == ("= 1.00 / (0.05 + 0.02 + 0.13 + 1.00 + 0.02) = 0.822")
+    followed = []
+    for number in (0, 0, 0, 0, 0):
+        page.locator(".lesson-number").nth(number).click()
+        followed.append(heading.text_content())
+    assert followed == [
+        "Exponentials [this, pen] = 1.000",
+        "Scores [this, pen] = 4.281",
+        "Scores Q Kᵀ [this, pen] = 8.563",
+        "Q [this, q1] = 2.000",
+        "X [this, pointing] = 1.000",
+    ]
+    assert page.locator(".lesson-why").text_content().startswith("a row of numbers per tokenThis number is typed in")
+    page.get_by_role("button", name="Show it in its step: Crude attention: X Xᵀ X").click()
+    assert page.locator(TITLE).text_content() == "Crude attention: X Xᵀ X"
+    page.locator(".lesson-title").click()
+    for expected in reversed(followed[:-1]):
+        page.locator(".uwaga").first.press("Backspace")
+        assert heading.text_content() == expected
+
+
+def test_a_number_that_is_changed_changes_all_that_came_from_it(page: Page) -> None:
+    cell(page, "x", 0, 0).locator("input").fill("3")
+    settle(page)
+    x = work_through()["x"]
+    x[0, 0] = 3
+    expected = work_through(x, tokens="this is a pen .")
+    np.testing.assert_allclose(table(page, "crude_scores"), expected["crude_scores"], atol=0.0051)
+    go(page, "Three roles")
+    cell(page, "wq", 0, 0).locator("input").fill("-1,5")
+    settle(page)
+    wq = expected["wq"]
+    wq[0, 0] = -1.5
+    expected = work_through(x, tokens="this is a pen .", wq=wq)
+    go(page, "Softmax")
+    np.testing.assert_allclose(table(page, "weights"), expected["weights"], atol=0.0051)
+    page.get_by_role("button", name="Reset").click()
+    settle(page)
+    np.testing.assert_allclose(table(page, "weights"), work_through()["weights"], atol=0.0051)
+
+
+def test_what_is_no_number_is_said_and_asks_nothing(page: Page) -> None:
+    asked = []
+    page.on("request", lambda request: asked.append(request.post_data or ""))
+    field = cell(page, "x", 0, 0).locator("input")
+    field.fill("one")
+    page.wait_for_timeout(400)
+    assert field.get_attribute("aria-invalid") == "true"
+    said = "“one” is not a number. The numbers below are those of the last one that was."
+    assert page.locator(".lesson-wrong:visible").text_content() == said
+    assert not [each for each in asked if "lesson" in each]
+    field.fill("1")
+    assert page.locator(".lesson-wrong:visible").count() == 0
+
+
+def test_another_sentence(page: Page) -> None:
+    field = page.locator(".lesson-sentence")
+    field.fill("the <b>pen</b> \u202e writes")
+    field.press("Enter")
+    settle(page)
+    names = page.locator("[data-matrix=x] tbody th").all_text_contents()
+    assert names == ["the", "<b>pen</b>", "<U+202E>", "writes"]
+    field.fill(" ".join("abcdefghijklm"))
+    field.press("Enter")
+    assert page.locator(".lesson-wrong:visible").text_content() == "The lesson takes at most 12 words; these are 13."
+
+
+def test_settings_and_the_query(page: Page) -> None:
+    go(page, "Scale")
+    page.get_by_label("Scale by 1/√d_k").uncheck()
+    settle(page)
+    np.testing.assert_array_equal(table(page, "scaled"), table(page, "scores"))
+    go(page, "Heads")
+    page.locator("[data-setting=heads]").select_option("4")
+    settle(page)
+    assert page.locator("[data-matrix=head4_weights]").count() == 1
+    go(page, "Weigh")
+    page.locator("[data-setting=query]").select_option(label="4: pen")
+    expected = work_through(scaled=False)["weighted"][3]
+    np.testing.assert_allclose(table(page, "weighted"), expected, atol=0.0051)
+
+
+def test_all_of_it_by_keys(page: Page) -> None:
+    page.locator(TITLE).focus()
+    for _ in range(2):
+        page.keyboard.press("n")
+    assert page.locator(TITLE).text_content() == "Scores: Q Kᵀ (2 of 6)"
+    cell(page, "scores", 0, 0).focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert page.locator(".lesson-explained").text_content() == "Scores Q Kᵀ [is, a] = 3.000"
+    # One stop of the tab key in each table.
+    assert page.locator("[data-matrix=scores] [tabindex='0']").count() == 1
+    page.keyboard.press("q")
+    assert page.locator("[data-setting=query]").input_value() == "1"
+    page.keyboard.press("p")
+    assert page.locator(TITLE).text_content() == "Three roles: Q, K and V (1 of 6)"
+    cell(page, "wq", 0, 0).locator("input").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.type("2")
+    settle(page)
+    assert cell(page, "wq", 1, 0).locator("input").input_value() == "2"
+
+
+def test_a_finding_shows_its_numbers(page: Page) -> None:
+    page.get_by_role("button", name=re.compile("^Long vectors dominate")).click()
+    marked = page.locator(".lesson-source")
+    assert marked.all_text_contents() == ["2.06", "1.25", "2.00"]
+
+
+def test_charts_have_descriptions(page: Page) -> None:
+    go(page, "Why")
+    names = [each.get_attribute("aria-label") for each in page.locator("svg[role=img]").all()]
+    assert len(names) == 3
+    assert names[0].startswith("Variance of q · k over d_k. At d_k = 4 the variance is ")
+
+
+@pytest.mark.parametrize("width", [360, 700, 1280])
+def test_nothing_is_wider_than_the_page(worked: Lesson, open_page: Callable[..., Page], width: int) -> None:
+    page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    for step in range(14):
+        assert page.evaluate(
+            "() => document.querySelector('.lesson-view').scrollWidth <= document.querySelector('.lesson-view').clientWidth"
+        ), step
+        page.locator(".lesson-after").click(force=True) if step < 13 else None
+
+
+def test_the_head_that_a_step_names_opens_in_the_real_model(
+    serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page]
+) -> None:
+    maps = make_maps(11)
+    page = open_page(serve(maps).address + "&tab=lesson")
+    page.wait_for_selector(TITLE)
+    go(page, "Masks")
+    button = page.locator(".lesson-open")
+    button.wait_for()
+    page.wait_for_function("() => !document.querySelector('.lesson-open').disabled")
+    scores = {
+        (layer, head): float(value)
+        for (_, layer), m in maps.items()
+        for head, value in enumerate(uwaga.maps.previous_token(m))
+    }
+    layer, head = max(scores, key=scores.__getitem__)
+    assert (
+        page.locator(".lesson-real").text_content().startswith(f"Layer {layer}, head {head}: the head that looks most")
+    )
+    button.click()
+    page.wait_for_function(
+        "([a, b]) => location.hash.includes('tab=map') && location.hash.includes(`layer=${a}`)", arg=[layer, head]
+    )
+
+
+def test_a_saved_page_has_the_lesson_to_read(
+    serve: Callable[..., Any], make_maps: Callable[..., Any], browser: Any, tmp_path: Any
+) -> None:
+    serve(make_maps(11)).save(tmp_path / "page.html")
+    page = browser.new_page()
+    page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")
+    page.wait_for_selector(TITLE)
+    assert "This page is saved: there is no program behind it" in page.locator(".lesson-main").text_content()
+    assert cell(page, "x", 0, 0).locator("input").get_attribute("readonly") is not None
+    go(page, "Weigh")
+    page.locator("[data-setting=query]").select_option(label="4: pen")
+    np.testing.assert_allclose(table(page, "weighted"), work_through()["weighted"][3], atol=0.0051)
+    page.close()
