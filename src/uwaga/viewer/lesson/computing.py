@@ -9,8 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import uwaga
+from uwaga.maps.attended import attend
+from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
+from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson.example import Example
 
 
@@ -39,7 +41,7 @@ def one_head(example: Example) -> OneHead:
     layer = layer_of(example, heads=1)
     entered = through(layer, example.x_NM)
     q_ND, k_ND, v_NE = entered.query_HND[0], entered.key_HND[0], entered.value_HNE[0]
-    output_NE, _, weights = uwaga.attend(q_ND, k_ND, v_NE, scale=layer.scale)
+    output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=layer.scale)
     assert isinstance(output_NE, Tensor)
     scale = scale_of(layer)
     return OneHead(q_ND, k_ND, v_NE, scale, scores(q_ND, k_ND), dense(weights), output_NE)
@@ -82,7 +84,7 @@ def through(layer: MultiHeadAttention, x_NM: Tensor) -> Entered:
     return Entered(query_HND, key_HND, value_HNE, output_NM)
 
 
-def dense(weights: uwaga.AttentionMap) -> Tensor:
+def dense(weights: AttentionMap) -> Tensor:
     """All weights of a small map."""
     found = weights.to_dense()
     assert isinstance(found, Tensor)
@@ -100,7 +102,7 @@ def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:
 
 def plain(q_ND: Tensor, k_ND: Tensor, v_NE: Tensor) -> Tensor:
     """(Q K^T) V, with no scale and no softmax."""
-    found = uwaga.attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
+    found = attention(q_ND, k_ND, v_NE, scale=1.0, normalize=None)
     assert isinstance(found, Tensor)
     return found
 

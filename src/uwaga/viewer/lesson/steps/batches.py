@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import uwaga
+from uwaga.ops.masks import KeyLengths
+from uwaga.ops.ragged import Ragged
 from uwaga.viewer.lesson import defaults, sources
 from uwaga.viewer.lesson.computing import layer_of
 from uwaga.viewer.lesson.example import Example
@@ -129,11 +130,11 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
     """The layer's output over a packed batch, over a padded one, and how far they are apart."""
     layer, width = layer_of(example, example.heads), example.x_NM.shape[1]
     vectors = [torch.tensor([defaults.vector(word, width) for word in sentence]) for sentence in example.sentences]
-    batch = uwaga.Ragged.from_list(vectors)
+    batch = Ragged.from_list(vectors)
     packed = layer(batch)
-    padded_RTM = layer(batch.to_padded(), mask=uwaga.KeyLengths(batch.lengths))
-    assert isinstance(packed, uwaga.Ragged)
-    kept_NM = uwaga.Ragged.from_padded(padded_RTM, batch.lengths).values
+    padded_RTM = layer(batch.to_padded(), mask=KeyLengths(batch.lengths))
+    assert isinstance(packed, Ragged)
+    kept_NM = Ragged.from_padded(padded_RTM, batch.lengths).values
     rows = [f"{r + 1}: {word}" for r, sentence in enumerate(example.sentences) for word in sentence]
     shared: dict[str, Any] = {"rows": rows, "columns": example.width_names}
     say = "The layer of the step “Heads” over the words' own vectors: the same calculation for each sentence by itself."

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-import uwaga
+from uwaga.maps.attended import attend
+from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import OneHead, dense
 from uwaga.viewer.lesson.example import Example
@@ -74,7 +75,7 @@ def _looked_up(example: Example, head: OneHead, id: str) -> Matrix:
 def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
     tokens, n = example.tokens, len(example.tokens)
     scale = head.scale * example.sharpness
-    _, _, weights = uwaga.attend(head.q_ND, head.k_ND, head.v_NE, scale=scale)
+    _, _, weights = attend(head.q_ND, head.k_ND, head.v_NE, scale=scale)
     scores = Matrix(
         id="sharp_scores",
         title="Sharper scores",
@@ -103,7 +104,7 @@ def _sharp_output(example: Example, head: OneHead, sharp: Matrix) -> Matrix:
 
 
 def _attended(head: OneHead, values: Tensor, scale: float) -> Tensor:
-    found = uwaga.attention(head.q_ND, head.k_ND, values, scale=scale)
+    found = attention(head.q_ND, head.k_ND, values, scale=scale)
     assert isinstance(found, Tensor)
     return found
 

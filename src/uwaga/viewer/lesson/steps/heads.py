@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-import uwaga
+from uwaga.maps.attended import attend
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import Entered, dense, layer_of, scale_of, scores, through
 from uwaga.viewer.lesson.defaults import numbered
@@ -64,7 +64,7 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
             source=sources.copy(cell(letter, "i", sources.shifted(first, "j"))),
         )
     (_, q_ND), (_, k_ND), (_, v_NE) = operands
-    output_NE, _, weights = uwaga.attend(q_ND, k_ND, v_NE, scale=scale)
+    output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=scale)
     assert isinstance(output_NE, Tensor)
     say = f"1/√{q_ND.shape[1]}" if example.scaled else "1"
     yield Matrix(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-import uwaga
-from uwaga.ops.masks import Mask
+from uwaga.maps.attended import attend
+from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
 from uwaga.ops.sizes import Sizes
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import OneHead, dense
@@ -29,7 +29,7 @@ def step(example: Example, head: OneHead) -> Step:
                 example,
                 head,
                 "causal",
-                uwaga.Causal(),
+                Causal(),
                 "Causal: itself and what came before",
                 "1 where the key's place is at most the query's own",
                 "A language model writes from left to right; at no place may it look at what is yet to come.",
@@ -38,7 +38,7 @@ def step(example: Example, head: OneHead) -> Step:
                 example,
                 head,
                 "past",
-                uwaga.Causal(include_self=False),
+                Causal(include_self=False),
                 "Strictly past: only what came before",
                 "1 where the key's place is before the query's own",
                 "The first token has nobody to ask: it sees nothing, and its output is zeros, not a division by zero.",
@@ -47,7 +47,7 @@ def step(example: Example, head: OneHead) -> Step:
                 example,
                 head,
                 "window",
-                uwaga.Window(window, 0),
+                Window(window, 0),
                 f"Window({window}, 0): itself and {_before(window)}",
                 f"1 where the key is the query's own place or up to {window} before it",
                 "Far keys are out of sight; over many layers news still travels further than one window.",
@@ -57,7 +57,7 @@ def step(example: Example, head: OneHead) -> Step:
                 example,
                 head,
                 "lengths",
-                uwaga.KeyLengths(torch.tensor(length)),
+                KeyLengths(torch.tensor(length)),
                 f"Key lengths: the first {length}, the rest is padding",
                 f"1 for the first {length} keys",
                 "In a padded batch the places behind a sentence's end hold no words; no query may look there.",
@@ -85,7 +85,7 @@ def _section(
 ) -> Section:
     tokens, n = example.tokens, len(example.tokens)
     bits_NN = mask.dense(Sizes(queries=n, keys=n))[0, 0].expand(n, n)
-    output_NE, _, weights = uwaga.attend(head.q_ND, head.k_ND, head.v_NE, mask=mask, scale=head.scale)
+    output_NE, _, weights = attend(head.q_ND, head.k_ND, head.v_NE, mask=mask, scale=head.scale)
     assert isinstance(output_NE, Tensor)
     bits, scores, shares = f"{id}_bits", f"{id}_scores", f"{id}_weights"
     made = (

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import uwaga
+from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import OneHead
 from uwaga.viewer.lesson.example import Example
@@ -100,6 +100,6 @@ def summing(found: Asked, made: Learned, done: Mixed) -> Step:
 
 
 def _one(query_1D: Tensor, head: OneHead) -> Tensor:
-    found = uwaga.attention(query_1D, head.k_ND, head.v_NE, scale=head.scale)
+    found = attention(query_1D, head.k_ND, head.v_NE, scale=head.scale)
     assert isinstance(found, Tensor)
     return found

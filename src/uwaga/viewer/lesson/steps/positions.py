@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import uwaga
 from uwaga.nn import SinusoidalPositions
+from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import layer_of
 from uwaga.viewer.lesson.example import Example
@@ -159,7 +159,7 @@ def _similarity() -> Section:
     """How alike codes are that are n places apart."""
     codes = SinusoidalPositions(_WIDE).table(_PLACES)
     # All codes are sqrt(M / 2) long, so that this scale makes their products cosines.
-    cosine = uwaga.attention(codes[:1], codes, torch.eye(_PLACES), scale=2.0 / _WIDE, normalize=None)
+    cosine = attention(codes[:1], codes, torch.eye(_PLACES), scale=2.0 / _WIDE, normalize=None)
     assert isinstance(cosine, Tensor)
     matrix = Matrix(
         id="similarity",

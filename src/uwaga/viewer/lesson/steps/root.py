@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-import uwaga
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.attention.api import attention
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import dense, scores
 from uwaga.viewer.lesson.parts import Chart, Finding, Matrix, Section, Step, shown
@@ -88,11 +89,11 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
 
 def _softmax(q_QD: Tensor, k_KD: Tensor, value_RKE: Tensor, scale: float) -> _Softmax:
     """R draws of values, each of one column: the gradient of an output depends on what is mixed."""
-    m = uwaga.AttentionMap(q_QD, k_KD, scale=scale)
+    m = AttentionMap(q_QD, k_KD, scale=scale)
     q_RQD, k_RKD = (x.expand(len(value_RKE), -1, -1) for x in (q_QD, k_KD))
     with torch.enable_grad():
         bias_RQK = torch.zeros(len(value_RKE), len(q_QD), len(k_KD), requires_grad=True)
-        output = uwaga.attention(q_RQD, k_RKD, value_RKE, scale=scale, bias=bias_RQK)
+        output = attention(q_RQD, k_RKD, value_RKE, scale=scale, bias=bias_RQK)
         assert isinstance(output, Tensor)
         (gradient_RQK,) = torch.autograd.grad(output.sum(), bias_RQK)
     entropy = m.entropy(normalize=True)
