@@ -88,7 +88,7 @@ export function overviewView(app) {
       if (!shown) return;
       const [first, end] = overviewVisible(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
       loading.want(layout.rows.slice(first, end));
-      painter.draw(layout, scroll, [first, end], current());
+      if (!painter.draw(layout, scroll, [first, end], current())) schedule();
       const open = loading.open();
       app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still to come or to sharpen` : "");
     });

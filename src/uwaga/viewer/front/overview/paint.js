@@ -62,10 +62,12 @@ export function makePictures(most) {
      * @param {unknown[]} key  another key: it is drawn anew
      * @param {OverviewCells} cells
      * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
-     * @returns {HTMLCanvasElement}
+     * @param {boolean} mayDraw  false: what there is, as it is
+     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, late: boolean}}  late: another picture is due
      */
-    of(name, key, cells, pixels) {
-      const text = key.join(" "), there = kept.get(name);
+    of(name, key, cells, pixels, mayDraw) {
+      const text = key.join(" "), there = kept.get(name), late = there?.key !== text && !mayDraw;
+      if (late) return { canvas: there?.canvas ?? null, drawn: false, late };
       kept.delete(name);
       const canvas = there?.canvas ?? document.createElement("canvas");
       if (there?.key !== text) {
@@ -75,7 +77,7 @@ export function makePictures(most) {
       }
       kept.set(name, { key: text, canvas });
       if (kept.size > most) kept.delete([...kept.keys()][0]);
-      return canvas;
+      return { canvas, drawn: there?.key !== text, late };
     },
     clear: () => kept.clear(),
   };

@@ -7,6 +7,7 @@ import { makePictures, overviewMost, overviewPixels } from "./paint.js";
 /** @typedef {import("./paint.js").OverviewCells} OverviewCells */
 
 const overviewPictures = 40;
+const overviewBudget = 6; // milliseconds of a frame for new pictures: scrolling goes on while they come
 
 /**
  * @param {import("../types.js").App} app
@@ -53,14 +54,14 @@ export function overviewPainter(app, canvas, loading) {
     }
   }
 
-  /** @param {OverviewRow} row @returns {{canvas: HTMLCanvasElement, cells: OverviewCells} | null} */
-  function pictureOf(row) {
+  /** @param {OverviewRow} row @param {boolean} [mayDraw] @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, late: boolean} | null} */
+  function pictureOf(row, mayDraw = true) {
     const cells = cellsOf(row), seen = look(row), { overviewScale } = app.store.get();
     if (!cells) return null;
     const most = mostOf(cells, seen.hideKeys);
     const high = (/** @type {number} */ head) => seen.colour.high ?? (overviewScale === "all" ? shared.high : most[head]);
     const key = [JSON.stringify(seen), overviewScale, overviewScale === "all" ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
-    return { canvas: pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high)), cells };
+    return { cells, ...pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high), mayDraw) };
   }
 
   /**
@@ -68,11 +69,12 @@ export function overviewPainter(app, canvas, loading) {
    * @param {HTMLElement} scroll
    * @param {[number, number]} visible  rows
    * @param {{row: number, head: number}} current  the head that is chosen
+   * @returns {boolean} all is drawn; false: another frame is needed
    */
   function draw(layout, scroll, [first, end], current) {
     const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
     const context = canvas.getContext("2d");
-    if (!context) return;
+    if (!context) return true;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -85,26 +87,34 @@ export function overviewPainter(app, canvas, loading) {
     const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), accent: paint("--accent"), surface: paint("--surface-2") };
     const rows = layout.rows.slice(first, end);
     share(rows);
-    for (const [i, row] of rows.entries()) drawRow(context, layout, row, scroll, width, colours, first + i === current.row ? current.head : -1);
+    const until = performance.now() + overviewBudget;
+    let late = false;
+    for (const [i, row] of rows.entries()) {
+      const picture = pictureOf(row, i === 0 || performance.now() < until);
+      late ||= picture?.late ?? false;
+      drawRow(context, layout, row, picture, scroll, width, colours, first + i === current.row ? current.head : -1);
+    }
     drawEdges(context, layout, rows, scroll, width, height, colours, style.fontFamily);
+    return !late;
   }
 
   /**
    * @param {CanvasRenderingContext2D} context
    * @param {OverviewLayout} layout
    * @param {OverviewRow} row
+   * @param {ReturnType<typeof pictureOf>} picture
    * @param {HTMLElement} scroll
    * @param {number} width
    * @param {{[name: string]: string}} colours
    * @param {number} chosen
    */
-  function drawRow(context, { left, pitch, cell }, row, scroll, width, colours, chosen) {
-    const picture = pictureOf(row), y = row.y - scroll.scrollTop, missing = loading.missing(row);
+  function drawRow(context, { left, pitch, cell }, row, picture, scroll, width, colours, chosen) {
+    const y = row.y - scroll.scrollTop, missing = loading.missing(row);
     const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
     for (let head = first; head < row.heads; head++) {
       const x = left + head * pitch - scroll.scrollLeft;
       if (x > width) break;
-      if (picture) {
+      if (picture?.canvas) {
         const { rows, columns } = picture.cells;
         // Enlarged cells keep their edges; reduced ones are averaged.
         context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);

@@ -6,7 +6,7 @@ import { kindTitle } from "../shell/pieces.js";
  * @param {import("../types.js").App} app
  * @param {import("./layout.js").OverviewLayout} layout
  * @param {{peek: (row: import("./layout.js").OverviewRow) => import("../types.js").Reply | undefined}} loading
- * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement, cells: import("./paint.js").OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
+ * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null, cells: import("./paint.js").OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
  * @returns {Promise<import("../types.js").Scene>}
  */
 export async function overviewScene(app, layout, loading, painter) {
@@ -23,7 +23,7 @@ export async function overviewScene(app, layout, loading, painter) {
   for (const row of layout.rows) {
     const picture = painter.pictureOf(row);
     items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer), size, anchor: "end", fill: paint("--muted") });
-    const context = picture?.canvas.getContext("2d");
+    const context = picture?.canvas?.getContext("2d");
     for (let head = 0; head < row.heads; head++) {
       const x = left + head * pitch;
       if (picture && context) {

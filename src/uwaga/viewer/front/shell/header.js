@@ -15,13 +15,14 @@ export function makeHeader(app, tabs, extra) {
   const model = el("h1"), text = el("span", { class: "uwaga-text-title" });
   const some = app.about.sides.length > 0;
   const fold = el("button", { type: "button", class: "uwaga-controls-button", text: "Controls", "aria-expanded": "false", on: { click() {
-    const open = toolbar.toggleAttribute("data-folded") === false;
-    fold.setAttribute("aria-expanded", String(open));
+    toolbar.toggleAttribute("data-folded");
   } } });
   const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
   const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help", on: { click: () => app.commands.run("shell.help") } });
   const toolbar = some ? makeToolbar(app, colourControls(app).element) : el("div", { hidden: true });
   toolbar.dataset.folded = "";
+  new MutationObserver(() => fold.setAttribute("aria-expanded", String(!toolbar.hasAttribute("data-folded"))))
+    .observe(toolbar, { attributeFilter: ["data-folded"] });
   const bar = makeTabs(app, tabs);
 
   function draw() {
@@ -65,7 +66,10 @@ function makeToolbar(app, colours) {
   ], (name) => store.set({ how: name }));
   const colour = el("button", { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
   app.commands.add({ id: "shell.colours", title: "Colours: show or hide", keys: ["o"], group: "Display", run() {
-    colours.hidden = !colours.hidden;
+    const toolbar = colours.parentElement;
+    // On a narrow page the controls may be folded away, and the colours with them.
+    colours.hidden = !colours.hidden && !toolbar?.hasAttribute("data-folded");
+    if (!colours.hidden) toolbar?.removeAttribute("data-folded");
     colour.setAttribute("aria-expanded", String(!colours.hidden));
   } });
 

@@ -30,6 +30,9 @@ export function makeTabViews(app, panel, views) {
     const { tab } = app.store.get(), next = viewOf(tab);
     if (next === current) return;
     if (current) {
+      const focused = /** @type {Document | ShadowRoot} */ (panel.getRootNode()).activeElement;
+      // What is hidden loses the focus, and the keys would go nowhere.
+      if (current.element.contains(focused)) app.root.focus({ preventScroll: true });
       current.hide();
       current.element.hidden = true;
     }
