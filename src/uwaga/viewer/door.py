@@ -153,10 +153,11 @@ def serve(exhibit: Exhibit, *, port: int = 0) -> View:
     try:
         from uwaga.viewer.server.run import Server
     except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
+        package = (error.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn"):
             raise
-        rule = f"uwaga.view needs {error.name}, which is not installed: pip install 'uwaga[view]'"
-        raise ModuleNotFoundError(rule, name=error.name) from error
+        rule = f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'"
+        raise ModuleNotFoundError(rule, name=package) from error
     desk = Desk(exhibit)
     return View(desk, Server(desk, title=exhibit.title, port=port))
 
