@@ -1,0 +1,1 @@
+"""Floor of training: from text to a Transformer."""

@@ -1,0 +1,97 @@
+"""The families of models that training builds, and what of their settings is not for a configuration to say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+from uwaga.train.errors import ConfigError
+from uwaga.train.settings import unknown
+
+OBJECTIVES = ("language-model", "encoder-decoder", "masked-language-model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A family: its settings' class, what it can learn, and its tokens.
+
+    Attributes:
+        home, name: the module and name of the settings' class.
+        objectives: of OBJECTIVES.
+        given: settings that the tokenizer or the objective decides.
+        fixed: those that the objective decides, with their values.
+    """
+
+    home: str
+    name: str
+    objectives: tuple[str, ...]
+    given: frozenset[str]
+    fixed: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def settings(self) -> type:
+        found: type = getattr(import_module(self.home), self.name)
+        return found
+
+
+_TOKENS = frozenset({"vocabulary", "ends", "padding", "kept"})
+FAMILIES = {
+    "bert": Trained(
+        home="uwaga.models.bert.config", name="BertConfig", objectives=("masked-language-model",),
+        given=frozenset({"vocabulary", "padding", "kept", "labels", "outputs", "model_type"}),
+        fixed={"masked-language-model": {"outputs": ("masked_lm",)}},
+    ),
+    "gpt2": Trained(
+        home="uwaga.models.gpt2.config", name="GPT2Config", objectives=("language-model",), given=_TOKENS, fixed={},
+    ),
+    "t5": Trained(
+        home="uwaga.models.t5.config", name="T5Config", objectives=("encoder-decoder",),
+        given=_TOKENS | {"start", "model_type"}, fixed={},
+    ),
+    "transformer": Trained(
+        home="uwaga.models.transformer.config", name="TransformerConfig",
+        objectives=("language-model", "encoder-decoder"),
+        given=_TOKENS | {"start", "target_vocabulary"}, fixed={"language-model": {"layers": 0}},
+    ),
+}  # fmt: skip
+
+
+def check(model: Mapping[str, Any], objective: str) -> None:
+    """The table [model] is one that can be built. Raises ConfigError."""
+    built(model, objective, {"vocabulary": 2**16})
+
+
+def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Any:
+    """The settings of the model: those of the table [model], of the objective, and of the tokenizer.
+
+    tokens: "vocabulary", and what else the tokenizer says, as `Corpus.model_settings` has it.
+    """
+    family = _family(model, objective)
+    fixed = family.fixed.get(objective, {})
+    free = frozenset(each.name for each in fields(family.settings)) - family.given - set(fixed)
+    known = frozenset(f"model.{name}" for name in (*free, "family"))
+    for name, value in model.items():
+        if name in fixed and name not in family.given:
+            if value != fixed[name]:
+                raise ConfigError(f"model.{name} must be {fixed[name]!r} for a {objective}, not {value!r}")
+        elif name in family.given:
+            raise ConfigError(f"model.{name} is not for the configuration to say: the tokenizer and the objective do")
+        elif f"model.{name}" not in known:
+            raise unknown(f"model.{name}", known)
+    settings = {name: value for name, value in model.items() if name != "family"}
+    try:
+        return family.settings(**settings | dict(fixed) | dict(tokens))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"model: {error}") from error
+
+
+def _family(model: Mapping[str, Any], objective: str) -> Trained:
+    name = model.get("family")
+    if not isinstance(name, str) or name not in FAMILIES:
+        known = ", ".join(map(repr, FAMILIES))
+        raise ConfigError(f"model.family must be one of {known}, not {name!r}")
+    family = FAMILIES[name]
+    if objective not in family.objectives:
+        able = ", ".join(each for each, family in FAMILIES.items() if objective in family.objectives)
+        raise ConfigError(f"model.family {name!r} has no objective {objective!r}; these have: {able}")
+    return family

@@ -1,0 +1,142 @@
+"""From tables of TOML to checked sections: every key is known, every value is of its kind.
+
+A section is a frozen dataclass with a `KINDS` that says what its fields may be, and `SECTIONS` for fields that are sections
+themselves. Messages name a key by its whole path, `optimizer.lr`.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
+from difflib import SequenceMatcher
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from uwaga.models.settings import Kind
+from uwaga.train.errors import ConfigError
+
+
+class Section(Protocol):
+    """What a section's class offers."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    KINDS: ClassVar[Mapping[str, Kind]]
+    SECTIONS: ClassVar[Mapping[str, Any]]
+
+
+_T = TypeVar("_T")
+
+
+def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> _T:
+    """A section from a table. `path` is where it stands, "" for the whole; `known` are all keys. Raises ConfigError."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{path} must be a table, not {table!r}")
+    names = {each.name for each in fields(section)}  # type: ignore[arg-type]
+    for name in table:
+        if name not in names:
+            raise unknown(_join(path, name), known)
+    values = {name: _value(section, name, value, path, known) for name, value in table.items()}
+    for each in fields(section):  # type: ignore[arg-type]
+        if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ConfigError(f"{_join(path, each.name)} is missing: it must be {_words(section, each.name)}")
+    return section(**values)
+
+
+def unknown(path: str, known: frozenset[str]) -> ConfigError:
+    """The error of a key that does not exist; it names the one that looks most like it."""
+    wanted = path.rpartition(".")[2]
+
+    def likeness(candidate: str) -> tuple[float, float, str]:
+        last = candidate.rpartition(".")[2]
+        return (
+            max(SequenceMatcher(None, path, candidate).ratio(), SequenceMatcher(None, wanted, last).ratio()),
+            SequenceMatcher(None, path, candidate).ratio(),
+            candidate,
+        )
+
+    return ConfigError(f"there is no key {path}; the nearest is {max(known, key=likeness)}")
+
+
+def keys(section: type, path: str = "") -> Iterator[str]:
+    """The paths of all fields, those of sections inside included."""
+    sections: Mapping[str, Any] = section.SECTIONS  # type: ignore[attr-defined]
+    for each in fields(section):
+        inside = sections.get(each.name)
+        yield _join(path, each.name)
+        if isinstance(inside, type):
+            yield from keys(inside, _join(path, each.name))
+
+
+def _value(section: Any, name: str, value: object, path: str, known: frozenset[str]) -> Any:
+    inside, here = section.SECTIONS.get(name), _join(path, name)
+    if isinstance(inside, type):
+        return read(inside, value, here, known)
+    if isinstance(inside, Named):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{here} must be a table of tables, not {value!r}")
+        below = frozenset(keys(inside.section, f"{here}.NAME"))
+        return {each: read(inside.section, table, f"{here}.{each}", below) for each, table in value.items()}
+    value = tuple(value) if isinstance(value, list) else value
+    # A number without a point is as good where a number is meant, and reads back as the same.
+    is_real = section.KINDS[name] in _REAL and type(value) is int
+    return float(value) if is_real else value  # type: ignore[arg-type]
+
+
+def check(section: Any, path: str = "") -> None:
+    """Every value of a section is of its kind, and of the sections inside. Raises ConfigError."""
+    for each in fields(section):
+        value, here = getattr(section, each.name), _join(path, each.name)
+        inside = section.SECTIONS.get(each.name)
+        if isinstance(inside, Named):
+            for name, below in value.items():
+                check(below, f"{here}.{name}")
+        elif isinstance(inside, type):
+            if value is not None:
+                check(value, here)
+        elif not (value is None and each.default is None) and not section.KINDS[each.name].accepts(value):
+            shown = list(value) if isinstance(value, tuple) else value
+            raise ConfigError(f"{here} must be {section.KINDS[each.name].words}, not {shown!r}")
+
+
+def _words(section: Any, name: str) -> str:
+    return section.KINDS[name].words if name in section.KINDS else "a table"
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+class Named:
+    """A table whose keys are free names, each of a section."""
+
+    def __init__(self, section: type) -> None:
+        self.section = section
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
+
+
+def number(words: str, accepts: Callable[[float], bool]) -> Kind:
+    kind = Kind(words, lambda x: _is_number(x) and accepts(x))
+    _REAL.append(kind)
+    return kind
+
+
+_REAL: list[Kind] = []
+POSITIVE = number("a positive number", lambda x: x > 0)
+NOT_NEGATIVE = number("a number of at least 0", lambda x: x >= 0)
+SHARE = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
+PART = number("a number from 0 to less than 1", lambda x: 0 <= x < 1)
+COUNT = Kind("a whole number of at least 0", lambda x: type(x) is int and 0 <= x < 2**62)
+SIZE = Kind("a whole number of at least 1", lambda x: type(x) is int and 1 <= x < 2**62)
+SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
+TEXT = Kind("a string", lambda x: isinstance(x, str))
+NAME = Kind("a string that is not empty", lambda x: isinstance(x, str) and x != "")
+NAMES = Kind("a list of strings", lambda x: isinstance(x, tuple) and all(isinstance(each, str) and each for each in x))
+BETAS = Kind(
+    "a list of two numbers from 0 to less than 1",
+    lambda x: isinstance(x, tuple) and len(x) == 2 and all(map(PART.accepts, x)),
+)
+
+
+def one_of(*values: str) -> Kind:
+    return Kind(f"one of {', '.join(map(repr, values))}", lambda x: isinstance(x, str) and x in values)
