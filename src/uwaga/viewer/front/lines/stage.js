@@ -88,9 +88,9 @@ export function lineScene(picture, { canvas, stage, titles }) {
   const [margin, head] = [12, 28];
   const { lines, boxes } = stageLayout(picture, middle, stripColour(stage, "--accent"), stripColour(stage, "--muted"));
   /** @type {SceneItem[]} */
-  const items = lines.filter(({ opacity }) => opacity > 0).map(({ x1, y1, x2, y2, colour, opacity }) => ({
-    kind: "line", x1: margin + left + x1, y1: head + y1, x2: margin + left + x2, y2: head + y2, stroke: colour,
-    width: picture.only ? 2 : 1.5, opacity: Math.round(opacity * 1000) / 1000,
+  const items = lines.filter(({ opacity }) => opacity > 0).map((line) => ({
+    kind: "path", d: stageDashes(line, margin + left, head), stroke: line.colour, width: picture.only ? 2 : 1.5,
+    opacity: Math.round(line.opacity * 1000) / 1000,
   }));
   for (const { x, y, size, colours, opacities } of boxes) {
     colours.forEach((colour, i) => items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
@@ -106,6 +106,19 @@ export function lineScene(picture, { canvas, stage, titles }) {
     }
   }
   return { width: 2 * margin + left + middle + picture.key.list.clientWidth, height: head + height + margin, background: stripColour(stage, "--bg"), items };
+}
+
+/**
+ * A line as a path: whole, or in dashes where its other end is not in view.
+ * @param {import("./canvas.js").DrawnLine} line
+ * @param {number} left
+ * @param {number} top
+ * @returns {(string | number)[][]}
+ */
+function stageDashes({ x1, y1, x2, y2, away }, left, top) {
+  const pieces = away ? Math.max(1, Math.round(Math.hypot(x2 - x1, y2 - y1) / 8)) : 1;
+  const at = (/** @type {number} */ part) => [left + x1 + (x2 - x1) * part, top + y1 + (y2 - y1) * part];
+  return Array.from({ length: pieces }, (_, i) => [["M", ...at(i / pieces)], ["L", ...at((i + (away ? 0.5 : 1)) / pieces)]]).flat();
 }
 
 /** @param {string} text @returns {string} what fits beside the lines */

@@ -1,0 +1,325 @@
+"""The text, the lines and the files: what the page shows is what the map says, and a token is never more than text."""
+
+import csv
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import uwaga
+from uwaga.viewer.door import View
+
+playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
+
+Serve = Callable[..., View]
+Open = Callable[..., Any]
+Maps = Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]
+
+HOSTILE = [
+    "<script>window.harmed=1</script>",
+    '"><img src=x onerror="window.harmed=1">',
+    "\u202eevil",
+    "a\x07b",
+    "",
+    "=1+1",
+]
+
+
+def words(count: int) -> list[str]:
+    text = ["the", "quick", "brown", "fox", "jump", "##s", "over", "a", "lazy", "dog", ",", "and", "looks", "back", "."]
+    return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def titled(page: Any, place: str, item: int) -> None:
+    page.locator(place).filter(has_text=f"({item})").wait_for()
+
+
+def counted(page: Any, place: str, count: int) -> None:
+    playwright.expect(page.locator(place)).to_have_count(count)
+
+
+def listed(page: Any, hue: str) -> dict[int, float]:
+    """The strongest tokens as the page lists them: position and weight."""
+    place = page.locator(f'.uwaga-text-strongest[data-hue="{hue}"]')
+    place.locator("li").first.wait_for()
+    buttons = place.locator("[data-weight]")
+    return buttons.evaluate_all(
+        "all => Object.fromEntries(all.map(e => [Number(e.dataset.goes), Number(e.dataset.weight)]))"
+    )
+
+
+def strongest(weights: torch.Tensor, count: int) -> dict[str, float]:
+    order = torch.argsort(weights, descending=True, stable=True)[:count]
+    return {str(int(i)): float(weights[i]) for i in order}
+
+
+def drag(page: Any, first: str, last: str) -> None:
+    start, stop = (page.locator(f"#uwaga-text-{each}").bounding_box() for each in (first, last))
+    page.mouse.move(start["x"] + 3, start["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(stop["x"] + 3, stop["y"] + 8, steps=5)
+    page.wait_for_timeout(60)  # a frame or two: the drag follows frames
+    page.mouse.up()
+
+
+def masses(page: Any) -> np.ndarray:
+    page.locator("td[data-mass]").first.wait_for()
+    rows = page.locator(".uwaga-text-span-table tbody tr")
+    return np.array(
+        rows.evaluate_all(
+            "all => all.map(r => [...r.querySelectorAll('[data-mass]')].map(e => Number(e.dataset.mass)))"
+        )
+    )
+
+
+def test_a_picked_token_shows_its_row_and_its_column(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(90)
+    page = open_page(serve(maps, tokens=words(90)).address)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-12")
+    head = maps["encoder", 0][0, 0]
+    assert listed(page, "query") == strongest(head[12], 20)
+    page.get_by_role("button", name="attended by").click()
+    assert listed(page, "key") == strongest(head[:, 12], 20)
+    page.keyboard.press("x")  # both
+    page.keyboard.press("ArrowRight")
+    titled(page, "[data-hue=query] h3", 13)
+    counted(page, ".uwaga-text-list li", 20)
+    assert listed(page, "query") == strongest(head[13], 10)
+    assert listed(page, "key") == strongest(head[:, 13], 10)
+
+
+def test_every_token_is_shaded_by_its_weight_and_hovering_tells_it(
+    serve: Serve, open_page: Open, make_maps: Maps
+) -> None:
+    maps = make_maps(40)
+    page = open_page(serve(maps, tokens=words(40)).address)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-7")
+    listed(page, "query")
+    row = maps["encoder", 0][0, 0, 7]
+    script = "all => all.map(e => parseFloat(e.style.getPropertyValue('--text-row')) / 100)"
+    shades = page.locator(".uwaga-text-token").evaluate_all(script)
+    assert np.allclose(shades, (row / row.max()).numpy(), atol=6e-4)  # the page writes tenths of a percent
+    page.hover("#uwaga-text-both-9")
+    assert f"{float(row[9]):.6g}" in page.locator(".uwaga-text-tip").inner_text()
+
+
+def test_spans_and_their_masses(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(120)
+    page = open_page(serve(maps, tokens=words(120)).address)
+    tab(page, "Text")
+    page.wait_for_selector("#uwaga-text-both-30")
+    drag(page, "both-20", "both-24")
+    drag(page, "both-40", "both-41")
+    counted(page, "td[data-mass]", 4)
+    expected = maps["encoder", 0].select(0, 0).between([(20, 25), (40, 42)])
+    assert np.allclose(masses(page), expected.numpy(), rtol=1e-5)
+    page.click("#uwaga-text-both-60")
+    for _ in range(3):
+        page.keyboard.press("Shift+ArrowRight")
+    counted(page, "td[data-mass]", 9)
+    expected = maps["encoder", 0].select(0, 0).between([(20, 25), (40, 42), (60, 64)])
+    assert np.allclose(masses(page), expected.numpy(), rtol=1e-5)
+    page.locator(".uwaga-text-span-remove").first.click()
+    counted(page, "td[data-mass]", 4)
+    assert np.allclose(masses(page), expected[1:, 1:].numpy(), rtol=1e-5)
+
+
+def test_cross_attention_has_both_texts(serve: Serve, open_page: Open) -> None:
+    torch.manual_seed(1)
+    sizes = {"encoder": (30, 30), "decoder": (12, 12), "cross": (12, 30)}
+    maps = {
+        (kind, 0): uwaga.AttentionMap(2 * torch.randn(1, 2, queries, 16), torch.randn(1, 2, keys, 16))
+        for kind, (queries, keys) in sizes.items()
+    }
+    page = open_page(serve(maps, tokens={"encoder": words(30), "decoder": words(12)}).address)
+    page.get_by_role("button", name="cross-attention").click()
+    tab(page, "Text")
+    page.click("#uwaga-text-query-5")
+    page.click("#uwaga-text-key-20")
+    counted(page, ".uwaga-text-list li", 20)
+    head = maps["cross", 0][0, 0]
+    assert listed(page, "query") == strongest(head[5], 10)
+    assert listed(page, "key") == strongest(head[:, 20], 10)
+    drag(page, "query-2", "query-4")
+    drag(page, "key-10", "key-11")
+    counted(page, "td[data-mass]", 1)
+    assert np.allclose(masses(page), float(head[2:5, 10:12].sum(-1).mean()), rtol=1e-5)
+
+
+def test_hidden_special_tokens_leave_and_the_rest_is_normalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(40)
+    page = open_page(serve(maps, tokens=words(40)).address)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-7")
+    listed(page, "query")
+    page.get_by_role("button", name="Hide specials").click()
+    titled(page, "[data-hue=query] h3", 6)  # the same token
+    row = maps["encoder", 0][0, 0, 7, 1:-1]
+    found, expected = listed(page, "query"), strongest(row / row.sum(), 20)
+    assert list(found) == sorted(expected, key=int)
+    assert np.allclose([found[i] for i in expected], list(expected.values()), rtol=1e-5)
+
+
+def test_hostile_tokens_are_text_everywhere(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", "end"]
+    page = open_page(serve(make_maps(len(tokens)), tokens=tokens).address, accept_downloads=True)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-1")
+    listed(page, "query")
+    shown = page.locator(".uwaga-text-token").all_inner_texts()
+    assert shown[1:7] == [HOSTILE[0], HOSTILE[1], "<U+202E>evil", "a\u2407b", "\u2205", "=1+1"]
+    drag(page, "both-1", "both-3")
+    masses(page)
+    tab(page, "Lines")
+    page.locator(".uwaga-lines-table td").first.wait_for()
+    assert HOSTILE[0] in page.locator(".uwaga-lines-label").all_inner_texts()
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    assert HOSTILE[0][:20] in "".join(root.itertext())
+    tags = {each.tag.rpartition("}")[2] for each in root.iter()}
+    assert tags <= {"svg", "title", "rect", "path", "text", "line"}
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("#uwaga script, #uwaga img").count() == 0
+
+
+def test_a_hundred_thousand_tokens_are_read_and_searched(serve: Serve, open_page: Open) -> None:
+    torch.manual_seed(2)
+    count = 100_000
+    m = uwaga.AttentionMap(2 * torch.randn(1, 1, count, 16), torch.randn(1, 1, count, 16), mask=uwaga.Causal())
+    tokens = words(count)
+    tokens[77_777] = "needle"
+    page = open_page(serve({("decoder", 0): m}, tokens=tokens).address)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-12")
+    listed(page, "query")
+    page.keyboard.press("Control+End")
+    page.wait_for_selector(f"#uwaga-text-both-{count - 1}")
+    titled(page, "[data-hue=query] h3", 99999)
+    counted(page, ".uwaga-text-list li", 20)
+    assert listed(page, "query") == strongest(m[0, 0, count - 1], 20)
+    page.keyboard.press("/")
+    page.keyboard.type("needle")
+    page.wait_for_selector(".uwaga-text-found")
+    assert page.locator(".uwaga-text-found").inner_text() == "needle"
+    assert page.locator(".uwaga-text-token").count() < 3000  # what is near the view, and no more
+    strip = page.locator(".uwaga-text-strip").bounding_box()
+    page.mouse.click(strip["x"] + 5, strip["y"] + 2)
+    page.wait_for_selector("#uwaga-text-both-0")
+
+
+def test_lines_have_the_weights_and_what_leaves_the_window(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(300)
+    page = open_page(serve(maps, tokens=words(300)).address)
+    tab(page, "Lines")
+    page.click("#uwaga-lines-query-4")
+    titled(page, ".uwaga-lines-side h3", 4)
+    page.locator(".uwaga-lines-table tbody tr").filter(has_text="behind the window").wait_for()
+    row = maps["encoder", 0][0, 0, 4]
+    shown = page.locator('.uwaga-lines-column[data-axis="key"] [role=option]')
+    keys = [int(each) for each in shown.evaluate_all("all => all.map(e => e.dataset.item)")]
+    cells = page.locator(".uwaga-lines-table tbody tr").evaluate_all(
+        "all => all.map(r => [r.children[2].textContent, Number(r.dataset.weight)])"
+    )
+    best = strongest(row[: max(keys) + 1], 3)
+    assert {name.split()[0]: weight for name, weight in cells[:3]} == best
+    beyond = next(weight for name, weight in cells if "behind" in name)
+    assert beyond == pytest.approx(float(row[max(keys) + 1 :].sum()), rel=1e-4)
+
+
+def test_all_heads_have_lines_and_can_be_switched_off(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    maps = make_maps(12, heads=4)
+    page = open_page(serve(maps, tokens=words(12)).address)
+    tab(page, "Lines")
+    page.get_by_role("button", name="all heads").click()
+    page.click("#uwaga-lines-key-3")
+    counted(page, ".uwaga-lines-table tbody tr", 24)
+    page.get_by_role("button", name="Head 2", exact=True).click(modifiers=["Shift"])
+    counted(page, ".uwaga-lines-table tbody td:first-child:text-is('2')", 12)
+    column = maps["encoder", 0][0, 2, :, 3]
+    cells = page.locator(".uwaga-lines-table tbody tr").evaluate_all("all => all.map(r => Number(r.dataset.weight))")
+    assert cells == [float(each) for each in column.sort(descending=True).values if each >= 0.002]
+
+
+def save(page: Any, kind: str, folder: Path) -> Path:
+    page.get_by_role("button", name="Save", exact=True).click()
+    with page.expect_download() as download:
+        page.click(f'[data-export="{kind}"]')
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_files_open_and_hold_the_numbers(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    maps, tokens = make_maps(30), words(30)
+    tokens[3] = '=cmd("x")'
+    page = open_page(serve(maps, tokens=tokens, model="org/tiny").address, accept_downloads=True)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-12")
+    listed(page, "query")
+    head = maps["encoder", 0][0, 0].numpy()
+
+    table = save(page, "csv", tmp_path)
+    assert table.name == "uwaga_tiny_encoder_layer0_head0_weights_0-30x0-30.csv"
+    lines = list(csv.reader(io.StringIO(table.read_text(encoding="utf-8-sig"), newline="")))
+    assert lines[0][1:] == [f"{i} {token}" for i, token in enumerate(each.removeprefix("##") for each in tokens)]
+    assert np.array_equal(np.array([line[1:] for line in lines[1:]], dtype=np.float32), head)
+
+    with np.load(save(page, "npz", tmp_path)) as arrays:
+        assert np.array_equal(arrays["weights"], head)
+
+    image = Image.open(save(page, "png", tmp_path))
+    assert image.width > 1000
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[1:] == [each.removeprefix("##") for each in tokens]
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="there is no poppler")
+def test_a_pdf_is_read_by_others(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    tokens = words(30)
+    tokens[5] = "\u65e5\u672c"  # not in Helvetica: a picture
+    page = open_page(serve(make_maps(30), tokens=tokens).address, accept_downloads=True)
+    tab(page, "Text")
+    page.click("#uwaga-text-both-12")
+    listed(page, "query")
+    path = save(page, "pdf", tmp_path)
+    text = subprocess.run(["pdftotext", path, "-"], capture_output=True, text=True, check=True)
+    assert text.stderr == ""
+    assert "quick" in text.stdout
+    assert "[CLS]" in text.stdout
+    drawn = subprocess.run(
+        ["pdftoppm", "-png", "-singlefile", path, path.with_suffix("")], capture_output=True, text=True, check=True
+    )
+    assert drawn.stderr == ""
+    assert len(Image.open(path.with_suffix(".png")).convert("RGB").getcolors(1 << 20) or []) > 20
+
+
+def test_a_saved_page_still_has_its_weights(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    maps = make_maps(60)
+    page = open_page(serve(maps, tokens=words(60)).address, accept_downloads=True)
+    path = save(page, "page", tmp_path)
+    kept = open_page(path.as_uri())
+    tab(kept, "Text")
+    kept.click("#uwaga-text-both-12")
+    head = maps["encoder", 0][0, 0]
+    assert listed(kept, "query") == strongest(head[12], 20)
+    drag(kept, "both-20", "both-24")
+    assert masses(kept).item() == pytest.approx(float(head[20:25, 20:25].sum(-1).mean()), rel=1e-5)
+    tab(kept, "Lines")
+    kept.locator(".uwaga-lines-table td").first.wait_for()
+    assert kept.locator(".uwaga-lines-note", has_text="does not hold").count() == 0
