@@ -1,22 +1,13 @@
 """`uwaga demo`: the operation, first on five tokens step by step, then on a batch of documents."""
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
     from rich.table import Table
-    from torch import Tensor
 
-    from uwaga import Ragged
-
-_TOKENS = ("this", "is", "a", "pen", ".")
-# Two widths that one can picture: the first for words that point, the second for things. Nothing is learned here.
-_VECTORS = ((1.0, 0.5), (0.5, 0.0), (0.5, 1.0), (0.0, 2.0), (0.0, 0.0))
-_WIDTHS = ("pointing", "thing")
 _HEADS, _WIDTH, _DOCUMENTS, _MEDIAN = 12, 64, 24, 96
 
 
@@ -30,26 +21,30 @@ def demo(seconds: Annotated[float, typer.Option(help="How long to time the docum
 
 
 def _five_tokens(console: "Console") -> None:
-    import torch
     from rich.columns import Columns
 
-    import uwaga
+    from uwaga.cli.tables import table
+    from uwaga.viewer.lesson import work_through
 
-    x_ND = torch.tensor(_VECTORS)
-    one_hot_NN = torch.eye(len(_TOKENS))  # as values they make the output show the weights
-    crude = uwaga.attention(x_ND, x_ND, x_ND, scale=1.0, normalize=None)
-    weights = uwaga.attention(x_ND, x_ND, one_hot_NN)
-    past = uwaga.attention(x_ND, x_ND, one_hot_NN, mask=uwaga.Causal(include_self=False))
+    worked = work_through()
+    tokens, matrices = worked.question["tokens"], worked.matrices
 
-    console.rule("[bold]1. this is a pen .")
-    console.print("Five tokens X, two numbers each. Every token asks every other: how alike are we?")
-    console.print(Columns([_matrix("X", x_ND, _WIDTHS), _matrix("scores: X Xᵀ", x_ND @ x_ND.T, _TOKENS, heat=True)]))
-    console.print("The crude form mixes the vectors by these scores; softmax first makes each row sum to 1.")
-    console.print("  [bold]attention(X, X, X, scale=1.0, normalize=None)     attention(X, X, X)")
-    console.print(Columns([_matrix("X Xᵀ X", crude, _WIDTHS), _matrix("weights", weights, _TOKENS, heat=True)]))
+    def show(*names: str) -> None:
+        console.print(Columns([table(matrices[name], tokens, 0) for name in names], padding=(0, 2)))
+
+    console.rule(f"[bold]1. {' '.join(tokens)}")
+    console.print("Five tokens X, four numbers each. Every token asks every other: how alike are we?")
+    show("x", "crude_scores")
+    console.print("The crude form mixes the vectors by these scores.")
+    console.print("  [bold]attention(X, X, X, scale=1.0, normalize=None)")
+    show("crude")
+    console.print("With queries, keys and values of their own, and softmax, each row of weights sums to 1.")
+    console.print("  [bold]attention(q, k, v)")
+    show("weights", "output")
     console.print("Strictly past: a token asks those before it alone, and the first has nobody to ask.")
-    console.print("  [bold]attention(X, X, X, mask=Causal(include_self=False))")
-    console.print(_matrix("weights", past, _TOKENS, heat=True))
+    console.print("  [bold]attention(q, k, v, mask=Causal(include_self=False))")
+    show("past_weights", "past_output")
+    console.print("[bold]uwaga lesson[/] goes through it step by step, on numbers that can be changed.\n")
 
 
 def _documents(console: "Console", seconds: float) -> None:
@@ -97,26 +92,3 @@ def _timings(ours: float, alone: float, padded: float) -> "Table":
     ):
         table.add_row(how, f"{took * 1e3:.1f}", f"{took / ours:.2f}x")
     return table
-
-
-def _matrix(title: str, matrix: "Tensor | Ragged", columns: "Sequence[str]", *, heat: bool = False) -> "Table":
-    """Rows are the five tokens. With `heat`, the larger a number the warmer its ground."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right", min_width=5)
-    rows = cast("Tensor", matrix).tolist()
-    largest = max(abs(number) for row in rows for number in row)
-    for token, row in zip(_TOKENS, rows, strict=True):
-        table.add_row(token, *(_cell(number, number / largest if heat else 0.0) for number in row))
-    return table
-
-
-def _cell(number: float, warmth: float) -> str:
-    if warmth <= 0:
-        return f"{number:.2f}"
-    red, green, blue = (round(30 + warmth * (high - 30)) for high in (230, 120, 40))
-    return f"[white on rgb({red},{green},{blue})]{number:.2f}[/]"

@@ -1,22 +1,18 @@
 """`uwaga lesson`: the calculation of attention step by step, in a browser, or as tables in the terminal."""
 
-import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from uwaga.cli.tables import seen, table
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from uwaga.viewer.exhibit import Exhibit
     from uwaga.viewer.lesson.door import Lesson
-    from uwaga.viewer.lesson.parts import Matrix, Section, Step
-
-# Characters that a terminal obeys, or does not show.
-_UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+    from uwaga.viewer.lesson.parts import Section, Step
 
 
 def lesson(
@@ -105,7 +101,7 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
 
     console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
     for paragraph in step.text:
-        console.print(Text(_seen(paragraph)))
+        console.print(Text(seen(paragraph)))
     for section in step.sections:
         _print_section(console, section, tokens, query, shown)
     console.print(Text(f"  {step.code}", style="bold"))
@@ -122,64 +118,10 @@ def _print_section(console: "Console", section: "Section", tokens: Sequence[str]
     if not new and not section.findings:
         return
     if section.title:
-        console.print(Text(_seen(section.title), style="italic"))
+        console.print(Text(seen(section.title), style="italic"))
     for paragraph in section.text:
-        console.print(Text(_seen(paragraph), style="dim"))
+        console.print(Text(seen(paragraph), style="dim"))
     if new:
-        console.print(Columns([_table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
+        console.print(Columns([table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
     for finding in section.findings:
-        console.print(Text(f"- {_seen(finding.text)}"))
-
-
-def _table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
-    """Of a sliced matrix the query's table. The larger a number the warmer its ground."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    is_sliced = matrix.numbers.dim() == 3
-    title = f"{matrix.title} ({tokens[query]})" if is_sliced else matrix.title
-    table = Table(title=Text(_seen(title)), title_justify="left", box=box.SIMPLE_HEAD)
-    table.caption, table.caption_justify = Text(_seen(matrix.formula), style="dim"), "left"
-    table.add_column("")
-    for column in matrix.columns:
-        table.add_column(Text(_seen(column)), justify="right", min_width=5)
-    rows = (matrix.numbers[query] if is_sliced else matrix.numbers).tolist()
-    largest = max((abs(number) for row in rows for number in row if number == number), default=0.0) or 1.0
-    digits = [_digits(matrix, column) for column in zip(*rows, strict=True)]
-    for name, row in zip(matrix.rows, rows, strict=True):
-        table.add_row(
-            Text(_seen(name)), *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True))
-        )
-    return table
-
-
-def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
-    """Behind the point: none where a column counts."""
-    return 0 if matrix.shade == "none" and all(number.is_integer() for number in column) else matrix.digits
-
-
-def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text":
-    from rich.text import Text
-
-    from uwaga.viewer.lesson.parts import rounded
-
-    if number != number:
-        return Text("-", style="dim")
-    text = rounded(number, digits)
-    if number and abs(number) < 0.5 * 10**-digits:
-        text = f"{number:.0e}"
-    warmth = number / (largest if matrix.shade == "signed" else 1.0)
-    if matrix.shade == "none" or warmth <= 0:
-        return Text(text)
-    red, green, blue = (round(30 + min(warmth, 1.0) * (high - 30)) for high in (200, 90, 30))
-    return Text(text, style=f"white on rgb({red},{green},{blue})")
-
-
-def _seen(text: str) -> str:
-    """Text that a terminal shows and does not obey.
-
-    >>> _seen("a\\x1b[2J")
-    'a<U+001B>[2J'
-    """
-    return "".join(f"<U+{ord(c):04X}>" if unicodedata.category(c) in _UNSEEN else c for c in text)
+        console.print(Text(f"- {seen(finding.text)}"))

@@ -207,9 +207,8 @@ def test_nothing_is_wider_than_the_page(worked: Lesson, open_page: Callable[...,
     page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     for step in range(14):
-        assert page.evaluate(
-            "() => document.querySelector('.lesson-view').scrollWidth <= document.querySelector('.lesson-view').clientWidth"
-        ), step
+        for part in (".lesson-view", ".lesson-main"):
+            assert page.locator(part).evaluate("e => e.scrollWidth <= e.clientWidth"), (step, part)
         page.locator(".lesson-after").click(force=True) if step < 13 else None
 
 
