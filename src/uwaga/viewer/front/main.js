@@ -5,7 +5,7 @@ import { makeClient } from "./client.js";
 import { savedHost } from "./hosts/saved.js";
 import { servedHost } from "./hosts/served.js";
 import { widgetHost } from "./hosts/widget.js";
-import { makeApp, shownTheme } from "./shell/app.js";
+import { hasItems, makeApp, shownTheme } from "./shell/app.js";
 import { makeFrame } from "./shell/frame.js";
 import { makeHeader } from "./shell/header.js";
 import { makeHelp } from "./shell/help.js";
@@ -95,6 +95,7 @@ function mainOpen(root, host, client, about, frame) {
   const ends = [mainTheme(app), ...(about.sides.length ? [keepPicks(app)] : [])];
   // A notebook's address is not ours.
   if (host.mode !== "notebook") ends.push(followAddress(app, window));
+  if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
   if (!tabs.length) throw new Error("There is nothing to show.");
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
 

@@ -15,11 +15,12 @@ const appItemsAtOnce = 200_000;
  * @param {HTMLElement} root
  * @param {import("../types.js").Host} host
  * @param {import("../types.js").Client} client
- * @param {import("../types.js").About} about
+ * @param {import("../types.js").About} told
  * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} speech
  * @returns {App}
  */
-export function makeApp(root, host, client, about, speech) {
+export function makeApp(root, host, client, told, speech) {
+  const about = { ...told, sides: namedSides(told.sides) };
   const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
   /** @type {Map<string, Promise<Items>>} */
@@ -53,6 +54,32 @@ export function makeApp(root, host, client, about, speech) {
     },
     theme: () => shownTheme(store.get().theme),
   };
+}
+
+/**
+ * The same sides with titles that differ: two models may read one text, and one model the same text twice.
+ * @param {Side[]} sides
+ * @returns {Side[]}
+ */
+export function namedSides(sides) {
+  const both = sides.filter(({ id }) => id !== "difference");
+  const differ = (/** @type {(side: Side) => string} */ name) => new Set(both.map(name)).size === both.length;
+  const order = (/** @type {Side} */ side) => (side.id === "0" ? "first" : "second");
+  const name = [
+    (/** @type {Side} */ side) => side.title, (/** @type {Side} */ side) => side.model, (/** @type {Side} */ side) => `${order(side)}: ${side.title}`,
+  ].find(differ) ?? order;
+  return sides.map((side) => ({ ...side, title: side.id === "difference" ? "difference" : name(side) }));
+}
+
+/**
+ * Whether the host has the items so: a saved page holds tokens, and may hold nothing else.
+ * @param {App} app
+ * @param {{merge?: "tokens" | "words", specials?: "show" | "hide"}} change
+ * @returns {boolean}
+ */
+export function hasItems(app, change) {
+  const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
+  return [queries, keys].every((stack) => app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: appItemsAtOnce }));
 }
 
 /**

@@ -3,6 +3,7 @@
 import { el } from "../dom.js";
 import { colourControls } from "./colour_controls.js";
 import { kindTitle, segments, stepper, toggle } from "./pieces.js";
+import { hasItems } from "./app.js";
 import { headsOf, kindsOf, layersOf, steps } from "./moves.js";
 
 /**
@@ -82,6 +83,8 @@ function makeToolbar(app, colours) {
     head.show(headsOf(shown, state.kind, state.layer), state.head);
     words.show(state.merge === "words");
     specials.show(state.specials === "hide");
+    words.element.disabled = !hasItems(app, { merge: state.merge === "words" ? "tokens" : "words" });
+    specials.element.disabled = !hasItems(app, { specials: state.specials === "hide" ? "show" : "hide" });
     how.show(state.how);
   }
   store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how"], draw);

@@ -1,6 +1,6 @@
 // From head to head: what exists, and what is set to go there.
 
-import { nearestHead, sideState } from "./app.js";
+import { hasItems, nearestHead, sideState } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Side} Side */
@@ -106,7 +106,12 @@ function addHeadMoves(app, add) {
       steps.compare(app, stepRound(all, compare === "both" ? "both" : side));
     });
   }
-  const told = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => { store.set(part); app.announce(text); };
+  const told = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
+    const { merge = store.get().merge, specials = store.get().specials } = part;
+    if (!hasItems(app, { merge, specials })) return app.status("This is not in the saved page.");
+    store.set(part);
+    app.announce(text);
+  };
   add("words", "Words or tokens", ["w"], "Display", () =>
     store.get().merge === "words" ? told({ merge: "tokens" }, "Tokens") : told({ merge: "words" }, "Words"));
   add("specials", "Hide or show special tokens", ["s"], "Display", () =>

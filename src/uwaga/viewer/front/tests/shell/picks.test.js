@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { itemAt, movedItem, movedSpan } from "../../shell/picks.js";
-import { nearestHead, stackSize } from "../../shell/app.js";
+import { namedSides, nearestHead, stackSize } from "../../shell/app.js";
 
 const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
 const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
@@ -33,4 +33,12 @@ test("the nearest head that a side has", () => {
 test("items of an axis", () => {
   const side = { stacks: { encoder: { tokens: 10, words: 7, specials: 2 } } };
   assert.deepEqual([["tokens", "show"], ["words", "show"], ["tokens", "hide"], ["words", "hide"]].map(([merge, specials]) => stackSize(side, "encoder", merge, specials)), [10, 7, 8, 5]);
+});
+
+test("two sides never have one title", () => {
+  const titles = (...sides) => namedSides(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
+  assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a less b", "m"]), ["a", "b", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m less n"]), ["m", "n", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);
+  assert.deepEqual(titles(["a", "m"]), ["a"]);
 });
