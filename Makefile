@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 
-.PHONY: run test bench lint format setup native-test front-test front-types sanitize emulate clean
+.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -38,6 +38,10 @@ format: $(VENV)/installed
 native-test: setup
 	cmake --build build/native
 	ctest --test-dir build/native --output-on-failure
+
+# The documents' pictures of the explorer, made by its tests.
+pictures: setup
+	UWAGA_PICTURES=docs/pictures python -m pytest tests/viewer/front/test_views.py
 
 # The explorer's JavaScript: its unit tests need Node alone, its types also TypeScript.
 front-test: $(VENV)/node

