@@ -138,6 +138,10 @@ def test_what_is_no_number_is_said_and_asks_nothing(page: Page) -> None:
     assert not [each for each in asked if "lesson" in each]
     field.fill("1")
     assert page.locator(".lesson-wrong:visible").count() == 0
+    field.fill("")
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_function("() => document.querySelector('[data-matrix=x] input').value === '1'")
+    assert page.locator(".lesson-wrong:visible").count() == 0
 
 
 def test_another_sentence(page: Page) -> None:

@@ -71,7 +71,7 @@ export function lessonSources(lesson, cell) {
 }
 
 /**
- * The calculation of a number, written out with its numbers; "" before the first piece stands for nothing.
+ * The calculation of a number, written out with its numbers; nothing where words explain it (lessonSaying).
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {LessonPiece[]}

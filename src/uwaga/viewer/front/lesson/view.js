@@ -67,6 +67,8 @@ export function lessonView(app) {
 
   function reset() {
     chain = [];
+    // What is written wrongly somewhere goes with the page.
+    if (page) page.shape = "";
     change(start, 0);
   }
 
@@ -82,6 +84,7 @@ export function lessonView(app) {
       receive(readLesson(reply));
     } catch (error) {
       if (isAbort(error)) return;
+      wanted = lesson ? lesson.question : start;
       message.hidden = false;
       message.textContent = lesson
         ? `${error instanceof Error ? error.message : String(error)} The numbers shown are those before.`
