@@ -23,13 +23,15 @@ const clientFlights = 4;
 const clientBusyTries = 30;
 /** Asking again at once what goes on elsewhere would keep the host busy with being asked. */
 const clientStandstill = 200;
+/** A host that answers in parts of a second and has been silent for so long is busy with something else, or gone. */
+const clientSilence = 10_000;
 
 /**
  * @param {import("./types.js").Host} host
- * @param {{maxBytes?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
+ * @param {{maxBytes?: number, silence?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
  * @returns {import("./types.js").Client}
  */
-export function makeClient(host, { maxBytes = 192 * 2 ** 20, wait = clientWait } = {}) {
+export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSilence, wait = clientWait } = {}) {
   const cache = makeReplyCache(maxBytes);
   /** @type {Map<string, Job>} */
   const jobs = new Map();
@@ -38,6 +40,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, wait = clientWait }
   let flights = 0;
   let asked = 0;
   let goneFor = 0; // how often in a row nobody answered
+  let silent = false;
   let resting = false;
   let disposed = false;
 
@@ -58,18 +61,26 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, wait = clientWait }
     job.flying = true;
     flights += 1;
     tell({ type: "busy", flights });
+    const timer = setTimeout(() => { silent = true; tell({ type: "silent" }); }, silence);
     try {
       const reply = await host.ask(job.question, job.controller.signal);
-      if (goneFor) { goneFor = 0; tell({ type: "back" }); }
+      heard();
       cache.put(job.name, reply);
       finish(job, (waiter) => waiter.resolve(reply));
     } catch (error) {
       failed(job, error);
     } finally {
+      clearTimeout(timer);
       flights -= 1;
       tell({ type: "busy", flights });
       pump();
     }
+  }
+
+  function heard() {
+    if (goneFor || silent) tell({ type: "back" });
+    goneFor = 0;
+    silent = false;
   }
 
   /** @param {Job} job @param {unknown} error */
@@ -85,6 +96,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, wait = clientWait }
       job.flying = false;
       rest(Math.min(2000, 50 * 2 ** Math.min(job.tries, 6)));
     } else {
+      if (error instanceof HostError && error.kind === "refused") heard();
       if (!isAbort(error) && !(error instanceof HostError && error.kind === "absent")) {
         tell({ type: "failed", message: error instanceof Error ? error.message : String(error) });
       }

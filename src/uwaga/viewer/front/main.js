@@ -133,6 +133,7 @@ function mainTell(frame, event) {
   if (event.type === "failed") frame.fail(event.message);
   if (event.type === "busy") frame.active(event.flights > 0);
   if (event.type === "back") { frame.absent(null); frame.announce("The program answers again."); }
+  if (event.type === "silent") frame.absent("No answer for ten seconds. The program is busy with something else, or was stopped.");
   if (event.type === "gone") frame.absent("The program that computes this page does not answer. Was it stopped? Trying again\u2026");
 }
 

@@ -1,0 +1,116 @@
+"""The page around the views: keys, help, address, the overview and the table, in a browser."""
+
+import re
+from typing import Any
+
+import pytest
+
+Page = Any  # of playwright
+
+
+@pytest.fixture
+def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
+    """Three layers of four heads over forty tokens."""
+    opened = open_page(serve(make_maps(40, layers=3, heads=4), tokens=[f"t{at}" for at in range(40)]).address)
+    opened.wait_for_selector(".uwaga-tabs")
+    return opened
+
+
+def part(page: Page, name: str) -> str | None:
+    """What the address says."""
+    found = re.search(rf"[#&]{name}=([^&]*)", page.url)
+    return found and found[1]
+
+
+def test_arrows_and_enter_open_a_head_and_the_address_keeps_it(page: Page) -> None:
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    cell = page.locator(".uwaga-overview-cell[data-active]")
+    assert "encoder layer 2, head 1" in cell.get_attribute("aria-label")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**tab=map**")
+    assert (part(page, "layer"), part(page, "head")) == ("2", "1")
+    token = part(page, "token")
+    page.keyboard.press("h")
+    assert part(page, "head") == "2"
+    page.go_back()
+    page.go_back()
+    page.wait_for_url("**tab=overview**")
+    page.go_forward()
+    page.wait_for_url("**tab=map**")
+    page.reload()
+    page.wait_for_selector(".uwaga-tabs")
+    assert (part(page, "tab"), part(page, "layer"), part(page, "head"), part(page, "token")) == ("map", "2", "1", token)
+
+
+def test_help_lists_what_every_view_can_do_and_keeps_the_focus(page: Page) -> None:
+    page.keyboard.press("?")
+    dialog = page.locator("dialog[open]")
+    for group in ("Views", "Heads", "Display", "Overview", "Map", "Text", "Lines", "Table", "Lesson", "Files"):
+        assert dialog.get_by_role("heading", name=group, exact=True).count() == 1, group
+    page.keyboard.press("h")
+    assert part(page, "head") in (None, "0")
+    for _ in range(4):
+        page.keyboard.press("Tab")
+        assert page.evaluate(
+            "() => document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        )
+    dialog.get_by_role("checkbox").uncheck()
+    page.keyboard.press("Escape")
+    assert dialog.count() == 0
+    page.keyboard.press("3")
+    assert part(page, "tab") == "overview"
+
+
+def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
+    page.get_by_role("tab", name="Table").click()
+    page.get_by_text("12 heads").wait_for()
+    heading = page.get_by_role("columnheader", name="entropy", exact=True)
+    assert heading.get_attribute("aria-sort") is None
+    heading.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "descending"
+    at = page.locator("table.uwaga-heads thead th").all_inner_texts().index(heading.inner_text())
+    values = [float(row.locator("td, th").nth(at).inner_text()) for row in page.locator("tr[data-at]").all()]
+    assert len(values) == 12
+    assert values == sorted(values, reverse=True)
+    page.keyboard.press("Enter")
+    assert heading.get_attribute("aria-sort") == "ascending"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    name = page.evaluate("() => document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**tab=map**")
+    assert name == f"encoder layer {part(page, 'layer')}, head {part(page, 'head')}: open"
+
+
+def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
+    theme = "() => document.querySelector('.uwaga').dataset.theme"
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_selector(".uwaga[data-theme=dark]")
+    page.keyboard.press("t")
+    assert page.evaluate(theme) == "light"
+    page.keyboard.press("t")
+    assert page.evaluate(theme) == "dark"
+
+
+def test_what_goes_wrong_is_said_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
+    page = open_page(serve(make_maps(20)).address)
+    page.wait_for_selector(".uwaga-tabs")
+    answered = 0
+
+    def answer(route: Any) -> None:
+        nonlocal answered
+        answered += 1
+        if answered == 1:
+            route.fulfill(status=200, content_type="application/octet-stream", body=b"no")
+        else:
+            route.continue_()
+
+    page.route("**/ask", answer)
+    page.keyboard.press("2")
+    alert = page.get_by_role("alert").first
+    alert.wait_for()
+    assert "reply:" in alert.inner_text()
+    while page.get_by_role("alert").count():
+        page.get_by_role("alert").first.get_by_role("button").click()
