@@ -46,13 +46,11 @@ def text_of(argument: str) -> str:
         return _decoded(sys.stdin.buffer.read(), "stdin")
     path = Path(argument)
     try:
-        if path.is_file():
-            return _decoded(path.read_bytes(), argument)
-        is_folder = bool(argument) and path.is_dir()  # "" would be the folder that we are in
-    except (OSError, ValueError) as error:  # too long for a name, or with a character that no name has
-        if _LIKE_A_FILE.fullmatch(argument):
-            raise SeeingError(f"{argument} cannot be read: {error}") from error
-        is_folder = False
+        is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the folder that we are in
+    except (OSError, ValueError):  # too long for a name, or with a character that no name has
+        is_file = is_folder = False
+    if is_file:
+        return _decoded(path.read_bytes(), argument)
     if is_folder:
         raise SeeingError(f"{argument} is a directory, and neither a text nor a file")
     if _LIKE_A_FILE.fullmatch(argument):

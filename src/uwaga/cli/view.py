@@ -124,7 +124,10 @@ def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
     from uwaga.viewer.page.saved import save_page
 
     desk = Desk(exhibit)
-    with Progress(TextColumn("saving"), BarColumn(), console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("saving"), BarColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("saving", total=1.0)
         with saying():
             save_page(desk, path, exact=exact, progress=lambda done: bar.update(task, completed=done))

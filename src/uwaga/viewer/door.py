@@ -35,7 +35,7 @@ class View:
         path: str | os.PathLike[str],
         *,
         exact: Sequence[Exact] = (),
-        seconds: float = 60.0,
+        seconds: float = 30.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """Write a page that is one file and needs no server and no network.
@@ -46,7 +46,7 @@ class View:
             path: where; the file is there whole or not at all.
             exact: heads, such as ("encoder", 3, 5): kind, layer, head; with ranges of queries and keys behind them a block
                 of a head, such as ("encoder", 3, 5, (0, 512), (0, 512)).
-            seconds: how long to work on maps so large that they are sampled first.
+            seconds: how long to work, about: on large maps that are sampled first, and on words and hidden special tokens.
             progress: told what part of the work is done, from 0 to 1.
 
         Raises:

@@ -29,7 +29,8 @@ class Keeper:
     Args:
         answer: a desk's.
         room: bytes of the replies as they stand in the page; what is needed is kept beyond that too.
-        seconds: how long to go on with replies that are not complete. Everything is asked once whatever it takes.
+        seconds: how long to go on with replies that are not complete, and with what is not needed. What is needed is asked
+            once whatever it takes.
         progress: told what part of the work is done, from 0 to 1.
         stop: asked between two questions.
     """
@@ -73,13 +74,15 @@ class Keeper:
         self.progress(1.0)
 
     def _fits(self, questions: Sequence[Question]) -> bool:
-        """As one of them shows."""
-        taken = sum(map(len, self.replies.values()))
+        """In room and time, as one of them shows."""
+        taken, began = sum(map(len, self.replies.values())), time.monotonic()
         sample = questions[len(questions) // 2]
         kept = self.replies.get(canonical(sample))
         before = list(self._open)
         self._ask(sample)
+        asked = time.monotonic()
         fits = len(self.replies[canonical(sample)]) * len(questions) <= _SHARE * (self.room - taken)
+        fits &= (asked - began) * len(questions) <= self.seconds - (asked - self._began)
         if not fits and kept is None:
             del self.replies[canonical(sample)]
             self._open = before

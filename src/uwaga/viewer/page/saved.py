@@ -28,7 +28,7 @@ def saved_page(
     answer: Callable[[Question], Reply],
     *,
     exact: Sequence[Mapping[str, object]] = (),
-    seconds: float = 60.0,
+    seconds: float = 30.0,
     largest: int = LARGEST,
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -42,7 +42,8 @@ def saved_page(
     Args:
         answer: a desk's; asked for everything that is in the page.
         exact: questions whose replies are in the page unrounded, however large.
-        seconds: how long to go on with what was sampled first; what is not exact by then stays a sample.
+        seconds: how long to work: what is needed is asked once whatever it takes, then there is time for the other ways to
+            see it, and for what was sampled first. What is not exact by then stays a sample.
         largest: bytes that the page aims at.
         progress: told what part of the work is done, from 0 to 1.
         stop: asked often; once it is true, StoppedError is raised.
@@ -74,7 +75,7 @@ def save_page(
     path: str | os.PathLike[str],
     *,
     exact: Sequence[Exact] = (),
-    seconds: float = 60.0,
+    seconds: float = 30.0,
     progress: Callable[[float], None] | None = None,
 ) -> None:
     """Write a page; under its name it is whole or not there at all. Raises ValueError, of `exact`, and OSError."""

