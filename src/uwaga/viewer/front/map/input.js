@@ -18,6 +18,8 @@ const mapWheelStep = 0.0022;
 const mapPinchStep = 0.012;
 /** Pixels of a wheel that counts in lines. */
 const mapWheelLine = 16;
+/** Milliseconds for which the stage stays where it was. */
+const mapMeasureEvery = 250;
 
 /**
  * @param {HTMLElement} element
@@ -32,28 +34,43 @@ export function listenMapInput(element, inputs) {
   let grabbed = false;
   let startX = 0;
   let startY = 0;
+  let left = 0;
+  let top = 0;
+  let measured = -Infinity;
+
+  /**
+   * Where the stage is. Asking for it makes the page lay itself out: once in a while is enough.
+   * @param {MouseEvent} event
+   */
+  function place(event) {
+    if (event.timeStamp < measured + mapMeasureEvery && event.type !== "pointerdown") return;
+    measured = event.timeStamp;
+    ({ left, top } = element.getBoundingClientRect());
+  }
 
   /** @param {PointerEvent} event */
   function onDown(event) {
     if (event.button !== 0) return;
+    place(event);
     element.setPointerCapture(event.pointerId);
-    down.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    down.set(event.pointerId, { x: event.clientX - left, y: event.clientY - top });
     if (down.size > 1) {
       pinched = true;
       return;
     }
     moved = false;
     pinched = false;
-    startX = event.offsetX;
-    startY = event.offsetY;
+    startX = event.clientX - left;
+    startY = event.clientY - top;
     grabbed = inputs.grab(startX, startY, 0, 0);
     if (event.pointerType === "touch") inputs.hover(startX, startY);
   }
 
   /** @param {PointerEvent} event */
   function onMove(event) {
-    const x = event.offsetX;
-    const y = event.offsetY;
+    place(event);
+    const x = event.clientX - left;
+    const y = event.clientY - top;
     const at = down.get(event.pointerId);
     if (!at) {
       if (event.pointerType !== "touch") inputs.hover(x, y);
@@ -72,14 +89,15 @@ export function listenMapInput(element, inputs) {
   /** @param {PointerEvent} event */
   function onUp(event) {
     if (!down.delete(event.pointerId)) return;
-    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0) inputs.click(event.offsetX, event.offsetY);
+    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0) inputs.click(event.clientX - left, event.clientY - top);
     if (down.size === 0) grabbed = false;
   }
 
   /** @param {MouseEvent} event */
   function onDouble(event) {
     event.preventDefault();
-    inputs.zoom(event.shiftKey ? 0.5 : 2, event.offsetX, event.offsetY);
+    place(event);
+    inputs.zoom(event.shiftKey ? 0.5 : 2, event.clientX - left, event.clientY - top);
   }
 
   /** @param {WheelEvent} event */
@@ -87,6 +105,7 @@ export function listenMapInput(element, inputs) {
     const pinch = event.ctrlKey || event.metaKey;
     if (!pinch && !inputs.takesWheel()) return;
     event.preventDefault();
+    place(event);
     const unit = event.deltaMode === 1 ? mapWheelLine : event.deltaMode === 2 ? 400 : 1;
     const dx = event.deltaX * unit;
     const dy = event.deltaY * unit;
@@ -97,7 +116,7 @@ export function listenMapInput(element, inputs) {
     }
     // A notch of a wheel is about a hundred pixels, a pinch is a few at a time.
     const rate = pinch && Math.abs(dy) < 50 ? mapPinchStep : mapWheelStep;
-    inputs.zoom(Math.exp(-Math.max(-300, Math.min(300, dy)) * rate), event.offsetX, event.offsetY);
+    inputs.zoom(Math.exp(-Math.max(-300, Math.min(300, dy)) * rate), event.clientX - left, event.clientY - top);
   }
 
   const leave = () => { if (!down.size) inputs.leave(); };

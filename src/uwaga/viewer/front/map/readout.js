@@ -29,6 +29,10 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let later;
   let shown = "";
+  /** @type {MapPanel[]} */
+  let shownPanels = [];
+  let shownQuery = -1;
+  let shownKey = -1;
   body.textContent = empty;
 
   /**
@@ -38,6 +42,10 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
    * @param {number} wait  milliseconds before questions are asked
    */
   function show(panels, query, key, wait = mapRest) {
+    if (panels === shownPanels && query === shownQuery && key === shownKey) return;
+    shownPanels = panels;
+    shownQuery = query;
+    shownKey = key;
     const now = query < 0 && key < 0 ? "" : `${panels.map((panel) => panel.layer?.name ?? "").join()} ${query} ${key}`;
     if (now === shown) return;
     shown = now;
@@ -109,6 +117,7 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     /** @param {MapPanel[]} panels @param {number} query @param {number} key */
     refresh(panels, query, key) {
       shown = "";
+      shownPanels = [];
       show(panels, query, key, 0);
     },
     dispose() {

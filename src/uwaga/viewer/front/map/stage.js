@@ -48,6 +48,7 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   let frame = 0;
   let asked = 0;
   let running = false;
+  let cellsDue = true; // else only what stands over them has changed
   /** @type {Map<number, string>} */
   const counts = new Map();
   /** @type {import("./axis.js").MapAxisDrawing} */
@@ -75,6 +76,11 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   }
 
   function ask() {
+    cellsDue = true;
+    askOver();
+  }
+
+  function askOver() {
     if (!asked && running) asked = requestAnimationFrame(draw);
   }
 
@@ -82,14 +88,10 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     asked = 0;
     const { style, panels, view, sizes, ratio } = scenery;
     if (!running || !style || !width || !height) return;
-    frame += 1;
     const now = mapLevelFor(view.scale, ratio, mapTopLevel(sizes));
     for (let i = 0; i < panels.length; i++) aimMapPanel(panels[i], view, ratio, now);
     onAim(now);
-    renderer.begin(style.backgroundPixel);
-    for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
-    if (!scenery.fit && panels.length) drawMapSmall(renderer, panels[0], ratio, frame);
-    renderer.end();
+    if (cellsDue) drawCells(style);
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, width, height);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -97,6 +99,17 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     for (let i = 0; i < panels.length; i++) drawOver(panels[i], style);
     if (!scenery.fit && panels.length) drawMapMinimap(context, panels[0], view, style);
     onFrame();
+  }
+
+  /** @param {MapStyle} style */
+  function drawCells(style) {
+    const { panels, view, ratio } = scenery;
+    cellsDue = false;
+    frame += 1;
+    renderer.begin(style.backgroundPixel);
+    for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
+    if (!scenery.fit && panels.length) drawMapSmall(renderer, panels[0], ratio, frame);
+    renderer.end();
   }
 
   /** @param {MapPanel} panel @param {MapStyle} style */
@@ -134,6 +147,9 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     element,
     context,
     ask,
+    /** A frame in which the cells stay what they are. */
+    askOver,
+    /** Counts the frames that drew cells. */
     frame: () => frame,
     /** @param {import("./tiles.js").MapTile} tile */
     forget: (tile) => renderer.forget(tile),
@@ -152,6 +168,7 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     /** Draws at once: a canvas of another size is empty, and would be seen so until the next frame. */
     now() {
       if (asked) cancelAnimationFrame(asked);
+      cellsDue = true;
       draw();
     },
     /** @param {boolean} on */

@@ -43,7 +43,7 @@ import { isAbort } from "../hosts/errors.js";
  * @property {(where: Where, how: "mass" | "max") => MapLayer} layer
  * @property {(layer: MapLayer, wishes: MapWish[]) => void} want  these and no others
  * @property {(layer: MapLayer) => void} abandon  nothing more is wanted
- * @property {(frame: number) => void} trim  forgets what frames before did not draw, where memory is over its bound
+ * @property {(frame: number) => void} trim  forgets what the last drawn frame did not need, where memory is over its bound
  * @property {() => void} dispose
  * @property {() => number} bytes
  */

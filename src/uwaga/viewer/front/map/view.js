@@ -115,9 +115,10 @@ export function mapView(app, { renderer = "auto" } = {}) {
     if (signed) bars[1].show(signed.shade, "difference");
   }
 
-  /** After a frame: how exact it is, in the status line. */
+  /** After a frame: the cell that is pointed at, and in the status line how exact everything is. */
   function speak() {
     const { panels } = scenery;
+    here.show(panels, scenery.query, scenery.key, byKeys ? 300 : undefined);
     let complete = 1;
     for (let i = 0; i < panels.length; i++) complete = Math.min(complete, mapPanelComplete(panels[i]));
     const now = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
@@ -147,9 +148,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
     store.set({ view: told });
   }
 
+  /** The readout follows with the frame: a drag points at many cells between two frames, and its text costs a layout. */
   function pointed() {
-    here.show(scenery.panels, scenery.query, scenery.key, byKeys ? 300 : undefined);
-    stage.ask();
+    stage.askOver();
   }
 
   // The store.
@@ -230,7 +231,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     scenery.pickedQuery = query;
     scenery.pickedKey = key;
     picked.show(scenery.panels, query ?? -1, key ?? -1, 0);
-    stage.ask();
+    stage.askOver();
   }
 
   function restyle() {
@@ -257,7 +258,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
 
   const ends = [
     store.subscribe([...mapFrameKeys], () => { if (shown) build(); else changed = true; }),
-    store.subscribe(["view"], () => { if (shown) adopt(); else changed = true; }),
+    store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== told) adopt(); }),
     store.subscribe(["query", "key"], () => { if (shown) pick(); else changed = true; }),
     store.subscribe(["colour"], () => { if (shown) restyle(); }),
     // The page turns dark after this is told; its colours are read when it has.

@@ -1,0 +1,227 @@
+"""The map in a browser: every number on it is the map's, its looks need no question, both renderers draw the same."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import uwaga
+from uwaga.viewer.door import View
+
+WORDS = ["[CLS]", "un", "##seen", "the", "<b>cat</b>", "sat", "\u202eon", "the", "mat", ".", "[SEP]"]
+HERE, PICKED = "[data-map-line=here]", "[data-map-line=picked]"
+_NO_WEBGL = """
+const context = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+  return kind === "webgl2" ? null : context.call(this, kind, ...rest);
+};
+"""
+
+
+@pytest.fixture
+def open_map(open_page: Any) -> Callable[..., Any]:
+    """Opens the map of a head of a view, and waits until its weights are exact."""
+
+    def open_one(handle: View, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
+        page = open_page(f"{handle.address}&tab=map&kind=encoder&layer={layer}&head={head}{more}", **options)
+        page.locator(".uwaga-map-stage").wait_for()
+        drawn(page)
+        return page
+
+    return open_one
+
+
+def drawn(page: Any) -> None:
+    """Wait until all that is in view has come."""
+    page.locator(".uwaga-map-frame:not([data-sharpening])").wait_for()
+    page.locator(".uwaga-status-text", has_text="Exact weights").or_(
+        page.locator(".uwaga-status-text", has_text="A cell is")
+    ).wait_for()
+    page.wait_for_timeout(300)
+
+
+def pixels(page: Any) -> np.ndarray:
+    """The stage as it is seen, (height, width, 3)."""
+    shot = page.locator(".uwaga-map-stage").screenshot()
+    return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
+
+
+def read(page: Any, line: str, side: str = "0") -> tuple[int, int, float, float, int]:
+    """Query, key, weight, score and rank as a line of the readout has them."""
+    values = page.locator(f"{line} [data-side='{side}']")
+    values.locator("[data-rank]").wait_for()
+    pair = page.locator(f"{line} .uwaga-map-pair")
+    number = {
+        name: values.locator(f"[data-{name}]").get_attribute(f"data-{name}") for name in ("weight", "score", "rank")
+    }
+    query, key = (int(pair.get_attribute(f"data-{axis}")) for axis in ("query", "key"))
+    return query, key, float(number["weight"]), float(number["score"]), int(number["rank"])
+
+
+def test_every_weight_read_off_the_page_is_the_maps(serve: Any, open_map: Any, make_maps: Any) -> None:
+    maps = make_maps(len(WORDS))
+    page = open_map(serve(maps, tokens=WORDS), layer=1, head=2)
+    m = maps["encoder", 1][0, 2]
+    scores = maps["encoder", 1].scores[0, 2]
+    page.locator(".uwaga-map-frame").focus()
+    page.keyboard.press("Control+Home")
+    for at in range(len(WORDS)):
+        query, key, weight, score, rank = read(page, HERE)
+        assert (query, key) == (at, at)
+        assert weight == float(m[at, at])
+        assert rank == int((m[at] > m[at, at]).sum()) + 1
+        assert score == pytest.approx(float(scores[at, at]), rel=1e-5)
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowRight")
+
+
+def test_the_pointer_reads_the_cell_under_it_and_a_click_picks_it(serve: Any, open_map: Any, make_maps: Any) -> None:
+    maps = make_maps(512)
+    page = open_map(serve(maps), head=1, more="&view=100,200,20")
+    m = maps["encoder", 0][0, 1]
+    box = page.locator(".uwaga-map-stage").bounding_box()
+    for dx, dy in ((300, 300), (411, 222), (520, 333)):
+        page.mouse.click(box["x"] + dx, box["y"] + dy)
+        query, key, weight, _, rank = read(page, PICKED)
+        assert query >= 200 and key >= 100
+        assert weight == float(m[query, key])
+        assert rank == int((m[query] > m[query, key]).sum()) + 1
+        assert read(page, HERE)[:3] == (query, key, weight)
+    page.wait_for_function("() => location.hash.includes('&query=')")
+    page.keyboard.press("Escape")
+    page.locator(PICKED, has_text="Click a cell").wait_for()
+
+
+def test_a_coarse_cell_is_the_maps_pool(serve: Any, open_map: Any, make_maps: Any) -> None:
+    maps = make_maps(2048, layers=1, heads=1, width=16)
+    page = open_map(serve(maps))
+    box = page.locator(".uwaga-map-stage").bounding_box()
+    page.mouse.click(box["x"] + 300, box["y"] + 250)
+    query, key, *_ = read(page, PICKED)
+    shown = float(page.locator(f"{PICKED} [data-cell]").get_attribute("data-cell"))
+    side = int(page.locator(".uwaga-status-text").inner_text().split()[3])
+    assert side > 1
+    cells = maps["encoder", 0].pool(2048 // side, 2048 // side).weights[0, 0]
+    assert shown == pytest.approx(float(cells[query // side, key // side]), rel=1e-5)
+
+
+def test_colours_change_without_a_question(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(300)))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data or request.url))
+    before = pixels(page)
+    page.get_by_role("button", name="Colours").click()
+    for label in ("Logarithm", "Hide first key"):
+        page.get_by_label(label).check()
+        page.wait_for_timeout(150)
+        after = pixels(page)
+        assert after.shape != before.shape or (after != before).any()
+        before = after
+    page.get_by_label("Scheme").select_option("orange")
+    page.wait_for_timeout(150)
+    assert (pixels(page) != before).any()
+    page.get_by_label("Hide below").fill("60")
+    page.wait_for_timeout(300)
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    "more", ["", "&view=30.3,41.7,7.31", "&colour=grey,log,0,largest,0.001,nosink", "&theme=dark&view=3,5,44"]
+)
+def test_both_renderers_draw_the_same(serve: Any, open_map: Any, make_maps: Any, more: str) -> None:
+    page = open_map(serve(make_maps(400)), more=more)
+    fast = pixels(page)
+    page.add_init_script(_NO_WEBGL)
+    page.reload()
+    drawn(page)
+    plain = pixels(page)
+    assert fast.shape == plain.shape
+    assert len(np.unique(fast.reshape(-1, 3), axis=0)) > 20
+    differing = (np.abs(fast - plain).max(axis=-1) > 3).mean()
+    # Where a cell's edge lies on the middle of a pixel the two round differently.
+    assert differing < 0.002
+
+
+def test_two_texts_stay_side_by_side(serve: Any, open_map: Any, make_maps: Any) -> None:
+    first = make_maps(60)
+    second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 60, 64), torch.randn(1, 3, 60, 64)) for name in first}
+    page = open_map(serve(first, second=second), more="&side=0&compare=both&view=10,5,12")
+    box = page.locator(".uwaga-map-stage").bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2 + 200, box["y"] + 250)
+    query, key, weight, *_ = read(page, PICKED)
+    assert weight == float(first["encoder", 0][0, 0, query, key])
+    assert read(page, PICKED, "1")[:3] == (query, key, float(second["encoder", 0][0, 0, query, key]))
+    page.keyboard.press("c")
+    page.locator(f"{PICKED} [data-side=difference] [data-weight]").wait_for()
+    drawn(page)
+    shown = page.locator(f"{PICKED} [data-side=difference] [data-weight]").get_attribute("data-weight")
+    expected = weight - float(second["encoder", 0][0, 0, query, key])
+    assert float(shown) == pytest.approx(expected, abs=1e-7)
+    assert page.locator(".uwaga-map-scale:visible").count() == 2
+
+
+def test_tokens_made_to_harm_are_text(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), more="&query=4&key=6")
+    line = page.locator(f"{PICKED} .uwaga-map-pair").inner_text()
+    assert "<b>cat</b>" in line
+    assert "<U+202E>on" in line
+    assert page.locator(f"{PICKED} .uwaga-map-pair b").count() == 0
+
+
+def test_keys_zoom_pick_and_show_the_whole_map(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(300)))
+    whole = pixels(page)
+    page.locator(".uwaga-map-frame").focus()
+    for key in ("+", "+", "+", "Shift+ArrowRight", "PageDown"):
+        page.keyboard.press(key)
+    page.wait_for_timeout(500)
+    assert "view=" in page.evaluate("location.hash")
+    for key in ("End", "Enter"):
+        page.keyboard.press(key)
+    assert read(page, PICKED)[1] == 299
+    for key in ("Escape", "0"):
+        page.keyboard.press(key)
+    page.mouse.move(2, 2)
+    page.wait_for_timeout(600)
+    assert "view=" not in page.evaluate("location.hash")
+    assert pixels(page).shape == whole.shape
+    label = page.locator(".uwaga-map-frame").get_attribute("aria-label")
+    assert label == "Attention map, encoder layer 0 head 0, mass: 300 queries by 300 keys"
+
+
+def test_a_narrow_window_keeps_the_map_usable(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), width=360, height=740)
+    box = page.locator(".uwaga-map-stage").bounding_box()
+    assert box["width"] > 300 and box["height"] > 190
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert len(np.unique(pixels(page).reshape(-1, 3), axis=0)) > 20
+
+
+def test_a_lost_graphics_card_comes_back(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(120)))
+    before = pixels(page)
+    page.evaluate(
+        """() => {
+      const gl = document.querySelector(".uwaga-map-cells").getContext("webgl2");
+      window.lose = gl.getExtension("WEBGL_lose_context");
+      window.lose.loseContext();
+    }"""
+    )
+    page.wait_for_timeout(200)
+    page.evaluate("window.lose.restoreContext()")
+    page.wait_for_timeout(600)
+    assert (np.abs(pixels(page) - before).max(axis=-1) > 3).mean() < 0.001
+
+
+def test_a_graphics_card_that_stays_away_is_done_without(serve: Any, open_map: Any, make_maps: Any) -> None:
+    page = open_map(serve(make_maps(120)))
+    before = pixels(page)
+    page.evaluate(
+        """() => document.querySelector(".uwaga-map-cells").getContext("webgl2").getExtension("WEBGL_lose_context").loseContext()"""
+    )
+    page.wait_for_timeout(2200)
+    assert (np.abs(pixels(page) - before).max(axis=-1) > 3).mean() < 0.002
