@@ -130,6 +130,7 @@ def test_spans_and_their_masses(serve: Serve, open_page: Open, make_maps: Maps) 
     page.click("#uwaga-text-both-60")
     for _ in range(3):
         page.keyboard.press("Shift+ArrowRight")
+    page.locator('tbody .uwaga-text-span-name[title="items 60 to 63"]').wait_for()
     counted(page, "td[data-mass]", 9)
     expected = maps["encoder", 0].select(0, 0).between([(20, 25), (40, 42), (60, 64)])
     assert np.allclose(masses(page), expected.numpy(), rtol=1e-5)

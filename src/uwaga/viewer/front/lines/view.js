@@ -15,6 +15,8 @@ import { LineWeights } from "./weights.js";
 /** @typedef {"query" | "key"} LineAxis */
 /** @typedef {{axis: LineAxis, item: number}} LineToken */
 
+const lineListPause = 90; // milliseconds
+
 /**
  * @param {App} app
  * @returns {import("../types.js").View}
@@ -48,6 +50,7 @@ class LinesView {
     this.itemsName = "";
     this.turn = 0;
     this.frameAsked = 0;
+    this.listTimer = 0;
     /** @type {(() => void)[]} */
     this.ends = [];
     this.query = this.makeColumn("query");
@@ -107,6 +110,7 @@ class LinesView {
     this.shown = false;
     cancelAnimationFrame(this.frameAsked);
     this.frameAsked = 0;
+    clearTimeout(this.listTimer);
     this.hovered = null;
     for (const end of this.ends.splice(0)) end();
     this.weights.drop();
@@ -173,7 +177,6 @@ class LinesView {
     const whole = Math.max(sizes.queries, sizes.keys) <= outsideWhole;
     this.weights.want(app.where(), heads, whole ? [0, sizes.queries] : rows, whole ? [0, sizes.keys] : columns);
     this.outside.want({ where: app.where(), heads, rows, columns, sizes });
-    frame.note.textContent = this.weights.absent ? "This saved page does not hold all exact weights of this place." : "";
     this.draw();
   }
 
@@ -213,11 +216,17 @@ class LinesView {
       const picture = this.picture();
       drawLineStage(picture, this.frame);
       this.drawTokens(picture);
+      const { cell } = this.weights;
+      this.frame.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
+        : `Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`;
+      // The list is read, not watched: while the columns move it waits.
+      clearTimeout(this.listTimer);
+      this.listTimer = setTimeout(() => this.drawList(picture), lineListPause);
     });
   }
 
   /** @param {ReturnType<LinesView["picture"]>} picture */
-  drawTokens({ lines, only, heads, hue }) {
+  drawTokens({ lines, only, heads }) {
     const { query, key } = this.app.store.get();
     const beside = (/** @type {LineAxis} */ axis) => {
       if (!only || only.axis === axis || heads.length !== 1) return () => "";
@@ -229,6 +238,10 @@ class LinesView {
       column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
       if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
     }
+  }
+
+  /** @param {ReturnType<LinesView["picture"]>} picture */
+  drawList({ lines, only, hue }) {
     const own = only && this.column(only.axis).items.labels[only.item];
     showLineList(this.frame.list, lines, {
       queries: this.query.items, keys: this.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",

@@ -1,4 +1,6 @@
-// The weights of several heads between two windows, out of the finest tiles, which the map and saved pages hold too.
+// The weights of several heads between two windows, out of the finest tiles, which the map and saved pages hold too. Where a
+// saved page lacks them, the means over its coarser cells stand in, and `cell` says so.
+import { keptCells } from "../text/kept.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Where} Where */
@@ -19,7 +21,9 @@ export class LineWeights {
     this.tiles = new Map();
     /** @type {Map<string, AbortController>} */
     this.asked = new Map();
-    this.absent = false; // something that is wanted is not in this saved page
+    this.cell = 1; // items of a cell's side; more than 1: means; 0: not in this saved page at all
+    /** @type {Map<string, import("../text/kept.js").KeptCells | null>} */
+    this.coarse = new Map();
     this.map = "";
   }
 
@@ -28,7 +32,7 @@ export class LineWeights {
     const map = JSON.stringify({ ...where, head: 0 });
     if (map !== this.map) this.drop();
     this.map = map;
-    this.absent = false;
+    this.cell = 1;
     /** @type {Set<string>} */
     const wanted = new Set();
     for (const head of heads) {
@@ -36,7 +40,9 @@ export class LineWeights {
         for (let column = Math.floor(columns[0] / lineTile); column * lineTile < columns[1]; column++) {
           const name = `${head} ${row} ${column}`;
           wanted.add(name);
-          if (!this.asked.has(name)) this.ask(name, { ask: "tile", ...where, head, how: "mass", level: 0, row, column });
+          const question = { ask: "tile", ...where, head, how: "mass", level: 0, row, column };
+          if (!this.app.host.has(question)) this.askCoarse({ ...where, head });
+          else if (!this.asked.has(name)) this.ask(name, question);
         }
       }
     }
@@ -50,10 +56,6 @@ export class LineWeights {
 
   /** @param {string} name @param {import("../types.js").Question} question */
   ask(name, question) {
-    if (!this.app.host.has(question)) {
-      this.absent = true;
-      return;
-    }
     const controller = new AbortController();
     this.asked.set(name, controller);
     this.app.client.follow(question, ({ arrays }) => {
@@ -66,10 +68,29 @@ export class LineWeights {
     });
   }
 
+  /** @param {Where} where */
+  async askCoarse(where) {
+    const map = this.map;
+    const name = String(where.head);
+    const known = this.coarse.get(name);
+    if (known !== undefined) {
+      this.cell = known ? known.side : 0;
+      return;
+    }
+    this.coarse.set(name, null);
+    const sizes = this.app.sizes();
+    const cells = await keptCells(this.app, where, sizes, [0, sizes.queries], [0, sizes.keys]);
+    if (map !== this.map) return;
+    this.coarse.set(name, cells);
+    this.cell = cells ? cells.side : 0;
+    this.onChange();
+  }
+
   /** @param {number} head @param {number} query @param {number} key @returns {number} nan: not known yet */
   weight(head, query, key) {
     const tile = this.tiles.get(`${head} ${Math.floor(query / lineTile)} ${Math.floor(key / lineTile)}`);
-    return tile ? tile.data[(query % lineTile) * tile.columns + (key % lineTile)] : NaN;
+    if (tile) return tile.data[(query % lineTile) * tile.columns + (key % lineTile)];
+    return this.coarse.get(String(head))?.weight(query, key) ?? NaN;
   }
 
   /**
@@ -91,5 +112,7 @@ export class LineWeights {
     for (const controller of this.asked.values()) controller.abort();
     this.asked.clear();
     this.tiles.clear();
+    this.coarse.clear();
+    this.map = "";
   }
 }

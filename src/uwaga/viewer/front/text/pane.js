@@ -81,9 +81,11 @@ export class TextPane {
 
   scrolled() {
     this.told.hover(null, null);
-    this.sheet.render();
-    const height = Math.max(1, this.sheet.flow.lines * this.sheet.lineHeight);
-    this.strip.view(this.scroller.scrollTop / height, this.scroller.clientHeight / height);
+    const { sheet } = this;
+    const top = this.scroller.scrollTop;
+    sheet.render(top);
+    const height = Math.max(1, sheet.flow.lines * sheet.lineHeight);
+    this.strip.view(top / height, sheet.height / height);
   }
 
   drawStrip() {

@@ -27,6 +27,7 @@ export class TextSheet {
     this.flow = { starts: new Int32Array(1), lefts: new Float32Array(0), lines: 0 };
     this.widths = new Float32Array(0);
     this.lineHeight = 1;
+    this.height = 0; // of the view, in pixels
     /** @type {Map<number, HTMLElement>} */
     this.shown = new Map();
     this.set = { width: 0, font: "" };
@@ -45,6 +46,7 @@ export class TextSheet {
   layout() {
     const font = fontOf(this.scroller);
     const width = this.body.clientWidth;
+    this.height = this.scroller.clientHeight;
     if (width < 1 || (width === this.set.width && font.font === this.set.font)) return;
     const top = this.itemAtTop();
     if (font.font !== this.set.font || this.widths.length !== this.items.total) this.measure(font);
@@ -72,9 +74,12 @@ export class TextSheet {
     this.shown.clear();
   }
 
-  /** Brings the lines in view into the page, and takes the others out. */
-  render() {
-    const { scrollTop: top, clientHeight: height } = this.scroller;
+  /**
+   * Brings the lines in view into the page, and takes the others out.
+   * @param {number} [top] where the text is scrolled to: read by the caller before it changes the page, which costs less
+   */
+  render(top = this.scroller.scrollTop) {
+    const { height } = this;
     const [first, last] = flowWindow({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: sheetExtra });
     for (const [line, element] of this.shown) {
       if (line >= first && line < last) continue;

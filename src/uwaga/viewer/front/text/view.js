@@ -36,6 +36,8 @@ class TextView {
     this.shown = false;
     /** @type {Direction} */
     this.direction = "row";
+    /** @type {Map<import("./columns.js").Axis, number | null>} */
+    this.revealed = new Map(); // the picks that were last scrolled to
     this.wasOne = true; // of the texts before
     this.text = ""; // which text the kept spans are of
     /** @type {Range | null} */
@@ -121,6 +123,7 @@ class TextView {
     const text = JSON.stringify([title, stacks, columns.one]);
     if (text !== this.text) this.spans.clear();
     this.text = text;
+    this.revealed.clear();
     this.found = null;
     // Of two texts both ways can be seen at once; of one, two shades on each token are harder to read.
     if (this.wasOne !== columns.one) this.direction = columns.one ? "row" : "both";
@@ -196,7 +199,10 @@ class TextView {
     const { query, key } = this.picks();
     for (const { axis, pane } of this.columns.all) {
       const item = axis === "key" ? key : axis === "query" ? query : query ?? key;
-      if (item === null || item === pane.caret) continue;
+      // Once: a span may be stretched from the pick afterwards.
+      const before = this.revealed.get(axis);
+      this.revealed.set(axis, item);
+      if (item === null || item === before || item === pane.caret) continue;
       pane.caret = item;
       pane.sheet.reveal(item, "middle");
     }

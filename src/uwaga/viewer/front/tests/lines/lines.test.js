@@ -144,3 +144,26 @@ test("nothing lies beyond a window that shows all", () => {
   assert.equal(outside.of("query", 0, 3, "before"), 0);
   assert.equal(outside.of("key", 0, 3, "behind"), 0);
 });
+
+test("a saved page without the finest tiles has lines of means, and says over how many", async () => {
+  const data = Float32Array.from({ length: 4 }, (_, i) => (i + 1) / 10); // a map of 4 tokens, in cells of 2 by 2
+  const host = { mode: "saved", has: ({ level }) => level === 1, download() {}, ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [2, 2] }] }) };
+  const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
+  await new Promise((resolve) => {
+    const weights = new LineWeights(app, resolve);
+    weights.want(where, [0], [0, 4], [0, 4]);
+    app.weights = weights;
+  });
+  assert.equal(app.weights.cell, 2);
+  assert.ok(Math.abs(app.weights.weight(0, 3, 1) - 0.15) < 1e-7);
+});
+
+test("one that holds nothing of a place says so", async () => {
+  const host = { mode: "saved", has: () => false, download() {}, ask: async () => assert.fail("asked") };
+  const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
+  const weights = new LineWeights(app, () => {});
+  weights.want(where, [0], [0, 4], [0, 4]);
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(weights.cell, 0);
+  assert.equal(weights.weight(0, 1, 1), NaN);
+});
