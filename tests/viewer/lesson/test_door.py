@@ -76,6 +76,16 @@ def test_served_it_has_the_numbers_and_an_address_that_opens_at_the_lesson(serve
     assert repr(served) == f"Lesson('my pen .', 14 steps, {len(served.matrices)} matrices, {served.view.address})"
 
 
+def test_in_a_notebook_it_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("anywidget", reason="the extra `view` is not installed")
+    monkeypatch.setattr("uwaga.viewer.door.in_notebook", lambda: True)
+    with uwaga.lesson("my pen .") as worked:
+        shown = worked._repr_mimebundle_(include=None, exclude=None)
+        data = shown[0] if isinstance(shown, tuple) else shown
+        assert "application/vnd.jupyter.widget-view+json" in data
+        assert worked["x"].shape == (3, 4)
+
+
 def test_the_page_begins_with_ones_own_example() -> None:
     desk = LessonDesk(Desk(Exhibit.empty()), work_through("my pen .").question)
     assert desk.answer({"ask": "lesson"}).meta["question"]["tokens"] == ["my", "pen", "."]

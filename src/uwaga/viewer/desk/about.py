@@ -1,8 +1,8 @@
 """What there is to see, in words and sizes: the first thing that a page asks."""
 
+import sys
 from typing import Any
 
-from uwaga import __version__
 from uwaga.viewer.desk import statistics
 from uwaga.viewer.desk.hall import DIFFERENCE, Hall
 from uwaga.viewer.desk.pictures import OVERVIEW, TILE
@@ -14,7 +14,8 @@ def about(hall: Hall) -> Reply:
     """Sides, layers, heads and axes, and where a page opens."""
     sides = [_side(hall, side) for side in hall.ids]
     meta = {
-        "version": __version__,
+        # Not imported: the package's own module names what is on higher floors.
+        "version": sys.modules["uwaga"].__version__,
         "title": hall.exhibit.title,
         "tile": TILE,
         "overview": OVERVIEW,
