@@ -1,18 +1,18 @@
 // Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
 import { tokenElement } from "../dom.js";
 import { makeShade, weightText } from "../text/shade.js";
-import { LineColumn } from "./column.js";
 import { linesFrame, lineThresholds } from "./frame.js";
 import { gatherLines } from "./gather.js";
 import { headColour } from "./hues.js";
 import { addLineCommands } from "./keys.js";
 import { LineOutside, outsideWhole } from "./outside.js";
+import { LinePair, lineAxisAt } from "./pair.js";
 import { drawLineStage, lineScene } from "./stage.js";
 import { showLineList } from "./strongest.js";
 import { LineWeights } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
-/** @typedef {"query" | "key"} LineAxis */
+/** @typedef {import("./pair.js").LineAxis} LineAxis */
 /** @typedef {{axis: LineAxis, item: number}} LineToken */
 
 const lineListPause = 90; // milliseconds
@@ -29,7 +29,7 @@ export function linesView(app) {
     hide: () => view.hide(),
     dispose: () => view.dispose(),
     scene: async () => lineScene(view.picture(), view.frame),
-    block: () => ({ rows: view.query.range(), columns: view.key.range() }),
+    block: () => ({ rows: view.pair.query.range(), columns: view.pair.key.range() }),
   };
 }
 
@@ -42,7 +42,6 @@ class LinesView {
     this.all = false; // every head of the layer, or the one that the page shows
     /** @type {Set<number> | null} */
     this.chosen = null; // of all heads; null: all
-    this.locked = true;
     /** @type {LineToken | null} */
     this.hovered = null;
     /** @type {LineAxis} */
@@ -53,45 +52,38 @@ class LinesView {
     this.listTimer = 0;
     /** @type {(() => void)[]} */
     this.ends = [];
-    this.query = this.makeColumn("query");
-    this.key = this.makeColumn("key");
+    this.pair = new LinePair({
+      hover: (axis, item) => { this.hovered = item === null ? null : { axis, item }; this.draw(); },
+      pick: (axis, item) => { this.side = axis; this.pick(axis, item); },
+      focus: (axis) => { this.side = axis; },
+    });
     this.frame = linesFrame({
       which: (which) => { this.all = which === "all"; this.update(); },
       heads: (heads) => { this.chosen = heads; this.update(); },
-      lock: () => { this.locked = !this.locked; this.update(); },
+      lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
       threshold: () => this.update(),
-    }, this.query.list, this.key.list);
+    }, this.pair.query.list, this.pair.key.list);
     this.weights = new LineWeights(app, () => this.draw());
     this.outside = new LineOutside(app, this.weights, () => this.draw());
-    this.frame.stage.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+    this.frame.stage.addEventListener("wheel", (event) => {
+      if (event.ctrlKey || !this.pair.wheel(event)) return; // with Ctrl it is the browser's zoom
+      event.preventDefault();
+      this.update();
+    }, { passive: false });
     this.frame.stage.addEventListener("pointermove", (event) => {
       // A finger scrolls the columns as the wheel does.
-      if (event.pointerType === "touch" && event.buttons & 1) this.scroll(lineAxisAt(event), -event.movementY);
+      if (event.pointerType === "touch" && event.buttons & 1 && this.pair.scroll(lineAxisAt(event), -event.movementY)) this.update();
     });
     this.removeCommands = addLineCommands(app, {
-      shown: () => this.shown && this.query.items.total > 0,
+      shown: () => this.shown && this.pair.query.items.total > 0,
       step: (step) => this.step(step),
       side: (axis) => this.enter(axis),
-      pick: () => this.pick(this.side, this.column(this.side).caret),
+      pick: () => this.pick(this.side, this.pair.column(this.side).caret),
       which: () => { this.all = !this.all; this.update(); },
-      lock: () => { this.locked = !this.locked; this.update(); },
+      lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
       less: (by) => { this.frame.slider.value = String(Number(this.frame.slider.value) + by); this.update(); },
       clear: () => this.clear(),
     });
-  }
-
-  /** @param {LineAxis} axis @returns {LineColumn} */
-  makeColumn(axis) {
-    return new LineColumn(axis, {
-      hover: (item) => { this.hovered = item === null ? null : { axis, item }; this.draw(); },
-      pick: (item) => { this.side = axis; this.column(axis).caret = item; this.pick(axis, item); },
-      focus: () => { this.side = axis; },
-    });
-  }
-
-  /** @param {LineAxis} axis */
-  column(axis) {
-    return axis === "query" ? this.query : this.key;
   }
 
   show() {
@@ -133,23 +125,20 @@ class LinesView {
       const loaded = await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys)]).catch(() => null);
       if (!loaded || turn !== this.turn || !this.shown) return; // the client has told the user
       this.itemsName = name;
-      this.query.setItems(loaded[0]);
-      this.key.setItems(loaded[1]);
+      this.pair.query.setItems(loaded[0]);
+      this.pair.key.setItems(loaded[1]);
       this.frame.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : `queries (${stacks.queries})`;
       this.frame.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : `keys (${stacks.keys})`;
       this.resize();
     }
     const { query, key } = app.store.get();
-    if (query !== null && query !== this.query.caret) this.reveal("query", query, true);
-    if (key !== null && key !== this.key.caret) this.reveal("key", key, true);
+    if (query !== null && query !== this.pair.query.caret) this.pair.reveal("query", query, true);
+    if (key !== null && key !== this.pair.key.caret) this.pair.reveal("key", key, true);
     this.update();
   }
 
   resize() {
-    const { stage } = this.frame;
-    const row = Math.max(16, Math.round(parseFloat(getComputedStyle(stage).fontSize) * 1.55));
-    this.query.resize(stage.clientHeight, row);
-    this.key.resize(stage.clientHeight, row);
+    this.pair.resize(this.frame.stage);
     this.update();
   }
 
@@ -163,7 +152,7 @@ class LinesView {
 
   /** Asks for what the windows show, and draws. */
   update() {
-    if (!this.shown || !this.query.items.total) return;
+    if (!this.shown || !this.pair.query.items.total) return;
     const { app, frame } = this;
     const { kind, layer } = app.store.get();
     const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
@@ -171,9 +160,9 @@ class LinesView {
     frame.switchHeads.show(this.all ? "all" : "one");
     frame.boxes.element.hidden = !this.all;
     frame.boxes.show(total, new Set(heads), (head) => headColour(head, total, app.theme()));
-    frame.locked.show(this.locked);
+    frame.locked.show(this.pair.locked);
     frame.least.textContent = String(this.threshold());
-    const [sizes, rows, columns] = [app.sizes(), this.query.range(), this.key.range()];
+    const [sizes, rows, columns] = [app.sizes(), this.pair.query.range(), this.pair.key.range()];
     const whole = Math.max(sizes.queries, sizes.keys) <= outsideWhole;
     this.weights.want(app.where(), heads, whole ? [0, sizes.queries] : rows, whole ? [0, sizes.keys] : columns);
     this.outside.want({ where: app.where(), heads, rows, columns, sizes });
@@ -189,7 +178,7 @@ class LinesView {
     if (this.hovered) return this.hovered;
     const { query, key } = this.app.store.get();
     const item = this.side === "query" ? query : key;
-    return item === null || item >= this.column(this.side).items.total ? null : { axis: this.side, item };
+    return item === null || item >= this.pair.column(this.side).items.total ? null : { axis: this.side, item };
   }
 
   /** All that the figure shows at the moment. */
@@ -200,13 +189,13 @@ class LinesView {
     const heads = this.heads();
     const only = this.only();
     const { lines, high } = gatherLines({
-      heads, rows: this.query.range(), columns: this.key.range(), threshold: this.threshold(), only, hideSink: colour.hideSink,
+      heads, rows: this.pair.query.range(), columns: this.pair.key.range(), threshold: this.threshold(), only, hideSink: colour.hideSink,
       weight: (head, query, key) => this.weights.weight(head, query, key), outside: (...of) => this.outside.of(...of),
     });
     const shade = makeShade([high], { ...colour, hideSink: false });
     const opacity = (/** @type {number} */ weight) => Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
     const hue = (/** @type {number} */ head) => (this.all ? headColour(head, total, app.theme()) : "");
-    return { lines, high: shade.high, heads, only, opacity, hue, query: this.query, key: this.key, all: this.all };
+    return { lines, high: shade.high, heads, only, opacity, hue, query: this.pair.query, key: this.pair.key, all: this.all };
   }
 
   draw() {
@@ -233,7 +222,7 @@ class LinesView {
       const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
       return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
     };
-    for (const column of [this.query, this.key]) {
+    for (const column of [this.pair.query, this.pair.key]) {
       const [picked, aside] = [column.axis === "query" ? query : key, beside(column.axis)];
       column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
       if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
@@ -242,78 +231,40 @@ class LinesView {
 
   /** @param {ReturnType<LinesView["picture"]>} picture */
   drawList({ lines, only, hue }) {
-    const own = only && this.column(only.axis).items.labels[only.item];
+    const own = only && this.pair.column(only.axis).items.labels[only.item];
     showLineList(this.frame.list, lines, {
-      queries: this.query.items, keys: this.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
+      queries: this.pair.query.items, keys: this.pair.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
       title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`] : ["Strongest lines in view"],
     });
   }
 
-  /** @param {WheelEvent} event */
-  wheel(event) {
-    if (event.ctrlKey) return; // the browser's zoom
-    const scale = event.deltaMode === 1 ? this.query.window.row : event.deltaMode === 2 ? this.query.window.height : 1;
-    if (this.scroll(lineAxisAt(event), event.deltaY * scale)) event.preventDefault();
-  }
-
-  /** @param {LineAxis | null} axis null: both @param {number} by pixels @returns {boolean} whether anything moved */
-  scroll(axis, by) {
-    const moved = [this.query, this.key].map((column) =>
-      (this.locked || axis === null || axis === column.axis) && column.scrollTo(column.window.offset + by));
-    if (moved.includes(true)) this.update();
-    return moved.includes(true);
-  }
-
-  /** @param {LineAxis} axis @param {number} item @param {boolean} [middle] */
-  reveal(axis, item, middle = false) {
-    const column = this.column(axis);
-    if (item >= column.items.total) return;
-    column.caret = item;
-    const before = column.window.offset;
-    if (middle && !column.holds(item)) column.scrollTo((item + 0.5) * column.window.row - column.window.height / 2);
-    else column.reveal(item);
-    const other = this.column(axis === "query" ? "key" : "query");
-    if (this.locked) other.scrollTo(other.window.offset + column.window.offset - before);
-  }
-
   /** @param {LineAxis} axis */
   enter(axis) {
-    const from = this.column(this.side);
+    const { caret } = this.pair.column(axis);
+    const item = caret < 0 ? this.pair.beside(this.side, axis) : caret;
     this.side = axis;
-    const column = this.column(axis);
-    if (column.caret < 0) column.caret = Math.min(column.items.total - 1, Math.max(column.range()[0], from.caret));
-    column.list.focus({ preventScroll: true });
-    this.pick(axis, column.caret);
+    this.pair.column(axis).list.focus({ preventScroll: true });
+    this.pick(axis, item);
   }
 
   /** @param {import("./keys.js").LineStep} step */
   step(step) {
-    const column = this.column(this.side);
-    const last = column.items.total - 1;
-    const page = Math.max(1, Math.floor(column.window.height / column.window.row) - 1);
-    const from = column.caret < 0 ? column.range()[0] - (step === "down" ? 1 : 0) : column.caret;
-    const to = { up: from - 1, down: from + 1, pageup: from - page, pagedown: from + page, first: 0, last }[step];
-    const item = Math.min(last, Math.max(0, to));
-    this.reveal(this.side, item);
+    const item = this.pair.step(this.side, step);
+    this.pair.reveal(this.side, item);
     this.pick(this.side, item);
   }
 
   /** @param {LineAxis} axis @param {number} item */
   pick(axis, item) {
     if (item < 0) return;
+    this.pair.column(axis).caret = item;
     this.app.store.set(axis === "query" ? { query: item } : { key: item });
     this.update();
   }
 
   clear() {
-    this.query.caret = this.key.caret = -1;
+    this.pair.query.caret = this.pair.key.caret = -1;
     this.app.store.set({ query: null, key: null });
     this.update();
   }
-}
-
-/** @param {Event} event @returns {LineAxis | null} the column it is over; null: between them */
-function lineAxisAt({ target }) {
-  const over = target instanceof Element ? target.closest("[data-axis]")?.getAttribute("data-axis") : null;
-  return over === "query" || over === "key" ? over : null;
 }
