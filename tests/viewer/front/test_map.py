@@ -87,7 +87,8 @@ def test_the_pointer_reads_the_cell_under_it_and_a_click_picks_it(serve: Any, op
     for dx, dy in ((300, 300), (411, 222), (520, 333)):
         page.mouse.click(box["x"] + dx, box["y"] + dy)
         query, key, weight, _, rank = read(page, PICKED)
-        assert query >= 200 and key >= 100
+        assert query >= 200
+        assert key >= 100
         assert weight == float(m[query, key])
         assert rank == int((m[query] > m[query, key]).sum()) + 1
         assert read(page, HERE)[:3] == (query, key, weight)
@@ -196,7 +197,8 @@ def test_keys_zoom_pick_and_show_the_whole_map(serve: Any, open_map: Any, make_m
 def test_a_narrow_window_keeps_the_map_usable(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), width=360, height=740)
     box = page.locator(".uwaga-map-stage").bounding_box()
-    assert box["width"] > 300 and box["height"] > 190
+    assert box["width"] > 300
+    assert box["height"] > 190
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert len(np.unique(pixels(page).reshape(-1, 3), axis=0)) > 20
 

@@ -173,8 +173,9 @@ function mapBand(context, x, y, length, thick, down) {
  * @param {MapPanel} panel
  * @param {ViewBox} view
  * @param {MapStyle} style
+ * @param {boolean} live  what is missing is on its way
  */
-export function drawMapSampled(context, panel, view, style) {
+export function drawMapSampled(context, panel, view, style, live) {
   const { plot, range, layer, level } = panel;
   if (!layer) return;
   const side = 256 * 2 ** level * view.scale;
@@ -184,7 +185,7 @@ export function drawMapSampled(context, panel, view, style) {
   for (let row = range[0]; row < range[1]; row++) {
     for (let column = range[2]; column < range[3]; column++) {
       const tile = mapTileAt(layer, level, row, column);
-      if (tile && tile.complete >= 1) continue;
+      if (tile ? tile.complete >= 1 : !live) continue;
       const left = Math.max(plot.x, plot.x + column * side - view.x * view.scale);
       const top = Math.max(plot.y, plot.y + row * side - view.y * view.scale);
       const right = Math.min(plot.x + plot.w, plot.x + Math.min((column + 1) * side, panel.sizes.keys * view.scale) - view.x * view.scale);

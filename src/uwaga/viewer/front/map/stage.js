@@ -24,6 +24,7 @@ import { mapLevelFor, mapTopLevel } from "./pyramid.js";
  * @property {number | null} pickedKey
  * @property {number} ratio
  * @property {MapStyle | null} style
+ * @property {boolean} live  what is missing is on its way
  */
 
 /** A graphics card that does not come back is done without after so many milliseconds. */
@@ -119,7 +120,7 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     if (!panel.layer) return;
     drawMapGrid(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
-    drawMapSampled(context, panel, view, style);
+    drawMapSampled(context, panel, view, style, scenery.live);
     drawMapCross(context, panel, view, scenery.query, scenery.key, style.text, style.text, 1);
     drawMapCross(context, panel, view, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1, style.query, style.key, 2);
     drawAxis(panel, true, style);

@@ -1,12 +1,11 @@
 // The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
 
-import { el } from "../dom.js";
 import { makeMapAxis, mapWidest } from "./axis.js";
+import { makeMapChrome } from "./chrome.js";
 import { makeMapColourBar } from "./colour_bar.js";
 import { addMapCommands } from "./keys.js";
 import { listenMapInput } from "./input.js";
 import { mapGutters, mapLayout, mapMinimapBox } from "./layout.js";
-import { mapCount } from "./labels.js";
 import { shadeMapPanels } from "./looks.js";
 import { mapNavigation } from "./navigation.js";
 import { mapPanelComplete } from "./panel.js";
@@ -15,6 +14,7 @@ import { mapPlan } from "./pyramid.js";
 import { makeMapReadout } from "./readout.js";
 import { mapScene } from "./scene.js";
 import { makeMapStage } from "./stage.js";
+import { mapBarTitle, mapLevelSeen, mapStatus } from "./status.js";
 import { readMapStyle } from "./style.js";
 import { makeMapTiles, mapTileQuestion } from "./tiles.js";
 
@@ -39,7 +39,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   /** @type {import("./stage.js").MapScenery} */
   const scenery = {
     panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
-    pickedQuery: null, pickedKey: null, ratio: 1, style: null,
+    pickedQuery: null, pickedKey: null, ratio: 1, style: null, live: app.about.live,
   };
   let width = 0;
   let height = 0;
@@ -63,18 +63,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const picked = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onWords: () => {} });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
-  const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
-    el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
-  const note = el("p", { class: "uwaga-map-note", hidden: true });
-  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "application", "aria-roledescription": "map" }, stage.element, note);
-  const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
-    el("div", { class: "uwaga-map-bar" },
-      el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
-        button("\u2212", "Zoom out", () => navigation.zoomMiddle(1 / 1.6)), button("+", "Zoom in", () => navigation.zoomMiddle(1.6)),
-        button("Whole map", "Show the whole map", navigation.fit)),
-      bars.map((bar) => bar.element),
-      el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
-    frame, el("div", { class: "uwaga-map-readout" }, here.element, picked.element));
+  const { element, frame, note } = makeMapChrome({
+    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element], zoom: navigation.zoomMiddle, fit: navigation.fit,
+  });
 
   // Questions.
 
@@ -122,14 +113,15 @@ export function mapView(app, { renderer = "auto" } = {}) {
     let complete = 1;
     for (let i = 0; i < panels.length; i++) complete = Math.min(complete, mapPanelComplete(panels[i]));
     const now = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
-    const level = panels.length ? panels[0].level : 0;
+    const { live } = app.about;
+    const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : mapLevelSeen(panels[0], scenery.view);
     tiles.trim(stage.frame());
     if (now === percent && level === statusLevel) return;
     percent = now;
     statusLevel = level;
     const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
-    app.status(failed ?? mapStatus(level, now, store.get().merge, store.get().how, app.about.live));
-    frame.toggleAttribute("data-sharpening", now < 100);
+    app.status(failed ?? mapStatus({ level, percent: now, merge: store.get().merge, how: store.get().how, live }));
+    frame.toggleAttribute("data-sharpening", now < 100 && live);
     if (now < 100) return;
     here.renew(panels, scenery.query, scenery.key);
     picked.renew(panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
@@ -270,8 +262,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     }),
     ...addMapCommands(app, navigation, () => shown, () => { byKeys = true; }),
   ];
-  stage.element.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
-
   return {
     element,
     show() {
@@ -314,23 +304,4 @@ export function mapView(app, { renderer = "auto" } = {}) {
     }),
     renderer: stage.kind,
   };
-}
-
-/** @param {"mass" | "max"} how @param {number} level */
-function mapBarTitle(how, level) {
-  return level === 0 ? "weight" : how === "mass" ? "mass of a cell" : "largest of a cell";
-}
-
-/**
- * @param {number} level
- * @param {number} percent
- * @param {"tokens" | "words"} merge
- * @param {"mass" | "max"} how
- * @param {boolean} live
- */
-function mapStatus(level, percent, merge, how, live) {
-  const side = mapCount(2 ** level);
-  const cells = level === 0 ? "Exact weights" : `A cell is ${side} \u00d7 ${side} ${merge}: ${how === "mass" ? "summed over keys, mean over queries" : "the largest weight"}`;
-  if (percent >= 100) return cells;
-  return `${cells}. ${live ? `From a sample, ${percent} % read` : "Finer than this page holds"}`;
 }
