@@ -1,0 +1,67 @@
+"""What training is given: the rows of a micro-batch, and their tokens. Letters: N packed tokens, R rows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from uwaga.ops.ragged import Ragged
+
+IGNORED = -100  # the label of a token that is not scored, as in PyTorch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Micro:
+    """A micro-batch by the numbers of its rows, without their tokens."""
+
+    epoch: int
+    rows: tuple[int, ...]
+    number: int  # within its step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Rows for a model, one after the other, without padding.
+
+    Attributes:
+        ids: (N,) int64, what the model or its encoder reads.
+        decoder_ids: (N',) int64, what the decoder of an encoder-decoder reads, in as many rows; else None.
+        labels: (N,) int64, or (N',) where there are decoder_ids: the token that is right there; -100 is not scored.
+    """
+
+    ids: Ragged
+    decoder_ids: Ragged | None
+    labels: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """That the model reads, both sides together."""
+        return self.ids.values.shape[0] + (0 if self.decoder_ids is None else self.decoder_ids.values.shape[0])
+
+    @property
+    def scored(self) -> int:
+        """Labels that count."""
+        return int((self.labels != IGNORED).sum())
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same on a device."""
+        other = None if self.decoder_ids is None else _moved(self.decoder_ids, device)
+        return Batch(ids=_moved(self.ids, device), decoder_ids=other, labels=self.labels.to(device))
+
+
+def ragged(rows: Sequence[np.ndarray]) -> Ragged:
+    """(N,) int64"""
+    lengths = [len(row) for row in rows]
+    offsets = torch.from_numpy(np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
+    return Ragged(torch.from_numpy(np.concatenate(rows).astype(np.int64)), offsets, max_length=max(lengths))
+
+
+def labels(rows: Sequence[np.ndarray]) -> Tensor:
+    """(N,) int64"""
+    return torch.from_numpy(np.concatenate(rows).astype(np.int64))
+
+
+def _moved(rows: Ragged, device: torch.device | str) -> Ragged:
+    return Ragged(rows.values.to(device), rows.offsets.to(device), max_length=rows.max_length)

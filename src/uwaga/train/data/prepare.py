@@ -1,0 +1,142 @@
+"""Data made ready once and kept under a name of what it depends on; whoever is stopped on the way leaves nothing to read."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from uwaga._base.durable import replacing, sync_folder
+from uwaga.train.config import Config
+from uwaga.train.data import encoding, tokenizers
+from uwaga.train.data.answers import Answers
+from uwaga.train.data.fingerprint import fingerprint, places
+from uwaga.train.data.sides import SIDES, TRAIN, VALID, Places, SidedPair, sided_documents, sided_pairs
+from uwaga.train.data.store import Writer
+from uwaga.train.errors import DataError
+
+ABOUT, ANSWERS = "about.json", "answers.jsonl"
+
+
+class Progress(NamedTuple):
+    """How far a preparation is."""
+
+    doing: str  # "reading" for the tokenizer, or "writing tokens"
+    characters: int
+
+
+Listener = Callable[[Progress], object]
+
+
+class Prepared(NamedTuple):
+    """A folder that is whole."""
+
+    folder: Path
+    about: dict[str, Any]
+
+
+def prepare(config: Config, folder: Path, listener: Listener | None = None) -> Prepared:
+    """The prepared data of a configuration, made if it is not there. Several processes may ask at once: one makes it.
+
+    Raises DataError, ConfigError.
+    """
+    files = places(config)
+    final = folder / f"data-{fingerprint(config, files)}"
+    if not (final / ABOUT).is_file():
+        with _alone(folder):
+            if not (final / ABOUT).is_file():
+                _make(config, files, final, listener or (lambda progress: None))
+    about: dict[str, Any] = json.loads((final / ABOUT).read_text())
+    return Prepared(final, about)
+
+
+def _make(config: Config, files: Places, final: Path, listener: Listener) -> None:
+    for left in final.parent.glob("data-*.unfinished"):  # of a process that was killed: we are alone here
+        shutil.rmtree(left)
+    unfinished = final.with_name(f"{final.name}.unfinished")
+    unfinished.mkdir()
+    try:
+        made = tokenizers.made(config, files, _counter("reading", listener))
+        made.save(unfinished)
+        about = _write(config, files, made, unfinished, _counter("writing tokens", listener))
+        _check_sides(config, about)
+        with replacing(unfinished / ABOUT) as file:
+            file.write((json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
+        unfinished.rename(final)
+        sync_folder(final.parent)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _write(
+    config: Config, files: Places, made: tokenizers.Tokenizers, folder: Path, seen: Callable[[int], object]
+) -> dict[str, Any]:
+    is_pairs = config.data.kind == "pairs"
+    vocabularies = dict.fromkeys(SIDES, made.own.vocabulary)
+    if is_pairs:
+        assert made.target is not None
+        vocabularies |= {f"{side}-targets": made.target.vocabulary for side in SIDES}
+    with ExitStack() as stack:
+        writers = {name: stack.enter_context(Writer(folder, name, size)) for name, size in vocabularies.items()}
+        if is_pairs:
+            answers = Answers()
+            encoding.write_pairs(_noted(sided_pairs(files, config.data), answers), made, writers, config, seen)
+            with replacing(folder / ANSWERS) as file:
+                answers.write(file)
+        else:
+            encoding.write_documents(sided_documents(files, config.data), made, writers, config, seen)
+    return {name: writer.about for name, writer in writers.items()}
+
+
+def _noted(pairs: Iterator[SidedPair], answers: Answers) -> Iterator[SidedPair]:
+    for each in pairs:
+        if each.side == VALID:
+            answers.add(each.pair.source, each.pair.target)
+        yield each
+
+
+def _check_sides(config: Config, about: dict[str, Any]) -> None:
+    data = config.data
+    least = data.context + 1 if data.windows else 1
+    if data.windows and about[TRAIN]["tokens"] < least:
+        raise DataError(
+            f"{', '.join(data.train)}: windows of data.context, {data.context}, and a token need at least {least} tokens "
+            f"for training, and there are {about[TRAIN]['tokens']}"
+        )
+    what = "pair" if data.kind == "pairs" else "document"
+    for side, words in ((TRAIN, "training"), (VALID, "validation")):
+        if about[side]["rows"] and about[side]["tokens"] > (1 if data.windows else 0):
+            continue
+        names = ", ".join(data.valid if side == VALID and data.valid else data.train)
+        counts = f"{sum(about[each]['rows'] for each in SIDES)} of them and data.valid_share is {data.valid_share:g}"
+        raise DataError(
+            f"{names}: no {what} is left for {words}, with {counts}; "
+            "name files in data.valid, or cut texts into more documents by data.document"
+        )
+
+
+def _counter(doing: str, listener: Listener) -> Callable[[int], None]:
+    total = 0
+
+    def seen(characters: int) -> None:
+        nonlocal total
+        total += characters
+        listener(Progress(doing, total))
+
+    return seen
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One process at a time; the system ends the wait when the other one ends, however it does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / ".preparing", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

@@ -1,0 +1,100 @@
+"""Files of data by the names of their official sources: found under UWAGA_DATA, downloaded where asked, checked always."""
+
+import gzip
+import hashlib
+import urllib.error
+import urllib.request
+import zipfile
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import cast
+
+from uwaga._base import env
+from uwaga._base.durable import replacing
+from uwaga.train.errors import DataError
+from uwaga.train.sections import DataConfig, SourceConfig
+
+# Bytes of a download at most, packed or not.
+LARGEST = 2**30
+_SECONDS = 60.0  # without an answer
+
+
+def found(name: str, data: DataConfig) -> Path:
+    """The file that a name in data.train means: a source's, else a path. Raises DataError."""
+    source = data.sources.get(name)
+    if source is None:
+        return Path(name)
+    folder = env.data()
+    names = source.files or (name,)
+    for each in names:
+        if (folder / each).is_file():
+            return _checked(folder / each, source)
+    if not data.download:
+        wanted = " or ".join(names)
+        how = source.made or "data.download=true fetches it there"
+        raise DataError(f"{name}: there is no {wanted} in {folder}; the source is {source.address}: {how}")
+    return _fetched(name, source, folder / names[0])
+
+
+def sha256(path: Path) -> str:
+    """Of a file's bytes, unpacked where its name ends in .gz."""
+    with path.open("rb") as raw:
+        file = cast(BufferedReader, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checked(path: Path, source: SourceConfig) -> Path:
+    try:
+        digest = sha256(path)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    if digest != source.sha256:
+        raise DataError(
+            f"{path}: is not the file of the source {source.address}: its SHA-256 is {digest}, not {source.sha256}"
+        )
+    return path
+
+
+def _fetched(name: str, source: SourceConfig, path: Path) -> Path:
+    if source.made:
+        raise DataError(f"{name}: cannot be downloaded as it is: {source.made}; the source is {source.address}")
+    text = _member(source, _downloaded(source.address))
+    digest = hashlib.sha256(
+        gzip.decompress(text) if path.suffix == ".gz" and text[:2] == b"\x1f\x8b" else text
+    ).hexdigest()
+    if digest != source.sha256:
+        raise DataError(f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(text)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _downloaded(address: str) -> bytes:
+    if not address.startswith(("https://", "http://")):
+        raise DataError(f"{address}: only https:// and http:// are downloaded")
+    try:
+        with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
+            found: bytes = reply.read(LARGEST + 1)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise DataError(f"{address}: cannot be downloaded: {reason}") from error
+    if len(found) > LARGEST:
+        raise DataError(f"{address}: is longer than {LARGEST:,} bytes")
+    return found
+
+
+def _member(source: SourceConfig, packed: bytes) -> bytes:
+    if not source.member:
+        return packed
+    try:
+        with zipfile.ZipFile(BytesIO(packed)) as archive, archive.open(source.member) as file:
+            text = file.read(LARGEST + 1)
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
+        raise DataError(f"{source.address}: has no {source.member} to unpack: {error}") from error
+    if len(text) > LARGEST:
+        raise DataError(f"{source.address}: {source.member} is longer than {LARGEST:,} bytes")
+    return text
