@@ -49,7 +49,21 @@ except ValueError as error:
     )
 
 
-@pytest.mark.parametrize("package", ["typer", "rich", "numpy", "hypothesis", "pytest", "jaxtyping", "transformers", "starlette", "uvicorn", "anywidget"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "typer",
+        "rich",
+        "numpy",
+        "hypothesis",
+        "pytest",
+        "jaxtyping",
+        "transformers",
+        "starlette",
+        "uvicorn",
+        "anywidget",
+    ],
+)
 def test_works_without(package: str, fresh_python: FreshPython) -> None:
     """None in sys.modules is how Python says that an import shall fail."""
     # torch itself imports some of these where it finds them, so it comes first.
