@@ -1,0 +1,70 @@
+"""The view of a notebook: the widget's own script and styles, and messages in place of a server."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from uwaga.viewer.desk import Desk
+from uwaga.viewer.exhibit import Exhibit
+from uwaga.viewer.notebook import heard, widget
+
+pytest.importorskip("anywidget")
+
+# What anywidget does: the script is imported, its default export renders; messages go to all who listen.
+RUN = """async ([script, styles]) => {
+  const sheet = document.createElement("style");
+  sheet.textContent = styles;
+  document.head.append(sheet);
+  const listeners = new Set();
+  const model = {
+    on: (event, listener) => event === "msg:custom" && listeners.add(listener),
+    off: (event, listener) => listeners.delete(listener),
+    async send(message) {
+      for (const [answer, buffers] of await window.kernel(message)) {
+        const views = buffers.map((text) => new DataView(Uint8Array.from(atob(text), (x) => x.charCodeAt(0)).buffer));
+        for (const listener of [...listeners]) listener(answer, views);
+      }
+    },
+  };
+  const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const { default: made } = await import(address);
+  window.end = await made.render({ model, el: document.body });
+  window.listeners = listeners;
+}"""
+
+
+@pytest.fixture
+def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
+    """A notebook's page with the widget in it."""
+    desk = Desk(Exhibit.of(make_maps(11), tokens=list("abcdefghijk"), title="a text"))
+    made: Any = widget(desk)
+
+    def kernel(message: object) -> list[Any]:
+        said: list[Any] = []
+        heard(
+            desk,
+            message,
+            lambda answer, buffers: said.append([answer, [base64.b64encode(x).decode() for x in buffers]]),
+        )
+        return said
+
+    page = open_page("about:blank")
+    page.expose_function("kernel", kernel)
+    page.evaluate(RUN, [made._esm, made._css])
+    return page
+
+
+def test_it_shows_what_a_served_page_shows(shown: Any) -> None:
+    shown.get_by_role("tab", name="Overview").wait_for()
+    assert shown.locator(".uwaga").first.is_visible()
+    shown.get_by_role("tab", name="Table").click()
+    shown.get_by_role("row").nth(6).wait_for()  # six heads and the heading
+
+
+def test_when_its_cell_is_run_again_nothing_stays(shown: Any) -> None:
+    shown.get_by_role("tab", name="Overview").wait_for()
+    assert shown.evaluate("listeners.size") == 1
+    shown.evaluate("end()")
+    assert shown.evaluate("listeners.size") == 0
