@@ -15,7 +15,7 @@ import { mapTileAt } from "./tiles.js";
 /** @typedef {import("./panel.js").MapPanel} MapPanel */
 
 const mapSceneHead = 30;
-const mapSceneFoot = 46;
+const mapSceneFoot = 54;
 /** Pixels of the image per CSS pixel. */
 const mapSceneSharp = 2;
 
@@ -39,7 +39,7 @@ export function mapScene(app, scenery, context, width, height) {
   for (const signed of [false, true]) {
     const panel = panels.find((one) => one.side.signed === signed);
     if (!panel) continue;
-    items.push(...mapSceneBar(panel, x, height + mapSceneHead + 10, style));
+    items.push(...mapSceneBar(panel, x, height + mapSceneHead + 18, style));
     x += 260;
   }
   return { width, height: height + mapSceneHead + mapSceneFoot, background: style.background, items };
@@ -65,10 +65,23 @@ function mapScenePanel(panel, scenery, context) {
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
   items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
-  items.push(...mapSceneNumbers(panel, view, top, style));
+  items.push(...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style));
   context.font = style.font;
   items.push(...mapSceneAxis(panel, scenery, context, true, h), ...mapSceneAxis(panel, scenery, context, false, w));
   return items;
+}
+
+/**
+ * @param {number} x
+ * @param {number} y
+ * @param {number} w
+ * @param {number} h
+ * @param {string} stroke
+ * @returns {SceneItem[]}
+ */
+function mapSceneFrame(x, y, w, h, stroke) {
+  const corners = [[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]];
+  return corners.slice(1).map(([x2, y2], at) => ({ kind: "line", x1: corners[at][0], y1: corners[at][1], x2, y2, stroke, width: 1, opacity: 1 }));
 }
 
 /**
