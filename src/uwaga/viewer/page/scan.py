@@ -18,6 +18,8 @@ _DECLARED = rf"(?:(?:async\s+)?(?:function\s*\*?|class)\s+({_NAME})|(?:const|let
 _EXPORTED = re.compile(rf"export\s+({_DECLARED})")
 _STATEMENT = re.compile(r"^(?:export|import|async|function|class|const|let|var)\b", re.MULTILINE)
 _NEXT = re.compile(rf",\s*({_NAME})\s*(?==|,|;)")
+_BRACKET = re.compile(r"[()\[\]{}]")
+_NOT_A_LINE = re.compile(r"[^\n]")
 
 
 class BundleError(ValueError):
@@ -141,14 +143,20 @@ def _lines(text: str, start: int, stop: int) -> tuple[int, int] | None:
 
 
 def _top_level(masked: str) -> str:
-    """With blanks for what stands inside braces, brackets and parentheses; these themselves stay."""
-    out, depth = [], 0
-    for letter in masked:
-        if letter in ")]}":
+    """With blanks for what stands inside braces, brackets and parentheses; these themselves stay where they are outermost."""
+    out, depth, place = [], 0, 0
+    for found in _BRACKET.finditer(masked):
+        opens, between = found[0] in "([{", masked[place : found.start()]
+        if not opens:
+            out.append(between if depth == 0 else _NOT_A_LINE.sub(" ", between))
             depth = max(0, depth - 1)
-        out.append(letter if depth == 0 or letter == "\n" else " ")
-        if letter in "([{":
+            out.append(found[0] if depth == 0 else " ")
+        else:
+            out.append(between + found[0] if depth == 0 else _NOT_A_LINE.sub(" ", between) + " ")
             depth += 1
+        place = found.end()
+    rest = masked[place:]
+    out.append(rest if depth == 0 else _NOT_A_LINE.sub(" ", rest))
     return "".join(out)
 
 
