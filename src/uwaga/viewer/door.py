@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from uwaga.viewer.desk import Desk
 from uwaga.viewer.exhibit import Exhibit, Shown, Tokens
+from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.saved import save_page
 from uwaga.viewer.page.wanted import Exact
 
@@ -158,6 +159,7 @@ def serve(exhibit: Exhibit, *, port: int = 0) -> View:
             raise
         rule = f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
+    bundle()  # joined now, and not while somebody waits for the page
     desk = Desk(exhibit)
     return View(desk, Server(desk, title=exhibit.title, port=port))
 
