@@ -5,6 +5,7 @@ import hashlib
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import cast
@@ -33,7 +34,7 @@ def found(name: str, data: DataConfig) -> Path:
         wanted = " or ".join(names)
         how = source.made or "data.download=true fetches it there"
         raise DataError(f"{name}: there is no {wanted} in {folder}; the source is {source.address}: {how}")
-    return _fetched(name, source, folder / names[0])
+    return _fetched(name, source, folder)
 
 
 def sha256(path: Path) -> str:
@@ -46,7 +47,7 @@ def sha256(path: Path) -> str:
 def _checked(path: Path, source: SourceConfig) -> Path:
     try:
         digest = sha256(path)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     if digest != source.sha256:
         raise DataError(
@@ -55,17 +56,16 @@ def _checked(path: Path, source: SourceConfig) -> Path:
     return path
 
 
-def _fetched(name: str, source: SourceConfig, path: Path) -> Path:
+def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
     if source.made:
         raise DataError(f"{name}: cannot be downloaded as it is: {source.made}; the source is {source.address}")
-    text = _member(source, _downloaded(source.address))
-    digest = hashlib.sha256(
-        gzip.decompress(text) if path.suffix == ".gz" and text[:2] == b"\x1f\x8b" else text
-    ).hexdigest()
+    text = _unpacked(source, _downloaded(source.address))
+    digest = hashlib.sha256(text).hexdigest()
     if digest != source.sha256:
         raise DataError(f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept")
+    path = folder / (source.files or (name,))[0].removesuffix(".gz")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(text)
     except OSError as error:
@@ -87,14 +87,18 @@ def _downloaded(address: str) -> bytes:
     return found
 
 
-def _member(source: SourceConfig, packed: bytes) -> bytes:
-    if not source.member:
-        return packed
+def _unpacked(source: SourceConfig, packed: bytes) -> bytes:
+    """The file itself, of a zip archive or packed by gzip. Raises DataError."""
     try:
-        with zipfile.ZipFile(BytesIO(packed)) as archive, archive.open(source.member) as file:
-            text = file.read(LARGEST + 1)
-    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError) as error:
-        raise DataError(f"{source.address}: has no {source.member} to unpack: {error}") from error
+        if source.member:
+            with zipfile.ZipFile(BytesIO(packed)) as archive, archive.open(source.member) as file:
+                text = file.read(LARGEST + 1)
+        elif packed[:2] == b"\x1f\x8b":
+            text = gzip.GzipFile(fileobj=BytesIO(packed)).read(LARGEST + 1)
+        else:
+            text = packed
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{source.address}: cannot be unpacked: {error}") from error
     if len(text) > LARGEST:
-        raise DataError(f"{source.address}: {source.member} is longer than {LARGEST:,} bytes")
+        raise DataError(f"{source.address}: is longer than {LARGEST:,} bytes when it is unpacked")
     return text
