@@ -20,6 +20,15 @@ export function mapBarTicks(shade) {
 }
 
 /**
+ * The number at a place of the bar; whatever is larger has the last colour too.
+ * @param {number} place
+ * @param {number} value
+ */
+export function mapTickText(place, value) {
+  return place === 1 ? `\u2265 ${numberText(value)}` : numberText(value);
+}
+
+/**
  * What the bar says in words.
  * @param {MapShade} shade
  */
@@ -27,7 +36,7 @@ export function mapBarLabel(shade) {
   const from = numberText(shade.signed ? -shade.high : shade.log ? mapLogLow(shade) : shade.low);
   const scale = shade.log ? "logarithmic" : "linear";
   const hidden = shade.threshold > 0 ? `, nothing below ${numberText(shade.threshold)}` : "";
-  return `Colours from ${from} to ${numberText(shade.high)}, ${scale}${hidden}${shade.hideSink ? ", the first key set aside" : ""}`;
+  return `Colours from ${from} to ${numberText(shade.high)} and more, ${scale}${hidden}${shade.hideSink ? ", the first key set aside" : ""}`;
 }
 
 /** @returns {{element: HTMLElement, show: (shade: MapShade, title: string) => void}} */
@@ -45,7 +54,7 @@ export function makeMapColourBar() {
       shown = shade.version;
       title.textContent = name;
       element.setAttribute("aria-label", `${name ? `${name}: ` : ""}${mapBarLabel(shade)}`);
-      mapBarTicks(shade).forEach(({ value }, at) => { numbers[at].textContent = numberText(value); });
+      mapBarTicks(shade).forEach(({ place, value }, at) => { numbers[at].textContent = mapTickText(place, value); });
       ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(shade.table), 256, 1), 0, 0);
     },
   };

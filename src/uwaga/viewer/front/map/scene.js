@@ -1,7 +1,7 @@
 // The visible map as a scene: an image of its cells, the labels of both axes, titles and the scale of colours.
 
 import { kindTitle, numberText } from "../shell/pieces.js";
-import { mapBarTicks } from "./colour_bar.js";
+import { mapBarTicks, mapTickText } from "./colour_bar.js";
 import { mapCanvasBlit } from "./canvas.js";
 import { mapAxisText } from "./axis.js";
 import { mapCellText, mapNumberLeast } from "./overlay.js";
@@ -191,7 +191,7 @@ function mapSceneBar(panel, x, y, style) {
     { kind: "text", x, y: y - 3, text: name, size: style.size * 0.9, anchor: "start", fill: style.muted },
   ];
   mapBarTicks(panel.shade).forEach(({ place, value }, at) => items.push({
-    kind: "text", x: x + place * width, y: y + 12 + style.size, text: numberText(value), size: style.size * 0.9,
+    kind: "text", x: x + place * width, y: y + 12 + style.size, text: mapTickText(place, value), size: style.size * 0.9,
     anchor: at === 0 ? "start" : at === 1 ? "middle" : "end", fill: style.text,
   }));
   return items;

@@ -1,5 +1,6 @@
 // The tiles of the maps on show: asked for, followed while they sharpen, given up when out of view, forgotten when memory is.
 
+import { scaleTop } from "../shell/scale.js";
 import { isAbort } from "../hosts/errors.js";
 
 /** @typedef {import("./pyramid.js").MapWish} MapWish */
@@ -244,21 +245,12 @@ function mapTileBytes(tile) {
 /** @param {MapTile} tile */
 function mapMeasure(tile) {
   const { data, columns } = tile;
-  let sink = 0;
-  let rest = 0;
-  for (let i = 0, column = 0; i < data.length; i++) {
-    const size = Math.abs(data[i]);
-    // What is not known yet is not larger than anything.
-    if (column === 0) sink = size > sink ? size : sink;
-    else if (size > rest) rest = size;
-    if (++column === columns) column = 0;
-  }
-  tile.most = Math.max(sink, rest);
-  tile.mostRest = tile.column === 0 ? rest : tile.most;
+  tile.most = scaleTop(data);
+  tile.mostRest = tile.column === 0 ? scaleTop(data, 0, data.length, columns, 1) : tile.most;
 }
 
 /**
- * The largest weight seen at a level, as its colours need it; estimated from another level where none of this one is there.
+ * Where the colours of a level end, by the weights seen there; estimated from another level where none of this one is there.
  * @param {MapLayer} layer
  * @param {number} level
  * @param {boolean} rest  without the first key's column

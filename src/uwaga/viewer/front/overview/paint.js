@@ -1,5 +1,6 @@
 // Small maps as pictures: one canvas per layer, its heads beside each other, made when first drawn and kept while few.
 
+import { scaleTop } from "../shell/scale.js";
 import { colourPosition, colourTable, signedColourPosition, signedColourTable, unknownColour } from "../shell/colours.js";
 
 /** @typedef {import("../types.js").Colour} Colour */
@@ -7,7 +8,7 @@ import { colourPosition, colourTable, signedColourPosition, signedColourTable, u
 /** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewLook  hideKeys: columns drawn as zero */
 
 /**
- * The largest size of a weight among some heads; what is not a number does not count, nor what is hidden.
+ * Where the colours of some heads end, by their weights; what is hidden does not count.
  * @param {OverviewCells} cells
  * @param {number} hideKeys
  * @param {number} [first]
@@ -15,13 +16,7 @@ import { colourPosition, colourTable, signedColourPosition, signedColourTable, u
  * @returns {number}
  */
 export function overviewMost({ data, heads, rows, columns }, hideKeys, first = 0, end = heads) {
-  let most = 0;
-  for (let at = first * rows * columns; at < end * rows * columns; at++) {
-    if (at % columns < hideKeys) continue;
-    const size = Math.abs(data[at]);
-    if (size > most) most = size;
-  }
-  return most;
+  return scaleTop(data, first * rows * columns, end * rows * columns, columns, hideKeys);
 }
 
 /**

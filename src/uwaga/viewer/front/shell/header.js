@@ -86,13 +86,16 @@ function makeToolbar(app, colours) {
     words.element.disabled = !hasItems(app, { merge: state.merge === "words" ? "tokens" : "words" });
     specials.element.disabled = !hasItems(app, { specials: state.specials === "hide" ? "show" : "hide" });
     how.show(state.how);
+    // The lesson has numbers of its own.
+    element.hidden = state.tab === "lesson";
   }
-  store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how"], draw);
-  draw();
-  return el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
+  const element = el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
     choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
     el("span", { class: "uwaga-segments" }, words.element, specials.element), how.element, colour, colours);
+  store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how", "tab"], draw);
+  draw();
+  return element;
 }
 
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */

@@ -55,11 +55,16 @@ export function keepPicks(app) {
   };
   let before = axes();
   let items = pickItems(app, before);
-  return app.store.subscribe(["side", "kind", "merge", "specials"], () => {
+  return app.store.subscribe(["side", "kind", "merge", "specials"], (_, changed) => {
     const old = before, oldItems = items, state = app.store.get();
     before = axes();
     const sameText = old.text === before.text;
     if (sameText && old.queries === before.queries && old.keys === before.keys && old.numbering === before.numbering) return;
+    // What is set together with the axes, as an address does, is meant for them.
+    if (["query", "key", "span", "keySpan", "view"].some((name) => changed.has(name))) {
+      items = pickItems(app, before);
+      return;
+    }
     const picked = state.query !== null || state.key !== null || state.span !== null || state.keySpan !== null;
     app.store.set({ query: null, key: null, span: null, keySpan: null, view: { x: 0, y: 0, scale: 0 } });
     items = pickItems(app, before);

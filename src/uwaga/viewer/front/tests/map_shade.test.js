@@ -26,8 +26,8 @@ test("the numbers of the bar are those of its colours", () => {
     for (const place of [0.1, 0.4, 0.75, 1]) assert.ok(Math.abs(mapPlace(shade, mapValueAt(shade, place)) - place) < 1e-9);
   }
   assert.deepEqual(mapBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
-  assert.equal(mapBarLabel({ ...plain, threshold: 0.01, hideSink: true }), "Colours from 0 to 0.5000, linear, nothing below 0.0100, the first key set aside");
-  assert.equal(mapBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000, logarithmic");
+  assert.equal(mapBarLabel({ ...plain, threshold: 0.01, hideSink: true }), "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, the first key set aside");
+  assert.equal(mapBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
 });
 
 test("cells: what is not known has its colour or lets through, the first key is set aside in the first tile alone", () => {
