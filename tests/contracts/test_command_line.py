@@ -19,6 +19,7 @@ SURFACE = {
     "lesson": {
         "sentence", "--plain", "--all", "--query", "--heads", "--unscaled", "--no-model", "--port", "--no-browser",
     },
+    "train": {"config", "overrides", "--resume", "--print-config", "--compile", "--fsdp"},
     "view": {
         "text", "--model", "--second", "--second-model", "--target", "--max-new-tokens", "--truncate", "--layers", "--dtype",
         "--save", "--exact", "--port", "--no-browser",

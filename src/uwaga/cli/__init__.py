@@ -2,7 +2,7 @@
 
 import typer
 
-from uwaga.cli import bench, demo, doctor, encode, generate, lesson, view
+from uwaga.cli import bench, demo, doctor, encode, generate, lesson, train, view
 
 app = typer.Typer(
     name="uwaga",
@@ -11,7 +11,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
 )
-for verb in (bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, view.view):
+for verb in (
+    bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
+):  # fmt: skip
     app.command()(verb)
 
 

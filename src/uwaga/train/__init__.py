@@ -1,1 +1,29 @@
-"""Floor of training: from text to a Transformer."""
+"""Floor 5: training: from text to a Transformer, resumable, the same on one process or many.
+
+    result = uwaga.train.fit(uwaga.train.Config.read(Path("config.toml")))
+    model = uwaga.models.load(result.best)
+
+The public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from uwaga._base.lazy import names
+
+if TYPE_CHECKING:
+    from uwaga.train.config import Config
+    from uwaga.train.errors import ConfigError, DataError, TrainingError
+    from uwaga.train.fit import Result, fit
+
+__all__ = ["Config", "ConfigError", "DataError", "Result", "TrainingError", "fit"]
+
+_HOME = {
+    "Config": "uwaga.train.config",
+    "ConfigError": "uwaga.train.errors",
+    "DataError": "uwaga.train.errors",
+    "Result": "uwaga.train.fit",
+    "TrainingError": "uwaga.train.errors",
+    "fit": "uwaga.train.fit",
+}
+
+__getattr__, __dir__ = names(__name__, _HOME)

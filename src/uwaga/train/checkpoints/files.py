@@ -1,0 +1,85 @@
+"""One checkpoint's files: written all at once, and read with every name and shape checked."""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from uwaga._base.errors import CheckpointError
+from uwaga.models import checkpoints, safetensors_files
+from uwaga.models.json_files import shown
+from uwaga.train.checkpoints import folders
+from uwaga.train.checkpoints.state import State
+from uwaga.train.errors import TrainingError
+from uwaga.train.optimizer import Moment
+
+OPTIMIZER, CONFIG = "optimizer.safetensors", "config.toml"
+
+
+class Parts(NamedTuple):
+    """What a checkpoint is made of."""
+
+    model: nn.Module  # whole, wherever
+    optimizer: Mapping[str, Tensor]
+    state: State
+    config: str
+    save_tokenizers: Callable[[Path], object]
+
+
+def write(out: Path, parts: Parts) -> Path:
+    """The new checkpoint's folder; it is there whole, or not at all. Raises TrainingError."""
+    step = parts.state.step
+    folder = folders.unfinished(out, step)
+    try:
+        folder.mkdir()
+        checkpoints.save(parts.model, folder)
+        parts.save_tokenizers(folder)
+        save_file(dict(parts.optimizer), folder / OPTIMIZER)
+        (folder / CONFIG).write_text(parts.config)
+        parts.state.write(folder)
+        return folders.finish(out, step)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(folder, ignore_errors=True)  # a full disk has better use for the space
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TrainingError(f"the checkpoint of step {step} cannot be written to {out}: {why}") from error
+
+
+def read_model(folder: Path, model: nn.Module) -> None:
+    """The weights into a model of the same shapes. Raises CheckpointError."""
+    stored = checkpoints.load(folder, dtype=torch.float32).state_dict()
+    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
+    _compare(folder / "model.safetensors", {name: tuple(x.shape) for name, x in stored.items()}, wanted)
+    model.load_state_dict(stored)
+
+
+def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:
+    """The means by name. Raises CheckpointError: other ones than these, or numbers that are none."""
+    path = folder / OPTIMIZER
+    stored, get = safetensors_files.read(path)
+    _compare(path, {name: each.shape for name, each in stored.items()}, {each.name: each.shape for each in moments})
+    found = {}
+    for name, each in stored.items():
+        if each.dtype != "float32":
+            raise CheckpointError(f"{path}: {shown(name)} is {each.dtype}, and must be float32")
+        found[name] = get(name).clone()
+        if not bool(found[name].isfinite().all()):
+            raise CheckpointError(f"{path}: {shown(name)} holds nan or infinity")
+    return found
+
+
+def _compare(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
+    lines = [f"  missing    {name} {shape}" for name, shape in wanted.items() if name not in found]
+    lines += [f"  unexpected {shown(name)} {shape}" for name, shape in found.items() if name not in wanted]
+    lines += [
+        f"  misshapen  {name} {found[name]} must be {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name] != shape
+    ]
+    if lines:
+        more = [f"  and {len(lines) - 20} more"] if len(lines) > 20 else []
+        raise CheckpointError("\n".join([f"{path} is not of this configuration's model", *lines[:20], *more]))

@@ -1,0 +1,1 @@
+"""What a training tells: metrics.jsonl, a bar, TensorBoard; evaluation, samples, and the attention of every head."""

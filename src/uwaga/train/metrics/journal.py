@@ -1,0 +1,63 @@
+"""metrics.jsonl: one line for everything that was measured, in the order of the steps.
+
+    {"step": 10, "kind": "train", "loss": 3.1, "lr": 0.001, "norm": 0.7, "tokens": 40960, "wall": {...}}
+    {"step": 250, "kind": "valid", "loss": 2.4}
+
+A line is a function of the configuration and the data but for "wall", which has what clocks say. A training that goes on
+from a checkpoint cuts the file to what it was then.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from uwaga.train.errors import TrainingError
+
+FILE = "metrics.jsonl"
+
+
+class Journal:
+    """The file of a run, open at its end.
+
+    Args:
+        out: the run's folder.
+        size: what to keep of it, in bytes.
+
+    Raises:
+        TrainingError: the file is shorter.
+    """
+
+    def __init__(self, out: Path, size: int = 0) -> None:
+        path = out / FILE
+        there = path.stat().st_size if path.exists() else 0
+        if there < size:
+            raise TrainingError(
+                f"{path} has {there} bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
+            )
+        self._file: IO[bytes] = path.open("ab")
+        self._file.truncate(size)
+        self._file.seek(0, os.SEEK_END)
+
+    def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
+        """A line; the next process can read it."""
+        line = {"step": step, "kind": kind, **found, **({} if wall is None else {"wall": wall})}
+        self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Its bytes, all of them on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def curve(out: Path, kind: str) -> dict[int, float]:
+    """The losses of a run by their steps; kind: "train" or "valid"."""
+    with (out / FILE).open(encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    return {line["step"]: line["loss"] for line in lines if line["kind"] == kind}

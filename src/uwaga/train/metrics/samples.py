@@ -1,0 +1,118 @@
+"""What the model writes now: after prompts, in answer to sources, or in place of masks."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from uwaga.models.bert.model import BertModel
+from uwaga.models.generation.generate import generate
+from uwaga.ops.ragged import Ragged
+from uwaga.train import seeds
+from uwaga.train.config import Config
+from uwaga.train.data.corpus import Corpus
+from uwaga.train.errors import ConfigError
+from uwaga.train.metrics.evaluation import evaluating
+
+# Of what is drawn: a little surer than the model is, as is usual for reading.
+_TEMPERATURE = 0.8
+_PROMPT = 16  # tokens of the validation data to go on from, where the configuration names no prompt
+_SOURCES = 5
+
+
+class Sample(NamedTuple):
+    """A prompt, and what came of it."""
+
+    prompt: str
+    text: str
+
+
+class Sampler:
+    """Writes samples; the same prompts and seed each time.
+
+    Raises:
+        ConfigError: a prompt without tokens, one that leaves no room, or without a mask where masks are filled.
+    """
+
+    def __init__(self, config: Config, corpus: Corpus) -> None:
+        self._config, self._corpus = config, corpus
+        self._mask = corpus.tokenizer.special.mask
+        self._prompts = tuple(config.run.samples) or self._found()
+        for prompt in self._prompts:
+            self._ids(prompt)
+
+    def samples(self, model: nn.Module) -> list[Sample]:
+        """What a whole model writes."""
+        if not self._prompts:
+            return []
+        with evaluating(model):
+            texts = self._filled(model) if isinstance(model, BertModel) else self._written(model)
+        return [Sample(prompt, text) for prompt, text in zip(self._prompts, texts, strict=True)]
+
+    def _written(self, model: nn.Module) -> list[str]:
+        ids = [self._ids(prompt) for prompt in self._prompts]
+        most = cast(Any, model).config.max_tokens
+        counts, room = getattr(model, "prompt_counts", False), self._config.run.sample_tokens
+        if most is not None:
+            room = min(room, most + 1 - (max(map(len, ids)) if counts else 1))
+        how: dict[str, Any] = {}
+        if self._config.objective == "language-model":
+            how = {"do_sample": True, "temperature": _TEMPERATURE, "seed": seeds.seed("sample", self._config.run.seed)}
+        prompts = [torch.tensor(each, device=next(model.parameters()).device) for each in ids]
+        written = generate(cast(Any, model), Ragged.from_list(prompts), max_new_tokens=room, **how)
+        reads = self._corpus.target_tokenizer or self._corpus.tokenizer
+        return [reads.decode(each.tolist()) for each in cast(Ragged, written).to_list()]
+
+    def _filled(self, model: BertModel) -> list[str]:
+        """The prompts with the likeliest token in place of every mask."""
+        ids = Ragged.from_list([torch.tensor(self._ids(prompt)) for prompt in self._prompts])
+        device = next(model.parameters()).device
+        output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("masked_lm",)).masked_lm
+        best = cast(Ragged, output).values.argmax(-1).cpu()
+        is_masked = ids.values == torch.tensor(self._mask)
+        filled = torch.where(is_masked, best, ids.values)
+        return [self._corpus.tokenizer.decode(row.tolist()) for row in ids.with_values(filled).to_list()]
+
+    def _ids(self, prompt: str) -> list[int]:
+        """Raises ConfigError."""
+        tokenizer, context = self._corpus.tokenizer, self._config.data.context
+        parts = self._split(prompt)
+        ids: list[int] = []
+        for number, tokens in enumerate(tokenizer.encode(parts)):
+            ids += [cast(int, self._mask)] * (number > 0) + tokens.tolist()
+        if not ids:
+            raise ConfigError(f"run.samples: {prompt!r} has no tokens")
+        ids = [*tokenizer.before, *ids, *tokenizer.behind]
+        if len(ids) > context:
+            raise ConfigError(f"run.samples: {prompt[:50]!r} has {len(ids)} tokens, and data.context is {context}")
+        return ids
+
+    def _split(self, prompt: str) -> Sequence[str]:
+        """What stands between the masks."""
+        if self._mask is None or self._config.objective != "masked-language-model":
+            return [prompt]
+        name = str(self._corpus.tokenizer.backend.id_to_token(self._mask))
+        if name not in prompt:
+            raise ConfigError(f"run.samples: {prompt[:50]!r} has no {name} to fill in")
+        return prompt.split(name)
+
+    def _found(self) -> tuple[str, ...]:
+        """Of the validation data."""
+        if self._config.objective == "encoder-decoder":
+            return tuple(question.source for question in islice(self._corpus.questions(), _SOURCES))
+        if self._config.objective == "masked-language-model":
+            return ()
+        batch = next(self._corpus.valid.all(1))
+        text = self._corpus.tokenizer.decode(batch.ids.values[:_PROMPT].tolist())
+        return (text,) if self._fits(text) else ()
+
+    def _fits(self, text: str) -> bool:
+        return any(len(tokens) for tokens in self._corpus.tokenizer.encode([text]))
+
+
+def shown(sample: Sample) -> str:
+    """For a terminal, which would obey control characters."""
+    text = f"{sample.prompt} > {sample.text}"
+    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)

@@ -1,0 +1,109 @@
+"""A model of a configuration, with the weights that its family's paper begins with, drawn by a seed.
+
+Letters: M model width, F hidden width, H heads, D head width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import init
+
+from uwaga.models.bert.config import BertConfig
+from uwaga.models.bert.model import BertModel
+from uwaga.models.gpt2.config import GPT2Config
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.t5.config import T5Config
+from uwaga.models.t5.model import T5Model
+from uwaga.models.transformer.config import TransformerConfig
+from uwaga.models.transformer.model import Transformer
+
+Settings = BertConfig | GPT2Config | T5Config | TransformerConfig
+# Draws the numbers of one matrix, by its name.
+_Draw = Callable[[str, Tensor, torch.Generator], object]
+
+
+def new_model(settings: Settings, seed: int) -> nn.Module:
+    """A model with fresh float32 weights on the CPU, in training mode; the same seed gives the same bits.
+
+    Norms begin as ones, biases as zeros, matrices as below. PyTorch's own generator is not touched.
+    """
+    with torch.device("meta"):  # its layers would draw weights only to have them drawn again
+        model = empty_model(settings)
+    model.to_empty(device="cpu")
+    generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                draw(name, weight, generator)
+            else:
+                weight.fill_(1.0 if name.endswith(".weight") else 0.0)
+    return model.train()
+
+
+def empty_model(settings: Settings) -> nn.Module:
+    """The module, with whatever weights its layers make."""
+    match settings:
+        case BertConfig():
+            return BertModel(settings)
+        case GPT2Config():
+            return GPT2Model(settings)
+        case T5Config():
+            return T5Model(settings)
+    return Transformer(settings)
+
+
+def _drawing(settings: Settings) -> _Draw:
+    match settings:
+        case BertConfig():
+            return _bert
+        case GPT2Config():
+            return _gpt2(settings)
+        case T5Config():
+            return _t5(settings)
+    return _transformer(settings)
+
+
+def _bert(name: str, weight: Tensor, generator: torch.Generator) -> None:
+    """Devlin et al.'s code: a normal distribution of deviation 0.02, cut at two deviations."""
+    init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
+
+
+def _gpt2(settings: GPT2Config) -> _Draw:
+    """Radford et al. 2019, section 2.3: what is added to the residual stream is divided by the root of how often."""
+    added = ("attention.output.weight", "feed_forward.down.weight")
+    residual = 0.02 * (2 * settings.layers) ** -0.5
+
+    def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
+        init.normal_(weight, std=residual if name.endswith(added) else 0.02, generator=generator)
+
+    return draw
+
+
+def _t5(settings: T5Config) -> _Draw:
+    """Raffel et al.'s code: as the width of what a map reads asks for; scores are not divided by the root of D, so that
+    queries are."""
+    read = settings.width**-0.5
+    deviations: dict[str, float] = {
+        "words": 1.0,
+        "query": read * settings.key_width**-0.5,
+        "output": (settings.heads * settings.key_width) ** -0.5,
+        "down": settings.hidden**-0.5,
+    }
+
+    def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
+        init.normal_(weight, std=deviations.get(name.split(".")[-2], read), generator=generator)
+
+    return draw
+
+
+def _transformer(settings: TransformerConfig) -> _Draw:
+    """The authors' tensor2tensor: Glorot and Bengio's uniform distribution, and embeddings of deviation 1 / root of M."""
+
+    def draw(name: str, weight: Tensor, generator: torch.Generator) -> Any:
+        if name.endswith("words.weight"):
+            return init.normal_(weight, std=settings.width**-0.5, generator=generator)
+        return init.xavier_uniform_(weight, generator=generator)
+
+    return draw

@@ -1,0 +1,98 @@
+"""What is minimised: the sum of the cross-entropies of the scored tokens of a batch.
+
+Letters: N packed tokens, S scored ones, M model width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from uwaga.models.bert.model import BertModel
+from uwaga.models.gpt2.model import GPT2Model
+from uwaga.models.t5.model import T5Model
+from uwaga.models.transformer.model import Transformer
+from uwaga.ops.ragged import Ragged
+
+# Logits that are held at once: 256 MB in float32, their gradient and softmax as much again.
+_MOST_LOGITS = 2**26
+
+
+class Objective(nn.Module):
+    """A model and its loss; what is distributed and compiled.
+
+    Args:
+        model: of this package.
+        smoothing: of the labels: this share of the probability is meant for all tokens alike (Szegedy et al. 2016).
+    """
+
+    def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.smoothing = model, smoothing
+
+    def forward(self, ids: Ragged, decoder_ids: Ragged | None, labels: Tensor, scored: Tensor | None) -> Tensor:
+        """() float32, the sum over all labels.
+
+        Args:
+            ids: (N,) int64.
+            decoder_ids: (N',) int64, of an encoder and a decoder.
+            labels: (S,) int64.
+            scored: (S,) int64: which tokens they are of; None for all, in order.
+        """
+        hidden_NM = self._hidden(ids, decoder_ids)
+        hidden_SM = hidden_NM if scored is None else hidden_NM[scored]
+        return cross_entropy(self._logits, hidden_SM, labels, self._smoothing, self._vocabulary)
+
+    @property
+    def _smoothing(self) -> float:
+        """Evaluation asks what the model says of the right token alone."""
+        return self.smoothing if self.training else 0.0
+
+    @property
+    def _vocabulary(self) -> int:
+        config: Any = self.model.config
+        return int(config.vocabulary if isinstance(self.model, BertModel) else config.written)
+
+    def _hidden(self, ids: Ragged, decoder_ids: Ragged | None) -> Tensor:
+        """(N, M): the states that the head reads."""
+        model = self.model
+        if isinstance(model, BertModel):
+            hidden = model(ids, outputs=()).hidden
+        elif isinstance(model, GPT2Model):
+            hidden = model(ids, logits=False).hidden
+        else:
+            assert isinstance(model, T5Model | Transformer)
+            hidden = model.decode(ids) if decoder_ids is None else model.decode(decoder_ids, model(ids).memory)
+        return cast(Ragged, hidden).values
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        model = self.model
+        if isinstance(model, BertModel):
+            assert model.masked_lm is not None
+            return cast(Tensor, model.masked_lm(hidden, words_VM=model.embeddings.words.weight))
+        assert isinstance(model, GPT2Model | T5Model | Transformer)
+        return model.logits(hidden)
+
+
+def cross_entropy(
+    logits: Callable[[Tensor], Tensor], hidden_SM: Tensor, labels_S: Tensor, smoothing: float, vocabulary: int
+) -> Tensor:
+    """() float32: the sum over the labels.
+
+    Where the logits would be many, they are computed in blocks of tokens, and once more in the backward pass.
+    """
+
+    def of(hidden: Tensor, labels: Tensor) -> Tensor:
+        # In float32 whatever the logits are in: the sum of V exponentials is what loses most.
+        return functional.cross_entropy(logits(hidden).float(), labels, reduction="sum", label_smoothing=smoothing)
+
+    rows = max(_MOST_LOGITS // vocabulary, 1)
+    if len(labels_S) <= rows:
+        return of(hidden_SM, labels_S)
+    blocks = zip(hidden_SM.split(rows), labels_S.split(rows), strict=True)
+    if not torch.is_grad_enabled():
+        return torch.stack([of(*block) for block in blocks]).sum()
+    return torch.stack([checkpoint(of, *block, use_reentrant=False) for block in blocks]).sum()
