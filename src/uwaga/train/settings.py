@@ -43,14 +43,13 @@ def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> 
 def unknown(path: str, known: frozenset[str]) -> ConfigError:
     """The error of a key that does not exist; it names the one that looks most like it."""
     wanted = path.rpartition(".")[2]
+    initials = "".join(word[:1] for word in wanted.split("_"))
 
     def likeness(candidate: str) -> tuple[float, float, str]:
         last = candidate.rpartition(".")[2]
-        return (
-            max(SequenceMatcher(None, path, candidate).ratio(), SequenceMatcher(None, wanted, last).ratio()),
-            SequenceMatcher(None, path, candidate).ratio(),
-            candidate,
-        )
+        whole = SequenceMatcher(None, path, candidate).ratio()
+        own = 1.0 if last == initials else SequenceMatcher(None, wanted, last).ratio()
+        return max(whole, own), whole, candidate
 
     return ConfigError(f"there is no key {path}; the nearest is {max(known, key=likeness)}")
 

@@ -43,9 +43,8 @@ class Cuts:
 
     def lengths(self) -> np.ndarray:
         """(R,) int64"""
-        found = np.full(len(self), self._context, np.int64)
-        if len(found):
-            found[self._ends - 1] = self._lengths - (-(-self._lengths // self._context) - 1) * self._context
+        found, has_rows = np.full(len(self), self._context, np.int64), self._lengths > 0
+        found[self._ends[has_rows] - 1] = (self._lengths[has_rows] - 1) % self._context + 1
         return found
 
     def place(self, row: int) -> tuple[int, int, int]:

@@ -1,0 +1,207 @@
+"""What a configuration may say, what it says when it is changed, and what its errors say."""
+
+from pathlib import Path
+
+import pytest
+
+from uwaga.train.config import Config
+from uwaga.train.errors import ConfigError
+
+_TEXT = """
+objective = "language-model"
+
+[model]
+family = "gpt2"
+layers = 2
+
+[data]
+train = ["a.txt"]
+
+[schedule]
+steps = 10
+
+[run]
+out = "o"
+"""
+_PAIRS = (
+    'objective="encoder-decoder"', 'model.family="transformer"', 'data.kind="pairs"', 'tokenizer.kind="characters"',
+)  # fmt: skip
+
+
+def _message(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        Config.parse(_TEXT, overrides)
+    return str(raised.value)
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    config = Config.parse(_TEXT)
+    assert (config.optimizer.lr, config.tokenizer.kind, config.batch.accumulated) == (3e-4, "characters", 1)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("run.samples=['ROMEO:', \"a\\tb\\u0007\"]", "optimizer.lr=1", "batch.global_tokens=16384", "run.threads=2"),
+        (*_PAIRS, "tokenizer.target={kind='words', shared=true}", "data.without='012'"),
+        ("data.sources.x={sha256='" + 64 * "a" + "', address='https://example.org/x'}", "model.eps=1e-6"),
+    ],
+)
+def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
+    config = Config.parse(_TEXT, overrides)
+    assert Config.parse(config.text()) == config
+
+
+def test_overrides_are_values_of_toml_and_the_last_one_counts() -> None:
+    config = Config.parse(_TEXT, ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"])
+    assert config.optimizer.lr == 1.0
+    assert isinstance(config.optimizer.lr, float)
+    assert config.optimizer.betas == (0.9, 0.99)
+    assert config.run.compile
+
+
+@pytest.mark.parametrize("folder", ["runs/a", "2024-05-01", "a=b", "'quoted'"])
+def test_a_word_without_quotes_is_a_string(folder: str) -> None:
+    assert Config.parse(_TEXT, [f"run.out={folder}"]).run.out == folder.strip("'")
+
+
+def test_an_override_can_begin_a_table() -> None:
+    config = Config.parse(_TEXT, [*_PAIRS, "tokenizer.target.shared=true"])
+    assert config.tokenizer.target is not None
+    assert config.tokenizer.target.kind == "words"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.learning_rate=3", "there is no key optimizer.learning_rate; the nearest is optimizer.lr"),
+        ("learning_rate=3", "there is no key learning_rate; the nearest is optimizer.lr"),
+        ("run.sed=3", "there is no key run.sed; the nearest is run.seed"),
+        ("optimiser.lr=3", "there is no key optimiser; the nearest is optimizer"),
+        ("model.layrs=3", "there is no key model.layrs; the nearest is model.layers"),
+        ("data.sources.x.adress=a", "there is no key data.sources.x.adress; the nearest is data.sources.NAME.address"),
+        ("tokenizer.target.knd=a", "there is no key tokenizer.target.knd; the nearest is tokenizer.target.kind"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
+    assert _message(override) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("objective=translate", "objective must be one of 'language-model', 'encoder-decoder', 'masked-language-model', not 'translate'"),
+        ("optimizer.lr=fast", "optimizer.lr must be a positive number, not 'fast'"),
+        ("optimizer.lr=nan", "optimizer.lr must be a positive number, not nan"),
+        ("optimizer.lr=0", "optimizer.lr must be a positive number, not 0.0"),
+        ("optimizer.betas=[0.9]", "optimizer.betas must be a list of two numbers from 0 to less than 1, not [0.9]"),
+        ("optimizer.clip=-1", "optimizer.clip must be a number of at least 0, not -1.0"),
+        ("optimizer.dtype=float16", "optimizer.dtype must be one of 'float32', 'bfloat16', not 'float16'"),
+        ("schedule.final=1.5", "schedule.final must be a number from 0 to 1, not 1.5"),
+        ("schedule.steps=0", "schedule.steps must be a whole number of at least 1, not 0"),
+        ("run.seed=true", "run.seed must be a whole number of at least 0, not True"),
+        ("run.out=7", "run.out must be a string that is not empty, not 7"),
+        ("run.samples=[1]", "run.samples must be a list of strings, not [1]"),
+        ("run.compile=1", "run.compile must be true or false, not 1"),
+        ("data.valid_share=1", "data.valid_share must be a number from 0 to less than 1, not 1.0"),
+        ("data.mask_share=0", "data.mask_share must be a number above 0 and up to 1, not 0.0"),
+        ("data.without=1", "data.without must be a string, not 1"),
+        ("data.sources=1", "data.sources must be a table of tables, not 1"),
+        ("data.sources.x=1", "data.sources.x must be a table, not 1"),
+        ("data.sources.x.address='a'", "data.sources.x.sha256 is missing: it must be 64 hexadecimal digits"),
+        ("optimizer=1", "optimizer must be a table, not 1"),
+        ("model=1", "model must be a table, not 1"),
+    ],
+)  # fmt: skip
+def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
+    assert _message(override) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.family=gpt", "model.family must be one of 'bert', 'gpt2', 't5', 'transformer', not 'gpt'"),
+        ("model.family=bert", "model.family 'bert' has no objective 'language-model'; these have: gpt2, transformer"),
+        ("model.vocabulary=9", "model.vocabulary is not for the configuration to say: the tokenizer and the objective do"),
+        ("model.layers=0.5", "model: GPT2Config: layers must be a whole number from 1 to 268435456, not 0.5"),
+        ("model.heads=5", "model: GPT2Config: width 768 is no multiple of 5 heads"),
+        ("model={family='transformer', layers=2}", "model.layers must be 0 for a language-model, not 2"),
+    ],
+)
+def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> None:
+    assert _message(override) == message
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["data.train=[]"], "data.train names no file"),
+        (["data.valid_share=0"], "data.valid names no file, and data.valid_share is 0: there would be nothing to validate on"),
+        ([*_PAIRS, "data.windows=true"], "data.windows is for texts, and data.kind is 'pairs'"),
+        ([*_PAIRS, "data.layout=parallel"], "data.target_files must name one file for each of data.train: 1, not 0"),
+        (["data.target_files=['b']"], "data.target_files is for pairs of layout 'parallel'"),
+        (["data.valid_target_files=['b']"], "data.valid_target_files is for pairs of layout 'parallel'"),
+        (["data.kind=pairs"], "data.kind must not be 'pairs' for the objective 'language-model'"),
+        ([*_PAIRS, "data.kind=text"], "data.kind must be 'pairs' for the objective 'encoder-decoder'"),
+        (["data.without='a'"], "data.without is for pairs"),
+        (["tokenizer.target.kind=words"], "tokenizer.target is for pairs"),
+        (["objective=masked-language-model", "model.family=bert", "data.windows=true"],
+         "data.windows is for a language-model, not for the objective 'masked-language-model'"),
+        (["objective=masked-language-model", "model.family=bert", "data.context=2"],
+         "data.context must hold a token between the first and the last one, 3, and is 2"),
+        (["batch.tokens=255"], "batch.tokens must hold a row of data.context tokens, 256, and is 255"),
+        ([*_PAIRS, "batch.tokens=511"], "batch.tokens must hold source and target of data.context tokens, 512, and is 511"),
+        (["batch.global_tokens=5000"], "batch.global_tokens must be a multiple of batch.tokens, 4096, not 5000"),
+        (["data.context=2048"], "data.context is 2048, and the model has 1024 positions"),
+        (["schedule.warmup=11"], "schedule.warmup must not be more than schedule.steps, 10, and is 11"),
+        (["tokenizer.kind=byte-pair"], "tokenizer.vocabulary is needed where tokenizer.kind is 'byte-pair'"),
+        (["tokenizer.kind=given"], "tokenizer.path is needed where tokenizer.kind is 'given'"),
+        (["tokenizer.path=a"], "tokenizer.path is for tokenizer.kind 'given'"),
+        (["tokenizer.kind=given", "tokenizer.path=a", "tokenizer.lowercase=true"],
+         "tokenizer.vocabulary and tokenizer.lowercase are not for tokenizer.kind 'given'"),
+        ([*_PAIRS, "tokenizer={kind='byte-pair', vocabulary=300, target={kind='words', shared=true}}"],
+         "tokenizer.target.shared is for characters and words"),
+        ([*_PAIRS, "model.family=t5", "tokenizer.target.kind=words"],
+         "tokenizer.target needs a vocabulary of the decoder, which the family 't5' has not: "
+         "set tokenizer.target.shared, or leave the table out"),
+    ],
+)  # fmt: skip
+def test_values_must_go_together(overrides: list[str], message: str) -> None:
+    assert _message(*overrides) == message
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.lr", "'optimizer.lr' must be key.path=value, such as optimizer.lr=3e-4"),
+        (".lr=1", "'.lr=1' must be key.path=value, such as optimizer.lr=3e-4"),
+        ("objective.lr=1", "'objective.lr=1': objective is no table"),
+        ("run.samples=[1", "'[1' is no value of TOML: Unclosed array (at end of document)"),
+    ],
+)
+def test_an_override_must_have_a_key_and_a_value(override: str, message: str) -> None:
+    assert _message(override) == message
+
+
+def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    with pytest.raises(ConfigError) as raised:
+        Config.read(path)
+    assert str(raised.value) == f"{path} cannot be read: No such file or directory"
+    path.write_bytes(b"run = 1\n\xff")
+    with pytest.raises(ConfigError) as raised:
+        Config.read(path)
+    assert str(raised.value) == f"{path} is not UTF-8: byte 0xff at byte 9"
+    path.write_text("run = ")
+    with pytest.raises(ConfigError) as raised:
+        Config.read(path)
+    assert str(raised.value) == f"{path}: is not TOML: Invalid value (at end of document)"
+    path.write_text(_TEXT.replace("[run]", "[running]"))
+    with pytest.raises(ConfigError) as raised:
+        Config.read(path)
+    assert str(raised.value) == f"{path}: there is no key running; the nearest is run"
+    path.write_text(_TEXT.partition("[run]")[0])
+    with pytest.raises(ConfigError) as raised:
+        Config.read(path)
+    assert str(raised.value) == f"{path}: run is missing: it must be a table"
