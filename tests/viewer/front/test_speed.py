@@ -84,7 +84,7 @@ def colours(page: Any, selector: str) -> int:
 
 
 def test_a_page_of_twelve_layers_opens_in_two_seconds(
-    serve: Callable[..., View], open_page: Any, make_maps: Any
+    serve: Callable[..., View], open_page: Any, make_maps: Any, record_property: Any
 ) -> None:
     maps = make_maps(512, layers=12, heads=12)
     times = []
