@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -113,15 +113,17 @@ def replicated(objective: Objective, world: World) -> nn.Module:
 
 def sharded(objective: Objective, world: World) -> nn.Module:
     """FSDP2: each process keeps its share of the weights, and a layer is whole only while it computes."""
+    if not dist.is_initialized():
+        raise ConfigError("--fsdp shares weights among processes, and there is one: start it by torchrun")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    _know_ragged()
     mesh = init_device_mesh(world.device.type, (world.size,))
     for module in objective.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:
                 fully_shard(layer, mesh=mesh)
+                _show_ragged(layer)
     fully_shard(objective, mesh=mesh)
     return objective
 
@@ -131,21 +133,39 @@ def whole(weight: Tensor) -> Tensor:
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-def _know_ragged() -> None:
-    """FSDP2 looks for tensors in what layers take and give, by PyTorch's register of containers."""
-    from torch.utils import _pytree as pytree
+class _Opened(NamedTuple):
+    """A Ragged as a container that PyTorch looks into."""
 
-    if Ragged in pytree.SUPPORTED_NODES:
-        return
-    pytree.register_pytree_node(
-        Ragged,
-        lambda x: ([x.values, x.offsets], x.max_length),
-        lambda parts, longest: _made(list(parts), longest),
-        serialized_type_name="uwaga.Ragged",
-    )
+    values: Tensor
+    offsets: Tensor
+    longest: int
 
 
-def _made(parts: list[Any], longest: Any) -> Ragged:
-    made = Ragged.__new__(Ragged)
-    made._set(parts[0], parts[1], longest)
-    return made
+def _show_ragged(layer: nn.Module) -> None:
+    """FSDP2 follows the tensors that a layer takes and gives, and does not know Ragged: around its hooks they are opened."""
+    layer.register_forward_pre_hook(lambda _, x, more: (_opened(x), _opened(more)), prepend=True, with_kwargs=True)
+    layer.register_forward_pre_hook(lambda _, x, more: (_closed(x), _closed(more)), with_kwargs=True)
+    layer.register_forward_hook(lambda _, x, y: _opened(y), prepend=True)
+    layer.register_forward_hook(lambda _, x, y: _closed(y))
+
+
+def _opened(x: Any) -> Any:
+    if isinstance(x, Ragged):
+        return _Opened(x.values, x.offsets, x.max_length)
+    return _each(_opened, x)
+
+
+def _closed(x: Any) -> Any:
+    if isinstance(x, _Opened):
+        # Offsets were checked when the batch was made.
+        made = Ragged.__new__(Ragged)
+        made._set(*x)
+        return made
+    return _each(_closed, x)
+
+
+def _each(act: Callable[[Any], Any], x: Any) -> Any:
+    """Of the arguments of a call."""
+    if type(x) is tuple:
+        return tuple(map(act, x))
+    return {name: act(value) for name, value in x.items()} if type(x) is dict else x

@@ -20,6 +20,7 @@ from uwaga.train.learner import Learner
 from uwaga.train.loop import Loop
 from uwaga.train.metrics import journal
 from uwaga.train.metrics.board import Board
+from uwaga.train.metrics.errors import Questioner
 from uwaga.train.metrics.journal import Journal
 from uwaga.train.metrics.samples import Sampler
 from uwaga.train.metrics.screen import Screen, Silent, shown
@@ -162,7 +163,8 @@ def _state(checkpoint: Path, config: Config, corpus: Corpus) -> State:
 def _teller(config: Config, corpus: Corpus, out: Path, state: State, screen: Screen) -> Teller:
     sampler = Sampler(config, corpus)
     board = Board(out, state.step) if config.run.tensorboard else None
-    return Teller(Journal(out, state.metrics), board, screen, sampler, next(corpus.valid.all()))
+    questioner = Questioner(config, corpus) if config.objective == "encoder-decoder" else None
+    return Teller(Journal(out, state.metrics), board, screen, sampler, questioner, next(corpus.valid.all()))
 
 
 def _greet(screen: Screen, config: Config, model: nn.Module, checkpoint: Path | None) -> None:

@@ -49,7 +49,7 @@ class Loop:
                 self._log(taken)
             if run.attention_every and done % run.attention_every == 0:
                 self._look()
-            is_better = (done % run.eval_every == 0 or is_last) and self._evaluate()
+            is_better = (done % run.eval_every == 0 or is_last) and self._evaluate(is_last)
             if run.sample_every and done % run.sample_every == 0:
                 self._sample()
             if done % (run.save_every or run.eval_every) == 0 or is_better or is_last:
@@ -86,7 +86,7 @@ class Loop:
         if model is not None and self._teller is not None:
             self._teller.looked(self._state.step, model)
 
-    def _evaluate(self) -> bool:
+    def _evaluate(self, is_last: bool) -> bool:
         """Whether it is the best so far."""
         self._settle()
         objective, data, tokens = self._learner.objective, self._corpus.valid, self._config.run.eval_tokens
@@ -96,6 +96,10 @@ class Loop:
             self._state = replace(self._state, best=Best(step=self._state.step, loss=loss))
         if self._teller is not None:
             self._teller.evaluated(self._state.step, loss, is_better)
+        if self._config.objective == "encoder-decoder":
+            model = self._learner.whole()
+            if model is not None and self._teller is not None:
+                self._teller.answered(self._state.step, model, all=is_last)
         return is_better
 
     def _sample(self) -> None:

@@ -6,6 +6,7 @@ from uwaga.train.checkpoints.state import State
 from uwaga.train.data.batch import Batch
 from uwaga.train.metrics import attention
 from uwaga.train.metrics.board import Board
+from uwaga.train.metrics.errors import Questioner
 from uwaga.train.metrics.journal import Journal
 from uwaga.train.metrics.samples import Sampler, shown
 from uwaga.train.metrics.screen import Screen
@@ -20,15 +21,21 @@ class Teller:
         board: TensorBoard; None: it is not asked for.
         screen: what people see.
         sampler: writes samples.
+        questioner: asks for answers, of pairs; else None.
         batch: what attention is looked at on.
     """
 
-    def __init__(self, journal: Journal, board: Board | None, screen: Screen, sampler: Sampler, batch: Batch) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        board: Board | None,
+        screen: Screen,
+        sampler: Sampler,
+        questioner: Questioner | None,
+        batch: Batch,
+    ) -> None:
         self._journal, self._board, self._screen = journal, board, screen
-        self._sampler, self._batch = sampler, batch
-
-    def stepped(self, step: int, loss: float, rate: float) -> None:
-        self._screen.step(step, loss, rate)
+        self._sampler, self._questioner, self._batch = sampler, questioner, batch
 
     def trained(self, state: State, taken: Taken, rate: float) -> None:
         """A step; rate: tokens per second."""
@@ -43,6 +50,18 @@ class Teller:
         self._journal.write(step, "valid", {"loss": loss})
         self._scalars(step, {"valid/loss": loss})
         self._screen.line(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
+
+    def answered(self, step: int, model: nn.Module, *, all: bool) -> None:
+        """Of pairs: how often a whole model is wrong."""
+        if self._questioner is None:
+            return
+        found = self._questioner.rates(model, all=all)
+        phoneme, word = found.rates
+        self._journal.write(step, "errors", {"phoneme": phoneme, "word": word, "questions": found.questions})
+        self._scalars(step, {"errors/phoneme": phoneme, "errors/word": word})
+        self._screen.line(
+            f"step {step:,}: phoneme error {100 * phoneme:.2f} %, word error {100 * word:.2f} % of {found.questions:,} words"
+        )
 
     def sampled(self, step: int, model: nn.Module) -> None:
         for sample in self._sampler.samples(model):

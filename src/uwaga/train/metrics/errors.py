@@ -1,0 +1,62 @@
+"""Error rates of what a model answers, on the sources of pairs that are held out."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+
+from uwaga.models.generation.generate import generate
+from uwaga.ops.ragged import Ragged
+from uwaga.train.config import Config
+from uwaga.train.data.answers import Question
+from uwaga.train.data.corpus import Corpus
+from uwaga.train.metrics.evaluation import evaluating
+from uwaga.train.scoring import ErrorRates, score
+
+# Sources that are asked while training goes on; at its end all are.
+_SOME = 1000
+# Rows that are written at once.
+_ROWS = 256
+
+
+class Rates(NamedTuple):
+    """Of greedy answers, beside all that the data lists for their sources."""
+
+    rates: ErrorRates
+    questions: int
+
+
+class Questioner:
+    """Asks the held-out sources.
+
+    Args:
+        config, corpus: of the training; of pairs.
+    """
+
+    def __init__(self, config: Config, corpus: Corpus) -> None:
+        self._most, self._corpus = config.run.sample_tokens, corpus
+
+    def rates(self, model: nn.Module, *, all: bool) -> Rates:
+        """Of a whole model; all: of every source, else of some from all over them."""
+        asked = list(self._corpus.questions())
+        if not all and len(asked) > _SOME:
+            asked = [asked[number * len(asked) // _SOME] for number in range(_SOME)]
+        with evaluating(model):
+            written = [
+                text
+                for start in range(0, len(asked), _ROWS)
+                for text in self._answers(model, asked[start : start + _ROWS])
+            ]
+        return Rates(score(written, [question.targets for question in asked]), len(asked))
+
+    def _answers(self, model: nn.Module, asked: list[Question]) -> Iterator[str]:
+        own, target = self._corpus.tokenizer, self._corpus.target_tokenizer or self._corpus.tokenizer
+        device = next(model.parameters()).device
+        sources = own.encode([question.source for question in asked])
+        prompts = [torch.tensor([*own.before, *ids.tolist(), *own.behind], device=device) for ids in sources]
+        most = cast(Any, model).config.max_tokens
+        tokens = self._most if most is None else min(self._most, most)
+        written = generate(cast(Any, model), Ragged.from_list(prompts), max_new_tokens=tokens)
+        for ids in cast(Ragged, written).to_list():
+            yield target.decode(ids.tolist())
