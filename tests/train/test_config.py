@@ -54,7 +54,9 @@ def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
 
 
 def test_overrides_are_values_of_toml_and_the_last_one_counts() -> None:
-    config = Config.parse(_TEXT, ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"])
+    config = Config.parse(
+        _TEXT, ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"]
+    )
     assert config.optimizer.lr == 1.0
     assert isinstance(config.optimizer.lr, float)
     assert config.optimizer.betas == (0.9, 0.99)
@@ -123,7 +125,10 @@ def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
     [
         ("model.family=gpt", "model.family must be one of 'bert', 'gpt2', 't5', 'transformer', not 'gpt'"),
         ("model.family=bert", "model.family 'bert' has no objective 'language-model'; these have: gpt2, transformer"),
-        ("model.vocabulary=9", "model.vocabulary is not for the configuration to say: the tokenizer and the objective do"),
+        (
+            "model.vocabulary=9",
+            "model.vocabulary is not for the configuration to say: the tokenizer and the objective do",
+        ),
         ("model.layers=0.5", "model: GPT2Config: layers must be a whole number from 1 to 268435456, not 0.5"),
         ("model.heads=5", "model: GPT2Config: width 768 is no multiple of 5 heads"),
         ("model={family='transformer', layers=2}", "model.layers must be 0 for a language-model, not 2"),

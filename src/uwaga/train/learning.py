@@ -3,16 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from uwaga.train import special
 from uwaga.train.errors import ConfigError
 from uwaga.train.sections import TargetConfig, TokenizerConfig
-from uwaga.train.tokenizer import TextTokenizer
-
-# Line ends too, which a dot leaves out.
-_CHARACTER = r"[\s\S]"
+from uwaga.train.tokenizer import TextTokenizer, by_characters
 
 Wanted = TokenizerConfig | TargetConfig
 
@@ -54,7 +51,7 @@ def of_symbols(wanted: Wanted, own: Symbols, target: Symbols | None, objective: 
     if wanted.kind == "words":
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     else:
-        backend.pre_tokenizer = pre_tokenizers.Split(Regex(_CHARACTER), "isolated")
+        backend.pre_tokenizer = by_characters()
     # What is written is the target's: words have spaces between them, which is the library's default.
     if wanted.kind == "characters" and target is None:
         backend.decoder = decoders.Fuse()
@@ -105,9 +102,7 @@ def as_target(own: TextTokenizer, wanted: TargetConfig, objective: str) -> TextT
     """The vocabulary of a shared tokenizer, as targets are read with it."""
     backend = Backend.from_str(own.backend.to_str())
     is_words = wanted.kind == "words"
-    backend.pre_tokenizer = (
-        pre_tokenizers.WhitespaceSplit() if is_words else pre_tokenizers.Split(Regex(_CHARACTER), "isolated")
-    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit() if is_words else by_characters()
     backend.decoder = None if is_words else decoders.Fuse()
     backend.normalizer = None
     _normalize(backend, wanted)

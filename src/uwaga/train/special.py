@@ -59,7 +59,9 @@ def of_folder(backend: Backend, folder: Path, objective: str, *, settings: str) 
         if (folder / file).exists():
             named |= json_files.read(folder / file)
     config = json_files.read(folder / "config.json") if (folder / "config.json").exists() else {}
-    found = {role: _first(backend, named, config, theirs) for role, theirs in _THEIRS.items()}
+    found = {
+        role: _first(backend, named, config, theirs) for role, theirs in _THEIRS.items() if role in NAMES[objective]
+    }
     for role in NEEDED[objective]:
         if found[role] is None:
             names = " or ".join(_THEIRS[role])

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import Split
 
 from uwaga._base.durable import replacing
 from uwaga._base.errors import CheckpointError
@@ -22,6 +24,8 @@ FILE = "tokenizer.json"
 _PART = 2**16
 # Where there is no such place in so many characters, it is cut all the same.
 _FORCED = 2**20
+_CHARACTER = r"[\s\S]"
+_BY_CHARACTERS = {"type": "Split", "pattern": {"Regex": _CHARACTER}, "behavior": "Isolated", "invert": False}
 
 
 class TextTokenizer:
@@ -45,7 +49,11 @@ class TextTokenizer:
         self.vocabulary = max(backend.get_vocab(with_added_tokens=True).values()) + 1
         described = json.loads(backend.to_str())
         kind = (described["pre_tokenizer"] or {}).get("type")
-        self._is_by_character = described["model"]["type"] == "WordLevel" and kind == "Split"
+        self._is_by_character = (
+            described["model"]["type"] == "WordLevel"
+            and described["pre_tokenizer"] == _BY_CHARACTERS
+            and tokens.unknown is not None
+        )
         self._is_by_word = described["model"]["type"] == "WordLevel" and kind == "WhitespaceSplit"
         is_plain = (described["normalizer"] or {}).get("type") in (None, "Lowercase")
         self._can_cut = checked.can_cut or self._is_by_word or (kind == "ByteLevel" and is_plain)
@@ -115,6 +123,11 @@ class TextTokenizer:
                     table[ord(token)] = number
             self._ids_of_characters = table
         return self._ids_of_characters
+
+
+def by_characters() -> Split:
+    """What makes a token of every character: line ends too, which a dot would leave out."""
+    return Split(Regex(_CHARACTER), "isolated")
 
 
 def settings_file(file: str) -> str:

@@ -1,0 +1,72 @@
+"""Small data, and configurations that read it."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from uwaga.train.config import Config
+from uwaga.train.data import Corpus
+
+MODELS = {
+    "language-model": "{family='gpt2', layers=1, heads=2, width=16, hidden=32, positions=64}",
+    "encoder-decoder": "{family='transformer', layers=1, decoder_layers=1, heads=2, width=16, hidden=32}",
+    "masked-language-model": "{family='bert', layers=1, heads=2, width=16, hidden=32, positions=64}",
+}
+
+Make = Callable[..., Config]
+
+
+@pytest.fixture
+def make_config(tmp_path: Path) -> Make:
+    """A configuration of an objective, of files that lie in tmp_path, and of overrides."""
+
+    def make(objective: str, train: list[str], *overrides: str) -> Config:
+        kind = "pairs" if objective == "encoder-decoder" else "text"
+        text = f"""
+            objective = "{objective}"
+            model = {MODELS[objective]}
+            data = {{kind = "{kind}", train = {json.dumps([str(tmp_path / name) for name in train])}, context = 16}}
+            batch = {{tokens = 64}}
+            schedule = {{steps = 4}}
+            run = {{out = "{tmp_path / "run"}"}}
+            """
+        return Config.parse(text, overrides)
+
+    return make
+
+
+@pytest.fixture
+def make_corpus(tmp_path: Path, make_config: Make) -> Callable[..., Corpus]:
+    """The same, prepared."""
+
+    def make(*given: object) -> Corpus:
+        return Corpus.prepare(make_config(*given), tmp_path / "prepared")
+
+    return make
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> str:
+    """pairs.gz: 300 words of CMUdict's kind, every tenth with a second pronunciation; the name of the file."""
+    lines = []
+    for number in range(300):
+        word = "".join(chr(65 + (number * prime) % 26) for prime in (1, 3, 7, 11)[: 2 + number % 3]) + str(number)
+        lines.append(f"{word} 1 K AE1 T{number % 5}")
+        if number % 10 == 0:
+            lines.append(f"{word} 2 K AH0 T{number % 5} S")
+    with gzip.open(tmp_path / "pairs.gz", "wt") as file:
+        file.write("\n".join(lines) + "\n")
+    return "pairs.gz"
+
+
+@pytest.fixture
+def verses(tmp_path: Path) -> str:
+    """verses.txt: 60 paragraphs of one to six lines; the name of the file."""
+    paragraphs = (
+        "\n".join(f"Line {line} of {number}, so it goes." for line in range(1 + number % 6)) for number in range(60)
+    )
+    (tmp_path / "verses.txt").write_text("\n\n".join(paragraphs) + "\n")
+    return "verses.txt"

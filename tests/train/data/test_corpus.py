@@ -1,0 +1,87 @@
+"""Steps as a function of (seed, epoch, step), evaluation in order, and what tells one corpus from another."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from uwaga.train.data import Corpus, Micro, Question
+
+Make = Callable[..., Corpus]
+_VERSES = ("data.document=paragraph", "batch.tokens=64", "batch.global_tokens=192", "data.valid_share=0.2")
+
+
+def test_a_step_is_the_same_whoever_asks_and_when(verses: str, make_corpus: Make) -> None:
+    one, other = (make_corpus("language-model", [verses], *_VERSES) for _ in range(2))
+    count = 2 * one.train.steps(0) + 3
+    forwards = [one.train.step(step) for step in range(count)]
+    assert [other.train.step(step) for step in reversed(range(count))] == forwards[::-1]
+    for micro in forwards[-1]:
+        assert torch.equal(one.train.batch(micro).ids.values, other.train.batch(micro).ids.values)
+
+
+def test_an_epoch_reads_every_row_once_in_whole_steps(verses: str, make_corpus: Make) -> None:
+    train = make_corpus("language-model", [verses], *_VERSES).train
+    step = 0
+    for epoch in range(3):
+        micros: list[list[Micro]] = []
+        for _ in range(train.steps(epoch)):
+            micros.append(train.step(step))
+            step += 1
+        assert {micro.epoch for each in micros for micro in each} == {epoch}
+        assert sorted(row for each in micros for micro in each for row in micro.rows) == list(range(len(train)))
+        assert {len(each) for each in micros[:-1]} == {3}
+        assert [micro.number for micro in micros[0]] == [0, 1, 2]
+
+
+def test_no_micro_batch_is_larger_than_its_budget(verses: str, make_corpus: Make) -> None:
+    train = make_corpus("language-model", [verses], *_VERSES).train
+    sizes = [train.batch(micro).tokens for step in range(train.steps(0)) for micro in train.step(step)]
+    assert max(sizes) <= 64
+    assert sum(sizes[:-1]) / len(sizes[:-1]) > 64 - 16
+
+
+def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str, make_corpus: Make) -> None:
+    valid = make_corpus("language-model", [verses], *_VERSES).valid
+    whole = [row.tolist() for batch in valid.all() for row in batch.ids.to_list()]
+    assert len(whole) == len(valid)
+    assert [row.tolist() for batch in valid.all(10**9) for row in batch.ids.to_list()] == whole
+    some = [row.tolist() for batch in valid.all(100) for row in batch.ids.to_list()]
+    assert [row for row in whole if row in some] == some
+    assert abs(sum(map(len, some)) - 100) <= 32
+    assert some[-1] not in whole[: len(whole) // 2]
+    assert len(list(valid.all(1))) == 1
+
+
+def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corpus: Make) -> None:
+    given = ("data.layout=cmudict", "data.without='012'", "tokenizer.target.kind=words", "data.valid_share=0.5")
+    corpus = make_corpus("encoder-decoder", [words], *given)
+    questions = list(corpus.questions())
+    assert len({question.source for question in questions}) == len(questions)
+    assert sum(len(question.targets) for question in questions) == len(corpus.valid)
+    assert any(len(question.targets) == 2 for question in questions)
+    assert all(target.startswith("K A") and "1" not in target[:5] for _, targets in questions for target in targets)
+    assert isinstance(questions[0], Question)
+
+
+def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
+    corpus = make_corpus("encoder-decoder", [words], "data.layout=cmudict")
+    batch = corpus.train.batch(corpus.train.step(0)[0])
+    moved = batch.to("meta")
+    assert {moved.labels.device.type, moved.ids.values.device.type, moved.decoder_ids.offsets.device.type} == {"meta"}
+    assert (batch.tokens, batch.scored) == (batch.ids.values.numel() + batch.labels.numel(), batch.labels.numel())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["run.seed=1", "data.context=8", "batch.tokens=128", "tokenizer.lowercase=true", "data.valid_share=0.3"],
+)
+def test_what_changes_the_batches_changes_the_digest(change: str, verses: str, make_corpus: Make) -> None:
+    plain = make_corpus("language-model", [verses], *_VERSES[:1])
+    assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest != plain.digest
+
+
+@pytest.mark.parametrize("change", ["optimizer.lr=1", "schedule.steps=9", "run.log_every=1", "data.download=true"])
+def test_what_does_not_leaves_it(change: str, verses: str, make_corpus: Make) -> None:
+    plain = make_corpus("language-model", [verses], *_VERSES[:1])
+    assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest == plain.digest

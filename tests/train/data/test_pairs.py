@@ -1,0 +1,87 @@
+"""Pairs: every layout, and what is wrong with a line."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from uwaga.train.data.pairs import pairs
+from uwaga.train.errors import DataError
+from uwaga.train.sections import DataConfig
+
+
+def _read(path: Path, answers: Path | None = None, **options: str) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in pairs(path, answers, DataConfig(kind="pairs", **options))]
+
+
+def _message(*given: Path, **options: str) -> str:
+    with pytest.raises(DataError) as raised:
+        _read(*given, **options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("layout", ["tsv", "cmudict", "jsonl", "parquet", "parallel"])
+def test_every_layout_gives_the_same_pairs(layout: str, tmp_path: Path) -> None:
+    expected = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("A'S", "EY1 Z")]
+    path, answers = tmp_path / "a", None
+    if layout == "tsv":
+        path.write_text("".join(f"{source}\t{target}\r\n" for source, target in expected))
+    elif layout == "cmudict":
+        path.write_text("".join(f"{source}  {n} {target}\n" for n, (source, target) in enumerate(expected)))
+    elif layout == "jsonl":
+        path.write_text("".join(json.dumps({"target": target, "source": source}) + "\n" for source, target in expected))
+    elif layout == "parquet":
+        parquet.write_table(pa.table({"target": [y for _, y in expected], "source": [x for x, _ in expected]}), path)
+    else:
+        answers = tmp_path / "b"
+        path.write_text("\n".join(source for source, _ in expected))
+        answers.write_text("\n".join(target for _, target in expected) + "\n")
+    assert _read(path, answers, layout=layout) == expected
+
+
+def test_marks_can_be_taken_out_of_the_targets(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("A1 1 EY1 W AH0 N\n")
+    assert _read(path, layout="cmudict", without="012") == [("A1", "EY W AH N")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("alone", "a pair is 2 fields with a tab between them, and here is 1 field"),
+        ("", "a pair is 2 fields with a tab between them, and here is 1 field"),
+        ("a\tb\tc", "a pair is 2 fields with a tab between them, and here are 3 fields"),
+        ("\tb", "the source is empty"),
+        ("a\t ", "the target is empty"),
+    ],
+)
+def test_a_line_of_wrong_fields_is_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(f"good\tgut\n{line}\ngood\tgut\n")
+    assert _message(path) == f"{path}:2: {message}"
+
+
+@pytest.mark.parametrize("line", ["READ", "READ R EH1 D", "READ 1", ";;; a comment"])
+def test_a_line_that_is_not_cmudicts_is_named(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text(f"A 1 EY1\n{line}\n")
+    wanted = "must be a word, a whole number and phonemes, with spaces between them"
+    assert _message(path, layout="cmudict") == f"{path}:2: {wanted}"
+
+
+def test_parallel_files_must_have_as_many_lines(tmp_path: Path) -> None:
+    short, long = tmp_path / "short", tmp_path / "long"
+    short.write_text("a\nb\n")
+    long.write_text("a\nb\nc\nd\n")
+    rule = "line n of one file must answer line n of the other"
+    expected = f"{long}:3: there is no such line in {short}, which ends after 2: {rule}"
+    assert _message(short, long, layout="parallel") == expected
+    assert _message(long, short, layout="parallel") == expected
+
+
+def test_a_target_of_marks_alone_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("A 1 0\n")
+    assert _message(path, layout="cmudict", without="0") == f"{path}:1: the target is empty"

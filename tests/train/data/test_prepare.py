@@ -1,0 +1,155 @@
+"""Prepared data: made once, remade when it must be, whole or not there."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from uwaga.train.config import Config
+from uwaga.train.data import Corpus
+from uwaga.train.data.prepare import Progress
+from uwaga.train.errors import DataError
+
+Make = Callable[..., Config]
+_LINES = "data.document=line"
+
+_PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+from uwaga.train.config import Config
+from uwaga.train.data import Corpus
+
+calls = 0
+def listener(progress):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+corpus = Corpus.prepare(Config.read(Path(sys.argv[1])), Path(sys.argv[2]), listener)
+print(corpus.digest, calls)
+"""
+
+
+def _prepare(config: Config, folder: Path) -> tuple[str, list[Progress]]:
+    seen: list[Progress] = []
+    return Corpus.prepare(config, folder, seen.append).digest, seen
+
+
+def _message(config: Config, folder: Path) -> str:
+    with pytest.raises(DataError) as raised:
+        Corpus.prepare(config, folder)
+    assert list(folder.glob("data-*")) == []
+    return str(raised.value)
+
+
+def test_the_second_time_nothing_is_read(tmp_path: Path, verses: str, make_config: Make) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    first, seen = _prepare(config, tmp_path / "run")
+    again, nothing = _prepare(config, tmp_path / "run")
+    assert first == again
+    assert [each.doing for each in seen][0] == "reading"
+    assert seen[-1].doing == "writing tokens"
+    assert nothing == []
+
+
+def test_another_text_is_read_anew(tmp_path: Path, verses: str, make_config: Make) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    first, _ = _prepare(config, tmp_path / "run")
+    with (tmp_path / verses).open("a") as file:
+        file.write("One more line.\n")
+    again, seen = _prepare(config, tmp_path / "run")
+    assert seen
+    assert first != again
+
+
+def test_the_same_text_elsewhere_is_the_same_data(tmp_path: Path, verses: str, make_config: Make) -> None:
+    first, _ = _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
+    (tmp_path / verses).rename(tmp_path / "moved.txt")
+    again, _ = _prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run")
+    assert first == again
+
+
+def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words: str, make_config: Make) -> None:
+    given = ("data.layout=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocabulary=300")
+    config = make_config("encoder-decoder", [words], *given)
+    (tmp_path / "config.toml").write_text(config.text())
+    expected, seen = _prepare(config, tmp_path / "whole")
+    run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run")]
+    for call in (1, len(seen) // 2 + 20, len(seen)):
+        done = subprocess.run([*run, str(call)], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert all(path.suffix == ".unfinished" for path in (tmp_path / "run").glob("data-*"))
+    again, _ = _prepare(config, tmp_path / "run")
+    assert again == expected
+    assert [path.name for path in (tmp_path / "run").iterdir() if "unfinished" in path.name] == []
+
+
+def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Make) -> None:
+    config = make_config("encoder-decoder", [words], "data.layout=cmudict")
+    (tmp_path / "config.toml").write_text(config.text())
+    run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run"), "-1"]
+    processes = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0].split() for process in processes]
+    assert said[0][0] == said[1][0]
+    assert sorted(calls == "0" for _, calls in said) == [False, True]
+
+
+def test_a_file_that_was_cut_is_told(tmp_path: Path, verses: str, make_config: Make) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    _prepare(config, tmp_path / "run")
+    path = next((tmp_path / "run").glob("data-*")) / "train.tokens"
+    size = path.stat().st_size
+    os.truncate(path, size - 2)
+    with pytest.raises(DataError) as raised:
+        Corpus.prepare(config, tmp_path / "run")
+    told = f"has {size - 2} bytes, and {size} bytes were written; remove {path.parent}, and it is made again"
+    assert str(raised.value) == f"{path} {told}"
+
+
+def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config: Make) -> None:
+    advice = "name files in data.valid, or cut texts into more documents by data.document"
+    alone = make_config("language-model", [verses])
+    assert _message(alone, tmp_path / "run") == (
+        f"{tmp_path / verses}: no document is left for validation, with 1 of them and data.valid_share is 0.1; {advice}"
+    )
+    nothing = make_config("language-model", [verses], _LINES, "data.valid_share=0.9999999999")
+    assert _message(nothing, tmp_path / "run") == (
+        f"{tmp_path / verses}: no document is left for training, with 210 of them and data.valid_share is 1; {advice}"
+    )
+    (tmp_path / "short.txt").write_text("0123456789")
+    short = make_config("language-model", ["short.txt"], "data.windows=true")
+    assert _message(short, tmp_path / "run") == (
+        f"{tmp_path / 'short.txt'}: windows of data.context, 16, and a token need at least 17 tokens for training, "
+        "and there are 9"
+    )
+
+
+def test_a_file_must_be_there(tmp_path: Path, make_config: Make) -> None:
+    config = make_config("language-model", ["none.txt"])
+    assert _message(config, tmp_path / "run") == f"{tmp_path / 'none.txt'}: there is no such file"
+    (tmp_path / "folder").mkdir()
+    config = make_config("language-model", ["folder"])
+    assert _message(config, tmp_path / "run") == f"{tmp_path / 'folder'}: is a directory, not a file"
+
+
+def test_a_pair_that_is_too_long_is_refused_with_its_line(tmp_path: Path, make_config: Make) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("a\tb\n" * 40 + "0123456789abcdef\tb\n")
+    message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
+    assert message == f"{path}:41: the source has 17 tokens with the special ones, and data.context is 16"
+    path.write_text("a\tb\n" * 40 + "a\t0123456789abcdef\n")
+    message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
+    assert message == f"{path}:41: the target has 17 tokens with the special ones, and data.context is 16"
+
+
+def test_few_tokens_take_two_bytes(tmp_path: Path, verses: str, make_config: Make) -> None:
+    _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
+    folder = next((tmp_path / "run").glob("data-*"))
+    offsets = np.fromfile(folder / "train.offsets", "<i8")
+    assert (folder / "train.tokens").stat().st_size == 2 * offsets[-1]

@@ -1,0 +1,148 @@
+"""The rows of every objective: what is read, and what is asked for."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from uwaga.train.data import Batch, Corpus
+from uwaga.train.data.batch import IGNORED
+from uwaga.train.data.rows import Cuts
+
+Make = Callable[..., Corpus]
+
+
+def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
+    begun = sum(corpus.train.steps(each) for each in range(epoch))
+    steps = range(begun, begun + corpus.train.steps(epoch))
+    return [corpus.train.batch(micro) for step in steps for micro in corpus.train.step(step)]
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
+def test_cuts_hold_every_token_once(lengths: list[int], context: int) -> None:
+    cuts = Cuts(np.array(lengths), context)
+    places = [cuts.place(row) for row in range(len(cuts))]
+    assert [stop - start for _, start, stop in places] == cuts.lengths().tolist()
+    held = [(document, token) for document, start, stop in places for token in range(start, stop)]
+    assert held == [(document, token) for document, length in enumerate(lengths) for token in range(length)]
+    assert max(cuts.lengths(), default=0) <= context
+
+
+def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
+    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.valid_share=0.2")
+    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.valid.all()]])
+    text = (tmp_path / verses).read_text().strip().split("\n\n")
+    expected = torch.tensor(
+        np.concatenate(corpus.tokenizer.encode(text)).tolist() + [corpus.tokenizer.special.end] * 60
+    )
+    assert asked.sort().values.tolist() == expected.sort().values.tolist()
+
+
+def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, make_corpus: Make) -> None:
+    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.context=64", "batch.tokens=256")
+    end = corpus.tokenizer.special.end
+    for batch in _epoch(corpus):
+        assert batch.decoder_ids is None
+        for ids, wanted in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
+            assert ids[1:].tolist() == wanted[:-1].tolist()
+            assert end not in ids[1:]
+            assert len(ids) <= 64
+    first = next(corpus.valid.all()).ids.to_list()[0]
+    assert first[0] == end
+
+
+def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make) -> None:
+    text = "".join(chr(0x4E00 + number) for number in range(1000))
+    (tmp_path / "a.txt").write_text(text)
+    corpus = make_corpus("language-model", ["a.txt"], "data.windows=true", "batch.global_tokens=128")
+    starts = []
+    for epoch in range(3):
+        for batch in _epoch(corpus, epoch):
+            assert batch.ids.lengths.tolist() == [16, 16, 16, 16]
+            for ids, wanted in zip(batch.ids.to_list(), batch.labels.split(16), strict=True):
+                assert wanted.tolist() == [number + 1 for number in range(int(ids[0]), int(ids[0]) + 16)]
+                starts.append(int(ids[0]) - 2)
+    assert len(starts) == 3 * corpus.train.steps(0) * 8
+    assert 0 <= min(starts) < 40
+    assert 840 < max(starts) <= 900 - 17
+    assert len(set(starts)) > 0.8 * len(starts)
+
+
+def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_corpus: Make) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("0123456789" * 5)
+    valid = f"data.valid=['{tmp_path / 'a.txt'}']"
+    corpus = make_corpus("language-model", ["a.txt", "b.txt"], "data.windows=true", valid)
+    folder = next((tmp_path / "prepared").glob("data-*"))
+    tokens = np.fromfile(folder / "train.tokens", "<u2")
+    assert np.flatnonzero(tokens == corpus.tokenizer.special.end).tolist() == [50]
+
+
+@pytest.mark.parametrize("target", ["{kind='words'}", "{kind='words', shared=true}"])
+def test_a_decoder_begins_with_padding_and_is_asked_for_an_end(target: str, words: str, make_corpus: Make) -> None:
+    options = ("data.layout=cmudict", "data.without='012'", f"tokenizer.target={target}", "tokenizer.lowercase=true")
+    corpus = make_corpus("encoder-decoder", [words], *options)
+    special = corpus.target_tokenizer.special
+    rows = 0
+    for batch in _epoch(corpus):
+        assert batch.tokens <= 64
+        labels = batch.decoder_ids.with_values(batch.labels).to_list()
+        for source, read, asked in zip(batch.ids.to_list(), batch.decoder_ids.to_list(), labels, strict=True):
+            assert source[-1] == corpus.tokenizer.special.end
+            assert read[0] == special.padding
+            assert read[1:].tolist() == asked[:-1].tolist()
+            assert asked[-1] == special.end
+            assert corpus.target_tokenizer.decode(read.tolist()).split()[0] == "K"
+            rows += 1
+    assert rows == len(corpus.train)
+
+
+def test_masks_are_bert_s(tmp_path: Path, make_corpus: Make) -> None:
+    generator = np.random.default_rng(0)
+    lines = ("".join(chr(0x4E00 + x) for x in generator.integers(0, 500, 200)) for _ in range(60))
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    sizes = ("data.document=line", "data.context=64", "batch.tokens=1024")
+    corpus = make_corpus("masked-language-model", ["a.txt"], *sizes)
+    special = corpus.tokenizer.special
+    original = {tuple(ids) for ids in _originals(corpus)}
+    asked = masked = kept = 0
+    for batch in _epoch(corpus):
+        for ids, labels in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
+            assert (ids[0], ids[-1]) == (special.first, special.last)
+            assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
+            chosen = labels != IGNORED
+            assert int(chosen.sum()) == max(1, round((len(ids) - 2) * 0.15))
+            assert tuple(torch.where(chosen, labels, ids)[1:-1].tolist()) in original
+            asked += int(chosen.sum())
+            masked += int((ids[chosen] == special.mask).sum())
+            kept += int((ids[chosen] == labels[chosen]).sum())
+    assert asked > 1400
+    assert abs(masked / asked - 0.8) < 0.06
+    assert abs(kept / asked - 0.1) < 0.04
+
+
+def _originals(corpus: Corpus) -> list[list[int]]:
+    rows = corpus.train._rows
+    found = []
+    for row in range(len(rows)):
+        batch = rows.batch(0, [row])
+        found.append(torch.where(batch.labels == IGNORED, batch.ids.values, batch.labels)[1:-1].tolist())
+    return found
+
+
+def test_another_epoch_has_other_masks_and_validation_always_the_same(verses: str, make_corpus: Make) -> None:
+    given = ("masked-language-model", [verses], "data.document=paragraph")
+    corpus = make_corpus(*given)
+    rows = corpus.train._rows
+    first, same, other = (rows.batch(epoch, range(10)) for epoch in (0, 0, 1))
+    assert torch.equal(first.labels, same.labels)
+    assert torch.equal(first.ids.values, same.ids.values)
+    assert not torch.equal(first.labels, other.labels)
+    seeded = make_corpus(*given, "run.seed=5")
+    assert not torch.equal(first.labels, seeded.train._rows.batch(0, range(10)).labels)
+    for ours, theirs in zip(corpus.valid.all(), seeded.valid.all(), strict=True):
+        assert torch.equal(ours.labels, theirs.labels)

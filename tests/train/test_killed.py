@@ -1,0 +1,100 @@
+"""Bit for bit: a training that is killed again and again, at random moments and around every write, ends as one that is left
+alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KILLED = -9
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """What killing.py found, and the folders."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(300)))
+    (folder / "config.toml").write_text(f"""
+        objective = "language-model"
+        [model]
+        family = "transformer"
+        decoder_layers = 2
+        heads = 2
+        width = 16
+        hidden = 32
+        dropout = 0.1
+        attention_dropout = 0.1
+        [data]
+        train = ["{folder}/verses.txt"]
+        document = "line"
+        context = 40
+        [batch]
+        tokens = 80
+        global_tokens = 240
+        [optimizer]
+        lr = 1e-2
+        label_smoothing = 0.1
+        [schedule]
+        steps = 40
+        warmup = 5
+        [run]
+        out = "nowhere"
+        log_every = 1
+        eval_every = 7
+        save_every = 4
+        eval_tokens = 400
+        sample_every = 10
+        sample_tokens = 5
+        attention_every = 6
+        threads = 1
+        """)
+    outs = {name: str(folder / name) for name in ("alone", "random", "every")}
+    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, "kills": 6}
+    program = Path(__file__).with_name("killing.py")
+    done = subprocess.run(
+        [sys.executable, str(program), json.dumps(asked)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {"codes": json.loads(done.stdout.splitlines()[-1]), "folder": folder}
+
+
+def test_it_was_killed_often_and_came_to_its_end(killed: dict) -> None:
+    for name in ("random", "every"):
+        codes = killed["codes"][name]
+        assert codes[-1] == 0
+        assert set(codes[:-1]) == {KILLED}
+    assert len(killed["codes"]["every"]) > 10
+
+
+@pytest.mark.parametrize("name", ["random", "every"])
+def test_weights_and_means_are_the_same_bits(killed: dict, name: str) -> None:
+    for which in ("last", "best"):
+        alone, other = (checkpoint(killed["folder"] / each, which) for each in ("alone", name))
+        assert alone.name == other.name
+        for file in ("model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"):
+            assert (alone / file).read_bytes() == (other / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("name", ["random", "every"])
+def test_the_curve_is_the_same_but_for_clocks(killed: dict, name: str) -> None:
+    alone, other = (without_clocks(killed["folder"] / each) for each in ("alone", name))
+    assert alone == other
+    assert len(alone) > 40
+
+
+@pytest.mark.parametrize("name", ["random", "every"])
+def test_the_same_checkpoints_are_kept_and_nothing_half_written(killed: dict, name: str) -> None:
+    alone, other = ({path.name for path in (killed["folder"] / each).iterdir()} for each in ("alone", name))
+    assert alone == other
+    assert not [each for each in other if "unfinished" in each or "going" in each]
+
+
+def checkpoint(out: Path, which: str) -> Path:
+    return out / (out / which).read_text().strip()
+
+
+def without_clocks(out: Path) -> list[str]:
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.dumps({key: value for key, value in line.items() if key != "wall"}) for line in lines]

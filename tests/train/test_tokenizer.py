@@ -1,0 +1,178 @@
+"""Tokenizers: what they make of texts, and that their files mean the same to others."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from uwaga.models import BertModel, GPT2Model, Transformer, save
+from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.train import families, learning
+from uwaga.train.data import Corpus
+from uwaga.train.errors import ConfigError
+from uwaga.train.learning import Symbols
+from uwaga.train.sections import TargetConfig, TokenizerConfig
+from uwaga.train.tokenizer import TextTokenizer, recut
+
+_OBJECTIVE = "language-model"
+_TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstanbul's; naïve 東京 <|endoftext|> </s>"
+_CLASSES = {"language-model": GPT2Model, "encoder-decoder": Transformer, "masked-language-model": BertModel}
+
+
+def _characters(text: str, **options: object) -> TextTokenizer:
+    wanted = TokenizerConfig(kind="characters", **options)
+    symbols = Symbols(wanted)
+    symbols.add(text)
+    return learning.of_symbols(wanted, symbols, None, _OBJECTIVE)
+
+
+def _pairs(*texts: str, size: int = 300, objective: str = _OBJECTIVE) -> TextTokenizer:
+    return learning.of_pairs(TokenizerConfig(kind="byte-pair", vocabulary=size), texts, objective)
+
+
+def _as_the_library_has_it(tokenizer: TextTokenizer, text: str) -> list[int]:
+    return tokenizer.backend.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("lowercase", [False, True])
+def test_characters_by_the_table_are_those_of_the_library(lowercase: bool) -> None:
+    tokenizer = _characters(_TEXT, lowercase=lowercase)
+    for text in (_TEXT, "Ünknown → \r\n\t\0 ones", ""):
+        assert tokenizer.encode([text])[0].tolist() == _as_the_library_has_it(tokenizer, text)
+
+
+def test_every_character_of_the_text_comes_back() -> None:
+    tokenizer = _characters(_TEXT)
+    assert tokenizer.decode(tokenizer.encode([_TEXT])[0].tolist()) == _TEXT
+
+
+def test_the_commonest_characters_are_kept_where_there_is_room_for_some() -> None:
+    tokenizer = _characters("aaabbc", vocabulary=4)
+    assert sorted(tokenizer.backend.get_vocab()) == ["<unk>", "<|endoftext|>", "a", "b"]
+    assert tokenizer.decode(tokenizer.encode(["cab"])[0].tolist()) == "ab"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_bytes_make_any_text(text: str) -> None:
+    tokenizer = _pairs("the cat sat on the mat")
+    assert tokenizer.decode(tokenizer.encode([text])[0].tolist()) == text
+
+
+def test_special_tokens_in_a_text_are_text() -> None:
+    for tokenizer in (_pairs(_TEXT), _characters(_TEXT)):
+        ids = tokenizer.encode(["a <|endoftext|> b"])[0]
+        assert tokenizer.special.end not in ids.tolist()
+
+
+def test_the_same_texts_give_the_same_pairs() -> None:
+    texts = [f"{word} and {word}s" for word in ("pig", "house", "wolf", "straw", "brick")] * 3
+    first, again = (_pairs(*texts, size=320).backend.to_str() for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.parametrize("piece", [10_000, 70_000, 3_000_000])
+def test_long_texts_in_parts_have_the_tokens_of_the_whole(piece: int) -> None:
+    text = "It was a dark  and stormy night;\n the rain's fall \t" * 6000
+    tokenizer = _pairs(text[:500], size=330)
+    parts = list(tokenizer.parts(text[start : start + piece] for start in range(0, len(text), piece)))
+    assert len(parts) > 2
+    assert np.concatenate(tokenizer.encode(parts)).tolist() == _as_the_library_has_it(tokenizer, text)
+
+
+def test_a_text_without_spaces_is_cut_all_the_same() -> None:
+    parts = list(recut(["x" * 3_000_000]))
+    assert "".join(parts) == "x" * 3_000_000
+    assert max(map(len, parts)) <= 2**20 + 2**16
+
+
+def test_words_are_what_spaces_separate() -> None:
+    wanted = TokenizerConfig(kind="words")
+    symbols = Symbols(wanted)
+    symbols.add("AH B K")
+    tokenizer = learning.of_symbols(wanted, symbols, None, _OBJECTIVE)
+    ids = tokenizer.encode(["B AH  K Z"])[0].tolist()
+    assert tokenizer.backend.id_to_token(ids[-1]) == "<unk>"
+    assert tokenizer.decode(ids) == "B AH K"
+
+
+def test_one_vocabulary_of_letters_and_sounds() -> None:
+    wanted, target = TokenizerConfig(kind="characters", lowercase=True), TargetConfig(kind="words", shared=True)
+    letters, sounds = Symbols(wanted), Symbols(target)
+    letters.add("CAB")
+    sounds.add("K AE B")
+    own = learning.of_symbols(wanted, letters, sounds, "encoder-decoder")
+    answers = learning.as_target(own, target, "encoder-decoder")
+    assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
+    assert [own.backend.id_to_token(x) for x in own.encode(["CAB"])[0]] == ["c", "a", "b"]
+    assert [own.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
+    # What the model's directory holds decodes what it writes.
+    assert own.decode(answers.encode(["K AE B"])[0].tolist()) == "K AE B"
+
+
+@pytest.mark.parametrize("kind", ["characters", "byte-pair"])
+@pytest.mark.parametrize("objective", list(_CLASSES))
+def test_a_saved_model_and_its_tokenizer_fit(
+    objective: str,
+    kind: str,
+    tmp_path: Path,
+    verses: str,
+    words: str,
+    make_corpus: Callable[..., Corpus],
+    make_config: Callable,
+) -> None:
+    is_pairs = objective == "encoder-decoder"
+    size = ["tokenizer.vocabulary=300"] if kind == "byte-pair" else []
+    more = ["data.layout=cmudict"] if is_pairs else ["data.document=paragraph"]
+    given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
+    config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
+    save(_CLASSES[objective](families.built(config.model, objective, corpus.model_settings)), folder)
+    corpus.save_tokenizers(folder)
+    ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    for text in ("Line 3 of 7, so it goes.", "K AE1"):
+        ids = [*ours.before, *ours.encode([text], with_places=False)[0].ids, *ours.behind]
+        assert theirs(text)["input_ids"] == ids == ours.backend.encode(text).ids
+    described = json.loads((folder / "config.json").read_text())
+    for name, number in (("eos_token", described.get("eos_token_id")), ("pad_token", described.get("pad_token_id"))):
+        if getattr(theirs, name) is not None and number is not None:
+            assert theirs.convert_tokens_to_ids(getattr(theirs, name)) == number
+    around = {"language-model": 0, "encoder-decoder": 1, "masked-language-model": 2}
+    assert ours.special == around[objective]
+
+
+def test_a_tokenizer_that_was_saved_is_given(tmp_path: Path) -> None:
+    tokenizer = _pairs(_TEXT, objective="masked-language-model")
+    tokenizer.save(tmp_path)
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        again = TextTokenizer.given(path, "masked-language-model")
+        assert again.special == tokenizer.special
+        assert again.encode([_TEXT])[0].tolist() == tokenizer.encode([_TEXT])[0].tolist()
+
+
+def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        TextTokenizer.given(tmp_path, _OBJECTIVE)
+    assert str(raised.value) == f"tokenizer.path: there is no {tmp_path / 'tokenizer.json'}"
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError) as raised:
+        TextTokenizer.given(tmp_path, _OBJECTIVE)
+    assert str(raised.value).startswith(f"tokenizer.path: {tmp_path / 'tokenizer.json'} is no tokenizer: ")
+    _pairs(_TEXT).save(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        TextTokenizer.given(tmp_path, "masked-language-model")
+    assert str(raised.value) == f"{tmp_path}: the tokenizer has no pad_token, which a masked-language-model needs"
+
+
+def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
+    with pytest.raises(ConfigError) as raised:
+        _pairs(_TEXT, size=256)
+    needs = "tokenizer.vocabulary must be at least 257, all bytes and the special tokens, not 256"
+    assert str(raised.value) == needs
+    with pytest.raises(ConfigError) as raised:
+        _characters("abc", vocabulary=2)
+    assert str(raised.value) == "tokenizer.vocabulary must leave room beside 2 special tokens: 2"
