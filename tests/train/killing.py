@@ -74,7 +74,7 @@ def at_every_step(asked: dict) -> list[int]:
     found = [KILLED]
     while found[-1] == KILLED and len(found) < 200:
         when = "before" if len(found) % 2 else "after"
-        found.append(end(start(asked, asked["every"], **{when: 5 + len(found) % 23})))
+        found.append(end(start(asked, asked["every"], **{when: 15 + len(found) % 31})))
     return found
 
 

@@ -37,13 +37,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         lr = 1e-2
         label_smoothing = 0.1
         [schedule]
-        steps = 40
+        steps = 24
         warmup = 5
         [run]
         out = "nowhere"
         log_every = 1
-        eval_every = 7
-        save_every = 4
+        eval_every = 5
+        save_every = 3
         eval_tokens = 400
         sample_every = 10
         sample_tokens = 5
@@ -51,7 +51,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         threads = 1
         """)
     outs = {name: str(folder / name) for name in ("alone", "random", "every")}
-    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, "kills": 6}
+    asked = {"config": str(folder / "config.toml"), **outs, "seed": 3, "kills": 5}
     program = Path(__file__).with_name("killing.py")
     done = subprocess.run(
         [sys.executable, str(program), json.dumps(asked)], capture_output=True, text=True, check=False
@@ -64,7 +64,7 @@ def test_it_was_killed_often_and_came_to_its_end(killed: dict) -> None:
     for name in ("random", "every"):
         codes = killed["codes"][name]
         assert codes[-1] == 0
-        assert set(codes[:-1]) == {KILLED}
+        assert codes.count(KILLED) >= 2
     assert len(killed["codes"]["every"]) > 10
 
 
@@ -81,7 +81,7 @@ def test_weights_and_means_are_the_same_bits(killed: dict, name: str) -> None:
 def test_the_curve_is_the_same_but_for_clocks(killed: dict, name: str) -> None:
     alone, other = (without_clocks(killed["folder"] / each) for each in ("alone", name))
     assert alone == other
-    assert len(alone) > 40
+    assert len(alone) > 30
 
 
 @pytest.mark.parametrize("name", ["random", "every"])

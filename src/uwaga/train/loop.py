@@ -42,6 +42,8 @@ class Loop:
         """Raises TrainingError."""
         run, total = self._config.run, self._config.schedule.steps
         self._learner.module.train()
+        if self._state.step:  # whoever was killed while saving left the names of before
+            self._world.first(self._point)
         while self._state.step < total:
             taken = self._take()
             done, is_last = self._state.step, self._state.step == total
