@@ -76,7 +76,7 @@ class Desk:
         """
         arguments = Arguments(question)
         if arguments.ask == "lesson":
-            from uwaga.viewer.lesson import answer
+            from uwaga.viewer.lesson.replying import answer
 
             return answer(question)
         if arguments.ask == "page":
