@@ -75,18 +75,16 @@ class Desk:
                 that there is not.
         """
         arguments = Arguments(question)
+        if self._closed:
+            raise QuestionError("the view is closed")
         if arguments.ask == "lesson":
             from uwaga.viewer.lesson.replying import answer
 
             return answer(question)
         if arguments.ask == "page":
-            return self._page(arguments)  # asks many questions itself, between which others have their turn
+            return self._page(arguments)  # asks many questions itself; others come in between
         if arguments.ask not in self._answers:
             raise arguments.wrong("ask", f"one of {', '.join([*self._answers, 'page', 'lesson'])}", arguments.ask)
-        if self._closed:
-            raise QuestionError("the view is closed")
-        if arguments.ask == "page":
-            return self._page(arguments)  # asks many questions itself; others come in between
         with self._lock:
             return self._answers[arguments.ask](arguments)
 
