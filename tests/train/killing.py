@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  # which drawing weights on the meta device imports: seconds, in every run
+import torch._dynamo  # noqa: F401  # which optimizers import: seconds, in every run
 
 import uwaga.models.transformer.checkpoint
-import uwaga.train.fit  # noqa: F401
+import uwaga.train.door  # noqa: F401
 from uwaga.cli import app
 
 KILLED = -signal.SIGKILL

@@ -9,7 +9,7 @@ import typer
 from uwaga._base.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from uwaga.train.fit import Result
+    from uwaga.train.door import Result
 
 
 def train(
@@ -25,7 +25,7 @@ def train(
     """Train a model. Killed at any moment, the same command with --resume goes on, to the same weights bit for bit."""
     from uwaga.train.config import Config
     from uwaga.train.errors import ConfigError, DataError, TrainingError
-    from uwaga.train.fit import fit
+    from uwaga.train.door import fit
 
     try:
         read = Config.read(config, [*(overrides or ()), *(["run.compile=true"] if compile else [])])

@@ -13,7 +13,7 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.train.config import Config
     from uwaga.train.errors import ConfigError, DataError, TrainingError
-    from uwaga.train.fit import Result, fit
+    from uwaga.train.door import Result, fit
 
 __all__ = ["Config", "ConfigError", "DataError", "Result", "TrainingError", "fit"]
 
@@ -21,9 +21,9 @@ _HOME = {
     "Config": "uwaga.train.config",
     "ConfigError": "uwaga.train.errors",
     "DataError": "uwaga.train.errors",
-    "Result": "uwaga.train.fit",
+    "Result": "uwaga.train.door",
     "TrainingError": "uwaga.train.errors",
-    "fit": "uwaga.train.fit",
+    "fit": "uwaga.train.door",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

@@ -4,17 +4,20 @@ import datetime
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from uwaga._base.eager import is_plain
 from uwaga.ops.ragged import Ragged
 from uwaga.train.errors import ConfigError, DataError, TrainingError
 from uwaga.train.objective import Objective
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 # While the first process reads data or writes a large checkpoint the others wait; torchrun ends them if it fails.
 _PATIENCE = datetime.timedelta(hours=12)
@@ -128,9 +131,32 @@ def sharded(objective: Objective, world: World) -> nn.Module:
     return objective
 
 
-def whole(weight: Tensor) -> Tensor:
-    """All of a weight; where it is distributed, every process must ask."""
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+def whole(x: Tensor) -> Tensor:
+    """All of a tensor; where it is distributed, every process must ask."""
+    return x if is_plain(x) else _distributed(x).full_tensor()
+
+
+def own(x: Tensor) -> Tensor:
+    """What this process has of it, in place."""
+    return x if is_plain(x) else _distributed(x).to_local()
+
+
+def spread_like(x: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, which every process has, on the device of another and distributed as that is."""
+    moved = x.to(like.device)
+    if is_plain(like):
+        return moved
+    from torch.distributed.tensor import distribute_tensor
+
+    where = _distributed(like)
+    return distribute_tensor(moved, where.device_mesh, where.placements, src_data_rank=None)
+
+
+def _distributed(x: Tensor) -> "DTensor":
+    from torch.distributed.tensor import DTensor  # two seconds, which only those pay who use it
+
+    assert isinstance(x, DTensor)
+    return x
 
 
 class _Opened(NamedTuple):

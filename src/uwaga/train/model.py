@@ -18,6 +18,7 @@ from uwaga.models.t5.config import T5Config
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.models.transformer.model import Transformer
+from uwaga.train import seeds
 
 Settings = BertConfig | GPT2Config | T5Config | TransformerConfig
 # Draws the numbers of one matrix, by its name.
@@ -29,9 +30,8 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
 
     Norms begin as ones, biases as zeros, matrices as below. PyTorch's own generator is not touched.
     """
-    with torch.device("meta"):  # its layers would draw weights only to have them drawn again
+    with seeds.kept(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
         model = empty_model(settings)
-    model.to_empty(device="cpu")
     generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
+from uwaga.train.distributed import own, spread_like, whole
 from uwaga.train.sections import OptimizerConfig
 
 _KINDS = ("exp_avg", "exp_avg_sq")  # PyTorch's names of the two means
@@ -56,11 +56,11 @@ class Optimizer:
     def _clipped(self) -> Tensor:
         gradients = [weight.grad for weight in self._named.values() if weight.grad is not None]
         found = torch.nn.utils.get_total_norm(gradients)
-        norm = found.full_tensor() if isinstance(found, DTensor) else found
+        norm = whole(found)
         if self._config.clip:
             # As clip_grad_norm_ does, with a norm that every process has.
             factor = torch.clamp(self._config.clip / (norm + 1e-6), max=1.0)
-            torch._foreach_mul_([g.to_local() if isinstance(g, DTensor) else g for g in gradients], factor)
+            torch._foreach_mul_(list(map(own, gradients)), factor)
         return norm
 
     # Its state.
@@ -77,9 +77,9 @@ class Optimizer:
         for kind in _KINDS:
             for name, weight in self._named.items():
                 value = self._adam.state[weight].get(kind, torch.zeros_like(weight))
-                whole = value.full_tensor() if isinstance(value, DTensor) else value
+                all_of_it = whole(value)
                 if wanted:
-                    found[f"{kind}/{name}"] = whole.detach().cpu()
+                    found[f"{kind}/{name}"] = all_of_it.detach().cpu()
         return found
 
     def load(self, state: Mapping[str, Tensor], steps: int) -> None:
@@ -87,13 +87,5 @@ class Optimizer:
         for name, weight in self._named.items():
             # As a fused step keeps it: a number per weight, beside it.
             count = torch.tensor(float(steps), device=weight.device)
-            means = {kind: _like(weight, state[f"{kind}/{name}"]) for kind in _KINDS}
+            means = {kind: spread_like(state[f"{kind}/{name}"], weight) for kind in _KINDS}
             self._adam.state[weight] = {"step": count, **means}
-
-
-def _like(weight: Tensor, whole: Tensor) -> Tensor:
-    """Distributed as the weight is."""
-    on_device = whole.to(weight.device)
-    if isinstance(weight, DTensor):
-        return distribute_tensor(on_device, weight.device_mesh, weight.placements, src_data_rank=None)
-    return on_device

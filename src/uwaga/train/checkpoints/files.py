@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import checkpoints, safetensors_files
+from uwaga.models import accounting, checkpoints, families, safetensors_files, weight_files
 from uwaga.models.json_files import shown
 from uwaga.train.checkpoints import folders
 from uwaga.train.checkpoints.state import State
@@ -51,10 +51,10 @@ def write(out: Path, parts: Parts) -> Path:
 
 def read_model(folder: Path, model: nn.Module) -> None:
     """The weights into a model of the same shapes. Raises CheckpointError."""
-    stored = checkpoints.load(folder, dtype=torch.float32).state_dict()
-    wanted = {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
-    _compare(folder / "model.safetensors", {name: tuple(x.shape) for name, x in stored.items()}, wanted)
-    model.load_state_dict(stored)
+    config: Any = model.config
+    table = families.of(config.model_type, str(folder)).table(config)
+    matched = accounting.match(table, weight_files.find(folder), model.state_dict())
+    model.load_state_dict(accounting.read(matched, torch.float32, allow_nonfinite=False))
 
 
 def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:

@@ -1,0 +1,56 @@
+"""Runs trainings one after the other, each by as many processes as it says, as torchrun would start them. A program of its
+own, since it forks: PyTorch is loaded once, and has computed nothing before a fork.
+
+Its argument is a JSON list of objects: size, 0 for a process that torchrun did not start; arguments of the command; said, a
+file for what it says; and copy: a folder, where it goes, and which checkpoint is the last one there. Its last line is the
+exit codes.
+"""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import torch._dynamo  # which optimizers import: seconds, in every run
+import torch.distributed.fsdp
+import torch.distributed.tensor  # noqa: F401
+
+import uwaga.models.bert.checkpoint
+import uwaga.models.gpt2.checkpoint
+import uwaga.models.t5.checkpoint
+import uwaga.models.transformer.checkpoint
+import uwaga.train.door  # noqa: F401
+from uwaga.cli import app
+
+
+def run(job: dict) -> list[int]:
+    if "copy" in job:
+        source, target, last = job["copy"]
+        shutil.copytree(source, target)
+        (Path(target) / "last").write_text(last + "\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = [start(job, rank, port) for rank in range(max(job["size"], 1))]
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def start(job: dict, rank: int, port: int) -> int:
+    child = os.fork()
+    if child:
+        return child
+    if job["size"]:
+        os.environ |= {
+            "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+            "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job["size"]), "LOCAL_WORLD_SIZE": str(job["size"]),
+        }  # fmt: skip
+    sys.stderr = sys.stdout = open(job["said"], "a")  # noqa: SIM115
+    sys.argv = ["uwaga", "train", *job["arguments"]]
+    app()
+    raise AssertionError("the command ends the process")
+
+
+if __name__ == "__main__":
+    print(json.dumps([run(job) for job in json.loads(sys.argv[1])]))  # noqa: T201
