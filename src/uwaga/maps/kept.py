@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
+from uwaga.maps.derived import DerivedMap
 from uwaga.maps.indexing import expand
 from uwaga.maps.spec import Selection
 
 _BLOCK = 1 << 22  # weights that are held at once
 
 
-class KeptMap(WeightMap):
+class KeptMap(DerivedMap):
     """The weights between the tokens that are kept, every row divided by its sum: as if the others had never been keys.
 
     So it is read what a head does with the words of a text when most of its weight rests on [SEP], or on the first token
@@ -29,7 +30,7 @@ class KeptMap(WeightMap):
         IndexError: a position that is out of range.
     """
 
-    __slots__ = ("_keys", "_known", "_queries", "_sums", "map")
+    __slots__ = ("_keys", "_known", "_queries", "_sums")
 
     def __init__(self, map: WeightMap, queries: Sequence[int], keys: Sequence[int] | None = None) -> None:
         if map.parts() is not None:
@@ -45,14 +46,6 @@ class KeptMap(WeightMap):
     @property
     def shape(self) -> tuple[int, ...]:
         return (*self.map.shape[:-2], len(self._queries), len(self._keys))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.map.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.map.device
 
     def describe(self) -> str:
         return f"{self.map.describe()}, some tokens kept"

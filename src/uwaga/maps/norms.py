@@ -8,6 +8,7 @@ from torch import Tensor
 
 from uwaga._base.shapes import Named, shape_error
 from uwaga.maps.base import WeightMap
+from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
 from uwaga.ops.attention.spec import compute_dtype
 from uwaga.ops.ragged import Ragged
@@ -64,7 +65,7 @@ def _check(v_GKE: Tensor, output_projection: Tensor, *, is_matrix: bool) -> None
     raise shape_error("value_norms", rule, named, "output_projection", f"is not (H * {width}, M)")
 
 
-class ScaledMap(WeightMap):
+class ScaledMap(DerivedMap):
     """a_ij * scale_j, computed when read: norm-weighted attention where the scale is `value_norms(...)`.
 
     Where a weight is 0, so is the product, whatever the scale: what a mask hides stays hidden.
@@ -77,7 +78,7 @@ class ScaledMap(WeightMap):
         ValueError: a scale of another shape, or on another device.
     """
 
-    __slots__ = ("map", "scale")
+    __slots__ = ("scale",)
 
     def __init__(self, map: WeightMap, scale: PerKey) -> None:
         found = [tuple(part.shape) for part in _per_sequence(scale)]
@@ -92,14 +93,6 @@ class ScaledMap(WeightMap):
     @property
     def shape(self) -> tuple[int | None, ...]:
         return self.map.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.map.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.map.device
 
     def describe(self) -> str:
         return f"{self.map.describe()}, times a number per key"

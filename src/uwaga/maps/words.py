@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
+from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spans import Words, word_spans
 from uwaga.maps.spec import Selection
 
@@ -29,7 +30,7 @@ class Members(NamedTuple):
         return Members(torch.arange(len(word), device=device) - first[word] + starts[word], word, lengths)
 
 
-class WordMap(WeightMap):
+class WordMap(DerivedMap):
     """The weights between words: summed over the tokens of the key's word, averaged over those of the query's.
 
     Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4: attention to a split word is
@@ -46,7 +47,7 @@ class WordMap(WeightMap):
         ValueError: words that do not fit the tokens, or not one list of words per sequence.
     """
 
-    __slots__ = ("_key_spans", "_parts", "_spans", "map")
+    __slots__ = ("_key_spans", "_parts", "_spans")
 
     def __init__(
         self, map: WeightMap, words: Words | Sequence[Words], key_words: Words | Sequence[Words] | None = None
@@ -81,14 +82,6 @@ class WordMap(WeightMap):
         if self._spans is None:
             return self.map.shape
         return (*self.map.shape[:-2], len(self._spans), len(self._key_spans))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.map.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.map.device
 
     def describe(self) -> str:
         return f"{self.map.describe()}, merged into words"
