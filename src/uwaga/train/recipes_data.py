@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
+from http.client import HTTPException
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import cast
@@ -79,7 +80,10 @@ def _downloaded(address: str) -> bytes:
     try:
         with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
             found: bytes = reply.read(LARGEST + 1)
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the reply as well
+        raise DataError(f"{address}: cannot be downloaded: {error.code} {error.reason}") from error
+    except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DataError(f"{address}: cannot be downloaded: {reason}") from error
     if len(found) > LARGEST:

@@ -1,5 +1,7 @@
 """The order of an epoch: every row once, full micro-batches, and nothing but (seed, epoch) in it."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ def test_every_row_is_there_once(lengths: list[int], seed: int, epoch: int) -> N
 @given(_LENGTHS)
 def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) -> None:
     starts = filled(np.array(lengths), 20).tolist()
-    for micro, (start, stop) in enumerate(zip(starts, starts[1:], strict=False)):
+    for micro, (start, stop) in enumerate(pairwise(starts)):
         size = sum(lengths[start:stop])
         assert size <= 20
         assert micro == len(starts) - 2 or size + lengths[stop] > 20

@@ -53,7 +53,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, verses: str, make_confi
     first, seen = _prepare(config, tmp_path / "run")
     again, nothing = _prepare(config, tmp_path / "run")
     assert first == again
-    assert [each.doing for each in seen][0] == "reading"
+    assert seen[0].doing == "reading"
     assert seen[-1].doing == "writing tokens"
     assert nothing == []
 

@@ -1,0 +1,129 @@
+"""The recipes: each can be read, its model has the size it says, and its data is what the official source has."""
+
+import gzip
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from uwaga.models import BertModel, GPT2Model, Transformer
+from uwaga.train import families, recipes_data
+from uwaga.train.config import Config
+from uwaga.train.data import Corpus
+
+_FOLDER = Path(__file__).parents[2] / "recipes"
+_RECIPES = sorted(path.name for path in _FOLDER.glob("*.toml"))
+_CLASSES = {"gpt2": GPT2Model, "bert": BertModel, "transformer": Transformer}
+_LARGEST_BUNDLED = 8_000_000  # bytes
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Config, Corpus]]]:
+    """A recipe and its real data, prepared; recipes of the same data share it."""
+    data = Path(__file__).parents[3] / "shared" / "data"
+    if not data.is_dir():
+        pytest.skip("there is no folder shared/data beside the repository")
+    folder = tmp_path_factory.mktemp("prepared")
+
+    def prepare(name: str) -> tuple[Config, Corpus]:
+        config = Config.read(_FOLDER / name)
+        return config, Corpus.prepare(config, folder)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UWAGA_DATA", str(data))
+        yield prepare
+
+
+def test_every_recipe_is_in_the_readme() -> None:
+    text = (_FOLDER / "README.md").read_text()
+    assert sorted(re.findall(r"`uwaga train recipes/(\S+\.toml)`", text)) == _RECIPES
+    assert _RECIPES == [
+        "bard.toml", "peps-mlm.toml", "shakespeare-cpu.toml", "shakespeare-gpu.toml", "speller-large.toml", "speller.toml",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _RECIPES)
+def test_a_recipe_can_be_read_and_its_text_is_the_same(name: str) -> None:
+    config = Config.read(_FOLDER / name)
+    assert Config.parse(config.text()) == config
+    assert config.run.out == f"runs/{name.removesuffix('.toml')}"
+    for source in config.data.sources.values():
+        assert source.address.startswith("https://")
+
+
+def test_the_same_source_is_the_same_in_every_recipe() -> None:
+    sources: dict[str, object] = {}
+    for name in _RECIPES:
+        for key, source in Config.read(_FOLDER / name).data.sources.items():
+            assert sources.setdefault(key, source) == source
+
+
+def test_shakespeare_is_nanogpts_setting() -> None:
+    config = Config.read(_FOLDER / "shakespeare-cpu.toml")
+    model = config.model
+    assert [model[key] for key in ("layers", "heads", "width", "dropout")] == [4, 4, 128, 0.0]
+    assert (config.data.context, config.batch.tokens, config.schedule.steps, config.schedule.warmup) == (
+        64,
+        768,
+        2000,
+        100,
+    )
+    assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (1e-3, (0.9, 0.99), 0.1)
+    assert config.optimizer.lr * config.schedule.final == 1e-4
+    gpu = Config.read(_FOLDER / "shakespeare-gpu.toml")
+    assert [gpu.model[key] for key in ("layers", "heads", "width", "dropout")] == [6, 6, 384, 0.2]
+    assert (gpu.data.context, gpu.batch.tokens // 256, gpu.schedule.steps) == (256, 64, 5000)
+
+
+@pytest.mark.parametrize("name", _RECIPES)
+def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
+    config, corpus = prepared(name)
+    with torch.device("meta"):
+        model = _CLASSES[config.model["family"]](families.built(config.model, config.objective, corpus.model_settings))
+    size = 4 * sum(weight.numel() for weight in model.parameters())
+    if name in ("bard.toml", "speller.toml"):
+        assert size < _LARGEST_BUNDLED - 100_000  # the tokenizer and config.json
+    batch = corpus.train.batch(corpus.train.step(0)[0])
+    assert config.batch.tokens - 2 * config.data.context < batch.tokens <= config.batch.tokens
+
+
+def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
+    _, corpus = prepared("speller.toml")
+    questions = list(corpus.questions())
+    assert f"are {len(questions):,} of " in (_FOLDER / "README.md").read_text()
+    assert [question.source for question in questions[:3]] == ["AACHEN", "ABANDONMENTS", "ABBE"]
+    assert corpus.tokenizer.special.unknown not in {
+        int(x) for batch in corpus.valid.all() for x in (*batch.ids.values, *batch.labels)
+    }
+
+
+def test_a_checkout_of_the_peps_becomes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peps").mkdir()
+    free = "PEP: 1\nTitle: On naïve é\n\nThis document is placed in the public\ndomain or under the CC0-1.0-Universal license.\n"
+    (tmp_path / "peps" / "pep-0001.rst").write_text(free)
+    (tmp_path / "peps" / "pep-0002.rst").write_text("PEP: 2\nTitle: Other\n\nOpen Publication License.\n")
+    spec = importlib.util.spec_from_file_location("peps", _FOLDER / "peps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    target = tmp_path / "peps.jsonl.gz"
+    monkeypatch.setattr(sys, "argv", ["peps.py", str(tmp_path), str(target)])
+    program.main()
+    with gzip.open(target, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file]
+    assert rows == [{"id": "pep-0001", "title": "On naïve é", "text": free}]
+    monkeypatch.setattr(sys, "argv", ["peps.py", str(tmp_path / "peps"), str(target)])
+    with pytest.raises(SystemExit, match=r"there are no peps/pep-\*\.rst"):
+        program.main()
+
+
+def test_checksums_are_of_the_unpacked_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"text"))
+    (tmp_path / "a").write_bytes(b"text")
+    assert recipes_data.sha256(tmp_path / "a.gz") == recipes_data.sha256(tmp_path / "a")

@@ -1,0 +1,143 @@
+"""Sources: files that are there, files that are fetched, and files that are not what they should be."""
+
+import gzip
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from uwaga.train import recipes_data
+from uwaga.train.errors import DataError
+from uwaga.train.sections import DataConfig, SourceConfig
+
+_TEXT = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
+_SHA256 = hashlib.sha256(_TEXT).hexdigest()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """UWAGA_DATA, a folder that is not there yet."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("UWAGA_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """The address of a server of tmp_path/served, on this machine."""
+    (tmp_path / "served").mkdir()
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "served")) as serving:
+        thread = threading.Thread(target=serving.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{serving.server_port}"
+        serving.shutdown()
+        thread.join()
+
+
+def _data(address: str, *, download: bool = False, sha256: str = _SHA256, **more: object) -> DataConfig:
+    source = SourceConfig(sha256=sha256, address=address, **{"files": ("play.txt", "play.txt.gz"), **more})
+    return DataConfig(train=("play",), sources={"play": source}, download=download)
+
+
+def _message(data: DataConfig) -> str:
+    with pytest.raises(DataError) as raised:
+        recipes_data.found("play", data)
+    return str(raised.value)
+
+
+def test_what_is_no_source_is_a_path() -> None:
+    assert recipes_data.found("play.txt", DataConfig()) == Path("play.txt")
+
+
+@pytest.mark.parametrize("name", ["play.txt", "play.txt.gz"])
+def test_a_file_of_ones_own_is_used_packed_or_not(name: str, home: Path) -> None:
+    home.mkdir()
+    (home / name).write_bytes(gzip.compress(_TEXT) if name.endswith(".gz") else _TEXT)
+    assert recipes_data.found("play", _data("https://example.org/play.txt")) == home / name
+
+
+def test_where_there_is_none_the_error_names_the_address(home: Path) -> None:
+    assert _message(_data("https://example.org/play.txt")) == (
+        f"play: there is no play.txt or play.txt.gz in {home}; the source is https://example.org/play.txt: "
+        "data.download=true fetches it there"
+    )
+    made = _data("https://example.org", made="recipes/play.py writes it")
+    assert _message(made) == (
+        f"play: there is no play.txt or play.txt.gz in {home}; the source is https://example.org: recipes/play.py writes it"
+    )
+
+
+def test_another_file_of_that_name_is_refused(home: Path) -> None:
+    home.mkdir()
+    (home / "play.txt").write_bytes(b"something else")
+    digest = hashlib.sha256(b"something else").hexdigest()
+    assert _message(_data("https://example.org/play.txt")) == (
+        f"{home / 'play.txt'}: is not the file of the source https://example.org/play.txt: "
+        f"its SHA-256 is {digest}, not {_SHA256}"
+    )
+    (home / "play.txt").unlink()
+    (home / "play.txt.gz").write_bytes(gzip.compress(_TEXT)[:-5])
+    assert _message(_data("https://example.org/play.txt")).startswith(f"{home / 'play.txt.gz'}: cannot be read: ")
+
+
+@pytest.mark.parametrize("how", ["plain", "gzip", "zip"])
+def test_a_download_that_was_asked_for_is_kept_unpacked(how: str, tmp_path: Path, home: Path, server: str) -> None:
+    member = ""
+    if how == "zip":
+        member = "corpus/play"
+        with zipfile.ZipFile(tmp_path / "served" / "play", "w") as archive:
+            archive.writestr(member, _TEXT)
+    else:
+        (tmp_path / "served" / "play").write_bytes(gzip.compress(_TEXT) if how == "gzip" else _TEXT)
+    data = _data(f"{server}/play", download=True, member=member)
+    assert recipes_data.found("play", data) == home / "play.txt"
+    assert (home / "play.txt").read_bytes() == _TEXT
+    (tmp_path / "served" / "play").unlink()
+    assert recipes_data.found("play", data) == home / "play.txt"
+
+
+def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, server: str) -> None:
+    (tmp_path / "served" / "play").write_bytes(b"something else")
+    digest = hashlib.sha256(b"something else").hexdigest()
+    assert _message(_data(f"{server}/play", download=True)) == (
+        f"{server}/play: what came has the SHA-256 {digest}, not {_SHA256}; it was not kept"
+    )
+    packed = _message(_data(f"{server}/play", download=True, member="corpus/play"))
+    assert packed == f"{server}/play: cannot be unpacked: File is not a zip file"
+    assert not home.exists()
+
+
+def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recipes_data, "LARGEST", 1000)
+    (tmp_path / "served" / "play").write_bytes(b"a" * 1001)
+    assert _message(_data(f"{server}/play", download=True)) == f"{server}/play: is longer than 1,000 bytes"
+    (tmp_path / "served" / "play").write_bytes(gzip.compress(b"a" * 1001))
+    unpacked = f"{server}/play: is longer than 1,000 bytes when it is unpacked"
+    assert _message(_data(f"{server}/play", download=True)) == unpacked
+
+
+def test_what_cannot_be_downloaded_says_so(home: Path, server: str) -> None:
+    assert (
+        _message(_data(f"{server}/play", download=True)) == f"{server}/play: cannot be downloaded: 404 File not found"
+    )
+    scheme = "file:///etc/hostname: only https:// and http:// are downloaded"
+    assert _message(_data("file:///etc/hostname", download=True)) == scheme
+    made = _data(server, download=True, made="recipes/play.py writes it")
+    rule = f"play: cannot be downloaded as it is: recipes/play.py writes it; the source is {server}"
+    assert _message(made) == rule
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, home: Path, server: str) -> None:
+    (tmp_path / "served" / "play").write_bytes(_TEXT)
+    home.write_text("a file where the folder should be")
+    assert _message(_data(f"{server}/play", download=True)) == f"{home / 'play.txt'}: cannot be written: File exists"
