@@ -67,6 +67,19 @@ export class LinePair {
   }
 
   /**
+   * Brings what is picked into its windows. Locked columns may not show both picks: that of the side where the keys act counts.
+   * @param {{query: number | null, key: number | null}} picks
+   * @param {LineAxis} side
+   */
+  revealPicks(picks, side) {
+    const far = side === "query" ? "key" : "query";
+    const other = picks[far];
+    const own = picks[side];
+    if (other !== null && other !== this.column(far).caret) this.reveal(far, other, true);
+    if (own !== null && (own !== this.column(side).caret || !this.column(side).holds(own))) this.reveal(side, own, true);
+  }
+
+  /**
    * Where a step of the keys leads.
    * @param {LineAxis} axis
    * @param {import("./keys.js").LineStep} step

@@ -30,9 +30,10 @@ const stageBoxMost = 9; // pixels
  * @param {string} accent
  * @param {string} muted
  */
-function stageLayout(picture, width, accent, muted) {
+export function stageLayout(picture, width, accent, muted) {
   const count = picture.heads.length;
-  const size = picture.all && count ? Math.min(stageBoxMost, Math.max(2, (width * 0.22) / count)) : 0;
+  // Boxes stand beside the tokens that a single one is joined with; lines of all tokens have the whole room.
+  const size = picture.all && count && picture.only ? Math.min(stageBoxMost, Math.max(1, (width * 0.22) / count)) : 0;
   const lane = size * count + (size ? 6 : 0);
   const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : picture.hue(head) || accent);
   const lines = placeLines(picture.lines, {

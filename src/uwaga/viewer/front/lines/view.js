@@ -132,8 +132,7 @@ class LinesView {
       this.resize();
     }
     const { query, key } = app.store.get();
-    if (query !== null && query !== this.pair.query.caret) this.pair.reveal("query", query, true);
-    if (key !== null && key !== this.pair.key.caret) this.pair.reveal("key", key, true);
+    this.pair.revealPicks({ query, key }, this.side);
     this.update();
   }
 
@@ -176,9 +175,10 @@ class LinesView {
   /** The token whose lines are shown alone: under the pointer, else picked. @returns {LineToken | null} */
   only() {
     if (this.hovered) return this.hovered;
-    const { query, key } = this.app.store.get();
-    const item = this.side === "query" ? query : key;
-    return item === null || item >= this.pair.column(this.side).items.total ? null : { axis: this.side, item };
+    const picks = this.app.store.get();
+    const axis = picks[this.side] !== null ? this.side : this.side === "query" ? "key" : "query";
+    const item = picks[axis];
+    return item === null || item >= this.pair.column(axis).items.total ? null : { axis, item };
   }
 
   /** All that the figure shows at the moment. */

@@ -1,6 +1,7 @@
 // The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
 
 import { makeMapAxis, mapWidest } from "./axis.js";
+import { makeMapBeside } from "./beside.js";
 import { makeMapChrome } from "./chrome.js";
 import { makeMapColourBar } from "./colour_bar.js";
 import { addMapCommands } from "./keys.js";
@@ -61,10 +62,14 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const navigation = mapNavigation({ scenery, store, moved, pointed });
   const here = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.", onWords: (text) => { if (byKeys) app.announce(text); } });
   const picked = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onWords: () => {} });
+  const beside = makeMapBeside({ app, go: (query, key) => {
+    store.set({ query, key });
+    navigation.go(query ?? scenery.query, key ?? scenery.key);
+  } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
   const { element, frame, note } = makeMapChrome({
-    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element], zoom: navigation.zoomMiddle, fit: navigation.fit,
+    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element], beside: beside.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
 
   // Questions.
@@ -186,6 +191,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       navigation.settle();
       here.refresh(scenery.panels, scenery.query, scenery.key);
       picked.refresh(scenery.panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
+      beside.show(scenery.panels);
     } catch {
       // Said by whoever watches the client; positions stand where names would.
     }
@@ -223,6 +229,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     scenery.pickedQuery = query;
     scenery.pickedKey = key;
     picked.show(scenery.panels, query ?? -1, key ?? -1, 0);
+    beside.show(scenery.panels);
     stage.askOver();
   }
 
@@ -246,6 +253,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     navigation.settle();
     stage.now();
     want();
+    beside.show(scenery.panels);
   });
 
   const ends = [
@@ -288,6 +296,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       resized.disconnect();
       here.dispose();
       picked.dispose();
+      beside.dispose();
       tiles.dispose();
       stage.dispose();
     },

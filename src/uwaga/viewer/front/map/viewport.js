@@ -7,7 +7,7 @@
 /** Cells larger than this tell nothing more. */
 export const mapScaleMost = 160;
 /** A map of few tokens does not fill a large window: its cells stay this small at first. */
-const mapScaleFitMost = 72;
+const mapScaleFitMost = 112;
 
 /**
  * CSS pixels per item at which the whole map is in view.

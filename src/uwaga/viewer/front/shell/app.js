@@ -10,6 +10,8 @@ import { makeCommands } from "../commands.js";
 /** @typedef {import("../types.js").SideId} SideId */
 
 const appItemsAtOnce = 200_000;
+/** Letters of a title that are seen where there is little room. */
+const appNameShown = 14;
 
 /**
  * @param {HTMLElement} root
@@ -63,11 +65,13 @@ export function makeApp(root, host, client, told, speech) {
  */
 export function namedSides(sides) {
   const both = sides.filter(({ id }) => id !== "difference");
-  const differ = (/** @type {(side: Side) => string} */ name) => new Set(both.map(name)).size === both.length;
+  const differ = (/** @type {(side: Side) => string} */ name, /** @type {number} */ within = Infinity) =>
+    new Set(both.map((side) => name(side).slice(0, within))).size === both.length;
+  const title = (/** @type {Side} */ side) => side.title;
+  const model = (/** @type {Side} */ side) => side.model;
   const order = (/** @type {Side} */ side) => (side.id === "0" ? "first" : "second");
-  const name = [
-    (/** @type {Side} */ side) => side.title, (/** @type {Side} */ side) => side.model, (/** @type {Side} */ side) => `${order(side)}: ${side.title}`,
-  ].find(differ) ?? order;
+  const known = differ(title) ? title : differ(model) ? model : title;
+  const name = differ(known, appNameShown) ? known : (/** @type {Side} */ side) => `${order(side)}: ${known(side)}`;
   return sides.map((side) => ({ ...side, title: side.id === "difference" ? "difference" : name(side) }));
 }
 

@@ -32,6 +32,7 @@ export function makeHeader(app, tabs, extra) {
     const join = state.compare === "both" ? " | " : " \u2212 ";
     model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || app.about.title;
     text.textContent = [...new Set(sides.map((one) => one.text_title))].join(join);
+    text.hidden = text.textContent === model.textContent;
     text.title = text.textContent;
     const name = { auto: "as the system", light: "light", dark: "dark" }[state.theme];
     theme.textContent = { auto: "\u25d0", light: "\u25cb", dark: "\u25cf" }[state.theme];
@@ -86,13 +87,14 @@ function makeToolbar(app, colours) {
     words.element.disabled = !hasItems(app, { merge: state.merge === "words" ? "tokens" : "words" });
     specials.element.disabled = !hasItems(app, { specials: state.specials === "hide" ? "show" : "hide" });
     how.show(state.how);
-    // The lesson has numbers of its own.
+    // The lesson has numbers of its own, and only maps have cells of many weights.
     element.hidden = state.tab === "lesson";
+    how.element.hidden = state.tab !== "overview" && state.tab !== "map";
   }
   const element = el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
     choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
-    el("span", { class: "uwaga-segments" }, words.element, specials.element), how.element, colour, colours);
+    el("span", { class: "uwaga-segments" }, words.element, specials.element), colour, how.element, colours);
   store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how", "tab"], draw);
   draw();
   return element;
@@ -101,7 +103,7 @@ function makeToolbar(app, colours) {
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
 function makeTabs(app, tabs) {
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`, panelId = `${prefix}-panel`;
-  const buttons = tabs.map(({ name, title }) => el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title,
+  const buttons = tabs.map(({ name, title }) => el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title, "data-title": title,
     on: { click: () => app.store.set({ tab: name }) } }));
   const element = el("div", { class: "uwaga-tabs", role: "tablist", "aria-label": "Views", on: { keydown } }, buttons);
 

@@ -13,7 +13,7 @@ test("a view without a scale shows the whole map", () => {
 });
 
 test("few tokens do not fill a large window", () => {
-  assert.equal(mapFitScale({ queries: 4, keys: 4 }, { w: 2000, h: 2000 }), 72);
+  assert.equal(mapFitScale({ queries: 4, keys: 4 }, { w: 2000, h: 2000 }), 112);
 });
 
 test("zooming leaves what is under the pointer where it is", () => {

@@ -72,8 +72,8 @@ export class TextColumns {
     for (const column of this.all) {
       column.items = column.axis === "key" ? keys : queries;
       const role = { both: "", query: `queries (${stacks.queries})`, key: `keys (${stacks.keys})` }[column.axis];
-      const title = [app.side().text_title, role, `${column.items.total} ${merge}`].filter(Boolean).join(" \u00b7 ");
-      column.pane.setItems(title, column.items);
+      const rest = ["", role, `${column.items.total} ${merge}`].filter((part, at) => part || !at).join(" \u00b7 ");
+      column.pane.setItems(app.side().text_title, rest, column.items);
     }
     return "other";
   }

@@ -56,9 +56,10 @@ export class TextPane {
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
   }
 
-  /** @param {string} title @param {Items} items */
-  setItems(title, items) {
-    this.heading.textContent = title;
+  /** @param {string} title @param {string} rest  such as its length @param {Items} items */
+  setItems(title, rest, items) {
+    // A title that is read from right to left leaves the rest where it is.
+    this.heading.replaceChildren(el("bdi", { text: title }), rest);
     this.caret = this.anchor = -1;
     this.sheet.setItems(items);
     this.setLook({ ...this.look, row: null, column: null, spans: [], found: null });

@@ -6,6 +6,7 @@ import { gatherLines, gatherStrongest, lineAway, manyHeads } from "../../lines/g
 import { headColour } from "../../lines/hues.js";
 import { LineOutside } from "../../lines/outside.js";
 import { LineWeights } from "../../lines/weights.js";
+import { stageLayout } from "../../lines/stage.js";
 import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../lines/window.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
@@ -71,6 +72,17 @@ test("many lines are few strokes", () => {
   drawLines(context, lines, 1);
   assert.equal(segments, 4950); // those of opacity 0 are none
   assert.ok(strokes <= 48, `${strokes}`);
+});
+
+test("lines of many heads have the whole room; beside those of one token every head has a box, and lines still most of it", () => {
+  const column = (axis) => ({ axis, middle: (item) => 10 * item, window: { height: 100 } });
+  const heads = Array.from({ length: 64 }, (_, head) => head);
+  const picture = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true, hue: () => "", opacity: (w) => w, query: column("query"), key: column("key") };
+  const [all] = stageLayout(picture, 300, "blue", "grey").lines;
+  assert.deepEqual([all.x1, all.x2], [0, 300]);
+  const one = stageLayout({ ...picture, only: { axis: "query", item: 1 } }, 300, "blue", "grey");
+  assert.ok(one.lines[0].x2 - one.lines[0].x1 > 150);
+  assert.deepEqual(one.boxes.map(({ colours }) => colours.length), [64, 64]);
 });
 
 test("every head has a colour of its own, far from its neighbour's", () => {

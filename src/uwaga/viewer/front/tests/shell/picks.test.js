@@ -41,4 +41,7 @@ test("two sides never have one title", () => {
   assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m less n"]), ["m", "n", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);
   assert.deepEqual(titles(["a", "m"]), ["a"]);
+  // Where there is little room, only the beginning of a title is seen.
+  assert.deepEqual(titles(["the animal was tired", "m"], ["the animal was wide", "m"]), ["first: the animal was tired", "second: the animal was wide"]);
+  assert.deepEqual(titles(["a", "transformer-small"], ["a", "transformer-small-2"]), ["first: transformer-small", "second: transformer-small-2"]);
 });
