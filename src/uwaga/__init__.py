@@ -64,7 +64,7 @@ _HOME = {
     "watch": "uwaga.integrations.watch",
 }
 
-__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots", "viewer"))
+__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots", "train", "viewer"))
 
 
 def __dir__() -> list[str]:

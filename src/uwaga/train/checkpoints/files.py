@@ -53,6 +53,8 @@ def read_model(folder: Path, model: nn.Module) -> None:
     """The weights into a model of the same shapes. Raises CheckpointError."""
     config: Any = model.config
     table = families.of(config.model_type, str(folder)).table(config)
+    if not (folder / weight_files.SINGLE).is_file():  # a pickle in its place is not what training wrote
+        raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
     matched = accounting.match(table, weight_files.find(folder), model.state_dict())
     model.load_state_dict(accounting.read(matched, torch.float32, allow_nonfinite=False))
 

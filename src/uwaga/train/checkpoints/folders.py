@@ -7,7 +7,6 @@ from pathlib import Path
 
 from uwaga._base.durable import replacing, sync_folder
 from uwaga._base.errors import CheckpointError
-from uwaga.models.json_files import shown
 
 LAST, BEST = "last", "best"
 _NAME = re.compile(r"step-([0-9]{6,12})")
@@ -59,7 +58,7 @@ def pointed(out: Path, which: str) -> Path | None:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     found = text.decode("ascii", "replace").strip()
     if not _NAME.fullmatch(found):
-        raise CheckpointError(f"{file} must name a checkpoint such as {name(100)}, not {shown(found)!r}")
+        raise CheckpointError(f"{file} must name a checkpoint such as {name(100)}, not {ascii(found)}")
     if not (out / found).is_dir():
         raise CheckpointError(f"{file} names {found}, and there is no such folder in {out}")
     return out / found

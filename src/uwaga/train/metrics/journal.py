@@ -10,8 +10,9 @@ from a checkpoint cuts the file to what it was then.
 import json
 import os
 from collections.abc import Mapping
+from io import RawIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from uwaga.train.errors import TrainingError
 
@@ -36,19 +37,20 @@ class Journal:
             raise TrainingError(
                 f"{path} has {there} bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
             )
-        self._file: IO[bytes] = path.open("ab")
+        # Without a buffer, which a full disk would keep from being closed.
+        self._file: RawIOBase = path.open("ab", buffering=0)
         self._file.truncate(size)
         self._file.seek(0, os.SEEK_END)
 
     def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
         """A line; the next process can read it."""
         line = {"step": step, "kind": kind, **found, **({} if wall is None else {"wall": wall})}
-        self._file.write((json.dumps(line, ensure_ascii=False) + "\n").encode())
-        self._file.flush()
+        left = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        while left:
+            left = left[self._file.write(left) or 0 :]
 
     def sync(self) -> int:
         """Its bytes, all of them on the disk."""
-        self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 

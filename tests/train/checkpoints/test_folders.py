@@ -1,0 +1,81 @@
+"""Names of checkpoints, and which of them stay."""
+
+from pathlib import Path
+
+import pytest
+
+from uwaga._base.errors import CheckpointError
+from uwaga.train.checkpoints import folders
+
+
+def make(out: Path, *steps: int) -> None:
+    for step in steps:
+        (out / folders.name(step)).mkdir()
+        (out / folders.name(step) / "file").write_text("x")
+
+
+def test_a_finished_folder_has_its_name_and_its_files(tmp_path: Path) -> None:
+    folder = folders.unfinished(tmp_path, 7)
+    folder.mkdir()
+    (folder / "file").write_text("new")
+    assert folders.steps(tmp_path) == []
+    assert folders.finish(tmp_path, 7) == tmp_path / "step-000007"
+    assert (tmp_path / "step-000007" / "file").read_text() == "new"
+
+
+def test_one_that_is_there_already_is_replaced(tmp_path: Path) -> None:
+    make(tmp_path, 7)
+    folder = folders.unfinished(tmp_path, 7)
+    folder.mkdir()
+    (folder / "file").write_text("new")
+    folders.finish(tmp_path, 7)
+    assert (tmp_path / "step-000007" / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000007"]
+
+
+def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2, 3, 4, 5, 6)
+    folders.prune(tmp_path, last=5, keep=2, best=1)
+    # What comes after the last one is of a run that was stopped: it is written anew when its time comes.
+    assert folders.steps(tmp_path) == [1, 4, 5, 6]
+
+
+def test_names_point_to_folders(tmp_path: Path) -> None:
+    assert folders.pointed(tmp_path, folders.LAST) is None
+    make(tmp_path, 1234567)
+    folders.point(tmp_path, folders.LAST, 1234567)
+    assert folders.pointed(tmp_path, folders.LAST) == tmp_path / "step-1234567"
+
+
+def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
+    make(tmp_path, 1)
+    for name in (".step-000002.unfinished", ".step-000001.going"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    folders.clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("../../elsewhere", "'../../elsewhere'"),
+        ("step-1", "'step-1'"),
+        ("step-000001/..", "'step-000001/..'"),
+        ("", "''"),
+        ("\x1b[2J", "'\\x1b[2J'"),
+        ("step-" + "9" * 90, "'step-" + "9" * 59 + "'"),
+    ],
+)
+def test_a_name_that_is_none_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "last").write_text(text)
+    with pytest.raises(CheckpointError) as caught:
+        folders.pointed(tmp_path, folders.LAST)
+    assert str(caught.value) == f"{tmp_path}/last must name a checkpoint such as step-000100, not {said}"
+
+
+def test_a_name_of_no_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("step-000005\n")
+    with pytest.raises(CheckpointError) as caught:
+        folders.pointed(tmp_path, folders.BEST)
+    assert str(caught.value) == f"{tmp_path}/best names step-000005, and there is no such folder in {tmp_path}"

@@ -1,0 +1,54 @@
+"""training.json: back as it was, and every wrong field named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from uwaga._base.errors import CheckpointError
+from uwaga.train.checkpoints.state import Best, State
+
+STATE = State(step=5, tokens=100, seconds=1.5, best=Best(step=4, loss=2.25), metrics=300, seed=1, data="abc")
+
+
+@pytest.mark.parametrize("state", [STATE, replace(STATE, best=None)])
+def test_it_comes_back(tmp_path: Path, state: State) -> None:
+    state.write(tmp_path)
+    assert State.read(tmp_path) == state
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 2}, "training.json has format 2, and this version reads 1"),
+        ({"step": -1}, "training.json: step must be a whole number of at least 0, and is -1"),
+        ({"step": 2**80}, f"training.json: step must be a whole number of at least 0, and is {2**80}"),
+        ({"tokens": True}, "training.json: tokens must be a whole number of at least 0, and is True"),
+        ({"seconds": "1"}, "training.json: seconds must be a finite number, and is '1'"),
+        ({"best": [1]}, "training.json: best must be null or an object, and is [1]"),
+        ({"best": {"step": 1}}, "training.json: loss must be a finite number, and is missing"),
+        ({"data": "a\x1b" * 300}, None),
+        ({"data": 5}, "training.json: data must be a string, and is 5"),
+    ],
+)
+def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], said: str | None) -> None:
+    STATE.write(tmp_path)
+    path = tmp_path / "training.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    if said is None:
+        assert State.read(tmp_path).data == change["data"]
+        return
+    with pytest.raises(CheckpointError) as caught:
+        State.read(tmp_path)
+    assert str(caught.value) == f"{tmp_path}/{said}"
+
+
+def test_infinity_is_no_number_of_json(tmp_path: Path) -> None:
+    STATE.write(tmp_path)
+    path = tmp_path / "training.json"
+    path.write_text(path.read_text().replace("2.25", "Infinity"))
+    with pytest.raises(CheckpointError) as caught:
+        State.read(tmp_path)
+    assert str(caught.value) == f"{path} is no proper JSON: Infinity is no JSON number"

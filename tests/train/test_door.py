@@ -1,0 +1,312 @@
+"""A training by its door: what comes out, what is refused, and what stops it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import uwaga
+from uwaga._base.errors import CheckpointError
+from uwaga.models import load
+from uwaga.train import Config, ConfigError, Result, TrainingError, fit
+from uwaga.train.objective import Objective
+
+SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
+
+Make = Callable[..., Config]
+
+
+@pytest.fixture
+def make(make_config: Make, verses: str) -> Make:
+    """A short training of verses, with overrides."""
+    return lambda *overrides: make_config("language-model", [verses], "data.document=line", *SHORT, *overrides)
+
+
+@pytest.fixture
+def train(make: Make) -> Callable[..., Result]:
+    return lambda *overrides, **how: fit(make(*overrides), progress=False, **how)
+
+
+def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
+    before = torch.get_rng_state()
+    result = train("optimizer.lr=1e-2")
+    assert result.steps == 6
+    assert list(result.losses) == [1, 2, 3, 4, 5, 6]
+    assert list(result.valid) == [2, 4, 6]
+    assert result.checkpoint == tmp_path / "run" / "step-000006"
+    assert result.best.name == f"step-{min(result.valid, key=result.valid.__getitem__):06d}"
+    assert result.losses[6] < result.losses[1]
+    assert torch.equal(before, torch.get_rng_state())
+    names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "optimizer.safetensors"}
+    assert {path.name for path in result.checkpoint.iterdir()} == names | {"training.json", "config.toml"}
+
+
+def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Callable[..., Result], make: Make) -> None:
+    from uwaga.train.data import Corpus
+
+    result = train()
+    model = load(result.checkpoint)
+    corpus = Corpus.prepare(make(), result.checkpoint.parent)
+    total, count = 0.0, 0
+    for batch in corpus.valid.all():
+        with torch.no_grad():
+            logits = model(batch.ids).logits.values
+        total += float(torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"))
+        count += batch.scored
+    assert total / count == pytest.approx(result.valid[6], rel=1e-5)
+
+
+def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[..., Result], make: Make) -> None:
+    result = train("optimizer.lr=0.002")
+    assert Config.read(result.checkpoint / "config.toml") == make("optimizer.lr=0.002")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gpt2_reads_the_same_in_transformers(train: Callable[..., Result]) -> None:
+    transformers = pytest.importorskip("transformers")
+    result = train()
+    ours, theirs = load(result.checkpoint), transformers.GPT2LMHeadModel.from_pretrained(result.checkpoint).eval()
+    ids = torch.tensor([[3, 4, 5, 6]])
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path) -> None:
+    train()
+    with pytest.raises(TrainingError) as caught:
+        train()
+    assert str(caught.value) == (
+        f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): --resume goes on with it, "
+        "run.out=... begins another"
+    )
+
+
+def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
+    from uwaga.train.distributed import World
+    from uwaga.train.door import _alone
+
+    with _alone(tmp_path / "run", World(rank=0, size=1, device=torch.device("cpu"))):
+        with pytest.raises(TrainingError) as caught:
+            train()
+    assert str(caught.value) == f"{tmp_path}/run is being trained into by another process"
+
+
+def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -> None:
+    first = train()
+    before = (first.checkpoint.parent / "metrics.jsonl").read_bytes()
+    assert train(resume=True) == first
+    assert (first.checkpoint.parent / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_nothing_begins(train: Callable[..., Result]) -> None:
+    assert train(resume=True).steps == 6
+
+
+def test_longer_goes_on(train: Callable[..., Result]) -> None:
+    train("schedule.kind=constant")
+    result = train("schedule.kind=constant", "schedule.steps=8", resume=True)
+    assert list(result.losses) == list(range(1, 9))
+    assert result.checkpoint.name == "step-000008"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["schedule.steps=5"], "schedule.steps is 5, and {last} has taken 6"),
+        (
+            ["run.seed=1"],
+            "{last} was trained on other data, or in another order: data, tokenizer, batch and run.seed must be as they were",
+        ),
+        (
+            ["model.width=32"],
+            "{last} was trained with model {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 16, 'hidden': 32, "
+            "'positions': 64}}, and the configuration has {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 32, "
+            "'hidden': 32, 'positions': 64}}",
+        ),
+    ],
+)
+def test_another_training_does_not_go_on(train: Callable[..., Result], overrides: list[str], said: str) -> None:
+    last = train().checkpoint
+    with pytest.raises(ConfigError) as caught:
+        train(*overrides, resume=True)
+    assert str(caught.value) == said.format(last=last)
+
+
+def test_lost_metrics_are_told(train: Callable[..., Result], tmp_path: Path) -> None:
+    train()
+    path = tmp_path / "run" / "metrics.jsonl"
+    size = path.stat().st_size
+    path.write_bytes(b"")
+    with pytest.raises(TrainingError) as caught:
+        train(resume=True)
+    assert str(caught.value) == (
+        f"{path} has 0 bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
+    )
+
+
+# What stops it.
+
+
+def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
+    """The loss of the micro-batch with this number, over all in training, is no number."""
+    forward, seen = Objective.forward, [0]
+
+    def broken(self: Objective, *given: object) -> Tensor:
+        loss = forward(self, *given)  # type: ignore[arg-type]
+        seen[0] += self.training
+        return loss * value if self.training and seen[0] == at + 1 else loss
+
+    monkeypatch.setattr(Objective, "forward", broken)
+
+
+@pytest.mark.parametrize(("value", "said"), [(float("nan"), "nan"), (float("inf"), "inf")])
+def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
+    train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: float, said: str
+) -> None:
+    from uwaga.train.data import Corpus
+
+    break_loss(monkeypatch, 10, value)
+    with pytest.raises(TrainingError) as caught:
+        train("batch.global_tokens=192")
+    micro = Corpus.prepare(make("batch.global_tokens=192"), tmp_path / "run").train.step(3)[1]
+    rows = ", ".join(map(str, micro.rows))
+    assert str(caught.value) == (
+        f"step 4: the loss is {said}, of micro-batch 1 (rows {rows} of epoch 0); "
+        f"the last good checkpoint is {tmp_path}/run/step-000002"
+    )
+
+
+def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Result]) -> None:
+    with pytest.raises(TrainingError) as caught:
+        train("optimizer.lr=1e38", "optimizer.clip=0", "run.eval_every=100")
+    assert str(caught.value).startswith("step 2: the loss is nan, of micro-batch 0 (rows ")
+    assert str(caught.value).endswith(" of epoch 0); there is no checkpoint yet")
+
+
+def test_after_it_training_goes_on_from_the_last_good_checkpoint(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        break_loss(broken, 4, float("nan"))
+        with pytest.raises(TrainingError):
+            train()
+    assert train(resume=True).steps == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "why"),
+    [
+        ("mkdir", PermissionError(13, "Permission denied"), "Permission denied"),
+        ("write_text", OSError(28, "No space left on device"), "No space left on device"),
+        ("rename", OSError(30, "Read-only file system"), "Read-only file system"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str, error: OSError, why: str
+) -> None:
+    out, original = tmp_path / "run", getattr(Path, method)
+
+    def failing(self: Path, *given: object, **more: object) -> object:
+        if ".step-000004" in str(self):
+            raise error
+        return original(self, *given, **more)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, method, failing)
+        with pytest.raises(TrainingError) as caught:
+            train()
+    assert str(caught.value) == (
+        f"the checkpoint of step 4 cannot be written to {out}: {why}; the last good checkpoint is {out}/step-000002"
+    )
+    assert not list(out.glob(".step-*"))
+    assert load(out / "step-000002") is not None
+    assert train(resume=True).steps == 6
+
+
+def test_a_folder_that_cannot_be_made(train: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrainingError) as caught:
+        train(f"run.out={tmp_path}/file/run")
+    assert str(caught.value) == f"{tmp_path}/file/run: Not a directory"
+
+
+# Checkpoints from somebody else.
+
+
+def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    found = load_file(last / "optimizer.safetensors")
+    change(found)
+    save_file(found, last / "optimizer.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x.pop("exp_avg/norm.bias"), " is not of this configuration's model\n  missing    exp_avg/norm.bias (16,)"),
+        (
+            lambda x: x.update({"\x1b[2J": torch.zeros(2)}),
+            " is not of this configuration's model\n  unexpected '\\x1b[2J' (2,)",
+        ),
+        (
+            lambda x: x.update({"exp_avg/norm.bias": torch.zeros(17)}),
+            " is not of this configuration's model\n  misshapen  exp_avg/norm.bias (17,) must be (16,)",
+        ),
+        (
+            lambda x: x.update({"exp_avg/norm.bias": torch.zeros(16, dtype=torch.float16)}),
+            ": exp_avg/norm.bias is float16, and must be float32",
+        ),
+        (
+            lambda x: x.update({"exp_avg/norm.bias": torch.full((16,), torch.nan)}),
+            ": exp_avg/norm.bias holds nan or infinity",
+        ),
+    ],
+)
+def test_an_optimizer_that_is_none(
+    train: Callable[..., Result], change: Callable[[dict[str, Tensor]], object], said: str
+) -> None:
+    last = train().checkpoint
+    optimizer(last, change)
+    with pytest.raises(CheckpointError) as caught:
+        train(resume=True)
+    assert str(caught.value) == f"{last}/optimizer.safetensors{said}"
+
+
+def test_a_pickle_in_place_of_weights_is_not_looked_at(train: Callable[..., Result]) -> None:
+    last = train().checkpoint
+    state = load_file(last / "model.safetensors")
+    (last / "model.safetensors").unlink()
+    torch.save(state, last / "pytorch_model.bin")
+    with pytest.raises(CheckpointError) as caught:
+        train(resume=True)
+    assert str(caught.value) == f"there is no {last}/model.safetensors"
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "training.json", "config.toml"])
+def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file: str) -> None:
+    last = train().checkpoint
+    kept = shutil.copytree(last, last.with_name("kept"))
+    for cut in (0, 5, (kept / file).stat().st_size // 2, None):
+        (last / file).write_bytes((kept / file).read_bytes()[:cut])
+        if cut is None:
+            (last / file).unlink()
+        with pytest.raises((CheckpointError, ConfigError)) as caught:
+            train(resume=True)
+        assert str(last) in str(caught.value)
+
+
+def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> None:
+    result = train("run.sample_every=3", "run.attention_every=2", "run.sample_tokens=4")
+    lines = [json.loads(line) for line in (result.checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
+    assert {line["kind"] for line in lines} == {"train", "valid", "sample", "attention"}
+    for line in lines:
+        assert ("wall" in line) == (line["kind"] == "train")
+        assert not {"seconds", "time"} & line.keys()
+
+
+def test_the_package_offers_it() -> None:
+    assert uwaga.train.fit is fit

@@ -1,0 +1,59 @@
+"""A disk that is really full: a small one, in memory, in a mount namespace of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Mounts a disk of so many kilobytes, trains into it until it is full, looks at what is left, makes room and goes on.
+SCRIPT = """
+set -e
+mount -t tmpfs -o size={size}k none {disk}
+{python} -m uwaga.cli train {config} && exit 99 || [ $? = 1 ]
+echo ls: $(ls -a {disk}/run | grep step)
+{python} -c "from uwaga.models import load; from pathlib import Path; out = Path('{disk}/run'); load(out / (out / 'last').read_text().strip()); print('loads')"
+mount -o remount,size=20m {disk}
+{python} -m uwaga.cli train {config} --resume
+"""
+
+
+@pytest.fixture
+def namespace() -> list[str]:
+    command = ["unshare", "--map-root-user", "--mount"]
+    try:
+        done = subprocess.run([*command, "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if done.returncode:
+        pytest.skip("this process may not mount a disk")
+    return command
+
+
+def test_the_last_good_checkpoint_survives_and_training_goes_on(tmp_path: Path, namespace: list[str]) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (tmp_path / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))
+    config = tmp_path / "config.toml"
+    config.write_text(f"""
+        objective = "language-model"
+        model = {{family = "gpt2", layers = 1, heads = 2, width = 32, hidden = 64, positions = 40}}
+        data = {{train = ["{tmp_path}/verses.txt"], document = "line", context = 40}}
+        batch = {{tokens = 80}}
+        schedule = {{steps = 8}}
+        run = {{out = "{disk}/run", eval_every = 1, keep_last = 9, threads = 1}}
+        """)
+    # A checkpoint takes about 170 kilobytes.
+    script = SCRIPT.format(size=600, disk=disk, python=sys.executable, config=config)
+    done = subprocess.run([*namespace, "sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    failed = next(line for line in done.stderr.splitlines() if line.startswith("uwaga train: "))
+    assert failed.startswith("uwaga train: the checkpoint of step ")
+    assert "cannot be written" in failed
+    assert "No space left on device" in failed
+    last = failed.rpartition("the last good checkpoint is ")[2]
+    listed = next(line for line in done.stdout.splitlines() if line.startswith("ls: ")).split()[1:]
+    assert listed[-1] == Path(last).name
+    assert not [name for name in listed if name.startswith(".")]
+    assert "loads" in done.stdout
+    assert "step 8 of 8" in done.stdout.splitlines()[-1]
