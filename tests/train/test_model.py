@@ -1,0 +1,74 @@
+"""Weights as the papers draw them."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from uwaga.models import BertConfig, GPT2Config, T5Config, TransformerConfig
+from uwaga.train.model import Settings, new_model
+
+SETTINGS: dict[str, Callable[[], Settings]] = {
+    "bert": lambda: BertConfig(vocabulary=300, width=128, layers=2, heads=4, hidden=256, positions=64, outputs=("masked_lm",)),
+    "gpt2": lambda: GPT2Config(vocabulary=300, width=128, layers=8, heads=4, hidden=256, positions=64, head="own"),
+    "t5": lambda: T5Config(vocabulary=300, width=128, layers=2, decoder_layers=2, heads=4, key_width=16, hidden=256, gated=True, head="own"),
+    "transformer": lambda: TransformerConfig(vocabulary=300, width=128, layers=2, decoder_layers=2, heads=4, hidden=256),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_a_seed_gives_the_same_bits_and_another_one_others(family: str) -> None:
+    state = torch.get_rng_state()
+    one, same, other = (new_model(SETTINGS[family](), seed) for seed in (1, 1, 2))
+    assert torch.equal(state, torch.get_rng_state())
+    for (name, a), b, c in zip(one.named_parameters(), same.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert a.dtype == torch.float32
+        assert a.dim() == 1 or not torch.equal(a, c), name
+    assert one.training
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_norms_are_ones_and_biases_zeros(family: str) -> None:
+    for name, weight in new_model(SETTINGS[family](), 0).named_parameters():
+        if weight.dim() == 1:
+            assert (weight == float(name.endswith("norm.weight"))).all(), name
+
+
+# Standard deviations of matrices by the end of their names.
+EXPECTED = {
+    "gpt2": {"words": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "head": 0.02},
+    # Cut at two deviations, a normal distribution keeps 0.88 of its deviation.
+    "bert": {"words": 0.0176, "query": 0.0176, "down": 0.0176},
+    "t5": {
+        "words": 1.0, "query": (128 * 16) ** -0.5, "key": 128**-0.5, "value": 128**-0.5, "output": 64**-0.5,
+        "up": 128**-0.5, "gate": 128**-0.5, "down": 256**-0.5, "head": 128**-0.5,
+    },
+    # Uniform up to sqrt(6 / (in + out)).
+    "transformer": {"words": 128**-0.5, "query": math.sqrt(2 / 256), "up": math.sqrt(2 / 384), "down": math.sqrt(2 / 384)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_matrices_are_as_wide_as_the_paper_says(family: str) -> None:
+    seen = set()
+    for name, weight in new_model(SETTINGS[family](), 0).named_parameters():
+        part = name.split(".")[-2]
+        if weight.dim() > 1 and part in EXPECTED[family]:
+            assert weight.std().item() == pytest.approx(EXPECTED[family][part], rel=0.05), name
+            assert abs(weight.mean().item()) < 4 * weight.std().item() / weight.numel() ** 0.5, name
+            seen.add(part)
+    assert seen == EXPECTED[family].keys()
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+def test_the_first_loss_is_about_that_of_a_guess(family: str, one_thread: None) -> None:
+    import uwaga
+    from uwaga.train.objective import Objective
+
+    ids = uwaga.Ragged.from_list([torch.arange(3, 40), torch.arange(100, 120)])
+    decoder = ids if family in ("t5", "transformer") else None
+    with torch.no_grad():
+        loss = Objective(new_model(SETTINGS[family](), 0).eval())(ids, decoder, ids.values.flip(0), None) / 57
+    assert loss.item() == pytest.approx(math.log(300), abs=1.0)

@@ -1,0 +1,90 @@
+"""The loss: that of PyTorch over the logits, by any family, in blocks and not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import uwaga
+from uwaga.models import BertConfig, GPT2Config, T5Config, TransformerConfig
+from uwaga.train import objective
+from uwaga.train.data.batch import Batch
+from uwaga.train.model import new_model
+from uwaga.train.objective import Objective
+from uwaga.train.step import given
+
+SIZES = {"vocabulary": 30, "width": 16, "heads": 2, "hidden": 32}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": lambda: new_model(GPT2Config(**SIZES, layers=1, positions=20), 0),
+    "gpt2-own": lambda: new_model(GPT2Config(**SIZES, layers=1, positions=20, head="own"), 0),
+    "bert": lambda: new_model(BertConfig(**SIZES, layers=1, positions=20, outputs=("masked_lm",)), 0),
+    "t5": lambda: new_model(T5Config(**SIZES, layers=1, decoder_layers=1, key_width=8), 0),
+    "transformer": lambda: new_model(TransformerConfig(**SIZES, layers=1, decoder_layers=1, target_vocabulary=25), 0),
+    "decoder": lambda: new_model(TransformerConfig(**SIZES, layers=0, decoder_layers=1), 0),
+}  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def batch(name: str) -> Batch:
+    ids = uwaga.Ragged.from_list([torch.arange(3, 12), torch.tensor([5]), torch.arange(2, 9)])
+    pairs = name in ("t5", "transformer")
+    decoder = uwaga.Ragged.from_list([torch.tensor([0, 4, 5]), torch.tensor([0, 9]), torch.tensor([0])]) if pairs else None
+    labels = (decoder or ids).values.flip(0).clone()
+    labels[1::3] = -100
+    return Batch(ids=ids, decoder_ids=decoder, labels=labels)
+
+
+def logits(model: nn.Module, x: Batch) -> Tensor:
+    output = model(x.ids) if x.decoder_ids is None else model(x.ids, x.decoder_ids)
+    return (output.masked_lm if hasattr(output, "masked_lm") else output.logits).values
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("name", MODELS)
+def test_it_is_pytorchs_over_the_logits(name: str, smoothing: float) -> None:
+    model, x = MODELS[name](), batch(name)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+    expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
+    found = Objective(model, smoothing)(*given(x, torch.device("cpu")).arguments)
+    torch.testing.assert_close(found, expected)
+    wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, found))
+    for a, b in zip(wanted, got, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_in_blocks_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = MODELS[name]().eval(), given(batch(name), torch.device("cpu"))
+    whole = Objective(model)(*x.arguments)
+    expected = torch.autograd.grad(whole, list(model.parameters()))
+    monkeypatch.setattr(objective, "_MOST_LOGITS", 60)
+    blocked = Objective(model)(*x.arguments)
+    torch.testing.assert_close(blocked, whole)
+    for a, b in zip(expected, torch.autograd.grad(blocked, list(model.parameters())), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(Objective(model)(*x.arguments), whole)
+
+
+def test_evaluation_smooths_nothing() -> None:
+    model, x = MODELS["gpt2"](), given(batch("gpt2"), torch.device("cpu"))
+    smooth, plain = (Objective(model, smoothing).eval()(*x.arguments) for smoothing in (0.3, 0.0))
+    assert torch.equal(smooth, plain)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_without_labels_has_a_loss_and_gradients_of_zero(name: str) -> None:
+    model, x = MODELS[name](), batch(name)
+    x.labels.fill_(-100)
+    ready = given(x, torch.device("cpu"))
+    loss = Objective(model)(*ready.arguments)
+    assert (loss.item(), ready.scored) == (0.0, 0)
+    for gradient in torch.autograd.grad(loss, list(model.parameters())):
+        assert not gradient.any()

@@ -1,0 +1,82 @@
+"""AdamW, clipping, and a state that goes on as it was."""
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga.train.optimizer import Optimizer
+from uwaga.train.sections import OptimizerConfig
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+
+
+def backward(net: nn.Module, number: int) -> None:
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(number))
+    net(x).square().sum().backward()
+
+
+def test_it_is_pytorchs_adamw_over_matrices_and_the_rest() -> None:
+    net, peer = model(), model()
+    own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, clip=1.0))
+    matrices, rest = ([w for w in peer.parameters() if (w.dim() > 1) == wanted] for wanted in (True, False))
+    theirs = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.5}, {"params": rest, "weight_decay": 0.0}], lr=0.1, betas=(0.9, 0.95)
+    )
+    for step, share in enumerate((0.5, 1.0, 0.25)):
+        backward(net, step)
+        backward(peer, step)
+        expected = nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+        for group in theirs.param_groups:
+            group["lr"] = 0.1 * share
+        theirs.step()
+        theirs.zero_grad()
+        torch.testing.assert_close(own.step(share), expected)
+    for a, b in zip(net.parameters(), peer.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.grad is None
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    net = model()
+    own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5))
+    before = [weight.detach().clone() for weight in net.parameters()]
+    for weight in net.parameters():
+        weight.grad = torch.zeros_like(weight)
+    own.step(1.0)
+    for old, new in zip(before, net.parameters(), strict=True):
+        torch.testing.assert_close(new.detach(), old * 0.95 if old.dim() > 1 else old)
+
+
+def test_without_clipping_gradients_are_as_they_are() -> None:
+    net = model()
+    own = Optimizer(net, OptimizerConfig(clip=0.0))
+    backward(net, 0)
+    expected = torch.stack([w.grad.norm() for w in net.parameters() if w.grad is not None]).norm()
+    torch.testing.assert_close(own.step(1.0), expected)
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_its_state_goes_on_bit_for_bit(steps: int) -> None:
+    net = model()
+    own = Optimizer(net, OptimizerConfig(lr=0.1))
+    for step in range(steps):
+        backward(net, step)
+        own.step(1.0)
+    copy = model()
+    copy.load_state_dict(net.state_dict())
+    other, state = Optimizer(copy, OptimizerConfig(lr=0.1)), own.state()
+    assert [(each.name, each.shape) for each in own.moments()] == [(name, tuple(x.shape)) for name, x in state.items()]
+    other.load({name: x.clone() for name, x in state.items()}, steps)
+    for step in range(3, 5):
+        for each, optimizer in ((net, own), (copy, other)):
+            backward(each, step)
+            optimizer.step(1.0)
+    for a, b in zip(net.parameters(), copy.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_who_wants_no_state_gets_none() -> None:
+    assert Optimizer(model(), OptimizerConfig()).state(wanted=False) == {}
