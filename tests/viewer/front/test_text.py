@@ -324,3 +324,40 @@ def test_a_saved_page_still_has_its_weights(serve: Serve, open_page: Open, make_
     tab(kept, "Lines")
     kept.locator(".uwaga-lines-table td").first.wait_for()
     assert kept.locator(".uwaga-lines-note", has_text="does not hold").count() == 0
+
+
+def test_two_texts_stand_beside_each_other_and_follow_one_pick(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+    first = make_maps(30)
+    second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 30, 64), torch.randn(1, 3, 30, 64)) for name in first}
+    other = ["[CLS]", *(f"w{i}" for i in range(28)), "[SEP]"]
+    page = open_page(serve(first, tokens=words(30), second=second, second_tokens=other).address)
+    tab(page, "Text")
+    page.keyboard.press("c")  # the second alone
+    page.keyboard.press("c")
+    page.click("#uwaga-text-both-7")
+    halves = page.locator(".uwaga-half")
+    counted(page, ".uwaga-half:visible", 2)
+    titles = halves.locator('[data-hue="query"] h3').all_inner_texts()
+    assert titles == [f"What {words(30)[7]} (7) attends to", "What w6 (7) attends to"]
+    for half, maps in enumerate((first, second)):
+        found = halves.nth(half).locator("li [data-weight]").first
+        row = maps["encoder", 0][0, 0, 7]
+        assert int(found.get_attribute("data-goes")) == int(row.argmax())
+        assert float(found.get_attribute("data-weight")) == float(row.max())
+    page.keyboard.press("x")
+    counted(page, '.uwaga-half [data-hue="key"]:visible', 2)
+    tab(page, "Lines")
+    page.keyboard.press("v")
+    counted(page, '.uwaga-half button[aria-pressed="true"]:text("all heads"):visible', 2)
+    page.keyboard.press("c")  # the difference: one again
+    counted(page, ".uwaga-half:visible", 1)
+
+
+def test_lines_go_to_the_picked_query_where_a_far_key_is_picked_too(
+    serve: Serve, open_page: Open, make_maps: Maps
+) -> None:
+    address = serve(make_maps(300), tokens=words(300)).address
+    page = open_page(f"{address}&tab=lines&query=20&key=280")
+    page.locator("#uwaga-lines-query-20").wait_for()
+    titled(page, ".uwaga-lines-side h3", 20)
+    page.locator(".uwaga-lines-table td").first.wait_for()

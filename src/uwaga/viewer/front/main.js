@@ -13,6 +13,7 @@ import { addMoves } from "./shell/moves.js";
 import { followAddress } from "./shell/address.js";
 import { makeTabViews } from "./shell/tab_views.js";
 import { keepPicks } from "./shell/picks.js";
+import { besideView } from "./shell/beside.js";
 import { overviewView } from "./overview/overview.js";
 import { mapView } from "./map/view.js";
 import { textView } from "./text/view.js";
@@ -32,8 +33,8 @@ import { exportControls } from "./export/buttons.js";
 const mainViews = [
   { name: "overview", title: "Overview", make: overviewView },
   { name: "map", title: "Map", make: mapView },
-  { name: "text", title: "Text", make: textView },
-  { name: "lines", title: "Lines", make: linesView },
+  { name: "text", title: "Text", make: (app) => besideView(app, textView) },
+  { name: "lines", title: "Lines", make: (app) => besideView(app, linesView) },
   { name: "table", title: "Table", make: tableView },
   { name: "lesson", title: "Lesson", make: lessonView, when: ({ lesson }) => lesson },
 ];

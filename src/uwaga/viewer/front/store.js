@@ -72,6 +72,6 @@ export function initialState() {
     tab: "overview", compare: "one", query: null, key: null, span: null, keySpan: null,
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" },
-    theme: "auto", dark: false, shortcuts: true, overviewScale: "head",
+    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row", linesAll: false, linesLeast: 2,
   };
 }

@@ -91,6 +91,9 @@
  * @property {"auto" | "light" | "dark"} theme
  * @property {boolean} dark  what the theme comes to now; the page keeps it
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
+ * @property {"row" | "column" | "both"} textDirection  what the text shows of a picked token: its row, its column
+ * @property {boolean} linesAll  lines of all heads of the layer
+ * @property {number} linesLeast  which of the least weights that lines may have
  * @property {"all" | "head"} overviewScale  small maps share their colours, or each has its own
  */
 
@@ -181,6 +184,7 @@
  * @property {(message: string) => void} fail  an error, in words, that can be dismissed
  * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  in the map
  * @property {() => "light" | "dark"} theme  what "auto" comes to now
+ * @property {string} part  before the ids of elements: "", or which part of the page they are in
  */
 
 /**

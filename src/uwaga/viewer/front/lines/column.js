@@ -9,11 +9,12 @@ import { windowClamp, windowItems, windowMiddle, windowReveal } from "./window.j
 export class LineColumn {
   /**
    * @param {LineAxis} axis
+   * @param {string} part  of the page
    * @param {{hover: (item: number | null) => void, pick: (item: number) => void, focus: () => void}} told
    */
-  constructor(axis, told) {
+  constructor(axis, part, told) {
     this.axis = axis;
-    this.prefix = `uwaga-lines-${axis}-`;
+    this.prefix = `uwaga-${part}lines-${axis}-`;
     this.list = el("div", { class: "uwaga-lines-column", role: "listbox", tabindex: 0, "data-axis": axis,
       "aria-label": axis === "query" ? "Queries" : "Keys" });
     /** @type {Items} */

@@ -13,10 +13,13 @@ import { LineColumn } from "./column.js";
 
 /** The columns of queries and of keys. */
 export class LinePair {
-  /** @param {PairTold} told */
-  constructor(told) {
+  /**
+   * @param {string} part  of the page
+   * @param {PairTold} told
+   */
+  constructor(part, told) {
     this.locked = true;
-    const make = (/** @type {LineAxis} */ axis) => new LineColumn(axis, {
+    const make = (/** @type {LineAxis} */ axis) => new LineColumn(axis, part, {
       hover: (item) => told.hover(axis, item), pick: (item) => told.pick(axis, item), focus: () => told.focus(axis),
     });
     this.query = make("query");

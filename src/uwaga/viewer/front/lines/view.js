@@ -39,7 +39,6 @@ class LinesView {
   constructor(app) {
     this.app = app;
     this.shown = false;
-    this.all = false; // every head of the layer, or the one that the page shows
     /** @type {Set<number> | null} */
     this.chosen = null; // of all heads; null: all
     /** @type {LineToken | null} */
@@ -52,16 +51,16 @@ class LinesView {
     this.listTimer = 0;
     /** @type {(() => void)[]} */
     this.ends = [];
-    this.pair = new LinePair({
+    this.pair = new LinePair(app.part, {
       hover: (axis, item) => { this.hovered = item === null ? null : { axis, item }; this.draw(); },
       pick: (axis, item) => { this.side = axis; this.pick(axis, item); },
       focus: (axis) => { this.side = axis; },
     });
     this.frame = linesFrame({
-      which: (which) => { this.all = which === "all"; this.update(); },
+      which: (which) => app.store.set({ linesAll: which === "all" }),
       heads: (heads) => { this.chosen = heads; this.update(); },
       lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
-      threshold: () => this.update(),
+      threshold: () => app.store.set({ linesLeast: Number(this.frame.slider.value) }),
     }, this.pair.query.list, this.pair.key.list);
     this.weights = new LineWeights(app, () => this.draw());
     this.outside = new LineOutside(app, this.weights, () => this.draw());
@@ -79,11 +78,16 @@ class LinesView {
       step: (step) => this.step(step),
       side: (axis) => this.enter(axis),
       pick: () => this.pick(this.side, this.pair.column(this.side).caret),
-      which: () => { this.all = !this.all; this.update(); },
+      which: () => app.store.set({ linesAll: !this.all }),
       lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
-      less: (by) => { this.frame.slider.value = String(Number(this.frame.slider.value) + by); this.update(); },
+      less: (by) => app.store.set({ linesLeast: Math.min(lineThresholds.length - 1, Math.max(0, app.store.get().linesLeast + by)) }),
       clear: () => this.clear(),
     });
+  }
+
+  /** Lines of every head of the layer, or of the one that the page shows. */
+  get all() {
+    return this.app.store.get().linesAll;
   }
 
   show() {
@@ -91,7 +95,7 @@ class LinesView {
     this.shown = true;
     const { store } = this.app;
     this.ends.push(store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key"], () => this.refresh()),
-      store.subscribe(["colour", "theme", "dark"], () => this.update()));
+      store.subscribe(["colour", "theme", "dark", "linesAll", "linesLeast"], () => this.update()));
     const sizes = new ResizeObserver(() => this.resize());
     sizes.observe(this.frame.stage);
     this.ends.push(() => sizes.disconnect());
@@ -156,6 +160,7 @@ class LinesView {
     const { kind, layer } = app.store.get();
     const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
     const heads = this.heads();
+    frame.slider.value = String(app.store.get().linesLeast);
     frame.switchHeads.show(this.all ? "all" : "one");
     frame.boxes.element.hidden = !this.all;
     frame.boxes.show(total, new Set(heads), (head) => headColour(head, total, app.theme()));
@@ -169,7 +174,7 @@ class LinesView {
   }
 
   threshold() {
-    return Math.max(lineThresholds[Number(this.frame.slider.value)] ?? 0, this.app.store.get().colour.threshold);
+    return Math.max(lineThresholds[this.app.store.get().linesLeast] ?? 0, this.app.store.get().colour.threshold);
   }
 
   /** The token whose lines are shown alone: under the pointer, else picked. @returns {LineToken | null} */

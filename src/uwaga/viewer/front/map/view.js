@@ -65,6 +65,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const beside = makeMapBeside({ app, go: (query, key) => {
     store.set({ query, key });
     navigation.go(query ?? scenery.query, key ?? scenery.key);
+    // The list is made anew, and its buttons would take the focus with them.
+    frame.focus({ preventScroll: true });
   } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;

@@ -55,6 +55,7 @@ export function makeApp(root, host, client, told, speech) {
       store.set({ ...nearestHead(side(id), kind, layer, head), ...sideState(id, store.get().compare), tab: "map" });
     },
     theme: () => shownTheme(store.get().theme),
+    part: "",
   };
 }
 

@@ -80,11 +80,12 @@ export class TextColumns {
 
   /** @param {Axis[]} axes */
   make(axes) {
+    const { app } = this;
     if (axes.join() === this.all.map(({ axis }) => axis).join()) return;
     this.dispose();
     this.current = 0;
     this.all = axes.map((axis) => {
-      const pane = new TextPane(`uwaga-text-${axis}-`, {
+      const pane = new TextPane(`uwaga-${app.part}text-${axis}-`, {
         pick: (item) => { this.enter(column); this.told.pick(axis, item); },
         span: (range, fresh, done) => { this.enter(column); this.told.span(axis, range, fresh, done); },
         hover: (item, event) => this.told.hover(column, item, event),

@@ -57,6 +57,8 @@ export class SpanPanel {
   /** What another view has marked is kept here too. */
   take() {
     const { span, keySpan } = this.app.store.get();
+    // A view that follows another lets go with it.
+    if (this.app.part && !span && !keySpan) this.shelf = new SpanShelf();
     for (const column of this.columns.all) {
       const { axis, items } = column;
       for (const range of axis === "both" ? [keySpan, span] : [axis === "query" ? span : keySpan]) {

@@ -34,8 +34,6 @@ class TextView {
   constructor(app) {
     this.app = app;
     this.shown = false;
-    /** @type {Direction} */
-    this.direction = "row";
     /** @type {Map<import("./columns.js").Axis, number | null>} */
     this.revealed = new Map(); // the picks that were last scrolled to
     this.wasOne = true; // of the texts before
@@ -59,7 +57,6 @@ class TextView {
     this.spans = new SpanPanel(app, this.frame.spans, this.columns, () => this.paint());
     this.row = new TextReading(app, "row", () => this.paint());
     this.column = new TextReading(app, "column", () => this.paint());
-    this.frame.direction.show(this.direction);
     this.removeCommands = addTextCommands(app, {
       shown: () => this.shown && this.columns.all.length > 0,
       step: (step, stretch) => this.step(step, stretch),
@@ -72,12 +69,18 @@ class TextView {
     });
   }
 
+  /** @returns {Direction} the same in every view of the text */
+  get direction() {
+    return this.app.store.get().textDirection;
+  }
+
   show() {
     if (this.shown) return;
     this.shown = true;
     const { store } = this.app;
     this.ends.push(
-      store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key", "span", "keySpan"], () => this.refresh()),
+      store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key", "span", "keySpan",
+        "textDirection"], () => this.refresh()),
       store.subscribe(["colour", "theme", "dark"], () => this.paint()),
     );
     const sizes = new ResizeObserver(() => this.columns.all.forEach(({ pane }) => pane.resize()));
@@ -109,6 +112,7 @@ class TextView {
     if (loaded === "failed" || !this.shown) return;
     if (loaded === "other") this.otherTexts();
     const { query, key } = this.picks();
+    this.frame.direction.show(this.direction);
     this.spans.take();
     this.row.want(query);
     this.column.want(key);
@@ -126,9 +130,8 @@ class TextView {
     this.revealed.clear();
     this.found = null;
     // Of two texts both ways can be seen at once; of one, two shades on each token are harder to read.
-    if (this.wasOne !== columns.one) this.direction = columns.one ? "row" : "both";
+    if (this.wasOne !== columns.one) this.app.store.set({ textDirection: columns.one ? "row" : "both" });
     this.wasOne = columns.one;
-    frame.direction.show(this.direction);
     frame.finder.setItems(columns.all[columns.current].items);
   }
 
@@ -154,14 +157,11 @@ class TextView {
 
   /** @param {Direction} direction */
   turn(direction) {
-    this.direction = direction;
-    this.frame.direction.show(direction);
     const { query, key } = this.app.store.get();
     // The token that was asked about one way is now asked about the other way.
-    if (this.columns.one && direction === "column" && query !== null) this.app.store.set({ key: query });
-    if (this.columns.one && direction === "row" && key !== null) this.app.store.set({ query: key });
-    if (this.columns.one && direction === "both") this.app.store.set({ query: query ?? key, key: key ?? query });
-    if (this.shown) this.refresh();
+    const picks = !this.columns.one ? {} : direction === "column" ? { key: query ?? key } : direction === "row" ? { query: key ?? query }
+      : { query: query ?? key, key: key ?? query };
+    this.app.store.set({ textDirection: direction, ...picks });
   }
 
   /** @param {import("./keys.js").Step} step @param {boolean} stretch */
