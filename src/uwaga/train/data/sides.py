@@ -44,8 +44,8 @@ def is_valid(digest: bytes, share: float) -> bool:
 
 def is_valid_source(source: str, share: float) -> bool:
     """
-    >>> [word for word in ("attention", "Attention", "is", "all", "you", "need") if is_valid_source(word, 0.3)]
-    ['is']
+    >>> [word for word in ("letters", "sounds", "Sounds", "words") if is_valid_source(word, 0.5)]
+    ['letters', 'sounds', 'Sounds']
     """
     return is_valid(hashlib.sha256(source.casefold().encode()).digest(), share)
 
