@@ -125,7 +125,8 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSil
       there.priority = Math.max(there.priority, priority);
       return there;
     }
-    const job = { name, question, priority, number: asked++, tries: 0, flying: false, controller: new AbortController(), waiters: new Set() };
+    const job = { name, question, priority, number: asked++, tries: 0, flying: false,
+      controller: new AbortController(), waiters: new Set() };
     jobs.set(name, job);
     return job;
   }

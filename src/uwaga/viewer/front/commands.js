@@ -72,6 +72,7 @@ function keyBelongsElsewhere(event, pressed) {
     if (!["checkbox", "radio", "button", "range", "submit", "reset", "color"].includes(type)) return true;
     return !/^(shift\+)?[^ ]$/u.test(pressed);
   }
-  const presses = ["button", "a", "summary"].includes(tag) || ["button", "link", "tab", "option"].includes(target.getAttribute("role") ?? "");
+  const presses = ["button", "a", "summary"].includes(tag)
+    || ["button", "link", "tab", "option"].includes(target.getAttribute("role") ?? "");
   return presses && (pressed === "enter" || pressed === "space");
 }

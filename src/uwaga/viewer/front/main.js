@@ -28,7 +28,8 @@ import { exportControls } from "./export/buttons.js";
 
 /**
  * Every view, in the order of its tab.
- * @type {{name: Tab, title: string, make: (app: App) => import("./types.js").View, when?: (about: import("./types.js").About) => boolean}[]}
+ * @type {{name: Tab, title: string, make: (app: App) => import("./types.js").View, when?: (about: import("./types.js").About) =>
+ *   boolean}[]}
  */
 const mainViews = [
   { name: "overview", title: "Overview", make: overviewView },

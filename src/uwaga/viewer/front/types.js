@@ -145,7 +145,10 @@
  * @property {() => void} dispose  gives up everything in flight
  */
 
-/** @typedef {{type: "gone"} | {type: "silent"} | {type: "back"} | {type: "failed", message: string} | {type: "busy", flights: number}} ClientEvent */
+/**
+ * @typedef {{type: "gone"} | {type: "silent"} | {type: "back"} | {type: "failed", message: string} | {type: "busy",
+ *   flights: number}} ClientEvent
+ */
 
 /**
  * @typedef {object} Items  the items of one axis

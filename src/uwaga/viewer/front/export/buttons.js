@@ -20,7 +20,8 @@ import { svgFile } from "./svg.js";
  */
 export function exportControls(app, currentView) {
   const offers = exporters(app).filter(({ live }) => !live || app.about.live);
-  const button = el("button", { type: "button", class: "uwaga-export-open", text: "Save", "aria-haspopup": "true", "aria-expanded": "false" });
+  const button = el("button",
+    { type: "button", class: "uwaga-export-open", text: "Save", "aria-haspopup": "true", "aria-expanded": "false" });
   const menu = el("div", { class: "uwaga-export-menu", hidden: true, role: "group", "aria-label": "Save as a file" });
   const element = el("div", { class: "uwaga-export" }, button, menu);
   const open = (/** @type {boolean} */ on) => {
@@ -43,13 +44,15 @@ export function exportControls(app, currentView) {
     } catch (error) {
       app.status("");
       // What the host refuses, the client has told the user already.
-      if (!isAbort(error) && !(error instanceof Error && error.name === "HostError")) app.fail(error instanceof Error ? error.message : String(error));
+      if (!isAbort(error) && !(error instanceof Error && error.name === "HostError"))
+        app.fail(error instanceof Error ? error.message : String(error));
     } finally {
       busy = false;
     }
   };
   button.addEventListener("click", () => open(menu.hidden));
-  menu.append(...offers.map((offer) => el("button", { type: "button", "data-export": offer.id, title: offer.hint, on: { click: () => { button.focus(); run(offer); } } },
+  menu.append(...offers.map((offer) =>
+    el("button", { type: "button", "data-export": offer.id, title: offer.hint, on: { click: () => { button.focus(); run(offer); } } },
     offer.title, el("kbd", { text: offer.key }))));
   element.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || menu.hidden) return;
@@ -81,7 +84,11 @@ function exportCan({ id }, view) {
 
 /** @param {App} app @returns {Exporter[]} */
 function exporters(app) {
-  /** @param {string} ending @param {string} type @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write */
+  /**
+   * @param {string} ending
+   * @param {string} type
+   * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
+   */
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
     if (!view.scene) throw new Error("This view has no picture: the map, the text and the lines have one.");
     const { data, note } = await write(await view.scene(), exportTitle(app));
@@ -89,17 +96,22 @@ function exporters(app) {
     return { name, blob: new Blob([data], { type }), note };
   };
   return [
-    { id: "png", title: "PNG", hint: "a picture of this view, at twice its size", key: "Shift+P", live: false, make: picture("png", "image/png", async (scene) => {
+    { id: "png", title: "PNG", hint: "a picture of this view, at twice its size", key: "Shift+P",
+      live: false, make: picture("png", "image/png", async (scene) => {
       const { blob, scale } = await scenePng(scene);
       return { data: blob, note: scale < 2 ? `at ${Math.round(scale * 100)} % of the size on screen, the most that a browser draws` : "" };
     }) },
     { id: "svg", title: "SVG", hint: "a drawing of this view, with text as text", key: "Shift+V", live: false,
       make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
-    { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false, make: picture("pdf", "application/pdf", async (scene, title) => ({
+    { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false,
+      make: picture("pdf", "application/pdf", async (scene, title) => ({
       data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: paintTextPicture })) })) },
-    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names", key: "Shift+C", live: false, make: (view) => blockCsv(app, view) },
-    { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens", key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
-    { id: "page", title: "Page", hint: "this page as one file that works without the program, with the exact tiles seen so far", key: "Shift+G", live: true, make: () => savePage(app) },
+    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names",
+      key: "Shift+C", live: false, make: (view) => blockCsv(app, view) },
+    { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens",
+      key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
+    { id: "page", title: "Page", hint: "this page as one file that works without the program, with the exact tiles seen so far",
+      key: "Shift+G", live: true, make: () => savePage(app) },
   ];
 }
 

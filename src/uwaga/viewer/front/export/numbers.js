@@ -28,7 +28,8 @@ function blockSize({ rows, columns }, most) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
   if (count < 1) throw new Error("No weights are in view.");
   if (count <= most) return count;
-  throw new Error(`In view are ${rows[1] - rows[0]} x ${columns[1] - columns[0]} weights, more than a file takes (${most}). Zoom in on the map, then save again.`);
+  const sizes = `${rows[1] - rows[0]} x ${columns[1] - columns[0]}`;
+  throw new Error(`In view are ${sizes} weights, more than a file takes (${most}). Zoom in on the map, then save again.`);
 }
 
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
@@ -38,7 +39,8 @@ export async function blockCsv(app, view) {
   const where = app.where();
   const { kind, side } = app.store.get();
   const stacks = app.side().kinds[kind];
-  const [queries, keys, weights] = await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys), blockWeights(app, where, block)]);
+  const [queries, keys, weights] =
+    await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys), blockWeights(app, where, block)]);
   const [rows, columns] = [queries.labels.slice(...block.rows), keys.labels.slice(...block.columns)];
   const text = csvFile({ weights, firstRow: block.rows[0], firstColumn: block.columns[0], rows, columns });
   const name = exportName({ model: app.side().model, where, what: "weights", block, ending: "csv" });
@@ -66,7 +68,13 @@ async function blockWeights(app, where, { rows, columns }) {
   return weights;
 }
 
-/** @param {App} app @param {import("../types.js").Where} where @param {Block} block @param {Float32Array} weights @returns {Promise<Float32Array>} */
+/**
+ * @param {App} app
+ * @param {import("../types.js").Where} where
+ * @param {Block} block
+ * @param {Float32Array} weights
+ * @returns {Promise<Float32Array>}
+ */
 async function blockKept(app, where, { rows, columns }, weights) {
   const cells = await keptCells(app, where, app.sizes(), rows, columns);
   if (!cells || cells.side > 1) throw new Error("This saved page does not hold the exact weights in view.");

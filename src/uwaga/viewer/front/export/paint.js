@@ -62,7 +62,10 @@ function paintItem(context, item) {
   context.restore();
 }
 
-/** @param {CanvasRenderingContext2D} context @param {{d: (string | number)[][], stroke: string, width: number, opacity: number, fill?: string}} item */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {{d: (string | number)[][], stroke: string, width: number, opacity: number, fill?: string}} item
+ */
 function paintPath(context, { d, stroke, width, opacity, fill }) {
   const path = new Path2D(d.map(([letter, ...numbers]) => `${letter}${numbers.join(" ")}`).join(""));
   if (fill && fill !== "none") {
@@ -114,5 +117,6 @@ export function paintTextPicture(item) {
   paintText(context, { ...item, x: 1, y: above, anchor: "start", rotate: 0 });
   const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
   const before = item.anchor === "middle" ? width / 2 : item.anchor === "end" ? width : 1;
-  return { pixels: data, columns: canvas.width, rows: canvas.height, x: -before, y: -above, w: canvas.width / scale, h: canvas.height / scale };
+  return { pixels: data, columns: canvas.width, rows: canvas.height, x: -before, y: -above,
+    w: canvas.width / scale, h: canvas.height / scale };
 }

@@ -115,7 +115,8 @@ class PdfPage {
     if (codes) {
       const left = -winansiWidth(codes) * item.size * pdfAnchor(item.anchor);
       const hex = codes.map((code) => code.toString(16).padStart(2, "0")).join("");
-      this.parts.push(`${place}${pdfColour(colour, "rg")}BT /F ${pdfNumber(item.size)} Tf 1 0 0 -1 ${pdfNumber(left)} 0 Tm <${hex}> Tj ET Q\n`);
+      const font = `/F ${pdfNumber(item.size)} Tf`;
+      this.parts.push(`${place}${pdfColour(colour, "rg")}BT ${font} 1 0 0 -1 ${pdfNumber(left)} 0 Tm <${hex}> Tj ET Q\n`);
       return;
     }
     const picture = this.paintText(item);

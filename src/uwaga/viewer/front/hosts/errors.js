@@ -1,6 +1,6 @@
 // What a host can answer besides a reply.
 
-/** A question that got no reply. `kind`: "refused" (the message says why), "busy", "gone" (nobody answers), "absent" (not in a saved page). */
+/** A question that got no reply. `kind`: "refused" (the message says why), "busy", "gone" (nobody answers), "absent" (not saved). */
 export class HostError extends Error {
   /**
    * @param {"refused" | "busy" | "gone" | "absent"} kind

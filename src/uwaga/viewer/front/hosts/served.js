@@ -37,7 +37,8 @@ export function servedHost(place = location, get = (...request) => fetch(...requ
         return decodeReply(await response.arrayBuffer());
       } catch (error) {
         // fetch tells of a server that is not there by a TypeError.
-        if (error instanceof TypeError && !isAbort(error)) throw new HostError("gone", "The program that computes this page does not answer.");
+        if (error instanceof TypeError && !isAbort(error))
+          throw new HostError("gone", "The program that computes this page does not answer.");
         throw error;
       }
     },

@@ -4,7 +4,10 @@ import { decodeParts, wireBuffer } from "../wire.js";
 import { HostError, abortError } from "./errors.js";
 import { saveFile } from "./download.js";
 
-/** @typedef {{send: (content: any) => void, on: (event: string, listener: any) => void, off: (event: string, listener: any) => void}} WidgetModel */
+/**
+ * @typedef {{send: (content: any) => void, on: (event: string, listener: any) => void, off: (event: string,
+ *   listener: any) => void}} WidgetModel
+ */
 
 /**
  * @param {WidgetModel} model

@@ -43,22 +43,28 @@ export function lessonChart(lesson, chart) {
   const places = column(0), lines = chart.lines.map(column);
   const across = chart.log_x ? chartTight(places) : lessonScale(places, false), up = lessonScale(lines.flat(), chart.log_y);
   const x = (/** @type {number} */ value) => chartPlot.left + across.at(value) * (chartWidth - chartPlot.left - chartPlot.right);
-  const y = (/** @type {number} */ value) => chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
-  const picture = svgEl("svg", { viewBox: `0 0 ${chartWidth} ${chartHeight}`, role: "img", "aria-label": `${chart.title}. ${chart.description}`, class: "lesson-chart" },
+  const y = (/** @type {number} */ value) =>
+    chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
+  const picture = svgEl("svg", { viewBox: `0 0 ${chartWidth} ${chartHeight}`, role: "img",
+    "aria-label": `${chart.title}. ${chart.description}`, class: "lesson-chart" },
     up.ticks.flatMap((tick) => [
       svgEl("line", { class: "lesson-rule", x1: chartPlot.left, x2: chartWidth - chartPlot.right, y1: y(tick), y2: y(tick) }),
       svgEl("text", { x: chartPlot.left - 6, y: y(tick) + 4, "text-anchor": "end", text: chartTick(tick, chart.log_y) }),
     ]),
     across.ticks.filter((tick) => tick >= across.low && tick <= across.high).map((tick) =>
       svgEl("text", { x: x(tick), y: chartHeight - chartPlot.bottom + 16, "text-anchor": "middle", text: chartTick(tick, chart.log_x) })),
-    svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6, "text-anchor": "middle", text: chart.x_title }),
-    svgEl("text", { x: 12, y: chartHeight / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${chartHeight / 2})`, text: chart.y_title }),
+    svgEl("text", { x: (chartPlot.left + chartWidth - chartPlot.right) / 2, y: chartHeight - 6,
+      "text-anchor": "middle", text: chart.x_title }),
+    svgEl("text", { x: 12, y: chartHeight / 2, "text-anchor": "middle",
+      transform: `rotate(-90 12 ${chartHeight / 2})`, text: chart.y_title }),
     lines.flatMap((values, which) => chartLine(places, values, which, x, y, chart)),
   );
   const names = chart.lines.map((c, which) => el("li", { class: `lesson-line-${which}` },
-    svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" }, svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
+    svgEl("svg", { viewBox: "0 0 28 8", class: "lesson-sample", "aria-hidden": "true" },
+      svgEl("line", { class: `lesson-line lesson-line-${which}`, x1: 0, x2: 28, y1: 4, y2: 4 })),
     chartName(matrix.columns, c)));
-  return el("figure", { class: "lesson-figure" }, el("figcaption", { text: chart.title }), picture, el("ul", { class: "lesson-legend" }, names));
+  return el("figure", { class: "lesson-figure" }, el("figcaption", { text: chart.title }),
+    picture, el("ul", { class: "lesson-legend" }, names));
 }
 
 /**
@@ -85,7 +91,8 @@ function chartLine(places, values, which, x, y, chart) {
   const known = places.map((place, at) => ({ place, value: values[at] }))
     .filter(({ place, value }) => Number.isFinite(value) && (!chart.log_y || value > 0) && (!chart.log_x || place > 0));
   const points = known.map(({ place, value }) => `${x(place).toFixed(1)},${y(value).toFixed(1)}`);
-  const dots = known.length > 20 ? [] : known.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
+  const dots = known.length > 20 ? []
+    : known.map(({ place, value }) => svgEl("circle", { class: `lesson-dot lesson-line-${which}`, cx: x(place), cy: y(value), r: 3 }));
   return [svgEl("polyline", { class: `lesson-line lesson-line-${which}`, points: points.join(" ") }), ...dots];
 }
 

@@ -103,10 +103,12 @@ function controlOrder(actions) {
     button("As it stands", places),
   ];
   return {
-    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Order of the shuffled tokens" }, "Shuffled: ", shown, buttons),
+    element: el("div", { class: "lesson-control", role: "group", "aria-label": "Order of the shuffled tokens" },
+      "Shuffled: ", shown, buttons),
     update(lesson) {
       tokens = lesson.question.tokens;
-      shown.replaceChildren(el("q", { text: lesson.question.settings.order.map((/** @type {number} */ at) => tokenText(tokens[at])).join(" ") }));
+      shown.replaceChildren(el("q",
+        { text: lesson.question.settings.order.map((/** @type {number} */ at) => tokenText(tokens[at])).join(" ") }));
       for (const one of buttons) one.disabled = actions.readOnly();
     },
   };

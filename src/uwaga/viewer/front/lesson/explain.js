@@ -22,13 +22,16 @@ export function lessonCellName(lesson, cell) {
 }
 
 /**
- * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void, near: (cell: LessonCell | null) => void}} actions
+ * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
+ *   near: (cell: LessonCell | null) => void}} actions
  * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
  */
 export function lessonExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
-  const back = el("button", { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
-  const close = el("button", { type: "button", text: "\u00d7", "aria-label": "Mark no number", title: "Mark no number (Escape)", on: { click: actions.close } });
+  const back = el("button",
+    { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
+  const close = el("button",
+    { type: "button", text: "\u00d7", "aria-label": "Mark no number", title: "Mark no number (Escape)", on: { click: actions.close } });
   const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
   const body = el("div", { class: "lesson-why" });
   const element = el("aside", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
@@ -45,7 +48,9 @@ export function lessonExplanation(actions) {
     trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: explainShort(lesson, one) })));
     if (!cell) {
       heading.textContent = "Where a number comes from";
-      body.replaceChildren(el("p", { text: "Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, and every number in it can be followed on." }));
+      body.replaceChildren(el("p",
+        { text: "Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, "
+          + "and every number in it can be followed on." }));
       return;
     }
     const matrix = lessonMatrix(lesson, cell.of);
@@ -117,5 +122,6 @@ function explainPlace(lesson, cell, step, actions) {
   if (stands(step)) return [];
   const at = lesson.steps.findIndex((_, place) => stands(place));
   if (at < 0) return [];
-  return [el("p", {}, el("button", { type: "button", text: `Show it in its step: ${lesson.steps[at].title}`, on: { click: () => actions.go(at) } }))];
+  return [el("p", {}, el("button",
+    { type: "button", text: `Show it in its step: ${lesson.steps[at].title}`, on: { click: () => actions.go(at) } }))];
 }

@@ -134,7 +134,8 @@ export function lessonGrid(lesson, id, slice, actions) {
     const largest = gridLargest(now.data);
     cells.forEach((line, row) => line.forEach((cell, column) => {
       const value = lessonValue(next, cellAt(row, column));
-      gridFill(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`, actions.readOnly(), mistakes.has(`${row}/${column}`));
+      gridFill(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
+        actions.readOnly(), mistakes.has(`${row}/${column}`));
     }));
   }
   update(lesson, slice);
@@ -190,7 +191,8 @@ function gridFill({ place, target }, matrix, value, largest, name, readOnly, mis
     target.setAttribute("aria-label", name);
     // What is being typed stays as it is typed.
     if (!mistaken && target !== target.ownerDocument.activeElement) target.value = lessonTyped(value);
-    else if (!mistaken && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value) target.value = lessonTyped(value);
+    else if (!mistaken && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value)
+      target.value = lessonTyped(value);
     return;
   }
   const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));

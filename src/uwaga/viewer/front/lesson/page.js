@@ -54,7 +54,8 @@ export function lessonPage(lesson, step, query, actions) {
   const heads = pageHeads(lesson, step).map((head) => realHead(actions.app, head));
   const element = el("article", { class: "lesson-page" }, heading, words, pageBeside(parts),
     el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code),
-    heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" }, el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
+    heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
+      el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
 
   /** @param {Lesson} next @param {number} at */
   function update(next, at) {
@@ -83,7 +84,10 @@ function pageHeads(lesson, step) {
   return steps.flatMap(({ head }) => (head ? [head] : []));
 }
 
-/** @typedef {{element: HTMLElement, form: string, grids: import("./grid.js").Grid[], update: (lesson: Lesson, query: number) => void}} PagePart */
+/**
+ * @typedef {{element: HTMLElement, form: string, grids: import("./grid.js").Grid[], update: (lesson: Lesson,
+ *   query: number) => void}} PagePart
+ */
 
 /** The matrix form and the token by token form stand side by side.
  * @param {PagePart[]} parts
@@ -143,7 +147,8 @@ function pageFinding(finding, actions) {
   const cells = finding.cells.map(([of, row, column]) => ({ of, row, column, slice: null }));
   const text = tokenText(finding.text);
   if (!cells.length) return el("li", { text });
-  return el("li", {}, el("button", { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.light(cells) } }));
+  return el("li", {}, el("button",
+    { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.light(cells) } }));
 }
 
 /** @param {PageActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */

@@ -49,7 +49,8 @@ async function realFind(app, wanted, signal) {
   const tables = await Promise.all(side.maps.filter((map) => map.kind === kind).map(async ({ layer }) => {
     /** @type {{[name: string]: (number | null)[]}} */
     let columns = {};
-    await app.client.follow({ ask: "statistics", side: side.id, kind, layer }, (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
+    await app.client.follow({ ask: "statistics", side: side.id, kind, layer },
+      (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
     return { layer, columns };
   }));
   const best = realBest(tables, wanted);
@@ -83,7 +84,8 @@ export function realHead(app, wanted) {
       return;
     }
     button.disabled = false;
-    text.textContent = `Layer ${found.layer}, head ${found.head}: ${wanted.why} (${realTitle(app, wanted.statistic)} ${numberText(found.value)}).`;
+    const measured = `${realTitle(app, wanted.statistic)} ${numberText(found.value)}`;
+    text.textContent = `Layer ${found.layer}, head ${found.head}: ${wanted.why} (${measured}).`;
   }
 
   function open() {

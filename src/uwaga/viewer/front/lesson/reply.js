@@ -1,6 +1,9 @@
 // The lesson's reply as the views read it: steps, and matrices whose numbers know what they came from.
 
-/** @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number, base?: number}} LessonRule */
+/**
+ * @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number,
+ *   base?: number}} LessonRule
+ */
 /** @typedef {string | number | {[key: string]: any}} LessonIndex */
 /** @typedef {{of: string, row: LessonIndex, column: LessonIndex, slice?: LessonIndex}} LessonReference */
 /**
@@ -18,7 +21,10 @@
  * @property {string} note
  * @property {Float32Array} data
  */
-/** @typedef {{title: string, matrix: string, lines: number[], description: string, x_title: string, y_title: string, log_x: boolean, log_y: boolean}} LessonChart */
+/**
+ * @typedef {{title: string, matrix: string, lines: number[], description: string, x_title: string, y_title: string, log_x: boolean,
+ *   log_y: boolean}} LessonChart
+ */
 /** @typedef {{text: string, cells: [string, number, number][]}} LessonFinding */
 /**
  * @typedef {object} LessonSection
@@ -31,9 +37,15 @@
  * @property {string[]} controls
  */
 /** @typedef {{statistic: string, sense: "largest" | "smallest", why: string}} LessonHead */
-/** @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null, sections: LessonSection[]}} LessonStep */
+/**
+ * @typedef {{id: string, title: string, number: string, text: string[], code: string, head: LessonHead | null,
+ *   sections: LessonSection[]}} LessonStep
+ */
 /** @typedef {{tokens: number, width: number, heads: number, sentences: number, number: number}} LessonLimits */
-/** @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string, LessonMatrix>}} Lesson */
+/**
+ * @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
+ *   LessonMatrix>}} Lesson
+ */
 /** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  one number */
 
 /**

@@ -39,7 +39,8 @@ export function lessonDrawing(lesson, step, query, colours) {
   let x = sceneGap, y = sceneGap + 30, tallest = 0, widest = 0;
   if (lesson) {
     const { title, number, sections } = lesson.steps[step];
-    items.push({ kind: "text", x: sceneGap, y: sceneGap + 8, text: number ? `${title} (${number})` : title, size: 18, anchor: "start", fill: colours.text });
+    items.push({ kind: "text", x: sceneGap, y: sceneGap + 8, text: number ? `${title} (${number})` : title,
+      size: 18, anchor: "start", fill: colours.text });
     for (const id of new Set(sections.flatMap((section) => section.matrices))) {
       const matrix = lessonMatrix(lesson, id);
       const width = sceneSide + matrix.columns.length * sceneCell.width, height = (matrix.rows.length + 2) * sceneCell.height;
@@ -64,7 +65,8 @@ export function lessonDrawing(lesson, step, query, colours) {
  */
 function sceneTable(lesson, matrix, query, left, top, colours) {
   const { width, height } = sceneCell;
-  const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ words, /** @type {"start" | "middle" | "end"} */ anchor, fill = colours.text) =>
+  const text = (/** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ words,
+    /** @type {"start" | "middle" | "end"} */ anchor, fill = colours.text) =>
     /** @type {import("../types.js").SceneItem} */ ({ kind: "text", x, y, text: words, size: 12, anchor, fill });
   const heading = matrix.sliced ? `${matrix.title} (${lesson.question.tokens[query]})` : matrix.title;
   const items = [text(left, top + 14, tokenText(heading), "start")];
@@ -94,7 +96,8 @@ function sceneShort(name, most) {
 
 /** @param {string} from @param {string} to  both #rrggbb @param {number} share @returns {string} */
 function sceneMix(from, to, share) {
-  const parts = [from, to].map((colour) => /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour)?.slice(1).map((part) => parseInt(part, 16)));
+  const parts = [from, to].map((colour) =>
+    /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour)?.slice(1).map((part) => parseInt(part, 16)));
   const [first, second] = parts;
   if (!first || !second) return from;
   return `#${first.map((part, n) => Math.round(part + share * (second[n] - part)).toString(16).padStart(2, "0")).join("")}`;

@@ -11,7 +11,8 @@ export function lessonSentence({ write, reset, isReadOnly }) {
   let most = 1;
   const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
-  const button = el("button", { type: "button", text: "Reset", title: "Sentence and numbers as they were (Shift+R)", disabled: isReadOnly, on: { click: reset } });
+  const button = el("button",
+    { type: "button", text: "Reset", title: "Sentence and numbers as they were (Shift+R)", disabled: isReadOnly, on: { click: reset } });
 
   function read() {
     const found = lessonWords(input.value, most);
@@ -23,7 +24,8 @@ export function lessonSentence({ write, reset, isReadOnly }) {
   input.addEventListener("change", read);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
-    element: el("div", { class: "lesson-top" }, el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, wrong),
+    element: el("div", { class: "lesson-top" },
+      el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, wrong),
     update(lesson) {
       most = lesson.limits.tokens;
       if (input.getAttribute("aria-invalid") !== "true" || input !== input.ownerDocument.activeElement) {

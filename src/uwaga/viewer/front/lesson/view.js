@@ -15,7 +15,9 @@ import { lessonSteps } from "./steps.js";
 
 /** Between a key and the question: as long as one types on, nobody is asked. */
 const lessonPause = 200;
-const lessonReadOnly = "This page is saved: there is no program behind it to calculate other numbers. \u201cuwaga lesson\u201d opens one where you can change them.";
+const lessonReadOnly =
+  "This page is saved: there is no program behind it to calculate other numbers. "
+  + "\u201cuwaga lesson\u201d opens one where you can change them.";
 
 /**
  * @param {import("../types.js").App} app
@@ -218,10 +220,14 @@ export function lessonView(app) {
     app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => walk(step + 1) }),
     app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => walk(step - 1) }),
     app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
-    app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"], group: "Lesson", when, run: () => nextQuery(-1) }),
-    app.commands.add({ id: "lesson.back", title: "Back to the number before", keys: ["Backspace"], group: "Lesson", when: () => when() && chain.length > 1, run: back }),
-    app.commands.add({ id: "lesson.close", title: "Mark no number", keys: ["Escape"], group: "Lesson", when: () => when() && chain.length > 0, run: close }),
-    app.commands.add({ id: "lesson.reset", title: "Numbers as they were", keys: ["Shift+R"], group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
+    app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"],
+      group: "Lesson", when, run: () => nextQuery(-1) }),
+    app.commands.add({ id: "lesson.back", title: "Back to the number before", keys: ["Backspace"],
+      group: "Lesson", when: () => when() && chain.length > 1, run: back }),
+    app.commands.add({ id: "lesson.close", title: "Mark no number", keys: ["Escape"], group: "Lesson",
+      when: () => when() && chain.length > 0, run: close }),
+    app.commands.add({ id: "lesson.reset", title: "Numbers as they were", keys: ["Shift+R"],
+      group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
   ];
 
   return {

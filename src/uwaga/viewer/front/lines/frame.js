@@ -24,7 +24,8 @@ export function linesFrame({ which, heads, lock, threshold }, queries, keys) {
   const switchHeads = segments("Whose lines", choices, which);
   const boxes = makeHeadBoxes(heads);
   const locked = toggle("locked", "both columns scroll together (u)", lock);
-  const slider = el("input", { type: "range", min: 0, max: lineThresholds.length - 1, step: 1, value: 2, "aria-label": "Least weight of a line", on: { input: threshold } });
+  const slider = el("input", { type: "range", min: 0, max: lineThresholds.length - 1, step: 1, value: 2,
+    "aria-label": "Least weight of a line", on: { input: threshold } });
   const least = el("output", { class: "uwaga-lines-least" });
   const canvas = el("canvas", { class: "uwaga-lines-canvas", "aria-hidden": "true" });
   const stage = el("div", { class: "uwaga-lines-stage" }, queries, canvas, keys);
@@ -35,6 +36,7 @@ export function linesFrame({ which, heads, lock, threshold }, queries, keys) {
   const element = el("div", { class: "uwaga-lines" },
     el("div", { class: "uwaga-lines-bar" }, switchHeads.element, boxes.element, locked.element,
       el("label", { class: "uwaga-lines-slider" }, "from weight", slider, least), note),
-    el("div", { class: "uwaga-lines-main" }, el("div", { class: "uwaga-lines-figure" }, el("div", { class: "uwaga-lines-titles" }, titles.query, titles.key), stage), list));
+    el("div", { class: "uwaga-lines-main" },
+      el("div", { class: "uwaga-lines-figure" }, el("div", { class: "uwaga-lines-titles" }, titles.query, titles.key), stage), list));
   return { element, switchHeads, boxes, locked, slider, least, canvas, stage, titles, list, note };
 }

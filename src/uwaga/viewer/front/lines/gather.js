@@ -54,7 +54,8 @@ export function gatherLines({ heads, rows, columns, weight, outside, threshold, 
     for (const [end, place] of /** @type {const} */ ([["before", -1], ["behind", Infinity]])) {
       const sums = heads.map((head) => outside(axis, head, item, end));
       const each = only ? heads : sums.length ? [manyHeads] : [];
-      each.forEach((head, i) => put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : gatherMean(sums)));
+      each.forEach((head, i) =>
+        put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : gatherMean(sums)));
     }
   };
   if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) away("query", query);

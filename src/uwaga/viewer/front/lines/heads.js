@@ -20,7 +20,8 @@ export function makeHeadBoxes(onChange) {
       shown = on;
       if (element.childElementCount !== total) {
         element.replaceChildren(...Array.from({ length: total }, (_, head) => el("button", {
-          type: "button", class: "uwaga-lines-head", text: String(head), "aria-label": `Head ${head}`, title: `head ${head}; Shift or a double click: this head alone`,
+          type: "button", class: "uwaga-lines-head", text: String(head), "aria-label": `Head ${head}`,
+          title: `head ${head}; Shift or a double click: this head alone`,
           on: { click: (/** @type {MouseEvent} */ event) => press(head, event.shiftKey), dblclick: () => press(head, true) },
         })));
       }

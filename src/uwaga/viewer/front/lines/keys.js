@@ -10,13 +10,15 @@ const lineSteps = [
 
 /**
  * @param {import("../types.js").App} app
- * @param {{shown: () => boolean, step: (step: LineStep) => void, side: (axis: "query" | "key") => void, pick: () => void, which: () => void,
+ * @param {{shown: () => boolean, step: (step: LineStep) => void, side: (axis: "query" | "key") => void, pick: () => void,
+ *   which: () => void,
  *   lock: () => void, less: (by: number) => void, clear: () => void}} act
  * @returns {() => void} removes the commands
  */
 export function addLineCommands(app, act) {
   const moves = () => act.shown() && lineKeysFree(app.root);
-  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run, when = act.shown) =>
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
+    /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `lines.${id}`, title, keys, group: "Lines", run, when });
   const removals = [
     ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),

@@ -86,9 +86,11 @@ export class LineOutside {
   /** @param {OutsideWanted} wanted @param {AbortSignal} signal */
   ask({ where, heads, rows, columns, sizes }, signal) {
     /** @type {{axis: "query" | "key", own: Range, other: Range, total: number}[]} */
-    const sides = [{ axis: "query", own: rows, other: columns, total: sizes.keys }, { axis: "key", own: columns, other: rows, total: sizes.queries }];
+    const sides = [{ axis: "query", own: rows, other: columns, total: sizes.keys },
+      { axis: "key", own: columns, other: rows, total: sizes.queries }];
     for (const { axis, own, other, total } of sides) {
-      const ends = /** @type {{name: string, range: Range}[]} */ ([{ name: "before", range: [0, other[0]] }, { name: "behind", range: [other[1], total] }])
+      const ends = /** @type {{name: string, range: Range}[]} */ ([{ name: "before", range: [0, other[0]] },
+        { name: "behind", range: [other[1], total] }])
         .filter(({ range }) => range[0] < range[1]);
       if (!ends.length) continue;
       for (const head of heads) {

@@ -94,19 +94,23 @@ export function lineScene(picture, { canvas, stage, titles }) {
     opacity: Math.round(line.opacity * 1000) / 1000,
   }));
   for (const { x, y, size, colours, opacities } of boxes) {
-    colours.forEach((colour, i) => items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
+    colours.forEach((colour, i) =>
+      items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
       y1: head + y - size, y2: head + y + size, stroke: colour, width: Math.max(1, size - 1), opacity: opacities[i] }));
   }
   const [text, muted] = [stripColour(stage, "--text"), stripColour(stage, "--muted")];
   const size = parseFloat(getComputedStyle(stage).fontSize) || 14;
-  for (const [column, x, anchor, title] of /** @type {const} */ ([[picture.query, margin + left - 8, "end", titles.query], [picture.key, margin + left + middle + 8, "start", titles.key]])) {
+  for (const [column, x, anchor, title] of /** @type {const} */ ([[picture.query, margin + left - 8, "end", titles.query],
+    [picture.key, margin + left + middle + 8, "start", titles.key]])) {
     items.push({ kind: "text", x, y: head - 12, text: title.textContent ?? "", size: size * 0.85, anchor, fill: muted });
     const [first, last] = column.range();
     for (let item = first; item < last; item++) {
-      items.push({ kind: "text", x, y: head + column.middle(item) + size * 0.35, text: stageShort(tokenText(column.items.labels[item])), size, anchor, fill: text });
+      items.push({ kind: "text", x, y: head + column.middle(item) + size * 0.35,
+        text: stageShort(tokenText(column.items.labels[item])), size, anchor, fill: text });
     }
   }
-  return { width: 2 * margin + left + middle + picture.key.list.clientWidth, height: head + height + margin, background: stripColour(stage, "--bg"), items };
+  return { width: 2 * margin + left + middle + picture.key.list.clientWidth, height: head + height + margin,
+    background: stripColour(stage, "--bg"), items };
 }
 
 /**

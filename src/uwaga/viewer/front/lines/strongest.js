@@ -27,7 +27,8 @@ export function showLineList(element, lines, { queries, keys, colour, title, one
 function lineRow({ head, query, key, weight }, queries, keys, colour) {
   const mark = el("span", { class: "uwaga-lines-mark", "aria-hidden": "true" });
   mark.style.setProperty("--lines-head", colour);
-  return el("tr", { "data-weight": weight }, el("td", {}, mark, String(head)), el("td", {}, lineEnd(query, queries)), el("td", {}, lineEnd(key, keys)),
+  return el("tr", { "data-weight": weight }, el("td", {}, mark, String(head)),
+    el("td", {}, lineEnd(query, queries)), el("td", {}, lineEnd(key, keys)),
     el("td", { class: "uwaga-lines-weight", text: weightText(weight) }));
 }
 

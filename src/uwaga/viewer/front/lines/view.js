@@ -198,7 +198,8 @@ class LinesView {
       weight: (head, query, key) => this.weights.weight(head, query, key), outside: (...of) => this.outside.of(...of),
     });
     const shade = makeShade([high], { ...colour, hideSink: false });
-    const opacity = (/** @type {number} */ weight) => Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
+    const opacity = (/** @type {number} */ weight) =>
+      Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
     const hue = (/** @type {number} */ head) => (this.all ? headColour(head, total, app.theme()) : "");
     return { lines, high: shade.high, heads, only, opacity, hue, query: this.pair.query, key: this.pair.key, all: this.all };
   }
@@ -239,7 +240,8 @@ class LinesView {
     const own = only && this.pair.column(only.axis).items.labels[only.item];
     showLineList(this.frame.list, lines, {
       queries: this.pair.query.items, keys: this.pair.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
-      title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`] : ["Strongest lines in view"],
+      title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`]
+        : ["Strongest lines in view"],
     });
   }
 

@@ -96,7 +96,8 @@ export function drawMapAxis(context, drawing, style, counts) {
   let kept = 0;
   context.textBaseline = "middle";
   const both = drawing.hovered === drawing.picked;
-  if (drawing.hovered >= 0) kept = mapAxisKept(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
+  if (drawing.hovered >= 0)
+    kept = mapAxisKept(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
   if (drawing.picked !== null && drawing.picked !== drawing.hovered) {
     kept = mapAxisKept(context, drawing, style, drawing.picked, drawing.colour, kept, upright, counts);
   }

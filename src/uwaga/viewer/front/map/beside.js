@@ -19,7 +19,8 @@ export function makeMapBeside({ app, go }) {
     text: "Pick a cell: here are then the strongest keys of its query, and the strongest queries of its key." });
   const keys = makeStrongest((item) => go(app.store.get().query, item));
   const queries = makeStrongest((item) => go(item, app.store.get().key));
-  const element = el("aside", { class: "uwaga-map-beside", "aria-label": "Strongest of the picked cell" }, hint, keys.element, queries.element);
+  const element = el("aside", { class: "uwaga-map-beside", "aria-label": "Strongest of the picked cell" },
+    hint, keys.element, queries.element);
   const row = new TextReading(app, "row", draw);
   const column = new TextReading(app, "column", draw);
   /** @type {MapPanel | null} */

@@ -20,7 +20,8 @@ export function makeMapChrome({ stage, bars, lines, beside, zoom, fit }) {
   const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
     el("div", { class: "uwaga-map-bar" },
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
-        button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)), button("Whole map", "Show the whole map", fit)),
+        button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
+        button("Whole map", "Show the whole map", fit)),
       bars, el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
     el("div", { class: "uwaga-map-main" }, frame, beside), el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));

@@ -36,7 +36,8 @@ export function mapBarLabel(shade) {
   const from = numberText(shade.signed ? -shade.high : shade.log ? mapLogLow(shade) : shade.low);
   const scale = shade.log ? "logarithmic" : "linear";
   const hidden = shade.threshold > 0 ? `, nothing below ${numberText(shade.threshold)}` : "";
-  return `Colours from ${from} to ${numberText(shade.high)} and more, ${scale}${hidden}${shade.hideSink ? ", the first key set aside" : ""}`;
+  const sink = shade.hideSink ? ", the first key set aside" : "";
+  return `Colours from ${from} to ${numberText(shade.high)} and more, ${scale}${hidden}${sink}`;
 }
 
 /** @returns {{element: HTMLElement, show: (shade: MapShade, title: string) => void}} */
@@ -45,7 +46,8 @@ export function makeMapColourBar() {
   const title = el("span", { class: "uwaga-map-bar-title" });
   const numbers = [0, 1, 2].map(() => el("span"));
   const element = el("div", { class: "uwaga-map-scale", role: "img" },
-    title, el("div", { class: "uwaga-map-scale-body" }, ramp, el("div", { class: "uwaga-map-scale-numbers", "aria-hidden": "true" }, numbers)));
+    title, el("div", { class: "uwaga-map-scale-body" }, ramp,
+      el("div", { class: "uwaga-map-scale-numbers", "aria-hidden": "true" }, numbers)));
   let shown = -1;
   return {
     element,

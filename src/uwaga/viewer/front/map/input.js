@@ -89,7 +89,8 @@ export function listenMapInput(element, inputs) {
   /** @param {PointerEvent} event */
   function onUp(event) {
     if (!down.delete(event.pointerId)) return;
-    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0) inputs.click(event.clientX - left, event.clientY - top);
+    if (event.type === "pointerup" && !moved && !pinched && !grabbed && down.size === 0)
+      inputs.click(event.clientX - left, event.clientY - top);
     if (down.size === 0) grabbed = false;
   }
 

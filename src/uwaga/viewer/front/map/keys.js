@@ -41,7 +41,8 @@ export function addMapCommands(app, navigation, shown, used) {
   }));
   const something = () => shown() && (app.store.get().query !== null || app.store.get().key !== null);
   const release = () => app.store.set({ query: null, key: null });
-  removes.push(app.commands.add({ id: "map.release", title: "Let the picked cell go", keys: ["Escape"], group: "Map", when: something, run: release }));
+  removes.push(app.commands.add({ id: "map.release", title: "Let the picked cell go",
+    keys: ["Escape"], group: "Map", when: something, run: release }));
   return removes;
 }
 

@@ -106,7 +106,8 @@ export function drawMapNumbers(context, panel, view, style) {
         const light = shade.hideSink && key === 0 ? style.asideLight
           : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
         if (light !== (dark === 1)) continue;
-        context.fillText(mapCellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale, plot.y + (query + 0.5 - view.y) * view.scale);
+        context.fillText(mapCellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale,
+          plot.y + (query + 0.5 - view.y) * view.scale);
       }
     }
   }

@@ -58,7 +58,8 @@ export function drawMapPanel(renderer, panel, view, ratio, frame) {
   const originX = left - view.x * pixels;
   const originY = top - view.y * pixels;
   const side = mapTileSide * 2 ** level;
-  renderer.fill(left, top, Math.min(right, mapPixelAt(originX + sizes.keys * pixels)), Math.min(bottom, mapPixelAt(originY + sizes.queries * pixels)), panel.shade.unknown);
+  renderer.fill(left, top, Math.min(right, mapPixelAt(originX + sizes.keys * pixels)),
+    Math.min(bottom, mapPixelAt(originY + sizes.queries * pixels)), panel.shade.unknown);
   for (let row = range[0]; row < range[1]; row++) {
     const y0 = Math.max(top, mapPixelAt(originY + row * side * pixels));
     const y1 = Math.min(bottom, mapPixelAt(originY + Math.min((row + 1) * side, sizes.queries) * pixels));
@@ -122,7 +123,8 @@ function drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0
     const top = Math.max(y0, mapPixelAt(originY + tile.row * size));
     const right = Math.min(x1, mapPixelAt(originX + (tile.column + 1) * size));
     const bottom = Math.min(y1, mapPixelAt(originY + (tile.row + 1) * size));
-    drawMapTile(renderer, tile, shade, mapFactor(layer, level - 1, shadeLevel), originX, originY, pixels, left, top, right, bottom, through, frame);
+    drawMapTile(renderer, tile, shade, mapFactor(layer, level - 1, shadeLevel), originX,
+      originY, pixels, left, top, right, bottom, through, frame);
   }
 }
 
@@ -167,7 +169,8 @@ export function drawMapSmall(renderer, panel, ratio, frame) {
     const pixels = (box.w / sizes.keys) * ratio;
     const right = left + Math.round(box.w * ratio);
     const bottom = top + Math.round(box.h * ratio);
-    drawMapTile(renderer, tile, panel.shade, mapFactor(layer, level, panel.shadeLevel), left, top, pixels, left, top, right, bottom, false, frame);
+    drawMapTile(renderer, tile, panel.shade, mapFactor(layer, level, panel.shadeLevel),
+      left, top, pixels, left, top, right, bottom, false, frame);
     return;
   }
 }

@@ -50,11 +50,13 @@ export function makeMapPanel(app, side) {
   const size = (/** @type {string} */ stack) => (axes && side.stacks[stack] ? Math.max(0, stackSize(side, stack, merge, specials)) : 0);
   const box = { x: 0, y: 0, w: 8, h: 8 };
   return {
-    side, missing, title: side.id === "difference" || side.title === side.text_title ? side.title : `${side.title} \u00b7 ${side.text_title}`,
+    side, missing, title: side.id === "difference" || side.title === side.text_title
+      ? side.title : `${side.title} \u00b7 ${side.text_title}`,
     sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
     layer: null, queries: null, keys: null, plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
     shade: {
-      log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed, table: new Uint8Array(1024), unknown: 0, aside: 0, version: 0,
+      log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,
+      table: new Uint8Array(1024), unknown: 0, aside: 0, version: 0,
     },
     level: 0, shadeLevel: 0, range: new Int32Array(4), titleRoom: -1, titleShown: "",
   };
@@ -70,5 +72,6 @@ export function mapWordsOf(app, panels) {
   const sizes = panels.map(({ sizes: { queries, keys } }) => `${queries} queries by ${keys} keys`);
   const whose = panels.map((panel) => panel.side.title).join(", ");
   const pooled = how === "mass" ? "mass" : "largest weights";
-  return `Attention map, ${kindTitle(kind)} layer ${layer} head ${head}, ${pooled}: ${panels.length > 1 ? `${whose}; ` : ""}${[...new Set(sizes)].join("; ")}`;
+  const what = [...(panels.length > 1 ? [whose] : []), ...new Set(sizes)].join("; ");
+  return `Attention map, ${kindTitle(kind)} layer ${layer} head ${head}, ${pooled}: ${what}`;
 }

@@ -95,8 +95,10 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     body.replaceChildren(
       el("span", { class: "uwaga-map-pair", "data-query": query, "data-key": key },
         mapTokenAt(first.queries, query, "query"), " \u2192 ", mapTokenAt(first.keys, key, "key")),
-      el("span", { class: "uwaga-map-sides" }, panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
-        many && el("span", { class: "uwaga-label uwaga-map-whose", text: panel.side.title, title: panel.side.title }), ...mapValues(panel, query, key, entries[at])))));
+      el("span", { class: "uwaga-map-sides" },
+        panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
+        many && el("span", { class: "uwaga-label uwaga-map-whose", text: panel.side.title, title: panel.side.title }),
+        ...mapValues(panel, query, key, entries[at])))));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
@@ -170,7 +172,8 @@ function mapKnownEntry(app, panel, query, key) {
 /** @param {import("./axis.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
 function mapTokenAt(axis, item, role) {
   return el("span", { class: `uwaga-map-token uwaga-map-${role}` },
-    axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null, el("span", { class: "uwaga-map-at", text: mapCount(item) }));
+    axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null,
+    el("span", { class: "uwaga-map-at", text: mapCount(item) }));
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
@@ -179,10 +182,12 @@ function mapValues(panel, query, key, entry) {
   if (!mapHolds(panel, query, key)) return [el("span", { text: "beyond its text" })];
   const parts = [];
   if (entry) {
-    parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight }, `${panel.side.signed ? "difference" : "weight"} `, el("b", { text: numberText(entry.weight) })));
+    parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight },
+      `${panel.side.signed ? "difference" : "weight"} `, el("b", { text: numberText(entry.weight) })));
     if (!entry.visible) parts.push(el("span", { text: "masked" }));
     if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, "score ", el("b", { text: numberText(entry.score) })));
-    if (entry.rank !== null) parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: mapOrdinal(entry.rank) }), ` of ${mapCount(panel.sizes.keys)}`));
+    if (entry.rank !== null)
+      parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: mapOrdinal(entry.rank) }), ` of ${mapCount(panel.sizes.keys)}`));
   }
   const cell = panel.level > 0 ? mapCellUnder(panel, query, key) : null;
   if (cell && cell.level > 0) parts.push(mapCellWords(panel, query, key, cell));
@@ -204,7 +209,8 @@ function mapCellWords(panel, query, key, cell) {
   const what = panel.layer?.how === "max" ? "largest" : "mass";
   const sampled = cell.complete < 1 ? ", sampled" : "";
   return el("span", { class: "uwaga-map-cell", "data-cell": cell.value },
-    `cell ${range(query, panel.sizes.queries)} \u00d7 ${range(key, panel.sizes.keys)}: ${what} `, el("b", { text: numberText(cell.value) }), sampled);
+    `cell ${range(query, panel.sizes.queries)} \u00d7 ${range(key, panel.sizes.keys)}: ${what} `,
+    el("b", { text: numberText(cell.value) }), sampled);
 }
 
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */

@@ -33,7 +33,8 @@ export function mapScene(app, scenery, context, width, height) {
   const { kind, layer, head } = app.store.get();
   const whose = panels.length === 1 ? `${panels[0].title}, ` : "";
   /** @type {SceneItem[]} */
-  const items = [{ kind: "text", x: 4, y: 20, text: `${whose}${kindTitle(kind)} layer ${layer} head ${head}`, size: style.size * 1.15, anchor: "start", fill: style.text }];
+  const items = [{ kind: "text", x: 4, y: 20, text: `${whose}${kindTitle(kind)} layer ${layer} head ${head}`,
+    size: style.size * 1.15, anchor: "start", fill: style.text }];
   for (const panel of panels) items.push(...mapScenePanel(panel, scenery, context));
   let x = panels[0].plot.x;
   for (const signed of [false, true]) {
@@ -59,7 +60,8 @@ function mapScenePanel(panel, scenery, context) {
   /** @type {SceneItem[]} */
   const items = [];
   if (gutters.title) {
-    items.push({ kind: "text", x: plot.x - gutters.left + 2, y: top - gutters.top - gutters.title / 3, text: panel.title, size: style.size, anchor: "start", fill: style.text });
+    items.push({ kind: "text", x: plot.x - gutters.left + 2, y: top - gutters.top - gutters.title / 3,
+      text: panel.title, size: style.size, anchor: "start", fill: style.text });
   }
   if (!panel.layer) return items;
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
@@ -81,7 +83,8 @@ function mapScenePanel(panel, scenery, context) {
  */
 function mapSceneFrame(x, y, w, h, stroke) {
   const corners = [[x, y], [x + w, y], [x + w, y + h], [x, y + h], [x, y]];
-  return corners.slice(1).map(([x2, y2], at) => ({ kind: "line", x1: corners[at][0], y1: corners[at][1], x2, y2, stroke, width: 1, opacity: 1 }));
+  return corners.slice(1).map(([x2, y2],
+    at) => ({ kind: "line", x1: corners[at][0], y1: corners[at][1], x2, y2, stroke, width: 1, opacity: 1 }));
 }
 
 /**
@@ -98,14 +101,16 @@ function mapScenePixels(panel, view, w, h) {
   const columnOf = new Int32Array(columns);
   /** @type {any} the part of a renderer that draws panels */
   const renderer = {
-    fill(/** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ right, /** @type {number} */ bottom, /** @type {number} */ colour) {
+    fill(/** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ right,
+      /** @type {number} */ bottom, /** @type {number} */ colour) {
       for (let y = top; y < Math.min(bottom, rows); y++) pixels.fill(colour, y * columns + left, y * columns + Math.min(right, columns));
     },
     /** @type {import("./gl.js").MapRenderer["paint"]} */
     paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
       const colours = new Uint32Array(tile.data.length);
       mapShadeCells(shade, tile.data, tile.columns, tile.column === 0, factor, colours, through);
-      mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, Math.min(right, columns), Math.min(bottom, rows), through);
+      mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left,
+        top, Math.min(right, columns), Math.min(bottom, rows), through);
     },
   };
   const at = { ...panel, plot: { x: 0, y: 0, w: panel.plot.w, h: panel.plot.h } };
@@ -131,7 +136,8 @@ function mapSceneNumbers(panel, view, top, style) {
       const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
       if (!tile) continue;
       const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
-      const light = shade.hideSink && key === 0 ? style.asideLight : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
+      const light = shade.hideSink && key === 0
+        ? style.asideLight : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
       items.push({
         kind: "text", x: plot.x + (key + 0.5 - view.x) * view.scale, y: top + (query + 0.5 - view.y) * view.scale + size * 0.35,
         text: mapCellText(weight, view.scale), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
@@ -168,9 +174,12 @@ function mapSceneAxis(panel, scenery, context, down, length) {
     const named = ticks.mode === "tokens" && axis;
     const text = named ? mapAxisText(axis, item, room - 8, context) : mapCount(item);
     const fill = named && !axis.items.specials.has(item) ? style.text : style.muted;
-    if (down) items.push({ kind: "text", x: panel.plot.x - 6, y: top + middle + style.size * 0.35, text, size: style.size, anchor: "end", fill });
-    else if (upright || !named) items.push({ kind: "text", x: panel.plot.x + middle, y: top - 6, text, size: style.size, anchor: "middle", fill });
-    else items.push({ kind: "text", x: panel.plot.x + middle + style.size * 0.35, y: top - 6, text, size: style.size, anchor: "start", fill, rotate: -90 });
+    if (down) items.push({ kind: "text", x: panel.plot.x - 6, y: top + middle + style.size * 0.35,
+      text, size: style.size, anchor: "end", fill });
+    else if (upright || !named)
+      items.push({ kind: "text", x: panel.plot.x + middle, y: top - 6, text, size: style.size, anchor: "middle", fill });
+    else items.push({ kind: "text", x: panel.plot.x + middle + style.size * 0.35, y: top - 6,
+      text, size: style.size, anchor: "start", fill, rotate: -90 });
   }
   return items;
 }
@@ -184,7 +193,8 @@ function mapSceneAxis(panel, scenery, context, down, length) {
  */
 function mapSceneBar(panel, x, y, style) {
   const width = 200;
-  const name = panel.side.signed ? "difference" : panel.level === 0 ? "weight" : panel.layer?.how === "max" ? "largest weight of a cell" : "mass of a cell";
+  const name = panel.side.signed ? "difference" : panel.level === 0 ? "weight" : panel.layer?.how === "max"
+    ? "largest weight of a cell" : "mass of a cell";
   /** @type {SceneItem[]} */
   const items = [
     { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.shade.table), columns: 256, rows: 1 },

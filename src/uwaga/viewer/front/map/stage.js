@@ -53,7 +53,8 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   /** @type {Map<number, string>} */
   const counts = new Map();
   /** @type {import("./axis.js").MapAxisDrawing} */
-  const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1, total: 0, room: 0, picked: null, hovered: -1, colour: "" };
+  const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1,
+    total: 0, room: 0, picked: null, hovered: -1, colour: "" };
 
   function makeRenderer() {
     const made = wanted === "canvas" ? null : mapGlRenderer(cellsCanvas(), ask);

@@ -60,7 +60,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const stage = makeMapStage({ scenery, renderer, onAim: aim, onFrame: speak });
   const tiles = makeMapTiles({ client: app.client, onTile: arrived, onForget: stage.forget, onFail: () => speak() });
   const navigation = mapNavigation({ scenery, store, moved, pointed });
-  const here = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.", onWords: (text) => { if (byKeys) app.announce(text); } });
+  const here = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.",
+    onWords: (text) => { if (byKeys) app.announce(text); } });
   const picked = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onWords: () => {} });
   const beside = makeMapBeside({ app, go: (query, key) => {
     store.set({ query, key });
@@ -71,7 +72,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
   const { element, frame, note } = makeMapChrome({
-    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element], beside: beside.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
+    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element],
+    beside: beside.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
 
   // Questions.
@@ -206,8 +208,10 @@ export function mapView(app, { renderer = "auto" } = {}) {
     stage.context.font = style.font;
     const digits = String(Math.max(scenery.sizes.queries, scenery.sizes.keys)).length * style.size * 0.62 + style.size;
     const widest = (/** @type {"queries" | "keys"} */ axis) =>
-      Math.max(axis === "queries" ? digits : 0, ...panels.map((panel) => (panel[axis] ? mapWidest(/** @type {any} */ (panel[axis]), stage.context) : 0)));
-    const gutters = mapGutters(widest("queries"), widest("keys"), width / Math.min(panels.length, 2), height, style.size, panels.length > 1);
+      Math.max(axis === "queries" ? digits : 0,
+        ...panels.map((panel) => (panel[axis] ? mapWidest(/** @type {any} */ (panel[axis]), stage.context) : 0)));
+    const gutters = mapGutters(widest("queries"), widest("keys"), width / Math.min(panels.length, 2),
+      height, style.size, panels.length > 1);
     const boxes = mapLayout(width, height, panels.length, gutters);
     panels.forEach((panel, at) => {
       panel.plot = boxes[at];
@@ -311,7 +315,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
     questions: () => scenery.panels.flatMap((panel) => {
       const { layer } = panel;
       if (!layer) return [];
-      return wishes(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) => mapTileQuestion(layer, level, row, column));
+      return wishes(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
+        mapTileQuestion(layer, level, row, column));
     }),
     renderer: stage.kind,
   };

@@ -30,11 +30,16 @@ export function headCard(app, changed) {
     list.replaceChildren(...app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null)
       .flatMap(({ name, title: what }) => [el("dt", { text: what }), el("dd", { text: numberText(values[name][head]) })]));
     const sampled = reply?.meta.sampled;
-    note.textContent = sampled ? `from a sample of ${sampled} queries` : reply ? "" : app.host.has(question) ? "statistics are coming\u2026" : "";
+    note.textContent = sampled ? `from a sample of ${sampled} queries` : reply
+      ? "" : app.host.has(question) ? "statistics are coming\u2026" : "";
   }
   return {
     element,
-    /** @param {OverviewRow} row @param {number} head @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place */
+    /**
+     * @param {OverviewRow} row
+     * @param {number} head
+     * @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place
+     */
     show(row, head, place) {
       fill(row, head);
       element.hidden = false;
@@ -61,7 +66,8 @@ export function headCard(app, changed) {
     /** @param {OverviewRow} row @param {number} head @returns {string} in words, for screen readers */
     words(row, head) {
       const values = app.client.peek(statisticsQuestion(row))?.meta.columns;
-      const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name, title: what }) => `${what} ${numberText(values[name][head])}`) : [];
+      const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
+        title: what }) => `${what} ${numberText(values[name][head])}`) : [];
       return [headTitle(row, head, app), ...known].join("; ");
     },
     fill,

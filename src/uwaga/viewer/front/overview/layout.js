@@ -34,7 +34,8 @@ export function overviewLayout(parts, width, rem, zoom) {
   // One map alone may be large; many shall leave room for each other.
   const largest = (rows * most === 1 ? 24 : 7) * rem;
   const cell = Math.round(Math.max(1.25 * rem, Math.min(largest, Math.max(2 * rem, fits)) * zoom));
-  const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap, left, top, width: left + most * (cell + gap) + 0.25 * rem, height: 0 };
+  const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap,
+    left, top, width: left + most * (cell + gap) + 0.25 * rem, height: 0 };
   let y = top;
   parts.forEach(({ side, title }, band) => {
     if (bandRoom) layout.bands.push({ title, y });

@@ -34,8 +34,10 @@ export function overviewView(app) {
   const cells = [0, 1].map((i) => el("div", { class: "uwaga-overview-cell", role: "gridcell", id: `${prefix}-cell-${i}` }));
   const line = el("div", { role: "row" }, cells);
   const space = el("div", { class: "uwaga-overview-space", role: "presentation" }, line);
-  const scroll = el("div", { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": "Small maps: a row per layer, a column per head",
-    on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => point(null), focus: () => showActive(false), blur: () => point(null) } }, space);
+  const scroll = el("div",
+    { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": "Small maps: a row per layer, a column per head",
+    on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => point(null),
+      focus: () => showActive(false), blur: () => point(null) } }, space);
   const card = headCard(app, () => place());
   const stage = el("div", { class: "uwaga-overview-stage" }, scroll, canvas, card.element);
   const scale = segments("Colours", [
@@ -106,7 +108,8 @@ export function overviewView(app) {
     cell.hidden = false;
     cell.toggleAttribute("data-active", true);
     cell.style.setProperty("opacity", focused ? "1" : "0");
-    for (const [name, value] of Object.entries({ left: layout.left + active.head * layout.pitch, top: row.y, width: layout.cell, height: layout.cell })) {
+    for (const [name, value] of Object.entries({ left: layout.left + active.head * layout.pitch,
+      top: row.y, width: layout.cell, height: layout.cell })) {
       cell.style.setProperty(name, `${value}px`);
     }
     cell.setAttribute("aria-label", card.words(row, active.head));
@@ -140,8 +143,10 @@ export function overviewView(app) {
     const row = hovered && layout.rows[hovered.row];
     if (!hovered || !row) return;
     const left = layout.left + hovered.head * layout.pitch - scroll.scrollLeft, top = row.y - scroll.scrollTop;
-    card.show(row, hovered.head, { left, right: left + layout.cell, top, bottom: top + layout.cell, width: scroll.clientWidth, height: scroll.clientHeight });
-    if (hovered.row === active.row && hovered.head === active.head) cells.find((cell) => cell.hasAttribute("data-active"))?.setAttribute("aria-label", card.words(row, hovered.head));
+    card.show(row, hovered.head,
+      { left, right: left + layout.cell, top, bottom: top + layout.cell, width: scroll.clientWidth, height: scroll.clientHeight });
+    if (hovered.row === active.row && hovered.head === active.head)
+      cells.find((cell) => cell.hasAttribute("data-active"))?.setAttribute("aria-label", card.words(row, hovered.head));
   }
 
   /** @param {MouseEvent} event @returns {Place | null} */
@@ -195,10 +200,13 @@ export function overviewView(app) {
     showActive(true);
   };
   const removes = [
-    ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`, title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
+    ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`,
+      title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
       keys: [`Arrow${way}`], group: "Overview", when: here, run: enter(`Arrow${way}`) })),
-    app.commands.add({ id: "overview.open", title: "Open the small map", keys: ["Enter"], group: "Overview", when: here, run: () => open(active) }),
-    app.commands.add({ id: "overview.larger", title: "Larger maps", keys: ["+", "="], group: "Overview", when: here, run: () => resize(1) }),
+    app.commands.add({ id: "overview.open", title: "Open the small map", keys: ["Enter"],
+      group: "Overview", when: here, run: () => open(active) }),
+    app.commands.add({ id: "overview.larger", title: "Larger maps", keys: ["+", "="],
+      group: "Overview", when: here, run: () => resize(1) }),
     app.commands.add({ id: "overview.smaller", title: "Smaller maps", keys: ["-"], group: "Overview", when: here, run: () => resize(-1) }),
     app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: here,
       run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),

@@ -12,11 +12,15 @@ const overviewBudget = 6; // milliseconds of a frame for new pictures: scrolling
 /**
  * @param {import("../types.js").App} app
  * @param {HTMLCanvasElement} canvas
- * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined, missing: (row: OverviewRow) => boolean}} loading
+ * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined,
+ *   missing: (row: OverviewRow) => boolean}} loading
  */
 export function overviewPainter(app, canvas, loading) {
   const pictures = makePictures(overviewPictures);
-  /** The largest weight of each head, by the data that it was read from. @type {WeakMap<Float32Array, {hideKeys: number, most: number[]}>} */
+  /**
+   * The largest weight of each head, by the data that it was read from.
+   * @type {WeakMap<Float32Array, {hideKeys: number, most: number[]}>}
+   */
   const mosts = new WeakMap();
   // Grows while layers come and falls only with the question: colours that jump back and forth tell nothing.
   let shared = { of: "", high: 0 };
@@ -54,13 +58,18 @@ export function overviewPainter(app, canvas, loading) {
     }
   }
 
-  /** @param {OverviewRow} row @param {boolean} [mayDraw] @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, late: boolean} | null} */
+  /**
+   * @param {OverviewRow} row
+   * @param {boolean} [mayDraw]
+   * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, late: boolean} | null}
+   */
   function pictureOf(row, mayDraw = true) {
     const cells = cellsOf(row), seen = look(row), { overviewScale } = app.store.get();
     if (!cells) return null;
     const most = mostOf(cells, seen.hideKeys);
     const high = (/** @type {number} */ head) => seen.colour.high ?? (overviewScale === "all" ? shared.high : most[head]);
-    const key = [JSON.stringify(seen), overviewScale, overviewScale === "all" ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
+    const key = [JSON.stringify(seen), overviewScale, overviewScale === "all"
+      ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
     return { cells, ...pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high), mayDraw) };
   }
 
@@ -84,7 +93,8 @@ export function overviewPainter(app, canvas, loading) {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
-    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"), accent: paint("--accent"), surface: paint("--surface-2") };
+    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
+      accent: paint("--accent"), surface: paint("--surface-2") };
     const rows = layout.rows.slice(first, end);
     share(rows);
     const until = performance.now() + overviewBudget;
@@ -126,7 +136,8 @@ export function overviewPainter(app, canvas, loading) {
       }
       context.lineWidth = head === chosen ? 2 : 1;
       context.strokeStyle = head === chosen ? colours.accent : colours.line;
-      context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5), cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
+      context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5),
+        cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
     }
   }
 

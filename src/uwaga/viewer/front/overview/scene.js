@@ -6,7 +6,8 @@ import { kindTitle } from "../shell/pieces.js";
  * @param {import("../types.js").App} app
  * @param {import("./layout.js").OverviewLayout} layout
  * @param {{peek: (row: import("./layout.js").OverviewRow) => import("../types.js").Reply | undefined}} loading
- * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null, cells: import("./paint.js").OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
+ * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
+ *   cells: import("./paint.js").OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
  * @returns {Promise<import("../types.js").Scene>}
  */
 export async function overviewScene(app, layout, loading, painter) {
@@ -17,22 +18,27 @@ export async function overviewScene(app, layout, loading, painter) {
   painter.share(layout.rows);
   const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
   for (let head = 0; head < heads; head++) {
-    items.push({ kind: "text", x: left + head * pitch + cell / 2, y: top * 0.7, text: String(head), size, anchor: "middle", fill: paint("--muted") });
+    items.push({ kind: "text", x: left + head * pitch + cell / 2, y: top * 0.7, text: String(head),
+      size, anchor: "middle", fill: paint("--muted") });
   }
-  for (const { title, y } of layout.bands) items.push({ kind: "text", x: 12, y: y + top, text: title, size: size + 1, anchor: "start", fill: paint("--text") });
+  for (const { title, y } of layout.bands) items.push({ kind: "text", x: 12, y: y + top, text: title,
+    size: size + 1, anchor: "start", fill: paint("--text") });
   for (const row of layout.rows) {
     const picture = painter.pictureOf(row);
-    items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer), size, anchor: "end", fill: paint("--muted") });
+    items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
+      size, anchor: "end", fill: paint("--muted") });
     const context = picture?.canvas?.getContext("2d");
     for (let head = 0; head < row.heads; head++) {
       const x = left + head * pitch;
       if (picture && context) {
         const { rows, columns } = picture.cells;
-        items.push({ kind: "image", x, y: row.y, w: cell, h: cell, pixels: context.getImageData(head * columns, 0, columns, rows).data, columns, rows });
+        items.push({ kind: "image", x, y: row.y, w: cell, h: cell,
+          pixels: context.getImageData(head * columns, 0, columns, rows).data, columns, rows });
       }
       items.push({ kind: "rect", x, y: row.y, w: cell, h: cell, fill: "none", stroke: paint("--line") });
     }
   }
-  if (!layout.bands.length) items.push({ kind: "text", x: 4, y: top * 0.7, text: kindTitle(app.store.get().kind), size, anchor: "start", fill: paint("--muted") });
+  if (!layout.bands.length)
+    items.push({ kind: "text", x: 4, y: top * 0.7, text: kindTitle(app.store.get().kind), size, anchor: "start", fill: paint("--muted") });
   return { width: layout.width, height: layout.height, background: paint("--bg"), items };
 }

@@ -86,7 +86,8 @@ function addressColour(text, standard) {
   const [scheme, scale, low, high, threshold, sink] = (text ?? "").split(",");
   const numbers = [low, high === "largest" ? "0" : high, threshold].map(Number);
   if (!sink || !numbers.every((number) => number >= 0 && number <= 1)) return null;
-  return { ...standard, scheme, log: scale === "log", low: numbers[0], high: high === "largest" ? null : numbers[1], threshold: numbers[2], hideSink: sink === "nosink" };
+  return { ...standard, scheme, log: scale === "log", low: numbers[0], high: high === "largest"
+    ? null : numbers[1], threshold: numbers[2], hideSink: sink === "nosink" };
 }
 
 /**

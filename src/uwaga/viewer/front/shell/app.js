@@ -84,7 +84,8 @@ export function namedSides(sides) {
  */
 export function hasItems(app, change) {
   const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
-  return [queries, keys].every((stack) => app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: appItemsAtOnce }));
+  return [queries, keys].every((stack) =>
+    app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: appItemsAtOnce }));
 }
 
 /**

@@ -96,7 +96,9 @@ function sideLacks(app) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   if (map && head < map.heads) return "";
   const near = nearestHead(side, kind, layer, head);
-  return `There is no ${kindTitle(kind)} layer ${layer} head ${head} here; the nearest is ${kindTitle(near.kind)} layer ${near.layer} head ${near.head}.`;
+  const named = (/** @type {{kind: string, layer: number, head: number}} */ one) =>
+    `${kindTitle(one.kind)} layer ${one.layer} head ${one.head}`;
+  return `There is no ${named({ kind, layer, head })} here; the nearest is ${named(near)}.`;
 }
 
 /**

@@ -22,7 +22,8 @@ export function makeFrame(root, mode) {
   const trouble = el("div", { class: "uwaga-trouble" });
   const text = el("span", { class: "uwaga-status-text" });
   const activity = el("span", { class: "uwaga-activity", "aria-hidden": "true" });
-  root.replaceChildren(header, panel, el("footer", { class: "uwaga-footer" }, trouble, el("div", { class: "uwaga-status" }, text, activity), live));
+  root.replaceChildren(header, panel,
+    el("footer", { class: "uwaga-footer" }, trouble, el("div", { class: "uwaga-status" }, text, activity), live));
 
   /** @type {Map<string, HTMLElement>} */
   const told = new Map();

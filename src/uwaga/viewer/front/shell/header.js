@@ -19,7 +19,8 @@ export function makeHeader(app, tabs, extra) {
     toolbar.toggleAttribute("data-folded");
   } } });
   const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
-  const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help", on: { click: () => app.commands.run("shell.help") } });
+  const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help",
+    on: { click: () => app.commands.run("shell.help") } });
   const toolbar = some ? makeToolbar(app, colourControls(app).element) : el("div", { hidden: true });
   toolbar.dataset.folded = "";
   new MutationObserver(() => fold.setAttribute("aria-expanded", String(!toolbar.hasAttribute("data-folded"))))
@@ -57,16 +58,19 @@ function makeToolbar(app, colours) {
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: "side by side", compare: "both" });
   const side = el("select", { on: { change: () => steps.compare(app, side.value) } },
     choices.map(({ id, title, compare }) => el("option", { value: compare === "both" ? "both" : id, text: title })));
-  const kinds = segments("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })), (name) => steps.kind(app, name));
+  const kinds = segments("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
+    (name) => steps.kind(app, name));
   const layer = stepper("Layer", (value) => steps.layer(app, value));
   const head = stepper("Head", (value) => steps.head(app, value));
   const words = toggle("Words", "Merge subwords into words", () => void app.commands.run("shell.words"));
-  const specials = toggle("Hide specials", "Leave special tokens out and normalise the rest again", () => void app.commands.run("shell.specials"));
+  const specials = toggle("Hide specials", "Leave special tokens out and normalise the rest again",
+    () => void app.commands.run("shell.specials"));
   const how = segments("Pooling", [
     { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
     { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
   ], (name) => store.set({ how: name }));
-  const colour = el("button", { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
+  const colour = el("button",
+    { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
   app.commands.add({ id: "shell.colours", title: "Colours: show or hide", keys: ["o"], group: "Display", run() {
     const toolbar = colours.parentElement;
     // On a narrow page the controls may be folded away, and the colours with them.
@@ -103,7 +107,8 @@ function makeToolbar(app, colours) {
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
 function makeTabs(app, tabs) {
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`, panelId = `${prefix}-panel`;
-  const buttons = tabs.map(({ name, title }) => el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title, "data-title": title,
+  const buttons = tabs.map(({ name, title }) =>
+    el("button", { type: "button", role: "tab", id: `${prefix}-${name}`, "aria-controls": panelId, text: title, "data-title": title,
     on: { click: () => app.store.set({ tab: name }) } }));
   const element = el("div", { class: "uwaga-tabs", role: "tablist", "aria-label": "Views", on: { keydown } }, buttons);
 

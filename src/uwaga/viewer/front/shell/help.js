@@ -3,14 +3,16 @@
 import { el } from "../dom.js";
 
 /** @type {{[key: string]: string}} */
-const helpKeys = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192", escape: "Esc", pageup: "Page Up", pagedown: "Page Down" };
+const helpKeys = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192",
+  escape: "Esc", pageup: "Page Up", pagedown: "Page Down" };
 
 /**
  * @param {string} key  such as "Shift+ArrowUp"
  * @returns {string} such as "Shift+(arrow up)"
  */
 export function keyTitle(key) {
-  return key.split(/(?<=.)\+(?=.)/).map((part) => helpKeys[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+");
+  return key.split(/(?<=.)\+(?=.)/).map((part) =>
+    helpKeys[part.toLowerCase()] ?? (part.length === 1 ? part.toUpperCase() : part)).join("+");
 }
 
 /**
@@ -37,7 +39,8 @@ export function makeHelp(app) {
       if (command.keys.length) groups.set(command.group, [...(groups.get(command.group) ?? []), command]);
     }
     body.replaceChildren(...[...groups].map(([group, commands]) => el("section", {}, el("h3", { text: group }),
-      el("dl", {}, commands.flatMap(({ title: what, keys }) => [el("dt", { text: what }), el("dd", {}, keys.map((key) => el("kbd", { text: keyTitle(key) })))])))));
+      el("dl", {}, commands.flatMap(({ title: what, keys }) =>
+        [el("dt", { text: what }), el("dd", {}, keys.map((key) => el("kbd", { text: keyTitle(key) })))])))));
   }
   return {
     element,

@@ -74,7 +74,8 @@ export function addMoves(app, tabs) {
   const { store, commands } = app;
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
     /** @type {() => void} */ run) => commands.add({ id: `shell.${id}`, title, keys, group, run });
-  tabs.forEach(({ name, title }, i) => add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
+  tabs.forEach(({ name, title }, i) =>
+    add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
 
   if (app.about.sides.length) addHeadMoves(app, add);
   add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
@@ -91,18 +92,21 @@ export function addMoves(app, tabs) {
 function addHeadMoves(app, add) {
   const { store } = app;
   const layers = (/** @type {number} */ by) => steps.layer(app, stepOn(layersOf(app.side(), store.get().kind), store.get().layer, by));
-  const heads = (/** @type {number} */ by) => steps.head(app, stepOn(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
+  const heads = (/** @type {number} */ by) =>
+    steps.head(app, stepOn(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
   add("head.next", "Next head", ["h"], "Heads", () => heads(1));
   add("head.before", "Head before", ["Shift+h"], "Heads", () => heads(-1));
   add("layer.next", "Next layer", ["l"], "Heads", () => layers(1));
   add("layer.before", "Layer before", ["Shift+l"], "Heads", () => layers(-1));
   if (kindsOf(app.about).length > 1) {
-    add("kind", "Next kind of attention", ["k"], "Heads", () => steps.kind(app, stepRound(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
+    add("kind", "Next kind of attention", ["k"], "Heads",
+      () => steps.kind(app, stepRound(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
   }
   if (app.about.sides.length > 1) {
     add("compare", "First, second, side by side, difference", ["c"], "Heads", () => {
       const { compare, side } = store.get();
-      const all = [...app.about.sides.map(({ id }) => String(id)).filter((id) => id !== "difference"), "both", ...app.about.sides.some(({ id }) => id === "difference") ? ["difference"] : []];
+      const all = [...app.about.sides.map(({ id }) => String(id)).filter((id) => id !== "difference"), "both",
+        ...app.about.sides.some(({ id }) => id === "difference") ? ["difference"] : []];
       steps.compare(app, stepRound(all, compare === "both" ? "both" : side));
     });
   }
@@ -115,7 +119,8 @@ function addHeadMoves(app, add) {
   add("words", "Words or tokens", ["w"], "Display", () =>
     store.get().merge === "words" ? told({ merge: "tokens" }, "Tokens") : told({ merge: "words" }, "Words"));
   add("specials", "Hide or show special tokens", ["s"], "Display", () =>
-    store.get().specials === "hide" ? told({ specials: "show" }, "Special tokens shown") : told({ specials: "hide" }, "Special tokens hidden"));
+    store.get().specials === "hide" ? told({ specials: "show" }, "Special tokens shown")
+      : told({ specials: "hide" }, "Special tokens hidden"));
   add("how", "Mass or largest weight", ["p"], "Display", () =>
     store.get().how === "mass" ? told({ how: "max" }, "Largest weights") : told({ how: "mass" }, "Mass"));
 }

@@ -51,7 +51,8 @@ export function movedSpan(span, from, to) {
 export function keepPicks(app) {
   const axes = () => {
     const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
-    return { side, queries, keys, numbering: `${merge} ${specials}`, text: `${app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
+    return { side, queries, keys, numbering: `${merge} ${specials}`,
+      text: `${app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
   };
   let before = axes();
   let items = pickItems(app, before);
@@ -77,7 +78,8 @@ export function keepPicks(app) {
       if (items !== newItems || later.query !== now.query || later.key !== now.key || later.span !== now.span) return;
       app.store.set({
         query: query ? movedItem(state.query, fromQueries, toQueries) : null, key: key ? movedItem(state.key, fromKeys, toKeys) : null,
-        span: query ? movedSpan(state.span, fromQueries, toQueries) : null, keySpan: key ? movedSpan(state.keySpan, fromKeys, toKeys) : null,
+        span: query ? movedSpan(state.span, fromQueries, toQueries) : null, keySpan: key
+          ? movedSpan(state.keySpan, fromKeys, toKeys) : null,
       });
     }, () => {});
   });

@@ -73,7 +73,8 @@ export function numberText(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
   const size = Math.abs(value);
   if (size === Infinity) return value > 0 ? "\u221e" : "\u2212\u221e";
-  const text = size === 0 ? "0" : size < 1e-4 || size >= 1e6 ? size.toExponential(2) : size >= 100 ? size.toFixed(1) : size >= 10 ? size.toFixed(2) : size.toFixed(4);
+  const text = size === 0 ? "0" : size < 1e-4 || size >= 1e6 ? size.toExponential(2) : size >= 100
+    ? size.toFixed(1) : size >= 10 ? size.toFixed(2) : size.toFixed(4);
   return (value < 0 ? "\u2212" : "") + text.replace("e-", "e\u2212").replace("e+", "e");
 }
 

@@ -7,7 +7,10 @@ import { tableWindow } from "./rows.js";
 /** @typedef {import("./rows.js").TableRow} TableRow */
 /** @typedef {import("./rows.js").TableColumn} TableColumn */
 /** @typedef {import("./rows.js").TableOrder} TableOrder */
-/** @typedef {{rows: TableRow[], ranges: {[name: string]: [number, number]}, columns: TableColumn[], order: TableOrder, chosen: (row: TableRow) => boolean}} TableContent */
+/**
+ * @typedef {{rows: TableRow[], ranges: {[name: string]: [number, number]}, columns: TableColumn[], order: TableOrder,
+ *   chosen: (row: TableRow) => boolean}} TableContent
+ */
 
 /**
  * @param {object} calls
@@ -19,7 +22,8 @@ import { tableWindow } from "./rows.js";
 export function makeTableGrid({ sort, open, status, sideTitle }) {
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
   const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
-  const table = el("table", { class: "uwaga-heads" }, el("caption", { class: "uwaga-unseen", text: "Statistics of every head" }), head, body);
+  const table = el("table", { class: "uwaga-heads" },
+    el("caption", { class: "uwaga-unseen", text: "Statistics of every head" }), head, body);
   const meanings = el("div", { hidden: true });
   const element = el("div", { class: "uwaga-heads-scroll", tabindex: -1, on: { scroll: draw } }, table, meanings);
   /** @type {TableContent} */
@@ -36,7 +40,8 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
         const tell = () => status(column.meaning ? `${column.title}: ${column.meaning}` : "");
         return el("th", { scope: "col", "data-statistic": column.statistic }, el("button", { type: "button", title: column.meaning,
           "aria-describedby": column.meaning ? `${prefix}-${column.name}` : null,
-          on: { click: () => sort(column), focus: tell, pointerenter: tell, blur: () => status(""), pointerleave: () => status("") } }, column.title, el("span", { class: "uwaga-sort", "aria-hidden": "true" })));
+          on: { click: () => sort(column), focus: tell, pointerenter: tell, blur: () => status(""), pointerleave: () => status("") } },
+          column.title, el("span", { class: "uwaga-sort", "aria-hidden": "true" })));
       }));
     }
     columns.forEach(({ name }, i) => {
@@ -67,7 +72,8 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
   /** @param {TableRow} row @param {number} at @returns {HTMLTableRowElement} */
   function rowElement(row, at) {
     const { columns, ranges } = content, name = `${kindTitle(row.kind)} layer ${row.layer}, head ${row.head}`;
-    return el("tr", { tabindex: at === active ? 0 : -1, "aria-rowindex": at + 2, "data-at": at, "data-chosen": content.chosen(row), "aria-label": `${name}: open`,
+    return el("tr", { tabindex: at === active ? 0 : -1, "aria-rowindex": at + 2, "data-at": at,
+      "data-chosen": content.chosen(row), "aria-label": `${name}: open`,
       on: { click: () => open(row), focus: () => { active = at; } } },
       columns.map((column) => (column.statistic ? numberCell(row, column, ranges[column.name]) : nameCell(row, column.name))));
   }
@@ -94,7 +100,8 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
     if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !content.rows.length) return;
     if (inHead) return headingKey(event);
     const page = Math.max(1, Math.floor(element.clientHeight / rowHeight) - 2);
-    const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: content.rows.length - 1 }[event.key];
+    const to = { ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page,
+      PageUp: active - page, Home: 0, End: content.rows.length - 1 }[event.key];
     if (event.key === "Enter") open(content.rows[active]);
     else if (event.key === "ArrowUp" && active === 0) headings.querySelector("button")?.focus();
     else if (to !== undefined) focusRow(to);

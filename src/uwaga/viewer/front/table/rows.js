@@ -2,7 +2,10 @@
 
 /** @typedef {import("../types.js").SideId} SideId */
 /** @typedef {import("../types.js").Kind} Kind */
-/** @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null, known: boolean}} TableRow */
+/**
+ * @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null,
+ *   known: boolean}} TableRow
+ */
 /** @typedef {{name: string, falling: boolean}} TableOrder */
 /** @typedef {{name: string, title: string, meaning: string, statistic: boolean}} TableColumn */
 
@@ -11,7 +14,8 @@ const tableKinds = ["encoder", "decoder", "cross"];
 /**
  * A row per head of what a side has.
  * @param {{side: SideId, kind: Kind, layer: number, heads: number}[]} maps
- * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, complete?: number, sampled: number | null} | undefined} statistics
+ * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, complete?: number,
+ *   sampled: number | null} | undefined} statistics
  * @returns {TableRow[]}
  */
 export function tableRows(maps, statistics) {
@@ -100,7 +104,8 @@ export function tableText(rows, names, sides, separator) {
   const sampled = rows.some((row) => row.sampled !== null);
   const heading = [...(sides ? ["side"] : []), "kind", "layer", "head", ...names, ...(sampled ? ["sampled_queries"] : [])];
   const lines = rows.map((row) => [
-    ...(sides ? [row.side] : []), row.kind, row.layer, row.head, ...names.map((name) => row.values[name] ?? ""), ...(sampled ? [row.sampled ?? ""] : []),
+    ...(sides ? [row.side] : []), row.kind, row.layer, row.head, ...names.map((name) => row.values[name] ?? ""),
+    ...(sampled ? [row.sampled ?? ""] : []),
   ]);
   return [heading, ...lines].map((cells) => cells.join(separator)).join("\n") + "\n";
 }

@@ -19,7 +19,8 @@ export function tableScene(root, rows, columns, ranges, sideTitle) {
   const shown = rows.slice(0, tableSceneMost), width = widths.reduce((sum, one) => sum + one, 0) + 16;
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
-  const line = (/** @type {number} */ y) => items.push({ kind: "line", x1: 8, x2: width - 8, y1: y, y2: y, stroke: paint("--line"), width: 1, opacity: 1 });
+  const line = (/** @type {number} */ y) =>
+    items.push({ kind: "line", x1: 8, x2: width - 8, y1: y, y2: y, stroke: paint("--line"), width: 1, opacity: 1 });
   let x = 8;
   columns.forEach((column, at) => {
     const end = x + widths[at] - 8, left = x;
@@ -28,9 +29,11 @@ export function tableScene(root, rows, columns, ranges, sideTitle) {
       const y = 32 + i * tableSceneRow, value = row.values[column.name], [low, high] = ranges[column.name] ?? [0, 0];
       if (column.statistic && typeof value === "number" && high > low) {
         const zero = -low / (high - low), place = (value - low) / (high - low), room = widths[at] - 8;
-        items.push({ kind: "rect", x: left + 4 + Math.min(zero, place) * room, y: y + 3, w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--surface-2") });
+        items.push({ kind: "rect", x: left + 4 + Math.min(zero, place) * room, y: y + 3,
+          w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--surface-2") });
       }
-      const text = column.statistic ? numberText(value) : column.name === "side" ? sideTitle(row.side) : String(/** @type {any} */ (row)[column.name]);
+      const text = column.statistic ? numberText(value) : column.name === "side"
+        ? sideTitle(row.side) : String(/** @type {any} */ (row)[column.name]);
       items.push({ kind: "text", x: end, y: y + 14, text, size: 12, anchor: "end", fill: paint("--text") });
     });
     x += widths[at];

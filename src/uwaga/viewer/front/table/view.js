@@ -25,7 +25,8 @@ export function tableView(app) {
     layers.map((number) => el("option", { value: number, text: `layer ${number}` })));
   const bar = el("progress", { max: 1, value: 0, "aria-label": "Statistics that have come" }), told = el("span", { class: "uwaga-hint" });
   const copy = el("button", { type: "button", text: "Copy", title: "Copy the rows shown, for a spreadsheet", on: { click: copyRows } });
-  const save = el("button", { type: "button", text: "CSV", "aria-label": "Save the table as CSV", title: "Save the rows shown as CSV", on: { click: saveRows } });
+  const save = el("button",
+    { type: "button", text: "CSV", "aria-label": "Save the table as CSV", title: "Save the rows shown as CSV", on: { click: saveRows } });
   const grid = makeTableGrid({
     sort(column) {
       order = nextOrder(order, column);
@@ -40,7 +41,8 @@ export function tableView(app) {
   const element = el("section", { class: "uwaga-table", "aria-label": "Table" },
     el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" },
       kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Show " }), kind),
-      el("label", {}, el("span", { class: "uwaga-unseen", text: "Layers " }), layer), bar, told, el("span", { class: "uwaga-segments" }, copy, save)),
+      el("label", {}, el("span", { class: "uwaga-unseen", text: "Layers " }), layer), bar,
+      told, el("span", { class: "uwaga-segments" }, copy, save)),
     grid.element);
   const loading = tableLoading(app, schedule);
   const sizes = new ResizeObserver(schedule);
@@ -59,10 +61,12 @@ export function tableView(app) {
    * @returns {TableColumn[]}
    */
   function columns(all) {
-    const known = all.filter((row) => row.known), has = (/** @type {string} */ name) => !known.length || known.some((row) => name in row.values);
+    const known = all.filter((row) => row.known);
+    const has = (/** @type {string} */ name) => !known.length || known.some((row) => name in row.values);
     return [
       ...(several() ? [{ name: "side", title: "side", meaning: "", statistic: false }] : []),
-      ...(kindsOf(about).length > 1 ? [{ name: "kind", title: "kind", meaning: "encoder and decoder self-attention, or the decoder's attention to the encoder", statistic: false }] : []),
+      ...(kindsOf(about).length > 1 ? [{ name: "kind", title: "kind",
+        meaning: "encoder and decoder self-attention, or the decoder's attention to the encoder", statistic: false }] : []),
       { name: "layer", title: "layer", meaning: "", statistic: false }, { name: "head", title: "head", meaning: "", statistic: false },
       ...about.statistics.filter(({ name }) => has(name)).map((one) => ({ ...one, statistic: true })),
     ];
@@ -84,7 +88,8 @@ export function tableView(app) {
     const { done, total, share, missing } = loading.progress(wanted);
     bar.hidden = done === total;
     bar.value = share;
-    const samples = [...new Set(all.map(({ sampled }) => sampled).filter((sampled) => sampled !== null))].sort((a, b) => Number(a) - Number(b));
+    const samples = [...new Set(all.map(({ sampled }) => sampled).filter((sampled) => sampled !== null))].sort((a, b) =>
+      Number(a) - Number(b));
     told.textContent = [
       done < total ? `${done} of ${total} layers` : `${all.length} ${all.length === 1 ? "head" : "heads"}`,
       samples.length ? `from a sample of ${samples.join(" to ")} queries` : "",
@@ -103,7 +108,8 @@ export function tableView(app) {
   }
   async function copyRows() {
     try {
-      await navigator.clipboard.writeText(tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), "\t"));
+      await navigator.clipboard.writeText(tableText(rows(),
+        columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), "\t"));
       app.announce("Copied");
       app.status(`Copied ${rows().length} rows`);
     } catch (error) {
@@ -112,12 +118,14 @@ export function tableView(app) {
     }
   }
   function saveRows() {
-    app.host.download("heads.csv", new Blob([tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")], { type: "text/csv" }));
+    app.host.download("heads.csv", new Blob([tableText(rows(),
+      columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")], { type: "text/csv" }));
   }
 
   const here = () => store.get().tab === "table";
   const removes = [
-    app.commands.add({ id: "table.rows", title: "Go to the rows", keys: ["ArrowDown"], group: "Table", when: here, run: () => grid.focus() }),
+    app.commands.add({ id: "table.rows", title: "Go to the rows", keys: ["ArrowDown"],
+      group: "Table", when: here, run: () => grid.focus() }),
     app.commands.add({ id: "table.copy", title: "Copy the table", keys: ["y"], group: "Table", when: here, run: () => void copyRows() }),
     app.commands.add({ id: "table.csv", title: "Save the table as CSV", keys: ["v"], group: "Table", when: here, run: saveRows }),
   ];
@@ -145,6 +153,7 @@ export function tableView(app) {
       removes.forEach((remove) => remove());
       leaves.forEach((leave) => leave());
     },
-    scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names), (id) => app.side(/** @type {any} */ (id)).title),
+    scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names),
+      (id) => app.side(/** @type {any} */ (id)).title),
   };
 }

@@ -69,7 +69,8 @@ test("a queued question that is given up is never asked", async () => {
 test("a busy host is asked again, in the end the error is passed on", async () => {
   const waits = [];
   let busy = 2;
-  const host = { mode: "served", has: () => true, download() {}, ask: async () => { if (busy-- > 0) throw new HostError("busy", "busy"); return reply(); } };
+  const host = { mode: "served", has: () => true, download() {},
+    ask: async () => { if (busy-- > 0) throw new HostError("busy", "busy"); return reply(); } };
   const client = makeClient(host, { wait: async (time) => void waits.push(time) });
   await client.ask({ ask: "x" });
   assert.deepEqual(waits, [100, 200]);
@@ -95,7 +96,8 @@ test("a host that is gone is said once, asked one question at a time, and said t
 });
 
 test("a refusal reaches the asker and those who watch, without being an unhandled one", async () => {
-  const host = { mode: "served", has: () => true, download() {}, ask: async () => { throw new HostError("refused", "There is no head 99."); } };
+  const host = { mode: "served", has: () => true, download() {},
+    ask: async () => { throw new HostError("refused", "There is no head 99."); } };
   const client = makeClient(host, { silence: 200 }), told = [];
   client.watch((event) => event.type === "failed" && told.push(event.message));
   client.ask({ ask: "x" });

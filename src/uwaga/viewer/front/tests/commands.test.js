@@ -5,7 +5,8 @@ import { keyTitle } from "../shell/help.js";
 
 /** @param {string} key */
 function press(key, more = {}) {
-  const event = { key, defaultPrevented: false, stopPropagation() {}, preventDefault() { this.defaultPrevented = true; }, target: null, ...more };
+  const event = { key, defaultPrevented: false, stopPropagation() {},
+    preventDefault() { this.defaultPrevented = true; }, target: null, ...more };
   return /** @type {any} */ (event);
 }
 const target = (tagName, type, role) => ({ tagName, getAttribute: (name) => ({ type, role })[name] ?? null });
@@ -42,7 +43,8 @@ test("keys of the browser and of screen readers stay theirs", () => {
 
 test("nothing runs while typing or choosing; Escape does", () => {
   const { commands, ran } = counting(["h", "Escape"]);
-  for (const at of [target("INPUT", "text"), target("INPUT", "number"), target("TEXTAREA"), target("SELECT"), { ...target("DIV"), isContentEditable: true }]) {
+  for (const at of [target("INPUT", "text"), target("INPUT", "number"), target("TEXTAREA"),
+    target("SELECT"), { ...target("DIV"), isContentEditable: true }]) {
     assert.equal(commands.handle(press("h", { target: at })), false);
   }
   assert.equal(commands.handle(press("Escape", { target: target("INPUT", "text") })), true);

@@ -9,7 +9,8 @@ import { HostError, abortError } from "../hosts/errors.js";
 /** @typedef {import("../types.js").Reply} Reply */
 
 const meanings = {
-  entropy: "how far the weights spread, in nats", normalized_entropy: "entropy by that of equal weights", peak: "the largest weight of a row",
+  entropy: "how far the weights spread, in nats", normalized_entropy: "entropy by that of equal weights",
+  peak: "the largest weight of a row",
   distance: "how far away the keys are, in tokens", support: "effective number of keys", sink: "weight on the first key",
   previous_token: "weight on the token before", duplicate_token: "weight on earlier keys of the same token",
   induction: "weight on what followed the same token before",
@@ -129,7 +130,8 @@ const fakeAnswers = {
   },
   statistics(shape, { side, kind, layer }, complete) {
     const columns = Object.fromEntries(Object.keys(meanings).map((name, at) => [name, Array.from({ length: shape.heads }, (_, head) => {
-      const value = fakeRandom(at, layer, head, kind.length, Number(side === "1")) * (name === "distance" ? shape.tokens / 3 : name === "entropy" ? 5 : 1);
+      const value = fakeRandom(at, layer, head, kind.length, Number(side === "1")) * (name === "distance"
+        ? shape.tokens / 3 : name === "entropy" ? 5 : 1);
       return (name === "induction" || name === "duplicate_token") && kind === "cross" ? null : side === "difference" ? value - 0.5 : value;
     })]));
     return { meta: { columns, complete, sampled: shape.tokens > 400 ? 256 : null }, arrays: [] };
@@ -164,7 +166,8 @@ function fakeAbout({ layers, heads, tokens, targets, sides }) {
     version: "0", title: "fake model", tile: 256, overview: 64, lesson: false, live: true,
     statistics: Object.entries(meanings).map(([name, meaning]) => ({ name, title: name.replace("_", " "), meaning })),
     sides: ids.map((id) => ({
-      id, title: id === "difference" ? "first - second" : `model ${id}`, model: `fake-model-${id}`, text_title: `A text of ${tokens} tokens`,
+      id, title: id === "difference" ? "first - second" : `model ${id}`,
+      model: `fake-model-${id}`, text_title: `A text of ${tokens} tokens`,
       signed: id === "difference",
       maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))),
       stacks: { encoder: count(tokens), ...(targets ? { decoder: count(targets) } : {}) },

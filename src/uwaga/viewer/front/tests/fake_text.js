@@ -2,7 +2,8 @@
 
 const words = ("the quick brown fox jump ##s over a lazy dog , and every attention ##al head look ##s back at it . " +
   "some layer ##s read the token be ##fore them ; others read one word that stand ##s far a ##way").split(" ");
-const strange = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\u202eabc", "a\u0007b", "\u05e9\u05dc\u05d5\u05dd", "\u200b", ""];
+const strange = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\u202eabc",
+  "a\u0007b", "\u05e9\u05dc\u05d5\u05dd", "\u200b", ""];
 
 /**
  * @param {number} count

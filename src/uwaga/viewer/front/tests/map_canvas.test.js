@@ -17,18 +17,21 @@ test("what is not known lets through what is below", () => {
 });
 
 const tile = (layer, level, row, column, complete = 1) => {
-  const made = { level, row, column, data: new Float32Array(1), rows: 256, columns: 256, complete, version: 1, most: 0, mostRest: 0, used: 0, drawn: null, layer };
+  const made = { level, row, column, data: new Float32Array(1), rows: 256, columns: 256, complete,
+    version: 1, most: 0, mostRest: 0, used: 0, drawn: null, layer };
   layer.levels[level].set(row * 2 ** 20 + column, made);
   return made;
 };
 const makeLayer = () => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()) });
-const panelOf = (layer) => ({ plot: { x: 0, y: 0, w: 512, h: 512 }, sizes: { queries: 1024, keys: 1024 }, layer, range: Int32Array.of(0, 2, 0, 2), level: 0, shadeLevel: 0, shade: { unknown: 7 } });
+const panelOf = (layer) => ({ plot: { x: 0, y: 0, w: 512, h: 512 }, sizes: { queries: 1024, keys: 1024 }, layer,
+  range: Int32Array.of(0, 2, 0, 2), level: 0, shadeLevel: 0, shade: { unknown: 7 } });
 
 function drawn(panel, view) {
   const calls = [];
   const renderer = {
     fill: () => {},
-    paint: (one, x, y, cell, left, top, right, bottom, shade, factor, through) => calls.push({ what: `${one.level}/${one.row}/${one.column}`, box: [left, top, right, bottom], x, y, cell, factor, through }),
+    paint: (one, x, y, cell, left, top, right, bottom, shade, factor, through) =>
+      calls.push({ what: `${one.level}/${one.row}/${one.column}`, box: [left, top, right, bottom], x, y, cell, factor, through }),
   };
   drawMapPanel(renderer, panel, view, 1, 5);
   return calls;

@@ -22,13 +22,15 @@ test("long labels are shortened between letters, not inside them", () => {
 });
 
 test("places and counts in words", () => {
-  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(mapOrdinal), ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]);
+  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(mapOrdinal),
+    ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]);
   assert.equal(mapCount(100_000), "100\u202f000");
   assert.equal(mapCount(512), "512");
 });
 
 test("numbers on cells: three digits, nothing only where there is nothing", () => {
-  assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => mapCellText(value, 40)), ["0", "1", "0.123", "<.001", "\u22120.250", ">\u2212.001", ""]);
+  assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => mapCellText(value, 40)),
+    ["0", "1", "0.123", "<.001", "\u22120.250", ">\u2212.001", ""]);
   assert.equal(mapCellText(0.00012, 100), "1.2e\u22124");
 });
 
@@ -47,7 +49,8 @@ function fakeContext() {
 
 const items = (labels) => ({ labels, glued: labels.map(() => 0), specials: new Set([0]), spans: new Int32Array(0), total: labels.length });
 const style = { text: "t", muted: "m", size: 12, font: "f", strong: "s", ratio: 1 };
-const drawing = (axis, more) => ({ axis, down: true, plot: { x: 60, y: 50, w: 400, h: 300 }, first: 0, scale: 20, total: axis.items.total, room: 60, picked: null, hovered: -1, colour: "c", ...more });
+const drawing = (axis, more) => ({ axis, down: true, plot: { x: 60, y: 50, w: 400, h: 300 }, first: 0, scale: 20,
+  total: axis.items.total, room: 60, picked: null, hovered: -1, colour: "c", ...more });
 
 for (const scale of [3, 9, 20, 80]) {
   for (const down of [true, false]) {
@@ -56,7 +59,8 @@ for (const scale of [3, 9, 20, 80]) {
       const axis = makeMapAxis(items(Array.from({ length: 500 }, (_, i) => `token${i}`)));
       drawMapAxis(context, drawing(axis, { scale, down, first: 7.3, picked: 8, hovered: 9 }), style, new Map());
       const size = ({ text, upright }) => (down || !upright ? 12 : measure(text));
-      const places = context.texts.map((one) => ({ at: down ? one.y : one.x, size: size(one), text: one.text })).sort((left, right) => left.at - right.at);
+      const places = context.texts.map((one) => ({ at: down ? one.y : one.x, size: size(one), text: one.text })).sort((left, right) =>
+        left.at - right.at);
       assert.ok(places.length > 2);
       for (let i = 1; i < places.length; i++) {
         assert.ok(places[i].at - places[i - 1].at >= (places[i].size + places[i - 1].size) / 2, `${places[i - 1].text} ${places[i].text}`);

@@ -10,7 +10,8 @@ function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {
   const boxes = mapLayout(panels * 562 - 12, 541, panels, gutters);
   const scenery = {
     panels: boxes.map((plot) => ({ plot, gutters, sizes: { queries, keys }, minimap: mapMinimapBox(plot, { queries, keys }) })),
-    sizes: { queries, keys }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1, pickedQuery: null, pickedKey: null, ratio: 1, style: null, live: true,
+    sizes: { queries, keys }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
+    pickedQuery: null, pickedKey: null, ratio: 1, style: null, live: true,
   };
   const navigation = mapNavigation({ scenery, store, moved() {}, pointed() {} });
   store.subscribe(["query", "key"], ({ query, key }) => Object.assign(scenery, { pickedQuery: query, pickedKey: key }));

@@ -5,7 +5,8 @@ import { mapBarLabel, mapBarTicks } from "../map/colour_bar.js";
 import { shadeMapPanels } from "../map/looks.js";
 import { mapLightness, mapPlace, mapShadeCells, mapValueAt } from "../map/shade.js";
 
-const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, signed: false, table: colourTable("blue", "light"), unknown: 0xff112233, aside: 0xff445566, version: 1 };
+const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, signed: false,
+  table: colourTable("blue", "light"), unknown: 0xff112233, aside: 0xff445566, version: 1 };
 const signed = { ...plain, signed: true, table: signedColourTable("light") };
 
 test("places between the first and the last colour", () => {
@@ -26,7 +27,8 @@ test("the numbers of the bar are those of its colours", () => {
     for (const place of [0.1, 0.4, 0.75, 1]) assert.ok(Math.abs(mapPlace(shade, mapValueAt(shade, place)) - place) < 1e-9);
   }
   assert.deepEqual(mapBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
-  assert.equal(mapBarLabel({ ...plain, threshold: 0.01, hideSink: true }), "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, the first key set aside");
+  assert.equal(mapBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
+    "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, the first key set aside");
   assert.equal(mapBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
 });
 
@@ -48,7 +50,9 @@ test("text on cells is dark where they are light", () => {
   assert.ok(mapLightness(plain.table, 0) > 0.9 && mapLightness(plain.table, 255) < 0.3);
 });
 
-const layer = (most, mostRest) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()), most: Float64Array.from({ length: 40 }, (_, at) => most[at] ?? 0), mostRest: Float64Array.from({ length: 40 }, (_, at) => mostRest[at] ?? 0) });
+const layer = (most, mostRest) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()),
+  most: Float64Array.from({ length: 40 }, (_, at) => most[at] ?? 0),
+  mostRest: Float64Array.from({ length: 40 }, (_, at) => mostRest[at] ?? 0) });
 const style = { table: plain.table, signedTable: signed.table, unknown: 1, aside: 2 };
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" };
 

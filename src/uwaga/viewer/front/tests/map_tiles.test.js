@@ -14,7 +14,8 @@ function open(options, more = {}) {
   const host = fakeHost({ layers: 1, heads: 2, tokens: 600, ...options });
   const events = { tiles: [], forgotten: [], failed: [] };
   const tiles = makeMapTiles({
-    client: makeClient(host), onTile: (tile) => events.tiles.push(tile), onForget: (tile) => events.forgotten.push(tile), onFail: (layer) => events.failed.push(layer.failed), ...more,
+    client: makeClient(host), onTile: (tile) => events.tiles.push(tile), onForget: (tile) => events.forgotten.push(tile),
+    onFail: (layer) => events.failed.push(layer.failed), ...more,
   });
   return { host, tiles, events, layer: tiles.layer(where, "mass") };
 }

@@ -6,13 +6,17 @@ import { test } from "node:test";
 import { canonical, decodeReply, wireBuffer } from "../wire.js";
 
 const kept = JSON.parse(readFileSync(new URL("wire.json", import.meta.url), "utf8"));
-const bytes = (text) => { const { buffer, byteOffset, byteLength } = Buffer.from(text, "base64"); return buffer.slice(byteOffset, byteOffset + byteLength); };
+const bytes = (text) => {
+  const { buffer, byteOffset, byteLength } = Buffer.from(text, "base64");
+  return buffer.slice(byteOffset, byteOffset + byteLength);
+};
 
 test("Python's replies are read as they were written", () => {
   for (const { base64, meta, arrays } of kept.replies) {
     const reply = decodeReply(bytes(base64));
     assert.deepEqual(reply.meta, meta);
-    assert.deepEqual(reply.arrays.map(({ data, shape }) => [data.constructor.name, shape, [...data].map((value) => (Number.isNaN(value) ? null : value))]), arrays);
+    assert.deepEqual(reply.arrays.map(({ data, shape }) =>
+      [data.constructor.name, shape, [...data].map((value) => (Number.isNaN(value) ? null : value))]), arrays);
   }
 });
 

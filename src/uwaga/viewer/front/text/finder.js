@@ -35,7 +35,8 @@ export function makeFinder(onFound) {
     at = (at + by + found.length) % found.length;
     show();
   };
-  const input = el("input", { type: "search", "aria-label": "Find in the text; # and a number goes to a position", placeholder: "Find, or #17",
+  const input = el("input",
+    { type: "search", "aria-label": "Find in the text; # and a number goes to a position", placeholder: "Find, or #17",
     on: { input: search, keydown: (/** @type {KeyboardEvent} */ event) => {
       if (event.key !== "Enter") return;
       event.preventDefault();
@@ -45,7 +46,8 @@ export function makeFinder(onFound) {
   const button = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ by) =>
     el("button", { type: "button", text: sign, "aria-label": label, on: { click: () => step(by) } });
   return {
-    element: el("div", { class: "uwaga-text-finder", role: "search" }, input, button("\u2191", "Find the one before", -1), button("\u2193", "Find the next one", 1), count),
+    element: el("div", { class: "uwaga-text-finder", role: "search" }, input, button("\u2191", "Find the one before", -1),
+      button("\u2193", "Find the next one", 1), count),
     setItems(next) {
       items = next;
       index = null;

@@ -30,6 +30,7 @@ export function textFrame({ turn, found, go }) {
   const column = makeStrongest((item) => go("query", item));
   const side = el("aside", { class: "uwaga-text-side", "aria-label": "Strongest tokens and spans" }, row.element, column.element, spans);
   const element = el("div", { class: "uwaga-text" },
-    el("div", { class: "uwaga-text-bar" }, direction.element, finder.element, hint, progress), el("div", { class: "uwaga-text-main" }, places, side));
+    el("div", { class: "uwaga-text-bar" }, direction.element, finder.element, hint, progress),
+    el("div", { class: "uwaga-text-main" }, places, side));
   return { element, direction, finder, hint, progress, places, spans, row, column, tip: makeTip(element) };
 }

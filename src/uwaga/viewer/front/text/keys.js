@@ -12,14 +12,16 @@ const textSteps = [
 
 /**
  * @param {App} app
- * @param {{shown: () => boolean, step: (step: Step, stretch: boolean) => void, direction: (direction: import("./frame.js").Direction) => void, find: (by: number) => void,
+ * @param {{shown: () => boolean, step: (step: Step, stretch: boolean) => void, direction: (direction: import("./frame.js").Direction) =>
+ *   void, find: (by: number) => void,
  *   focusFind: () => void, other: () => void, removeSpan: () => void, clear: () => void}} act
  * @returns {() => void} removes the commands
  */
 export function addTextCommands(app, act) {
   const moves = () => act.shown() && textKeysFree(app.root);
   const group = "Text";
-  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {() => void} */ run, when = act.shown) =>
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
+    /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `text.${id}`, title, keys, group, run, when });
   const removals = textSteps.flatMap(([step, key, title]) => [
     add(step, title, [key], () => act.step(step, false), moves),
@@ -45,5 +47,6 @@ export function addTextCommands(app, act) {
 function textKeysFree(root) {
   const scope = /** @type {Document | ShadowRoot} */ (root.getRootNode());
   const focused = scope.activeElement;
-  return !focused || !focused.closest('[role="tab"], [role="tablist"], [role="scrollbar"], [role="slider"], [role="dialog"], dialog, [role="grid"], select, input');
+  const roles = ["tab", "tablist", "scrollbar", "slider", "dialog", "grid"].map((role) => `[role="${role}"]`);
+  return !focused?.closest([...roles, "dialog", "select", "input"].join());
 }

@@ -39,7 +39,8 @@ export class TextPane {
     this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
       "aria-labelledby": `${prefix}heading` });
     this.strip = makeStrip("Where in the document the weight is", (part) => this.jump(part));
-    this.element = el("section", { class: "uwaga-text-pane" }, this.heading, el("div", { class: "uwaga-text-beside" }, this.scroller, this.strip.element));
+    this.element = el("section", { class: "uwaga-text-pane" }, this.heading,
+      el("div", { class: "uwaga-text-beside" }, this.scroller, this.strip.element));
     this.prefix = prefix;
     this.sheet = new TextSheet(this.scroller, prefix, (element, item) => this.paint(element, item));
     /** @type {PaneLook} */

@@ -18,13 +18,15 @@ const pictureDeepest = 0.8;
  * @returns {Scene}
  */
 export function textScene(element, panes) {
-  const colours = Object.fromEntries(["bg", "text", "muted", "query", "key", "danger", "line"].map((name) => [name, stripColour(element, `--${name}`)]));
+  const colours = Object.fromEntries(["bg", "text", "muted", "query", "key", "danger",
+    "line"].map((name) => [name, stripColour(element, `--${name}`)]));
   /** @type {SceneItem[]} */
   const items = [];
   let [x, height] = [pictureMargin, 0];
   for (const pane of panes) {
     const size = pictureFontSize(pane);
-    items.push({ kind: "text", x, y: pictureMargin + size, text: pane.heading.textContent ?? "", size: size * 0.85, anchor: "start", fill: colours.muted });
+    items.push({ kind: "text", x, y: pictureMargin + size, text: pane.heading.textContent ?? "",
+      size: size * 0.85, anchor: "start", fill: colours.muted });
     const top = pictureMargin + size * 2;
     height = Math.max(height, top + pane.scroller.clientHeight);
     picturePane(pane, x, top, size, colours, items);
@@ -53,7 +55,8 @@ function picturePane(pane, left, top, size, colours, items) {
   let line = 0;
   while (flow.starts[line + 1] <= first) line++;
   const top0 = line;
-  const shade = (/** @type {number} */ part, /** @type {string} */ hue) => pictureFill(part < 0 ? colours.danger : hue, Math.abs(part) * pictureDeepest);
+  const shade = (/** @type {number} */ part, /** @type {string} */ hue) =>
+    pictureFill(part < 0 ? colours.danger : hue, Math.abs(part) * pictureDeepest);
   for (let item = first; item < last; item++) {
     while (flow.starts[line + 1] <= item) line++;
     const width = Math.min(widths[item], body.clientWidth);
@@ -63,7 +66,8 @@ function picturePane(pane, left, top, size, colours, items) {
     const byRow = look.row ? look.row.shade.of(item) : 0;
     const byColumn = look.column ? look.column.shade.of(item) : 0;
     if (byRow) items.push({ kind: "rect", ...box, h: box.h / halves, fill: shade(byRow, colours.query) });
-    if (byColumn) items.push({ kind: "rect", ...box, y: box.y + (halves - 1) * (box.h / 2), h: box.h / halves, fill: shade(byColumn, colours.key) });
+    if (byColumn) items.push({ kind: "rect", ...box, y: box.y + (halves - 1) * (box.h / 2),
+      h: box.h / halves, fill: shade(byColumn, colours.key) });
     const stroke = item === look.query || item === look.key ? colours.text : sheet.items.specials.has(item) ? colours.line : "";
     if (stroke) items.push({ kind: "rect", ...box, fill: "none", stroke });
     const special = sheet.items.specials.has(item);

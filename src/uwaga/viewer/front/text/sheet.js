@@ -119,7 +119,8 @@ export class TextSheet {
   /** Paints every token in the page again. */
   repaint() {
     for (const line of this.shown.values()) {
-      for (const token of line.children) this.paint(/** @type {HTMLElement} */ (token), Number(/** @type {HTMLElement} */ (token).dataset.item));
+      for (const token of line.children) this.paint(/** @type {HTMLElement} */ (token),
+        Number(/** @type {HTMLElement} */ (token).dataset.item));
     }
   }
 

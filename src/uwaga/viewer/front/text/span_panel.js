@@ -122,7 +122,8 @@ export class SpanPanel {
     const focused = this.element.contains(this.element.ownerDocument.activeElement);
     this.element.replaceChildren(el("h3", { text: "Spans" }), rows.length + columns.length === 0
       ? el("p", { class: "uwaga-text-note", text: spanPanelHint })
-      : spanTable(table, { remove: (id) => this.remove(id), go: (span, range) => this.columns.of(span.axis)?.pane.sheet.reveal(range[0], "middle") }));
+      : spanTable(table, { remove: (id) => this.remove(id),
+        go: (span, range) => this.columns.of(span.axis)?.pane.sheet.reveal(range[0], "middle") }));
     // The pressed button is gone with its row: the keys shall still reach the page.
     if (focused) this.columns.all[this.columns.current]?.pane.scroller.focus({ preventScroll: true });
   }
@@ -130,7 +131,8 @@ export class SpanPanel {
   /** @param {{rows: SpanTable["rows"], columns: SpanTable["columns"]}} table @param {ArrayLike<number>} masses */
   say({ rows, columns }, masses) {
     const name = (/** @type {SpanTable["rows"][number]} */ { items, range }) => tokenText(rangeText(items, range));
-    const said = rows.flatMap((row, i) => columns.map((column, j) => `${name(row)} to ${name(column)}: ${weightText(masses[i * columns.length + j])}`));
+    const said = rows.flatMap((row, i) =>
+      columns.map((column, j) => `${name(row)} to ${name(column)}: ${weightText(masses[i * columns.length + j])}`));
     this.app.announce(said.slice(-4).join("; "));
   }
 }

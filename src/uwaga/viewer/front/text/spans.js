@@ -78,7 +78,8 @@ export function spanTable({ rows, columns, masses, note }, told) {
     removable && el("button", { type: "button", class: "uwaga-text-span-remove", text: "\u00d7",
       "aria-label": `Remove the span ${tokenText(rangeText(row.items, row.range))}`, on: { click: () => told.remove(row.span.id) } }),
   ];
-  const head = el("tr", {}, el("th", { scope: "col", text: "from \\ to" }), columns.map((column) => el("th", { scope: "col" }, name(column, !own))));
+  const head = el("tr", {}, el("th", { scope: "col", text: "from \\ to" }),
+    columns.map((column) => el("th", { scope: "col" }, name(column, !own))));
   const body = rows.map((row, i) => el("tr", {}, el("th", { scope: "row" }, name(row, true)), columns.map((_, j) => {
     const mass = masses ? masses.masses[i * columns.length + j] : NaN;
     return el("td", { "data-mass": masses ? mass : null, text: masses ? weightText(mass) : "\u2026" });

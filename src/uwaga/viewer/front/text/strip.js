@@ -82,7 +82,12 @@ function stripDraw(canvas, element, layers, starts, marks) {
   }
 }
 
-/** @param {CanvasRenderingContext2D} context @param {StripLayer} layer @param {Int32Array} starts @param {{left: number, width: number, height: number}} lane */
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {StripLayer} layer
+ * @param {Int32Array} starts
+ * @param {{left: number, width: number, height: number}} lane
+ */
 function stripLane(context, { weights, shade, colour, negative }, starts, { left, width, height }) {
   const { mass, shades } = stripRows(weights, shade.of, starts, height);
   const most = mass.reduce((largest, sum) => Math.max(largest, Math.abs(sum)), 0);

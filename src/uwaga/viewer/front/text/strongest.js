@@ -39,7 +39,8 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [complete < 1 ? `In all ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.` : `In all ${weightText(known)}.`];
+  const parts = [complete < 1 ? `In all ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
+    : `In all ${weightText(known)}.`];
   if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`);
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
@@ -49,7 +50,8 @@ function strongestList(weights, { items, count }, onGo) {
   const best = strongestItems(weights, count);
   const most = best.length ? Math.abs(weights[best[0]]) : 1;
   return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
-    const button = el("button", { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },
+    const button = el("button",
+      { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },
       el("span", { class: "uwaga-text-place", text: String(item) }), tokenElement(items.labels[item]),
       el("span", { class: "uwaga-text-weight", text: weightText(weights[item]) }));
     button.style.setProperty("--text-part", `${(100 * Math.abs(weights[item])) / most}%`);

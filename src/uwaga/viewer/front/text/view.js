@@ -44,7 +44,8 @@ class TextView {
     this.hovered = null;
     /** @type {(() => void)[]} */
     this.ends = [];
-    this.frame = textFrame({ turn: (direction) => this.turn(direction), found: (range) => this.find(range), go: (axis, item) => this.go(axis, item) });
+    this.frame = textFrame({ turn: (direction) => this.turn(direction), found: (range) => this.find(range),
+      go: (axis, item) => this.go(axis, item) });
     this.columns = new TextColumns(app, this.frame.places, {
       pick: (axis, item) => this.pick(axis, item),
       span: (axis, range, fresh, done) => this.spans.mark(axis, range, fresh, done),
@@ -139,7 +140,8 @@ class TextView {
   picks() {
     const { query, key } = this.app.store.get();
     const { first, last } = this.columns;
-    const there = (/** @type {number | null} */ item, /** @type {import("./columns.js").Column} */ { items }) => (item !== null && item < items.total ? item : null);
+    const there = (/** @type {number | null} */ item,
+      /** @type {import("./columns.js").Column} */ { items }) => (item !== null && item < items.total ? item : null);
     return {
       query: this.direction === "column" ? null : there(query, first),
       key: this.direction === "row" ? null : there(key, last),

@@ -94,7 +94,8 @@ function pdfContent(objects) {
 }
 
 test("a PDF's table says where its objects are, and its page holds the drawing", async () => {
-  const objects = pdfObjectsOf(await pdfFile(scene(text("naive (caf\u00e9)"), { kind: "rect", x: 0, y: 0, w: 10, h: 10, fill: "rgba(0, 0, 255, 0.5)" },
+  const objects = pdfObjectsOf(await pdfFile(scene(text("naive (caf\u00e9)"),
+    { kind: "rect", x: 0, y: 0, w: 10, h: 10, fill: "rgba(0, 0, 255, 0.5)" },
     { kind: "line", x1: 0, y1: 0, x2: 1e-9, y2: 9, stroke: "#f00", width: 1, opacity: 0.3 })));
   const content = pdfContent(objects);
   assert.ok(content.startsWith("0.750000 0 0 -0.750000 0 75 cm\n"));
@@ -106,7 +107,8 @@ test("a PDF's table says where its objects are, and its page holds the drawing",
 });
 
 test("text at its end or middle is placed by its width", async () => {
-  const content = pdfContent(pdfObjectsOf(await pdfFile(scene(text("AA", { anchor: "end", size: 10 }), text("AA", { anchor: "middle", size: 10 })))));
+  const content = pdfContent(pdfObjectsOf(await pdfFile(scene(text("AA", { anchor: "end", size: 10 }),
+    text("AA", { anchor: "middle", size: 10 })))));
   assert.ok(content.includes("1 0 0 -1 -13.34 0 Tm"));
   assert.ok(content.includes("1 0 0 -1 -6.67 0 Tm"));
 });
@@ -136,7 +138,8 @@ test("pictures are as large as a canvas can be", () => {
 });
 
 test("a table names rows and columns by position and token, quoted, and never begins a cell with a formula", () => {
-  const csv = csvFile({ weights: Float32Array.of(0.1, 1, NaN, 0.5), firstRow: 7, firstColumn: 2, rows: ["=1+1", 'say "a"'], columns: ["a,b", "line\nbreak"] });
+  const csv = csvFile({ weights: Float32Array.of(0.1, 1, NaN, 0.5), firstRow: 7, firstColumn: 2,
+    rows: ["=1+1", 'say "a"'], columns: ["a,b", "line\nbreak"] });
   assert.equal(csv, '"query \\ key","2 a,b","3 line\nbreak"\r\n"7 =1+1",0.1,1\r\n"8 say ""a""",,0.5\r\n');
 });
 
@@ -152,8 +155,11 @@ test("weights are the shortest decimals that give the same float32 again", () =>
 });
 
 test("a file's name tells what is in it, in letters that every system takes", () => {
-  assert.equal(exportName({ model: "org/all-MiniLM-L6-v2", where, what: "text", ending: "png" }), "uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_text.png");
-  assert.equal(exportName({ model: "../..\\x:y*", where: { ...where, side: "difference", merge: "words", specials: "hide" }, what: "weights",
-    block: { rows: [0, 64], columns: [5, 9] }, ending: "csv" }), "uwaga_x-y_encoder_layer3_head5_difference_words_no-specials_weights_0-64x5-9.csv");
+  assert.equal(exportName({ model: "org/all-MiniLM-L6-v2", where, what: "text", ending: "png" }),
+    "uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_text.png");
+  assert.equal(exportName({ model: "../..\\x:y*",
+    where: { ...where, side: "difference", merge: "words", specials: "hide" }, what: "weights",
+    block: { rows: [0, 64], columns: [5, 9] }, ending: "csv" }),
+    "uwaga_x-y_encoder_layer3_head5_difference_words_no-specials_weights_0-64x5-9.csv");
   assert.equal(exportName({ model: "", where, what: "map", ending: "svg" }), "uwaga_encoder_layer3_head5_map.svg");
 });

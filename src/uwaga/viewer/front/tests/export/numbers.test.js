@@ -9,18 +9,22 @@ const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
 /** An app of 3000 tokens: as much of it as files need. */
 function madeApp(live = true) {
   const asked = [];
-  const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), glued: [], specials: new Set(), spans: new Int32Array(0), total: 3000 };
+  const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), glued: [],
+    specials: new Set(), spans: new Int32Array(0), total: 3000 };
   const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (question) => {
     asked.push(question);
-    if (question.ask === "page" || question.ask === "npz") return { meta: { name: "attention.html" }, arrays: [{ data: Uint8Array.of(1, 2), shape: [2] }] };
-    if (question.ask === "tile") return { meta: { complete: question.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
+    if (question.ask === "page" || question.ask === "npz")
+      return { meta: { name: "attention.html" }, arrays: [{ data: Uint8Array.of(1, 2), shape: [2] }] };
+    if (question.ask === "tile")
+      return { meta: { complete: question.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
     const { rows: [a, b], columns: [c, d] } = question;
     const data = Float32Array.from({ length: (b - a) * (d - c) }, (_, i) => weight(a + Math.floor(i / (d - c)), c + (i % (d - c))));
     return { meta: {}, arrays: [{ data, shape: [b - a, d - c] }] };
   } };
   const side = () => ({ model: "m", kinds: { encoder: { queries: "encoder", keys: "encoder" } } });
   const store = { get: () => where };
-  return { asked, app: { host, client: makeClient(host), about: { live }, where: () => where, sizes: () => ({ queries: 3000, keys: 3000 }), side, store, items: async () => items } };
+  return { asked, app: { host, client: makeClient(host), about: { live }, where: () => where,
+    sizes: () => ({ queries: 3000, keys: 3000 }), side, store, items: async () => items } };
 }
 const viewOf = (rows, columns) => ({ block: () => ({ rows, columns }) });
 

@@ -26,11 +26,14 @@ test("served: the question and the token go to /ask, the reply comes back", asyn
 });
 
 test("served: refusals in the server's words, busy and gone told apart", async () => {
-  const answering = (response) => servedHost({ search: "", hash: "" }, async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
-  await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })), { kind: "refused", message: "There is no layer 7." });
+  const answering = (response) => servedHost({ search: "", hash: "" },
+    async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
+  await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })),
+    { kind: "refused", message: "There is no layer 7." });
   await assert.rejects(answering(new Response("<html>", { status: 500 })), { kind: "refused", message: "The program refused (500)." });
   await assert.rejects(answering(new Response('{"error":"busy"}', { status: 503 })), { kind: "busy" });
-  await assert.rejects(answering(new TypeError("fetch failed")), { kind: "gone", message: "The program that computes this page does not answer." });
+  await assert.rejects(answering(new TypeError("fetch failed")),
+    { kind: "gone", message: "The program that computes this page does not answer." });
   await assert.rejects(answering(new DOMException("", "AbortError")), { name: "AbortError" });
 });
 
@@ -48,7 +51,8 @@ test("saved: replies by their question's name, plain or gzip; what is not there 
 /** A model whose messages the test reads and answers. */
 function notebook() {
   const listeners = new Set();
-  return { sent: [], listeners, send(message) { this.sent.push(message); }, on: (_, listener) => listeners.add(listener), off: (_, listener) => listeners.delete(listener),
+  return { sent: [], listeners, send(message) { this.sent.push(message); }, on: (_, listener) => listeners.add(listener),
+    off: (_, listener) => listeners.delete(listener),
     say: (message, buffers) => listeners.forEach((listener) => listener(message, buffers)) };
 }
 

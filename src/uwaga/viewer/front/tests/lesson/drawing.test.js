@@ -38,7 +38,8 @@ test("the best head of all is the largest or the smallest, and heads without a n
 });
 
 test("without a model, the way to one is said", () => {
-  assert.equal(realMissing({ about: { sides: [] } }), "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.");
+  assert.equal(realMissing({ about: { sides: [] } }),
+    "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.");
   assert.equal(realMissing({ about: { sides: [{ maps: [{ kind: "encoder", layer: 0, heads: 1 }] }] } }), "");
 });
 

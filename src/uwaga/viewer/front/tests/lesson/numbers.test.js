@@ -5,7 +5,8 @@ import { lessonNumber, lessonParse, lessonTyped } from "../../lesson/numbers.js"
 const range = { least: -1000, most: 1000 };
 
 test("numbers have as many digits as their table, a true minus, and a sign of their own where they are hidden", () => {
-  const cases = [[0.625, 2, "0.63"], [-0.625, 2, "\u22120.63"], [0, 2, "0.00"], [-0, 2, "0.00"], [NaN, 2, "\u2013"], [3, 0, "3"], [12345.6, 2, "12,346"]];
+  const cases = [[0.625, 2, "0.63"], [-0.625, 2, "\u22120.63"], [0, 2, "0.00"], [-0, 2, "0.00"],
+    [NaN, 2, "\u2013"], [3, 0, "3"], [12345.6, 2, "12,346"]];
   for (const [value, digits, text] of cases) assert.equal(lessonNumber(value, digits), text);
 });
 

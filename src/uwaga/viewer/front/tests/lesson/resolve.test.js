@@ -31,7 +31,8 @@ test("a number of the shuffled output came from the row where its token stood", 
 });
 
 test("where columns have rules of their own, each cell has its column's", () => {
-  assert.deepEqual(["total", "copy", "product", "product", "rest"], [0, 1, 2, 3, 4].map((column) => lessonRule(lesson, cell("work", 0, column)).op));
+  assert.deepEqual(["total", "copy", "product", "product", "rest"],
+    [0, 1, 2, 3, 4].map((column) => lessonRule(lesson, cell("work", 0, column)).op));
   assert.deepEqual(keys(lessonSources(lesson, cell("joined", 1, 2))), ["head2_output//1/0"]);
 });
 
@@ -41,7 +42,8 @@ test("a number of a query's table came from that query", () => {
 });
 
 test("every source of every number is there", () => {
-  for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source), lessonCellKey(source));
+  for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source),
+    lessonCellKey(source));
 });
 
 test("every calculation, read as it is written, gives its number", () => {
@@ -65,7 +67,8 @@ test("every calculation, read as it is written, gives its number", () => {
 test("what is hidden says so, and has no share", () => {
   const hidden = cell("causal_scores", 0, 1);
   assert.ok(Number.isNaN(lessonValue(lesson, hidden)));
-  assert.deepEqual(lessonCalculation(lesson, hidden), ["hidden: ", { cell: cell("causal_bits", 0, 1) }, ", whatever ", { cell: cell("scaled", 0, 1) }, " is"]);
+  assert.deepEqual(lessonCalculation(lesson, hidden),
+    ["hidden: ", { cell: cell("causal_bits", 0, 1) }, ", whatever ", { cell: cell("scaled", 0, 1) }, " is"]);
   assert.deepEqual(lessonCalculation(lesson, cell("causal_weights", 0, 1)), ["0, since ", { cell: hidden }, " is hidden"]);
 });
 
@@ -79,7 +82,9 @@ test("what is typed, measured or a code of a place is said in words", () => {
 function valueOf(written) {
   if (written.startsWith("0, since")) return 0;
   if (written.startsWith("hidden")) return NaN;
-  const code = written.replace(/, visible: .*$/, "").replace("4 bytes, in millions", "4e-6").replaceAll("\u00b7", "*").replaceAll("\u2212", "-")
-    .replaceAll("\u00b2", "**2").replaceAll("exp(", "Math.exp(").replace(/\u221a(\d+)/g, "Math.sqrt($1)").replaceAll("\u221a(", "Math.sqrt(");
+  const code = written.replace(/, visible: .*$/, "").replace("4 bytes, in millions",
+    "4e-6").replaceAll("\u00b7", "*").replaceAll("\u2212", "-")
+    .replaceAll("\u00b2", "**2").replaceAll("exp(", "Math.exp(").replace(/\u221a(\d+)/g,
+      "Math.sqrt($1)").replaceAll("\u221a(", "Math.sqrt(");
   return new Function(`return ${code}`)();
 }

@@ -53,9 +53,11 @@ test("of one token there are its lines alone; of one out of view none", () => {
 test("what is out of view is a line to the edge, with all of its weight", () => {
   const outside = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
   const away = gather({ outside, heads: [0] }).lines.filter(lineAway);
-  assert.deepEqual(away, [{ head: manyHeads, query: 2, key: Infinity, weight: 0.5 }, { head: manyHeads, query: 3, key: Infinity, weight: 0.5 }]);
+  assert.deepEqual(away,
+    [{ head: manyHeads, query: 2, key: Infinity, weight: 0.5 }, { head: manyHeads, query: 3, key: Infinity, weight: 0.5 }]);
   assert.equal(gather({ outside }).lines.filter(lineAway)[0].weight, 0.25); // the mean over both heads
-  assert.deepEqual(gather({ outside, only: { axis: "query", item: 3 } }).lines.filter(lineAway), [{ head: 0, query: 3, key: Infinity, weight: 0.5 }]);
+  assert.deepEqual(gather({ outside, only: { axis: "query", item: 3 } }).lines.filter(lineAway),
+    [{ head: 0, query: 3, key: Infinity, weight: 0.5 }]);
   const [placed] = placeLines([away[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
     opacity: (amount) => amount, away: 0.5 });
   assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, away: true });
@@ -68,7 +70,8 @@ test("the strongest lines come first", () => {
 test("many lines are few strokes", () => {
   let strokes = 0, segments = 0;
   const context = { beginPath() {}, moveTo() {}, lineTo: () => (segments += 1), stroke: () => (strokes += 1), setLineDash() {} };
-  const lines = Array.from({ length: 5000 }, (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, away: false }));
+  const lines = Array.from({ length: 5000 },
+    (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, away: false }));
   drawLines(context, lines, 1);
   assert.equal(segments, 4950); // those of opacity 0 are none
   assert.ok(strokes <= 48, `${strokes}`);
@@ -77,7 +80,8 @@ test("many lines are few strokes", () => {
 test("lines of many heads have the whole room; beside those of one token every head has a box, and lines still most of it", () => {
   const column = (axis) => ({ axis, middle: (item) => 10 * item, window: { height: 100 } });
   const heads = Array.from({ length: 64 }, (_, head) => head);
-  const picture = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true, hue: () => "", opacity: (w) => w, query: column("query"), key: column("key") };
+  const picture = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true,
+    hue: () => "", opacity: (w) => w, query: column("query"), key: column("key") };
   const [all] = stageLayout(picture, 300, "blue", "grey").lines;
   assert.deepEqual([all.x1, all.x2], [0, 300]);
   const one = stageLayout({ ...picture, only: { axis: "query", item: 1 } }, 300, "blue", "grey");
@@ -108,7 +112,8 @@ function liveApp(size) {
       return { meta: {}, arrays: [{ data: Float32Array.from(masses), shape: [question.spans.length, question.key_spans.length] }] };
     }
     const [rows, columns] = [question.row, question.column].map((tile) => Math.min(256, size - 256 * tile));
-    const data = Float32Array.from({ length: rows * columns }, (_, i) => weight(question.row * 256 + Math.floor(i / columns), question.column * 256 + (i % columns)));
+    const data = Float32Array.from({ length: rows * columns },
+      (_, i) => weight(question.row * 256 + Math.floor(i / columns), question.column * 256 + (i % columns)));
     return { meta: { complete: 1 }, arrays: [{ data, shape: [rows, columns] }] };
   } };
   return { asked, host, client: makeClient(host, { wait: async () => {} }) };
@@ -159,7 +164,8 @@ test("nothing lies beyond a window that shows all", () => {
 
 test("a saved page without the finest tiles has lines of means, and says over how many", async () => {
   const data = Float32Array.from({ length: 4 }, (_, i) => (i + 1) / 10); // a map of 4 tokens, in cells of 2 by 2
-  const host = { mode: "saved", has: ({ level }) => level === 1, download() {}, ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [2, 2] }] }) };
+  const host = { mode: "saved", has: ({ level }) => level === 1, download() {},
+    ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [2, 2] }] }) };
   const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
   await new Promise((resolve) => {
     const weights = new LineWeights(app, resolve);

@@ -3,8 +3,10 @@ import { test } from "node:test";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "../../overview/layout.js";
 import { overviewMost, overviewPixels } from "../../overview/paint.js";
 
-const side = (id, layers, heads, kinds = ["encoder"]) => ({ id, maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))) });
-const layoutOf = (layers, heads, width = 1200, kinds = ["encoder"]) => overviewLayout(kinds.map((kind) => ({ side: side("0", layers, heads, kinds), kind, title: kind })), width, 16, 1);
+const side = (id, layers, heads,
+  kinds = ["encoder"]) => ({ id, maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))) });
+const layoutOf = (layers, heads, width = 1200, kinds = ["encoder"]) =>
+  overviewLayout(kinds.map((kind) => ({ side: side("0", layers, heads, kinds), kind, title: kind })), width, 16, 1);
 
 test("heads fill the width, within sizes that can be seen", () => {
   const twelve = layoutOf(12, 12);
@@ -44,7 +46,8 @@ test("arrow keys stay within, also where rows differ in length", () => {
 
 test("pixels: heads beside each other, each by its own scale; unknown and hidden cells", () => {
   const cells = { data: Float32Array.of(0, 0.5, 1, NaN, 4, 2, 0, 0), heads: 2, rows: 2, columns: 2 };
-  const look = { colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "grey" }, signed: false, theme: "light", hideKeys: 0 };
+  const look = { colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "grey" },
+    signed: false, theme: "light", hideKeys: 0 };
   assert.deepEqual([0, 1].map((head) => overviewMost(cells, 0, head, head + 1)), [1, 4]);
   assert.equal(overviewMost(cells, 1), 2);
   const red = (pixels) => Array.from({ length: 8 }, (_, at) => pixels[4 * at]);

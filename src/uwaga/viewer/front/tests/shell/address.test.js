@@ -8,8 +8,10 @@ const about = /** @type {any} */ ((await fakeHost({ layers: 3, heads: 4, targets
 const read = (hash) => readAddress(hash, about, initialState());
 
 test("what is written is read again", () => {
-  const state = { ...initialState(), tab: "map", side: "1", kind: "cross", layer: 2, head: 3, how: "max", merge: "words", specials: "hide", compare: "both",
-    query: 4, key: 0, span: [1, 5], view: { x: 1.5, y: 2, scale: 7.25 }, colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: true, scheme: "grey" }, theme: "dark" };
+  const state = { ...initialState(), tab: "map", side: "1", kind: "cross", layer: 2, head: 3,
+    how: "max", merge: "words", specials: "hide", compare: "both",
+    query: 4, key: 0, span: [1, 5], view: { x: 1.5, y: 2, scale: 7.25 },
+    colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: true, scheme: "grey" }, theme: "dark" };
   const known = read(`#${writeAddress(state, initialState())}`);
   assert.deepEqual({ ...initialState(), ...known }, state);
 });
@@ -19,9 +21,11 @@ test("what is as at first needs few words", () => {
 });
 
 test("what is not there, or is no state, is left out", () => {
-  for (const hash of ["#layer=99", "#head=4", "#head=-1", "#head=1.5", "#kind=<script>", "#side=7", "#layer=NaN"]) assert.deepEqual(read(hash), {});
+  for (const hash of ["#layer=99", "#head=4", "#head=-1", "#head=1.5", "#kind=<script>",
+    "#side=7", "#layer=NaN"]) assert.deepEqual(read(hash), {});
   const head = { side: "0", kind: "encoder", layer: 0, head: 0, compare: "one" };
-  for (const hash of ["#tab=settings", "#how=sum", "#query=-3", "#span=5-2", "#view=1,2,0", "#view=1,2", "#colour=blue,log,9,1,0,sink", "#token=x"]) assert.deepEqual(read(hash), head);
+  for (const hash of ["#tab=settings", "#how=sum", "#query=-3", "#span=5-2", "#view=1,2,0", "#view=1,2",
+    "#colour=blue,log,9,1,0,sink", "#token=x"]) assert.deepEqual(read(hash), head);
 });
 
 test("the difference is compared, whatever the address says", () => {

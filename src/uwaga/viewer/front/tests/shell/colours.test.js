@@ -4,7 +4,8 @@ import { colourPosition, colourSchemes, colourTable, signedColourPosition, signe
 
 /** CIE L* of a table's entry. */
 function lightness(table, at) {
-  const [r, g, b] = [0, 1, 2].map((part) => { const c = table[4 * at + part] / 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; });
+  const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = [0, 1, 2].map((part) => linear(table[4 * at + part] / 255));
   const y = 0.2126 * r + 0.7152 * g + 0.0722 * b;
   return y > 216 / 24389 ? 116 * Math.cbrt(y) - 16 : (y * 24389) / 27;
 }
@@ -46,7 +47,8 @@ test("where a weight lies among the colours", () => {
   const linear = { log: false, low: 0, threshold: 0 };
   assert.deepEqual([0, 0.25, 0.5, 2].map((w) => colourPosition(w, linear, 0.5)), [0, 0.5, 1, 1]);
   assert.deepEqual([0.1, 0.3].map((w) => colourPosition(w, { ...linear, threshold: 0.2 }, 0.6)), [0, 0.5]);
-  assert.deepEqual([0.1, 0.2, 0.4].map((w) => colourPosition(w, { ...linear, low: 0.2 }, 0.6)).map((p) => Number(p.toFixed(6))), [0, 0, 0.5]);
+  assert.deepEqual([0.1, 0.2, 0.4].map((w) => colourPosition(w, { ...linear, low: 0.2 }, 0.6)).map((p) => Number(p.toFixed(6))),
+    [0, 0, 0.5]);
   const log = { log: true, low: 0, threshold: 0 };
   assert.deepEqual([0, 1e-5, 1e-2, 1].map((w) => Number(colourPosition(w, log, 1).toFixed(6))), [0, 0, 0.5, 1]);
   assert.ok(Number.isNaN(colourPosition(NaN, linear, 1)));

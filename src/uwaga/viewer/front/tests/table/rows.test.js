@@ -2,8 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { nextOrder, sortedRows, tableRanges, tableRows, tableText, tableWindow } from "../../table/rows.js";
 
-const maps = [{ side: "0", kind: "encoder", layer: 0, heads: 2 }, { side: "0", kind: "encoder", layer: 1, heads: 2 }, { side: "0", kind: "cross", layer: 0, heads: 1 }];
-const known = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }, sampled: null }, "cross 0": { columns: { entropy: [1], sink: [0.1] }, sampled: 128 } };
+const maps = [{ side: "0", kind: "encoder", layer: 0, heads: 2 }, { side: "0", kind: "encoder", layer: 1, heads: 2 },
+  { side: "0", kind: "cross", layer: 0, heads: 1 }];
+const known = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }, sampled: null },
+  "cross 0": { columns: { entropy: [1], sink: [0.1] }, sampled: 128 } };
 const rows = tableRows(maps, (side, kind, layer) => known[`${kind} ${layer}`]);
 const names = (sorted) => sorted.map(({ kind, layer, head }) => `${kind[0]}${layer}${head}`);
 
@@ -33,8 +35,10 @@ test("bars reach from zero to the column's ends", () => {
 });
 
 test("as text: in full precision, empty where unknown, and whether it was sampled", () => {
-  assert.equal(tableText(rows.slice(0, 2), ["entropy", "sink"], false, ","), "kind,layer,head,entropy,sink\nencoder,0,0,2,\nencoder,0,1,0.5,0.1\n");
-  assert.equal(tableText(rows.slice(4), ["sink"], true, "\t"), "side\tkind\tlayer\thead\tsink\tsampled_queries\n0\tcross\t0\t0\t0.1\t128\n");
+  assert.equal(tableText(rows.slice(0, 2), ["entropy", "sink"], false, ","),
+    "kind,layer,head,entropy,sink\nencoder,0,0,2,\nencoder,0,1,0.5,0.1\n");
+  assert.equal(tableText(rows.slice(4), ["sink"], true, "\t"),
+    "side\tkind\tlayer\thead\tsink\tsampled_queries\n0\tcross\t0\t0\t0.1\t128\n");
 });
 
 test("few of many rows are made", () => {

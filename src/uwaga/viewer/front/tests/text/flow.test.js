@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { flowLine, flowLines, flowNearest, flowRightToLeft, flowWindow } from "../../text/flow.js";
 
-const plain = (widths, rest = {}) => flowLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
+const plain = (widths, rest = {}) =>
+  flowLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
 
 test("as many items as fit stand on a line, with spaces between them", () => {
   const flow = plain([40, 40, 40, 100, 5]);

@@ -3,7 +3,8 @@ import { test } from "node:test";
 import { itemsOf, rangeText, tokensOf } from "../../text/ranges.js";
 import { SpanShelf } from "../../text/spans.js";
 
-const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5, labels: ["[CLS]", "un", "seen", "cat", "[SEP]"], glued: [0, 0, 1, 0, 0] };
+const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
+  labels: ["[CLS]", "un", "seen", "cat", "[SEP]"], glued: [0, 0, 1, 0, 0] };
 const words = { spans: Int32Array.of(1, 3, 3, 4), total: 2, labels: ["unseen", "cat"], glued: [0, 0] }; // special tokens hidden
 
 test("a range of items is a range of tokens, and back", () => {

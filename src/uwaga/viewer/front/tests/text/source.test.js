@@ -32,7 +32,8 @@ test("a saved page that holds the weights gives exact rows, columns and masses",
   assert.equal(row.cell, 1);
   assert.deepEqual([...row.weights], Array.from({ length: 20 }, (_, key) => Math.fround(weight(3, key))));
   assert.deepEqual([...column.weights], Array.from({ length: 20 }, (_, query) => Math.fround(weight(query, 5))));
-  const { masses, cell } = await spanMasses(app, where, { queries: 20, keys: 20 }, [[0, 2]], [[4, 6], [6, 7]], new AbortController().signal);
+  const { masses, cell } = await spanMasses(app, where, { queries: 20, keys: 20 },
+    [[0, 2]], [[4, 6], [6, 7]], new AbortController().signal);
   assert.equal(cell, 1);
   const expected = (weight(0, 4) + weight(0, 5) + weight(1, 4) + weight(1, 5)) / 2;
   assert.ok(Math.abs(masses[0] - expected) < 1e-6);
@@ -62,7 +63,8 @@ test("a live host is asked for the row itself, and a column is followed while it
     return { meta: question.ask === "column" ? { complete: turn / 3 } : {}, arrays: [{ data: Float32Array.of(1, NaN), shape: [2] }] };
   } };
   const app = { host, client: makeClient(host, { wait: async () => {} }) }, heard = [];
-  await columnWeights(app, 1, { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
+  await columnWeights(app, 1,
+    { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
   assert.deepEqual(heard, [1 / 3, 2 / 3, 1]);
   assert.deepEqual(asked[0], { ask: "column", ...where, key: 1 });
 });
