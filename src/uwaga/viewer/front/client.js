@@ -1,7 +1,8 @@
 // Questions to the host: asked once while in flight, kept when answered, the most urgent first, again when it was busy or gone.
 
-import { canonical, replyBytes } from "./wire.js";
+import { canonical } from "./wire.js";
 import { HostError, abortError, isAbort } from "./hosts/errors.js";
+import { makeReplyCache, replyComplete } from "./reply_cache.js";
 
 /** @typedef {import("./types.js").Question} Question */
 /** @typedef {import("./types.js").Reply} Reply */
@@ -192,43 +193,6 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSil
       listeners.clear();
     },
   };
-}
-
-/**
- * Replies by name, the least recently read forgotten first.
- * @param {number} maxBytes
- */
-export function makeReplyCache(maxBytes) {
-  /** @type {Map<string, Reply>} */
-  const kept = new Map();
-  let bytes = 0;
-  return {
-    complete: () => [...kept].filter(([, reply]) => replyComplete(reply)).map(([name]) => name),
-    /** @param {string} name @returns {Reply | undefined} */
-    get(name) {
-      const reply = kept.get(name);
-      if (reply) { kept.delete(name); kept.set(name, reply); }
-      return reply;
-    },
-    /** @param {string} name @param {Reply} reply */
-    put(name, reply) {
-      const before = kept.get(name);
-      if (before) bytes -= replyBytes(before);
-      kept.delete(name);
-      kept.set(name, reply);
-      bytes += replyBytes(reply);
-      for (const [old, gone] of kept) {
-        if (bytes <= maxBytes || old === name) break;
-        kept.delete(old);
-        bytes -= replyBytes(gone);
-      }
-    },
-  };
-}
-
-/** @param {Reply} reply @returns {boolean} nothing more comes by asking again */
-export function replyComplete(reply) {
-  return reply.meta.complete === undefined || reply.meta.complete === null || reply.meta.complete >= 1;
 }
 
 /** @param {Job} left @param {Job} right @returns {boolean} */

@@ -29,10 +29,10 @@ export function exportControls(app, currentView) {
     button.setAttribute("aria-expanded", String(on));
     if (on) exportOffer(menu, offers, currentView());
   };
-  let busy = false;
+  let busy = ""; // what is said to whom asks for another file
   const run = async (/** @type {Exporter} */ exporter) => {
-    if (busy) return;
-    busy = true;
+    if (busy) return void app.announce(busy);
+    busy = `${exporter.title} waits: another file is being made.`;
     open(false);
     app.status(`Making ${exporter.title}\u2026`);
     try {
@@ -47,7 +47,7 @@ export function exportControls(app, currentView) {
       if (!isAbort(error) && !(error instanceof Error && error.name === "HostError"))
         app.fail(error instanceof Error ? error.message : String(error));
     } finally {
-      busy = false;
+      busy = "";
     }
   };
   button.addEventListener("click", () => open(menu.hidden));

@@ -1,6 +1,6 @@
 // The middle of the figure: lines and boxes on a canvas, and the same as a scene for files.
 import { tokenText } from "../dom.js";
-import { stripColour } from "../text/pane.js";
+import { stripColour } from "../text/colour.js";
 import { manyHeads } from "./gather.js";
 import { drawBoxes, drawLines, placeLines } from "./canvas.js";
 

@@ -1,6 +1,6 @@
 // What colours depend on, for the panels on show: one scale for both sides, one of its own for their difference.
 
-import { mapMost } from "./tiles.js";
+import { mapMost } from "./most.js";
 
 /** @typedef {import("./panel.js").MapPanel} MapPanel */
 /** @typedef {import("./shade.js").MapShade} MapShade */

@@ -1,8 +1,9 @@
 // What stands over the cells: grid, numbers, crosshair, marks of what is not exact yet, titles.
 
 import { mapLightness, mapPlace } from "./shade.js";
-import { mapFactor, mapTileAt } from "./tiles.js";
+import { mapTileAt } from "./tiles.js";
 import { mapShorten } from "./labels.js";
+import { mapCellText } from "./cell_text.js";
 
 /** @typedef {import("./panel.js").MapPanel} MapPanel */
 /** @typedef {import("./style.js").MapStyle} MapStyle */
@@ -11,41 +12,6 @@ import { mapShorten } from "./labels.js";
 /** CSS pixels of a cell from which on its weight is written in it, and lines stand between cells. */
 export const mapNumberLeast = 36;
 const mapGridLeast = 9;
-
-/** Weights as the texts on cells, by thousandths. */
-const mapCellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
-const mapCellTextsBelow = mapCellTexts.map((text) => `\u2212${text}`);
-
-/** Cells so wide have room for an exponent. */
-const mapExponentLeast = 60;
-/** The weights that were written so, for the next frame. */
-const mapExponents = /** @type {Map<number, string>} */ (new Map());
-
-/**
- * @param {number} weight
- * @param {number} scale  CSS pixels of its cell
- * @returns {string}
- */
-export function mapCellText(weight, scale) {
-  if (weight !== weight) return "";
-  if (weight === 0) return "0";
-  const size = Math.abs(weight);
-  if (size < 0.0005 && scale >= mapExponentLeast) return mapExponentText(weight);
-  if (size < 0.0005) return weight < 0 ? ">\u2212.001" : "<.001";
-  if (size > 1.0005) return weight.toPrecision(3);
-  return (weight < 0 ? mapCellTextsBelow : mapCellTexts)[Math.round(size * 1000)];
-}
-
-/** @param {number} weight */
-function mapExponentText(weight) {
-  let text = mapExponents.get(weight);
-  if (text === undefined) {
-    if (mapExponents.size > 2000) mapExponents.clear();
-    text = weight.toExponential(1).replaceAll("-", "\u2212");
-    mapExponents.set(weight, text);
-  }
-  return text;
-}
 
 /**
  * @param {CanvasRenderingContext2D} context
@@ -245,34 +211,4 @@ export function drawMapTitle(context, panel, style) {
   context.fillStyle = style.text;
   context.fillText(panel.titleShown, plot.x - gutters.left + 2, plot.y - gutters.top - gutters.title / 2);
   context.font = style.font;
-}
-
-/**
- * What one cell of a coarser level holds: its number at that level.
- * @param {MapPanel} panel
- * @param {number} query
- * @param {number} key
- * @returns {{value: number, complete: number, level: number} | null}
- */
-export function mapCellUnder(panel, query, key) {
-  const { layer } = panel;
-  if (!layer) return null;
-  for (let level = panel.level; level < layer.levels.length; level++) {
-    const row = Math.floor(query / 2 ** level);
-    const column = Math.floor(key / 2 ** level);
-    const tile = mapTileAt(layer, level, row >> 8, column >> 8);
-    if (!tile) continue;
-    const value = tile.data[(row & 255) * tile.columns + (column & 255)];
-    if (value === value || level >= layer.levels.length - 1) return { value, complete: tile.complete, level };
-  }
-  return null;
-}
-
-/**
- * The number of a cell as colours take it: by the measure of the level on show.
- * @param {MapPanel} panel
- * @param {{value: number, level: number}} cell
- */
-export function mapCellShown(panel, cell) {
-  return panel.layer ? cell.value * mapFactor(panel.layer, cell.level, panel.shadeLevel) : NaN;
 }

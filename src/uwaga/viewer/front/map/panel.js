@@ -1,7 +1,8 @@
 // One map on the stage: which tiles of it are drawn where, the best that is there first and sharper ones over it.
 
 import { mapLastLevel, mapLevelFor, mapTileRange, mapTileSide, mapTopLevel } from "./pyramid.js";
-import { mapFactor, mapTileAt } from "./tiles.js";
+import { mapTileAt } from "./tiles.js";
+import { mapFactor } from "./most.js";
 
 /** @typedef {import("./gl.js").MapRenderer} MapRenderer */
 /** @typedef {import("./layout.js").MapBox} MapBox */

@@ -1,7 +1,7 @@
 // What the page says of how fine and how exact the picture is.
 
 import { mapCount } from "./labels.js";
-import { mapCellUnder } from "./overlay.js";
+import { mapCellUnder } from "./cell_under.js";
 
 /** @typedef {import("./panel.js").MapPanel} MapPanel */
 

@@ -1,7 +1,7 @@
 // The tiles of the maps on show: asked for, followed while they sharpen, given up when out of view, forgotten when memory is.
 
-import { scaleTop } from "../shell/scale.js";
 import { isAbort } from "../hosts/errors.js";
+import { mapLevelsMost, mapMeasure } from "./most.js";
 
 /** @typedef {import("./pyramid.js").MapWish} MapWish */
 /** @typedef {import("../types.js").Where} Where */
@@ -49,7 +49,6 @@ import { isAbort } from "../hosts/errors.js";
  * @property {() => number} bytes
  */
 
-const mapLevelsMost = 40;
 /** Cells of an axis are told apart by this many bits of a place. */
 const mapPlaceBits = 20;
 /** What has been seen once goes on to sharpen behind everything that has not. */
@@ -240,51 +239,4 @@ export function mapTileQuestion(layer, level, row, column) {
 function mapTileBytes(tile) {
   // The numbers, and as much again for what is drawn from them.
   return tile.rows * tile.columns * 8 + 512;
-}
-
-/** @param {MapTile} tile */
-function mapMeasure(tile) {
-  const { data, columns } = tile;
-  tile.most = scaleTop(data);
-  tile.mostRest = tile.column === 0 ? scaleTop(data, 0, data.length, columns, 1) : tile.most;
-}
-
-/**
- * Where the colours of a level end, by the weights seen there; estimated from another level where none of this one is there.
- * @param {MapLayer} layer
- * @param {number} level
- * @param {boolean} rest  without the first key's column
- */
-export function mapMost(layer, level, rest) {
-  const own = mapMostOf(layer, level, rest);
-  if (own > 0) return own;
-  for (let away = 1; away < mapLevelsMost; away++) {
-    for (const other of [level + away, level - away]) {
-      if (other < 0 || other >= mapLevelsMost) continue;
-      const found = mapMostOf(layer, other, rest);
-      if (found > 0) return found * mapFactor(layer, other, level);
-    }
-  }
-  return 0;
-}
-
-/**
- * @param {MapLayer} layer
- * @param {number} level
- * @param {boolean} rest
- */
-function mapMostOf(layer, level, rest) {
-  let most = rest ? layer.mostRest[level] : layer.most[level];
-  for (const tile of layer.levels[level].values()) most = Math.max(most, rest ? tile.mostRest : tile.most);
-  return most;
-}
-
-/**
- * What makes a cell of one level comparable with the cells of another: masses are sums over a cell's keys.
- * @param {{how: "mass" | "max"}} layer
- * @param {number} from
- * @param {number} to
- */
-export function mapFactor(layer, from, to) {
-  return layer.how === "mass" ? 2 ** (to - from) : 1;
 }

@@ -1,6 +1,6 @@
 // The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
 
-import { makeMapAxis, mapWidest } from "./axis.js";
+import { makeMapAxis, mapWidest } from "./axis_text.js";
 import { makeMapBeside } from "./beside.js";
 import { makeMapChrome } from "./chrome.js";
 import { makeMapColourBar } from "./colour_bar.js";

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { makeClient, makeReplyCache } from "../client.js";
+import { makeClient } from "../client.js";
+import { makeReplyCache } from "../reply_cache.js";
 import { HostError } from "../hosts/errors.js";
 
 const reply = (meta = {}, size = 1) => ({ meta, arrays: [{ data: new Float32Array(size), shape: [size] }] });

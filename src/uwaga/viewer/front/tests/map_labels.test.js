@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { drawMapAxis, makeMapAxis, mapAxisText, mapWidest } from "../map/axis.js";
+import { drawMapAxis } from "../map/axis.js";
+import { makeMapAxis, mapAxisText, mapWidest } from "../map/axis_text.js";
 import { mapCount, mapFree, mapNiceStep, mapOrdinal, mapShorten, mapTicks } from "../map/labels.js";
-import { mapCellText } from "../map/overlay.js";
+import { mapCellText } from "../map/cell_text.js";
 
 const measure = (text) => [...text].length * 6;
 

@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { scaleTop } from "../shell/scale.js";
 import { test } from "node:test";
 import { makeClient } from "../client.js";
-import { makeMapTiles, mapMost, mapTileAt } from "../map/tiles.js";
+import { makeMapTiles, mapTileAt } from "../map/tiles.js";
+import { mapMost } from "../map/most.js";
 import { HostError } from "../hosts/errors.js";
 import { fakeHost } from "./fake_host.js";
 

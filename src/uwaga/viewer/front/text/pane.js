@@ -4,6 +4,7 @@ import { flowLine, flowNearest } from "./flow.js";
 import { watchPointer } from "./pointer.js";
 import { TextSheet } from "./sheet.js";
 import { makeStrip } from "./strip.js";
+import { stripColour } from "./colour.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("./shade.js").Shade} Shade */
@@ -194,14 +195,4 @@ export class TextPane {
 /** @param {Range | null} range @param {number} item @returns {boolean} */
 function paneIn(range, item) {
   return range !== null && item >= range[0] && item < range[1];
-}
-
-/**
- * A colour of the theme as a canvas takes it.
- * @param {Element} element
- * @param {string} name  a custom property
- * @returns {string}
- */
-export function stripColour(element, name) {
-  return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
 }

@@ -1,7 +1,7 @@
 // The texts in view as a scene, for files.
 import { parseColour } from "../export/colours.js";
 import { tokenText } from "../dom.js";
-import { stripColour } from "./pane.js";
+import { stripColour } from "./colour.js";
 import { tokenRoom } from "./widths.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
