@@ -168,7 +168,14 @@ def test_the_terminal_shows_the_telling_heads(bert: Path, tmp_path: Path) -> Non
     ]
 
 
-PROGRAM = "import sys; from uwaga.cli import main; sys.argv = ['uwaga', 'view', *sys.argv[1:]]; main()"
+# Ctrl-C is ignored where the tests run in a shell's background.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from uwaga.cli import main
+sys.argv = ["uwaga", "view", *sys.argv[1:]]
+main()
+"""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)

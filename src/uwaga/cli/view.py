@@ -68,7 +68,9 @@ def view(
 
 
 def _fail(message: str) -> NoReturn:
-    typer.echo(f"uwaga view: {message}", err=True)
+    """What a message repeats may be of a hostile file: nothing of it moves the cursor of a terminal."""
+    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in message)
+    typer.echo(f"uwaga view: {shown}", err=True)
     raise typer.Exit(1)
 
 
@@ -87,11 +89,24 @@ def _exhibit(text: str, model: str, second: str | None, second_model: str | None
     reader = load(model, how.dtype)
     seen = _see(reader, first, how)
     if second is None and second_model is None:
-        return Exhibit.of(seen, model=reader.title)
+        return Exhibit.of(seen, title=_title(first), model=reader.title)
     again = reader if second_model is None else load(second_model, how.dtype)
     beside = _see(again, other, how)
     with saying():
-        return Exhibit.of(seen, model=reader.title, second=beside, second_model=again.title)
+        return Exhibit.of(
+            seen,
+            title=_title(first),
+            model=reader.title,
+            second=beside,
+            second_title=_title(other),
+            second_model=again.title,
+        )
+
+
+def _title(text: str) -> str:
+    """Its first line, as it was given: a tokenizer may know no capitals."""
+    line = " ".join(text.strip().partition("\n")[0].split())
+    return line if len(line) <= 60 else f"{line[:59]}…"
 
 
 def _see(reader: Reader, text: str, how: _How) -> "Recording":

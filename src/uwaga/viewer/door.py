@@ -36,7 +36,7 @@ class View:
         path: str | os.PathLike[str],
         *,
         exact: Sequence[Exact] = (),
-        seconds: float = 30.0,
+        seconds: float = 8.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """Write a page that is one file and needs no server and no network.

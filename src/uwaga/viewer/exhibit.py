@@ -89,7 +89,7 @@ class Exhibit:
         if second is None:
             return cls(sides=(first,), title=first.title)
         other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
-        return cls(sides=(first, other), title=f"{first.title} | {other.title}")
+        return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
     @classmethod
     def empty(cls) -> "Exhibit":

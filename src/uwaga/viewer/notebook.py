@@ -19,7 +19,7 @@ class Widget(Protocol):
         path: str | os.PathLike[str],
         *,
         exact: Sequence[Exact] = (),
-        seconds: float = 30.0,
+        seconds: float = 8.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
         """As `View.save`."""
@@ -81,7 +81,7 @@ def _kind() -> type:
             path: str | os.PathLike[str],
             *,
             exact: Sequence[Exact] = (),
-            seconds: float = 30.0,
+            seconds: float = 8.0,
             progress: Callable[[float], None] | None = None,
         ) -> None:
             """As `View.save`."""

@@ -11,6 +11,8 @@ from typing import NamedTuple
 _SPECIAL = re.compile(
     r"\[(PAD|CLS|SEP|MASK|BOS|EOS|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
 )
+_LONGEST = 1000  # letters of a token that are shown
+_MOST = 32  # tokens of a word: texts without spaces, of some languages or of none, are cut there
 _MARKS = "ĠĊ"  # what GPT-2's tokenizer makes of a space and of a new line
 
 
@@ -41,14 +43,16 @@ def pieces(tokens: Sequence[str]) -> Pieces:
     read = _reader(tokens)
     found = [(token, False) if is_special else read(token) for token, is_special in zip(tokens, special, strict=True)]
     glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(found)]
-    labels = [label for label, _ in found]
+    labels = [label if len(label) <= _LONGEST else f"{label[: _LONGEST - 1]}…" for label, _ in found]
     return Pieces(labels, glued, special, _starts(labels, glued, special))
 
 
 def word_ranges(pieces: Pieces) -> list[tuple[int, int]]:
     """The tokens [start, stop) of every word, and of every special token."""
     starts = [at for at, begins in enumerate(pieces.starts) if begins]
-    return list(zip(starts, [*starts, len(pieces.labels)][1:], strict=True))
+    ends = [*starts, len(pieces.labels)][1:]
+    cut = [range(start, end, _MOST) for start, end in zip(starts, ends, strict=True)]
+    return [(at, min(at + _MOST, each.stop)) for each in cut for at in each]
 
 
 def joined(pieces: Pieces, start: int, stop: int) -> str:

@@ -48,7 +48,7 @@ WRONG = [
     ({"ask": 3}, "a question: ask must be a string, not 3"),
     (
         {"ask": "nothing"},
-        "nothing: ask must be one of about, items, overview, tile, entry, weights, row, column, between, statistics, npz, "
+        "nothing: ask must be one of about, items, overview, tile, entry, row, column, between, statistics, weights, npz, "
         "page, lesson, not 'nothing'",
     ),
     ({"ask": "about", "more": 1}, "about: there is no argument 'more'"),
@@ -87,7 +87,7 @@ WRONG = [
     ),
     (
         {"ask": "page", "exact": "all of it, please, with everything that there is in the world"},
-        "page: exact must be a list of at most 4096 questions, not 'all of it, please, with everything that there is in the ...",
+        "page: exact must be a list of at most 512 questions, not 'all of it, please, with everything that there is in the ...",
     ),
 ]
 

@@ -68,6 +68,20 @@ def test_so_many_are_computed_at_once_and_no_more() -> None:
     asyncio.run(ask())
 
 
+def test_what_takes_long_keeps_only_its_like_waiting() -> None:
+    async def ask() -> None:
+        gate, go_on = Gate(at_once=1, waiting=10), threading.Event()
+        long = [asyncio.ensure_future(gate.compute(lambda: go_on.wait(20), stays(), takes_long=True)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        assert await gate.compute(lambda: "short", stays()) == "short"
+        assert not any(each.done() for each in long)
+        go_on.set()
+        await asyncio.gather(*long)
+        gate.close()
+
+    asyncio.run(ask())
+
+
 def test_who_goes_is_not_computed_for() -> None:
     async def ask() -> None:
         gate, go_on, began = Gate(at_once=1, waiting=10), threading.Event(), threading.Event()

@@ -14,7 +14,8 @@ import pytest
 from uwaga.viewer.server.run import PortError, Server
 
 PROGRAM = """
-import sys, threading, time
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
 from uwaga.viewer.desk.reply import Reply
 from uwaga.viewer.server.run import Server
 

@@ -1,5 +1,6 @@
 """The arguments of a question, checked one by one: what a page sends is not trusted."""
 
+import reprlib
 from collections.abc import Mapping, Sequence
 
 from uwaga.viewer.desk.reply import QuestionError
@@ -80,6 +81,10 @@ class Arguments:
         return first, last
 
 
+_REPR = reprlib.Repr()  # looks into nothing deep or long
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    text = _REPR.repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

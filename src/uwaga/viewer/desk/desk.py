@@ -1,10 +1,11 @@
 """The desk: every question that a page may ask, answered in bounded time and memory.
 
-about, items                              what there is to see
-overview, tile                            pictures, coarse to exact
-entry, weights, row, column, between, npz numbers
-statistics                                the table of a layer
-page, lesson                              a page as a file; the calculation on a small example
+about, items                         what there is to see
+overview, tile                       pictures, coarse to exact
+entry, row, column, between          numbers
+weights, npz                         blocks of them, which may take seconds
+statistics                           the table of a layer
+page, lesson                         a page as a file; the calculation on a small example
 """
 
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from uwaga.viewer.desk import readings, statistics
 from uwaga.viewer.desk.about import about
@@ -28,12 +30,18 @@ from uwaga.viewer.exhibit import Exhibit
 _BUDGET = 0.2  # seconds of one answer; a step that began may take somewhat longer
 _MOST_ITEMS = 200_000
 _KEPT = 128 << 20  # bytes of finished replies
-_UNFINISHED = 256
-_MOST_TILES_IN_PAGE = 4096
+_UNFINISHED = 128 << 20  # bytes of what was begun
+_MOST_TILES_IN_PAGE = 512
+_IN_PAGE = ("tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson")
 
 
 class _Unfinished(Protocol):
     """Work that goes on at the next question."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        ...
 
     def go_on(self, until: float) -> None:
         """Work until a moment of `time.monotonic`, one step at least."""
@@ -52,19 +60,23 @@ class Desk:
         self._lock = threading.RLock()
         self._closed = False
         self._finished: Recent[Reply] = Recent(_KEPT, lambda reply: reply.nbytes + 4096)
-        self._unfinished: Recent[_Unfinished] = Recent(_UNFINISHED)
+        self._unfinished: Recent[_Unfinished] = Recent(_UNFINISHED, lambda work: work.nbytes + 4096)
         self._answers: Mapping[str, Callable[[Arguments], Reply]] = {
             "about": self._about,
             "items": self._items,
             "overview": self._overview,
             "tile": self._tile,
             "entry": self._entry,
-            "weights": self._weights,
             "row": self._row,
             "column": self._column,
             "between": self._between,
             "statistics": self._statistics,
+        }
+        # These may take seconds. They ask for the lock step by step, so that others have their turn.
+        self._long_answers: Mapping[str, Callable[[Arguments], Reply]] = {
+            "weights": self._weights,
             "npz": self._npz,
+            "page": self._page,
         }
 
     def answer(self, question: Mapping[str, object]) -> Reply:
@@ -75,22 +87,26 @@ class Desk:
                 that there is not.
         """
         arguments = Arguments(question)
-        if self._closed:
-            raise QuestionError("the view is closed")
+        self._stay_open()
         if arguments.ask == "lesson":
             from uwaga.viewer.lesson.replying import answer
 
             return answer(question)
-        if arguments.ask == "page":
-            return self._page(arguments)  # asks many questions itself; others come in between
+        if arguments.ask in self._long_answers:
+            return self._long_answers[arguments.ask](arguments)
         if arguments.ask not in self._answers:
-            raise arguments.wrong("ask", f"one of {', '.join([*self._answers, 'page', 'lesson'])}", arguments.ask)
+            known = ", ".join([*self._answers, *self._long_answers, "lesson"])
+            raise arguments.wrong("ask", f"one of {known}", arguments.ask)
         with self._lock:
             return self._answers[arguments.ask](arguments)
 
     def close(self) -> None:
         """Answer nothing more; a page that is being made ends at its next question."""
         self._closed = True
+
+    def _stay_open(self) -> None:
+        if self._closed:
+            raise QuestionError("the view is closed")
 
     def _about(self, arguments: Arguments) -> Reply:
         arguments.done()
@@ -137,10 +153,7 @@ class Desk:
         return readings.entry(lens, query, key)
 
     def _weights(self, arguments: Arguments) -> Reply:
-        _, lens, _ = self._head(arguments)
-        rows, columns = (arguments.range(name, n) for name, n in zip(("rows", "columns"), lens.sizes, strict=True))
-        arguments.done()
-        return readings.weights(lens, rows, columns)
+        return Reply(meta={}, arrays=(self._block(arguments)[0],))
 
     def _row(self, arguments: Arguments) -> Reply:
         _, lens, _ = self._head(arguments)
@@ -168,16 +181,32 @@ class Desk:
         return self._go_on(("statistics", side, name), lambda: statistics.of_layer(self._hall, side, name))
 
     def _npz(self, arguments: Arguments) -> Reply:
-        place, lens, head = self._head(arguments)
-        rows, columns = (arguments.range(name, n) for name, n in zip(("rows", "columns"), lens.sizes, strict=True))
-        arguments.done()
-        found = readings.npz(lens, self._hall.axes(place), rows, columns)
+        weights, place, head, rows, columns = self._block(arguments)
+        with self._lock:
+            axes = self._hall.axes(place)
+        found = readings.npz(weights, axes, rows, columns)
         kind, layer = place.name
         return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(found, np.uint8),))
+
+    def _block(self, arguments: Arguments) -> tuple[NDArray[np.float32], Place, int, tuple[int, int], tuple[int, int]]:
+        """A rectangle of a head: its weights, whose they are, and its ranges."""
+        with self._lock:
+            place, lens, head = self._head(arguments)
+            rows, columns = (arguments.range(name, n) for name, n in zip(("rows", "columns"), lens.sizes, strict=True))
+            arguments.done()
+            block = readings.Block(lens, rows, columns)
+        while block.complete < 1:
+            self._stay_open()
+            with self._lock:
+                block.go_on(time.monotonic() + _BUDGET)
+            time.sleep(0.001)  # a lock goes to whoever asks first, and that would be us again
+        return block.weights, place, head, rows, columns
 
     def _page(self, arguments: Arguments) -> Reply:
         exact = arguments.questions("exact", _MOST_TILES_IN_PAGE)
         arguments.done()
+        for question in exact:
+            Arguments(question).text("ask", _IN_PAGE)
         from uwaga.viewer.page.saved import saved_page
 
         page = saved_page(self.answer, exact=exact)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from uwaga.viewer.desk.lens import Lens
 
-_BLOCK = 1 << 23  # weights that are held at once
 _AT_ONCE = 1 << 26  # a picture of fewer weights needs no sample before it
 _SAMPLES = 8  # queries of each cell
 _FIRST = 0.2  # what a complete sample counts, of the whole
@@ -40,13 +39,18 @@ class Painting:
     ) -> None:
         self._lens, self._rows, self._columns, self._how = lens, rows, columns, how
         self.cells = np.full((len(rows) - 1, len(columns) - 1), np.nan, np.float32)
-        self._cost = int(rows[-1] - rows[0]) * lens.sizes[1]  # whatever is shown, a row is normalised over all keys
+        self._cost = int(lens.work[rows[-1]] - lens.work[rows[0]])
         self._sampled = np.zeros(len(rows) - 1, np.int64)
         self._sum = np.zeros(self.cells.shape, np.float64)
         self._is_sample = self._cost > _AT_ONCE and bool((np.diff(rows) > 2 * _SAMPLES).any())
         self._wants_exact = exact or not self._is_sample
         self._steps = self._work()
         self.complete = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self.cells.nbytes + self._sum.nbytes
 
     @property
     def is_exact(self) -> bool:
@@ -78,7 +82,7 @@ class Painting:
         starts, lengths = self._rows[:-1], np.diff(self._rows)
         wanted = np.flatnonzero(lengths > turn)
         chosen = starts[wanted] + (lengths[wanted] * _spread(turn)).astype(np.int64)
-        for at in _blocks(len(wanted), self._lens.sizes[1]):
+        for at in self._lens.steps(chosen):
             self._add(wanted[at], self._across(self._lens.read(chosen[at].tolist(), self._shown)))
             yield at.stop / len(wanted)
 
@@ -94,28 +98,31 @@ class Painting:
 
     def _exact(self) -> Iterator[float]:
         """The ranges from the top: several at a time, or a long one in pieces."""
-        first, ranges, height = 0, len(self._rows) - 1, max(_BLOCK // max(self._lens.sizes[1], 1), 1)
+        first, ranges = 0, len(self._rows) - 1
         while first < ranges:
-            last = int(np.searchsorted(self._rows, self._rows[first] + height, "right")) - 1
+            stop = self._lens.stop(int(self._rows[first]), int(self._rows[-1]))
+            last = int(np.searchsorted(self._rows, stop, "right")) - 1
             if last > first:
                 self.cells[first:last] = self._pooled(self._rows[first : last + 1])
             else:
                 last = first + 1
-                for part in self._long(first, height):
+                for part in self._long(first):
                     yield (first + part) / ranges
             first = last
             yield first / ranges
 
-    def _long(self, at: int, height: int) -> Iterator[float]:
+    def _long(self, at: int) -> Iterator[float]:
         """One range of more queries than are looked at together."""
         start, stop = (int(edge) for edge in self._rows[at : at + 2])
         cells = np.zeros(len(self._columns) - 1)
-        for first in range(start, stop, height):
+        first = start
+        while first < stop:
             if first > start:
                 yield (first - start) / (stop - start)
-            last = min(first + height, stop)
+            last = self._lens.stop(first, stop)
             found = self._pooled(np.array([first, last]))[0]
             cells = cells + found * ((last - first) / (stop - start)) if self._how == "mass" else stronger(cells, found)
+            first = last
         self.cells[at] = cells
 
     def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
@@ -169,9 +176,3 @@ def _spread(turn: int) -> float:
         found += step * (number & 1)
         step, number = step / 2, number >> 1
     return found
-
-
-def _blocks(count: int, width: int) -> Iterator[slice]:
-    """Ranges of rows with about so many weights each."""
-    height = max(_BLOCK // max(width, 1), 1)
-    return (slice(at, min(at + height, count)) for at in range(0, count, height))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from uwaga.viewer.desk.hall import Hall, Place
 from uwaga.viewer.desk.lens import Lens
 from uwaga.viewer.desk.painting import Painting
+from uwaga.viewer.desk.readings import Block
 from uwaga.viewer.desk.reply import Reply
 
 TILE = 256  # cells of a tile along an axis
@@ -21,47 +22,64 @@ class Overview:
     """All heads of a layer in a few cells each."""
 
     def __init__(self, hall: Hall, place: Place, how: str) -> None:
-        lenses = [hall.lens(place, head) for head in range(hall.heads(place.side, place.name))]
-        rows, columns = (_equal(size) for size in lenses[0].sizes)
-        self._paintings = [Painting(lens, rows, columns, how, exact=False) for lens in lenses]
+        self._lens = lambda head: hall.lens(place, head)
+        self._rows, self._columns = (_equal(size) for size in self._lens(0).sizes)
+        self._how = how
+        heads = hall.heads(place.side, place.name)
+        self._cells = np.full((heads, len(self._rows) - 1, len(self._columns) - 1), np.nan, np.float32)
+        self._done = 0  # heads
+        self._exact = True  # all of them
+        self._painting: Painting | None = None  # of the next one: a thousand heads are not begun at once
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self._cells.nbytes
 
     def go_on(self, until: float) -> None:
-        """Paint until a moment of `time.monotonic`."""
-        for painting in self._paintings:
-            if painting.complete < 1:
-                painting.go_on(until)
-                if time.monotonic() >= until:
-                    return
+        """Paint until a moment of `time.monotonic`, one step at least."""
+        while self._done < len(self._cells):
+            if self._painting is None:
+                lens = self._lens(self._done)
+                self._painting = Painting(lens, self._rows, self._columns, self._how, exact=False)
+            self._painting.go_on(until)
+            self._cells[self._done] = self._painting.cells
+            if self._painting.complete == 1:
+                self._exact &= self._painting.is_exact
+                self._painting, self._done = None, self._done + 1
+            if time.monotonic() >= until:
+                return
 
     def reply(self) -> Reply:
         """(H, I, J); nan where nothing is known yet."""
-        complete = sum(painting.complete for painting in self._paintings) / len(self._paintings)
-        exact = all(painting.is_exact for painting in self._paintings)
-        cells = np.stack([painting.cells for painting in self._paintings])
-        return Reply(meta={"complete": complete, "exact": exact}, arrays=(cells,))
+        part = 0.0 if self._painting is None else self._painting.complete
+        complete = (self._done + part) / len(self._cells)
+        return Reply(meta={"complete": complete, "exact": complete == 1 and self._exact}, arrays=(self._cells.copy(),))
 
 
 class Tile:
     """A square of the map at some level; the weights themselves at level 0."""
 
     def __init__(self, lens: Lens, how: str, level: int, row: int, column: int) -> None:
-        self._lens = lens
         rows, columns = (_cells(first, level, size) for first, size in zip((row, column), lens.sizes, strict=True))
-        self._rows, self._columns = (slice(int(edges[0]), int(edges[-1])) for edges in (rows, columns))
-        self._painting = None if level == 0 else Painting(lens, rows, columns, how)
+        block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
+        self._painting = Block(lens, block, across) if level == 0 else Painting(lens, rows, columns, how)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self._painting.nbytes
 
     def go_on(self, until: float) -> None:
-        """Paint until a moment of `time.monotonic`."""
-        if self._painting is not None:
-            self._painting.go_on(until)
+        """Paint until a moment of `time.monotonic`, one step at least."""
+        self._painting.go_on(until)
 
     def reply(self) -> Reply:
         """(I, J); nan where nothing is known yet."""
-        if self._painting is None:
-            weights = self._lens.read(self._rows, self._columns).numpy()
-            return Reply(meta={"complete": 1, "exact": True}, arrays=(weights,))
-        meta = {"complete": self._painting.complete, "exact": self._painting.is_exact}
-        return Reply(meta=meta, arrays=(self._painting.cells.copy(),))
+        found = self._painting
+        cells = found.weights if isinstance(found, Block) else found.cells
+        is_exact = found.complete == 1 if isinstance(found, Block) else found.is_exact
+        return Reply(meta={"complete": found.complete, "exact": is_exact}, arrays=(cells.copy(),))
 
 
 def _equal(size: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ Letters: Q queries, K keys, S and T spans.
 
 import io
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +20,8 @@ from uwaga.viewer.desk.reply import QuestionError, Reply
 
 MOST_WEIGHTS = 1 << 20
 MOST_SPANS = 64
-_BLOCK = 1 << 23  # scores behind one step of a column
+MOST_WORK = 1 << 31  # weights behind a rectangle: some seconds
+_TOKEN_BYTES = 1 << 26  # of the names of tokens in a file, where each takes as much as the longest
 
 Pairs = list[tuple[int, int]]
 
@@ -45,12 +46,43 @@ def entry(lens: Lens, query: int, key: int) -> Reply:
     return Reply(meta=meta)
 
 
-def weights(lens: Lens, rows: tuple[int, int], columns: tuple[int, int]) -> Reply:
-    """A rectangle. Raises QuestionError: too many at once."""
-    count = (rows[1] - rows[0]) * (columns[1] - columns[0])
-    if count > MOST_WEIGHTS:
-        raise QuestionError(f"{count} weights are more than the {MOST_WEIGHTS} that are read at once")
-    return Reply(meta={}, arrays=(lens.read(slice(*rows), slice(*columns)).numpy(),))
+class Block:
+    """A rectangle of weights, from the top.
+
+    Raises:
+        QuestionError: too many at once, or rows that take too long.
+    """
+
+    def __init__(self, lens: Lens, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+        count = (rows[1] - rows[0]) * (columns[1] - columns[0])
+        if count > MOST_WEIGHTS:
+            raise QuestionError(f"{count} weights are more than the {MOST_WEIGHTS} that are read at once")
+        if lens.work[rows[1]] - lens.work[rows[0]] > MOST_WORK:
+            rule = f"{rows[1] - rows[0]} rows are more than are read at once: each is normalised over all keys"
+            raise QuestionError(f"{rule}; ask for fewer")
+        self._lens, (self._next, self._last), self._columns = lens, rows, slice(*columns)
+        self._first = self._next
+        self.weights = np.full((rows[1] - rows[0], columns[1] - columns[0]), np.nan, np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self.weights.nbytes
+
+    @property
+    def complete(self) -> float:
+        """The part that is known."""
+        return (self._next - self._first) / (self._last - self._first) if self._last > self._first else 1.0
+
+    def go_on(self, until: float) -> None:
+        """Read until a moment of `time.monotonic`, one step at least."""
+        while self._next < self._last:
+            stop = self._lens.stop(self._next, self._last)
+            rows = self._lens.read(slice(self._next, stop), self._columns).numpy()
+            self.weights[self._next - self._first : stop - self._first] = rows
+            self._next = stop
+            if time.monotonic() >= until:
+                return
 
 
 def row(lens: Lens, query: int) -> Reply:
@@ -65,12 +97,15 @@ class Column:
         self._lens, self._key, self._next = lens, key, 0
         self._weights = np.full(lens.sizes[0], np.nan, np.float32)
 
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self._weights.nbytes
+
     def go_on(self, until: float) -> None:
-        """Read until a moment of `time.monotonic`."""
-        queries, keys = self._lens.sizes
-        height = max(_BLOCK // max(keys, 1), 1)
-        while self._next < queries:
-            block = slice(self._next, min(self._next + height, queries))
+        """Read until a moment of `time.monotonic`, one step at least."""
+        while self._next < len(self._weights):
+            block = slice(self._next, self._lens.stop(self._next, len(self._weights)))
             self._weights[block] = self._lens.read(block, [self._key])[:, 0].numpy()
             self._next = block.stop
             if time.monotonic() >= until:
@@ -91,6 +126,11 @@ class Between:
         # What lies between the spans is not looked at.
         self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
         self._paintings = [Painting(lens, cuts[a : b + 1], columns, "mass") for a, b in self._runs]
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return sum(painting.nbytes for painting in self._paintings)
 
     def go_on(self, until: float) -> None:
         """Add up until a moment of `time.monotonic`."""
@@ -123,13 +163,20 @@ def _runs(cuts: NDArray[np.int64], spans: Pairs) -> Iterator[tuple[int, int]]:
             first = None
 
 
-def npz(lens: Lens, axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]) -> bytes:
+def npz(
+    weights: NDArray[np.float32], axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]
+) -> bytes:
     """A rectangle as a file of NumPy: weights, query_tokens, key_tokens, rows, columns."""
-    block = weights(lens, rows, columns).arrays[0]
-    names = [np.array(axis.labels[slice(*part)], np.str_) for axis, part in zip(axes, (rows, columns), strict=True)]
+    names = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
     file = io.BytesIO()
-    np.savez_compressed(file, weights=block, query_tokens=names[0], key_tokens=names[1], rows=rows, columns=columns)
+    np.savez_compressed(file, weights=weights, query_tokens=names[0], key_tokens=names[1], rows=rows, columns=columns)
     return file.getvalue()
+
+
+def _strings(labels: Sequence[str]) -> NDArray[np.str_]:
+    """As NumPy holds them: all as long as the longest, so that one is cut, and without zeros at the end, which become U+2400."""
+    most = max(_TOKEN_BYTES // (4 * max(len(labels), 1)), 1)
+    return np.array([label[:most].replace("\0", "\u2400") for label in labels], np.str_)
 
 
 def _lse(lens: Lens, query: int, row: torch.Tensor) -> float | None:

@@ -4,7 +4,7 @@ Letters: H heads, n sampled queries, K keys.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ MEANINGS = {
     "induction": "weight on what came after an earlier occurrence of the token",
 }
 _OF_CROSS = ("entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink")
-_EXACT = 1 << 26  # weights of a head: 8192 x 8192
+_EXACT = 1 << 24  # weights of a head: 4096 x 4096; one head is one step
 _SAMPLED = 256
 _BLOCK = 1 << 20  # weights that are held at once, in float64 and several times
 
@@ -44,19 +44,26 @@ class Statistics:
     """The table of one layer, head by head.
 
     Args:
-        lenses: of its H heads, tokens as they are.
+        lens: of each of its H heads, tokens as they are; a thousand heads are not begun at once.
+        heads: H.
         tokens: the keys' tokens as integers that are equal where the tokens are, (K,).
         is_cross: queries and keys are of different texts: distances and earlier tokens have no meaning.
     """
 
-    def __init__(self, lenses: Sequence[Lens], tokens: NDArray[np.int64], *, is_cross: bool) -> None:
-        self._lenses, self._tokens, self._is_cross = lenses, tokens, is_cross
-        queries, keys = lenses[0].sizes
-        self._samples = queries * keys > _EXACT or any(lens.plain is None for lens in lenses)
-        self._rows = min(queries, _SAMPLED) if self._samples else queries
+    def __init__(self, lens: Callable[[int], Lens], heads: int, tokens: NDArray[np.int64], *, is_cross: bool) -> None:
+        self._lens, self._heads, self._tokens, self._is_cross = lens, heads, tokens, is_cross
+        first = lens(0)
+        self._queries, keys = first.sizes
+        self._samples = self._queries * keys > _EXACT or first.plain is None
+        self._rows = min(self._queries, _SAMPLED) if self._samples else self._queries
         self._found: list[dict[str, float]] = []
         self._steps = self._work()
         self._complete = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Of what is held."""
+        return self._tokens.nbytes
 
     def go_on(self, until: float) -> None:
         """Work until a moment of `time.monotonic`, one step at least."""
@@ -68,25 +75,26 @@ class Statistics:
 
     def reply(self) -> Reply:
         """Columns of H numbers; None where a head is not known yet, and where a mean is over nothing."""
-        missing: list[float | None] = [None] * (len(self._lenses) - len(self._found))
+        missing: list[float | None] = [None] * (self._heads - len(self._found))
         names = [name for name in MEANINGS if any(name in head for head in self._found)]
         columns = {name: [_number(head.get(name, np.nan)) for head in self._found] + missing for name in names}
-        is_part = self._rows < self._lenses[0].sizes[0]
+        is_part = self._rows < self._queries
         meta = {"columns": columns, "complete": self._complete, "sampled": self._rows if is_part else None}
         return Reply(meta=meta)
 
     def _work(self) -> Iterator[float]:
-        for number, lens in enumerate(self._lenses):
+        for number in range(self._heads):
+            lens = self._lens(number)
             if self._samples:
                 sums: dict[str, list[NDArray[np.float64]]] = {}
                 for part in self._sample(lens, sums):
-                    yield (number + part) / len(self._lenses)
+                    yield (number + part) / self._heads
                 found = {name: _mean(values) for name, values in sums.items()}
             else:
                 assert lens.plain is not None
                 found = self._exact(lens.plain)
             self._found.append({name: found[name] for name in found if not self._is_cross or name in _OF_CROSS})
-            yield (number + 1) / len(self._lenses)
+            yield (number + 1) / self._heads
 
     def _exact(self, m: AttentionMap) -> dict[str, float]:
         tokens = None if self._is_cross or m.shape[-2] > m.shape[-1] else torch.from_numpy(self._tokens)
@@ -110,16 +118,13 @@ class Statistics:
 def of_layer(hall: Hall, side: str, name: Name) -> Statistics:
     """The statistics of a layer of an exhibit."""
     place = Place(side, name, "tokens", "show")
-    lenses = [hall.lens(place, head) for head in range(hall.heads(side, name))]
     stack, shown = axes_of(name[0])[1], hall.side(side)
     labels = shown.tokens.get(stack)
     # Without names, every token is one of its own.
-    tokens = (
-        np.arange(shown.sizes[stack])
-        if labels is None
-        else np.unique(np.array(labels, np.str_), return_inverse=True)[1]
-    )
-    return Statistics(lenses, tokens.astype(np.int64), is_cross=name[0] == "cross")
+    names = range(shown.sizes[stack]) if labels is None else labels
+    known = {label: number for number, label in enumerate(dict.fromkeys(names))}
+    tokens = np.array([known[label] for label in names], np.int64)
+    return Statistics(lambda head: hall.lens(place, head), hall.heads(side, name), tokens, is_cross=name[0] == "cross")
 
 
 def of_rows(

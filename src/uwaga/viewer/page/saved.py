@@ -28,7 +28,7 @@ def saved_page(
     answer: Callable[[Question], Reply],
     *,
     exact: Sequence[Mapping[str, object]] = (),
-    seconds: float = 30.0,
+    seconds: float = 8.0,
     largest: int = LARGEST,
     progress: Callable[[float], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -75,7 +75,7 @@ def save_page(
     path: str | os.PathLike[str],
     *,
     exact: Sequence[Exact] = (),
-    seconds: float = 30.0,
+    seconds: float = 8.0,
     progress: Callable[[float], None] | None = None,
 ) -> None:
     """Write a page; under its name it is whole or not there at all. Raises ValueError, of `exact`, and OSError."""

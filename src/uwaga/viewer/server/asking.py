@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 LARGEST = 1 << 18  # bytes of a question; the exact ones of a saved page are the longest
 _READ_SECONDS, _SEND_SECONDS = 10.0, 60.0  # a connection that has gone to sleep does not keep its place
 
+_TAKES_LONG = ("page", "npz", "weights")
+
 _PIECE = 1 << 16  # bytes of a reply; about what a connection holds back by itself
 
 
@@ -78,7 +80,11 @@ class Asking:
             return None
         question = read_question(body)
         try:
-            return await self._gate.compute(lambda: self._desk.answer(question).to_bytes(), _gone(receive))
+            return await self._gate.compute(
+                lambda: self._desk.answer(question).to_bytes(),
+                _gone(receive),
+                takes_long=question.get("ask") in _TAKES_LONG,
+            )
         except QuestionError as error:
             return _error(400, str(error))
 
@@ -104,7 +110,7 @@ async def _body(headers: Headers, receive: "Receive") -> bytes | None:
     """None: the asker has gone. Raises RequestError before more than LARGEST bytes are held."""
     too_large = RequestError(413, f"a question has at most {LARGEST} bytes")
     announced = headers.get("content-length", "0")
-    if announced.isdigit() and int(announced[:20]) > LARGEST:
+    if announced.isdecimal() and int(announced[:20]) > LARGEST:
         raise too_large
     body = bytearray()
     try:

@@ -17,11 +17,14 @@ from uwaga.viewer.server.app import application
 from uwaga.viewer.server.asking import Desk
 from uwaga.viewer.server.gate import Gate
 from uwaga.viewer.server.guard import Guard
+from uwaga.viewer.server.silent import Silent
 
 _LOOPBACK = "127.0.0.1"
 # Browsers that would take the terminal over. Where there is no display, webbrowser knows of these alone.
 _IN_A_TERMINAL = {"www-browser", "elinks", "links", "links2", "lynx", "w3m"}
 _LAST_ANSWERS = 1  # seconds
+_SILENT_SECONDS = 20.0  # what a connection may take until its first request is there
+_MOST_CONNECTIONS = 512
 
 
 class PortError(OSError):
@@ -48,6 +51,8 @@ class Server:
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
+                http="h11",  # which bounds headers; another, where it is installed, does not
+                loop="asyncio",
                 lifespan="off",
                 ws="none",
                 log_config=None,  # a program's own logging stays as it is
@@ -118,8 +123,10 @@ class Server:
 
     async def _answer(self, listening: socket.socket) -> None:
         serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        silent = Silent(_MOST_CONNECTIONS)
         while not self._server.should_exit and not serving.done():
             await asyncio.wait({serving}, timeout=0.1)
+            silent.hang_up(self._server.server_state.connections, _SILENT_SECONDS)
         # What is being answered may come to its end; then connections are cut, and with them what waits.
         await asyncio.wait({serving}, timeout=_LAST_ANSWERS)
         for connection in list(self._server.server_state.connections):
