@@ -24,8 +24,11 @@ def steady(linear: Callable[[Tensor], Tensor], x: Tensor, *, wanted: bool = True
     >>> steady(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
     torch.Size([2, 3, 5])
     """
+    # First what costs a graph no guard on the number of rows.
+    if not wanted or not _is_mkls(x):
+        return linear(x)
     rows = x.numel() // max(x.shape[-1], 1)
-    if not wanted or rows >= _MANY or rows % _FOUR == 0 or not _is_mkls(x):
+    if rows >= _MANY or rows % _FOUR == 0:
         return linear(x)
     whole = functional.pad(x.reshape(rows, -1), (0, 0, 0, -rows % _FOUR))
     return linear(whole)[:rows].reshape(*x.shape[:-1], -1)

@@ -34,7 +34,7 @@ class Learner:
         self._model = model.to(world.device)
         self.objective = Objective(self._model, config.optimizer.label_smoothing)
         if config.run.compile:
-            _compile(self.objective, by_layer=fsdp)
+            _compile(self.objective, by_layer=fsdp, dynamic=not config.data.windows)
         make = distributed.sharded if fsdp else distributed.replicated
         self.module = make(self.objective, world)
         self.optimizer = Optimizer(self._model, config.optimizer)
@@ -56,12 +56,13 @@ class Learner:
         self.optimizer.load(files.read_optimizer(checkpoint, self.optimizer.moments()), steps)
 
 
-def _compile(objective: Objective, *, by_layer: bool) -> None:
-    """In place. FSDP2 gathers weights between layers, where one graph of all of them would have to be cut."""
+def _compile(objective: Objective, *, by_layer: bool, dynamic: bool) -> None:
+    """In place; dynamic: batches differ in their numbers of tokens and rows. FSDP2 gathers weights between layers, where one
+    graph of all of them would have to be cut."""
     if not by_layer:
-        objective.compile()
+        objective.compile(dynamic=dynamic or None)
         return
     for module in objective.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:
-                layer.compile()
+                layer.compile(dynamic=dynamic or None)

@@ -42,6 +42,10 @@ class Objective(nn.Module):
             labels: (S,) int64.
             scored: (S,) int64: which tokens they are of; None for all, in order.
         """
+        if torch.compiler.is_compiling():
+            # One graph for all batches: the longest row is not part of it.
+            ids = Ragged(ids.values, ids.offsets)
+            decoder_ids = None if decoder_ids is None else Ragged(decoder_ids.values, decoder_ids.offsets)
         hidden_NM = self._hidden(ids, decoder_ids)
         hidden_SM = hidden_NM if scored is None else hidden_NM[scored]
         return cross_entropy(self._logits, hidden_SM, labels, self._smoothing, self._vocabulary)
