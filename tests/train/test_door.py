@@ -247,7 +247,10 @@ def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda x: x.pop("exp_avg/norm.bias"), " is not of this configuration's model\n  missing    exp_avg/norm.bias (16,)"),
+        (
+            lambda x: x.pop("exp_avg/norm.bias"),
+            " is not of this configuration's model\n  missing    exp_avg/norm.bias (16,)",
+        ),
         (
             lambda x: x.update({"\x1b[2J": torch.zeros(2)}),
             " is not of this configuration's model\n  unexpected '\\x1b[2J' (2,)",

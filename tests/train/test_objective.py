@@ -31,7 +31,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def batch(name: str) -> Batch:
     ids = uwaga.Ragged.from_list([torch.arange(3, 12), torch.tensor([5]), torch.arange(2, 9)])
     pairs = name in ("t5", "transformer")
-    decoder = uwaga.Ragged.from_list([torch.tensor([0, 4, 5]), torch.tensor([0, 9]), torch.tensor([0])]) if pairs else None
+    decoder = (
+        uwaga.Ragged.from_list([torch.tensor([0, 4, 5]), torch.tensor([0, 9]), torch.tensor([0])]) if pairs else None
+    )
     labels = (decoder or ids).values.flip(0).clone()
     labels[1::3] = -100
     return Batch(ids=ids, decoder_ids=decoder, labels=labels)

@@ -1,0 +1,97 @@
+"""`uwaga train`: what it says and how it ends."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from uwaga.cli import app
+from uwaga.train import Config
+
+CONFIG = """
+objective = "language-model"
+model = {{family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 40}}
+data = {{train = ["{folder}/verses.txt"], document = "line", context = 40}}
+batch = {{tokens = 80}}
+schedule = {{steps = 4}}
+run = {{out = "{folder}/run", eval_every = 2, log_every = 1, threads = 1}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    (tmp_path / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))
+    (tmp_path / "config.toml").write_text(CONFIG.format(folder=tmp_path))
+    return str(tmp_path / "config.toml")
+
+
+def train(*arguments: str) -> tuple[int, str, str]:
+    done = CliRunner().invoke(app, ["train", *arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_it_trains_and_says_where_the_model_is(config: str, tmp_path: Path) -> None:
+    code, said, told = train(config, "optimizer.lr=0.01", "run.keep_last=5")
+    assert code == 0, told
+    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-1]
+    assert said == f"{tmp_path}/run/step-000004: validation loss {last['loss']:.4f} at step 4 of 4\n"
+    assert "step 2: validation loss " in told
+    done = CliRunner().invoke(
+        app, ["generate", f"{tmp_path}/run/step-000004", "Line", "--max-new-tokens", "3", "--json"]
+    )
+    assert done.exit_code == 0, done.stderr
+    assert len(json.loads(done.stdout)["tokens"]) == 3
+
+
+def test_the_configuration_is_shown_with_its_overrides(config: str) -> None:
+    code, said, _ = train(config, "--print-config", "optimizer.lr=0.5", "--compile")
+    assert code == 0
+    shown = Config.parse(said)
+    assert (shown.optimizer.lr, shown.run.compile, shown.schedule.steps) == (0.5, True, 4)
+
+
+def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path) -> None:
+    assert train(config)[0] == 0
+    code, said, told = train(config)
+    assert (code, said) == (1, "")
+    assert told == (
+        f"uwaga train: {tmp_path}/run holds a run already (its last checkpoint is step-000004): "
+        "--resume goes on with it, run.out=... begins another\n"
+    )
+    assert train(config, "--resume")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["optimizer.rate=1"], "there is no key optimizer.rate"),
+        (["data.train=['nowhere.txt']"], "nowhere.txt: there is no such file"),
+        (["run.device='cuda'"], "run.device is 'cuda', and PyTorch finds none"),
+        (["--fsdp"], "--fsdp shares weights among processes, and there is one: start it by torchrun"),
+        (["run.samples=['" + "x" * 50 + "']"], "run.samples: "),
+    ],
+)
+def test_what_is_wrong_is_told_in_words(config: str, arguments: list[str], said: str) -> None:
+    import torch
+
+    if "cuda" in arguments[0] and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    code, shown, told = train(config, *arguments)
+    assert (code, shown) == (1, "")
+    assert f"uwaga train: {said}" in told.replace(f"{config}: ", "")
+
+
+def test_processes_of_torchrun_speak_with_one_voice(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert train(config, "optimizer.rate=1") == (1, "", "")
+
+
+def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uwaga.train.loop.Loop.run", stop)
+    code, said, told = train(config)
+    assert (code, said) == (130, "")
+    assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume goes on"

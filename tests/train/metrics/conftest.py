@@ -1,0 +1,41 @@
+"""A small training's parts."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from uwaga.train import Config
+from uwaga.train.data import Corpus
+from uwaga.train.families import built
+from uwaga.train.model import new_model
+
+Parts = tuple[Config, Corpus, nn.Module]
+
+
+@pytest.fixture
+def parts(
+    make_config: Callable[..., Config], make_corpus: Callable[..., Corpus], verses: str, words: str, one_thread: None
+) -> Callable[..., Parts]:
+    """The configuration, the corpus and a fresh model of an objective."""
+
+    def make(objective: str, *overrides: str) -> Parts:
+        pairs = objective == "encoder-decoder"
+        given = (
+            objective,
+            [words if pairs else verses],
+            *(["data.layout=cmudict"] if pairs else ["data.document=line"]),
+            *overrides,
+        )
+        config, corpus = make_config(*given), make_corpus(*given)
+        return config, corpus, new_model(built(config.model, objective, corpus.model_settings), 0)
+
+    return make
+
+
+@pytest.fixture
+def alone() -> object:
+    from uwaga.train.distributed import World
+
+    return World(rank=0, size=1, device=torch.device("cpu"))

@@ -1,0 +1,79 @@
+"""metrics.jsonl, TensorBoard and the screen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from uwaga.train import TrainingError
+from uwaga.train.metrics.board import Board
+from uwaga.train.metrics.journal import Journal, curve
+from uwaga.train.metrics.screen import Silent, shown
+
+
+def test_lines_are_there_when_they_are_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(1, "train", {"loss": 0.1 + 0.2}, {"seconds": 1.0})
+    journal.write(2, "valid", {"loss": 3.0})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert lines[0] == '{"step": 1, "kind": "train", "loss": 0.30000000000000004, "wall": {"seconds": 1.0}}'
+    assert json.loads(lines[1]) == {"step": 2, "kind": "valid", "loss": 3.0}
+    assert journal.sync() == (tmp_path / "metrics.jsonl").stat().st_size
+    assert curve(tmp_path, "train") == {1: 0.1 + 0.2}
+    journal.close()
+
+
+def test_going_on_cuts_it_to_what_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(1, "train", {"loss": 1.0})
+    size = journal.sync()
+    journal.write(2, "train", {"loss": 2.0})
+    journal.close()
+    again = Journal(tmp_path, size)
+    again.write(3, "train", {"loss": 3.0})
+    again.close()
+    assert curve(tmp_path, "train") == {1: 1.0, 3: 3.0}
+
+
+def test_a_shorter_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError) as caught:
+        Journal(tmp_path, 5)
+    assert str(caught.value) == (
+        f"{tmp_path}/metrics.jsonl has 0 bytes, and had 5 when the checkpoint was written: the curve up to there is lost"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_reads_what_was_told_and_forgets_what_was_done_again(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for step, losses in ((0, {1: 3.0, 2: 2.0, 3: 9.0}), (2, {3: 1.0})):
+        board = Board(tmp_path, step)
+        for at, loss in losses.items():
+            board.write(at, {"train/loss": loss})
+        board.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+
+
+def test_without_tensorboard_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(TrainingError) as caught:
+        Board(tmp_path, 0)
+    assert str(caught.value) == "run.tensorboard needs tensorboard: pip install 'uwaga[train]'"
+
+
+def test_a_file_gets_lines_and_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.train.metrics.screen._SECONDS", 0.0)
+    with shown(10, 4) as screen:
+        screen.line("[bold]as it is[/bold]")
+        screen.step(5, 1.25, 12345.0)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "[bold]as it is[/bold]"
+    assert said[1].startswith("step 5 of 10: loss 1.2500, 12,345 tokens/s, ")
+    assert said[1].endswith(" left")
+    Silent().step(1, 1.0, 1.0)
+    Silent().line("nothing")
+    assert capsys.readouterr().err == ""

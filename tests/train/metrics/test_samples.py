@@ -1,0 +1,95 @@
+"""What the model writes during training."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from uwaga.models import generate
+from uwaga.train import ConfigError
+from uwaga.train.metrics.errors import Questioner
+from uwaga.train.metrics.samples import Sample, Sampler, shown
+from uwaga.train.scoring import score
+
+
+def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
+    config, corpus, model = parts("language-model", "run.samples=['Line 1', 'so']", "run.sample_tokens=5")
+    model.train()
+    sampler = Sampler(config, corpus)
+    found = sampler.samples(model)
+    assert [sample.prompt for sample in found] == ["Line 1", "so"]
+    assert all(0 < len(sample.text) <= 5 for sample in found)  # an end may be drawn, and is not shown
+    torch.rand(3)
+    assert sampler.samples(model) == found
+    assert model.training
+
+
+def test_a_model_with_few_positions_writes_as_many_as_there_is_room_for(parts: Callable) -> None:
+    config, corpus, model = parts(
+        "language-model", "model.positions=16", "run.samples=['Line 1']", "run.sample_tokens=99"
+    )
+    assert 0 < len(Sampler(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
+
+
+def test_without_prompts_it_goes_on_from_the_validation_data(parts: Callable) -> None:
+    config, corpus, model = parts("language-model", "run.sample_tokens=3")
+    (found,) = Sampler(config, corpus).samples(model)
+    assert "Line" in found.prompt or "it goes" in found.prompt
+
+
+def test_sources_are_answered(parts: Callable) -> None:
+    config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
+    found = Sampler(config, corpus).samples(model)
+    sources = [question.source for question in corpus.questions()]
+    assert [sample.prompt for sample in found] == sources[:5]
+    tokenizer = corpus.tokenizer
+    ids = [*tokenizer.before, *tokenizer.encode([sources[0]])[0].tolist(), *tokenizer.behind]
+    expected = generate(model.eval(), [ids], max_new_tokens=4)[0]
+    assert found[0].text == (corpus.target_tokenizer or tokenizer).decode(expected)
+
+
+def test_masks_are_filled(parts: Callable) -> None:
+    config, corpus, model = parts("masked-language-model", "run.samples=['so [MASK]t goe[MASK]']")
+    (found,) = Sampler(config, corpus).samples(model)
+    ids = corpus.tokenizer.encode([found.text])[0]
+    assert len(ids) <= len("so it goes")
+    assert found.text.replace(" ", "").startswith("so"[:1])
+
+
+@pytest.mark.parametrize(
+    ("objective", "prompt", "said"),
+    [
+        ("language-model", "x" * 17, f"run.samples: {'x' * 17!r} has 17 tokens, and data.context is 16"),
+        ("masked-language-model", "so", "run.samples: 'so' has no [MASK] to fill in"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_before_training(
+    parts: Callable, objective: str, prompt: str, said: str
+) -> None:
+    config, corpus, _ = parts(objective, f"run.samples=[{prompt!r}]")
+    with pytest.raises(ConfigError) as caught:
+        Sampler(config, corpus)
+    assert str(caught.value) == said
+
+
+def test_a_terminal_is_not_told_control_characters() -> None:
+    assert shown(Sample("a", "b\x1b[2J\nc")) == "a > b\N{REPLACEMENT CHARACTER}[2J\nc"
+
+
+def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
+    config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
+    found = Questioner(config, corpus).rates(model, all=True)
+    asked = list(corpus.questions())
+    assert found.questions == len(asked)
+    tokenizer = corpus.tokenizer
+    prompts = [[*tokenizer.before, *tokenizer.encode([each.source])[0].tolist(), *tokenizer.behind] for each in asked]
+    written = generate(model.eval(), prompts, max_new_tokens=4)
+    target = corpus.target_tokenizer or tokenizer
+    assert found.rates == score([target.decode(ids) for ids in written], [each.targets for each in asked])
+
+
+def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.train.metrics.errors._SOME", 7)
+    monkeypatch.setattr("uwaga.train.metrics.errors._ROWS", 3)
+    config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
+    assert Questioner(config, corpus).rates(model, all=False).questions == 7

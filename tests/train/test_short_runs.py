@@ -1,0 +1,58 @@
+"""A short run of each recipe, on its real data with a tiny model: what its loop does is what a long one would do."""
+
+import gzip
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from uwaga.models import load
+from uwaga.train import Config, fit
+
+ROOT = Path(__file__).parents[2]
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
+DATA = ROOT.parent / "shared" / "data"
+SMALL = (
+    "schedule.steps=6", "schedule.warmup=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
+    "run.sample_every=6", "run.sample_tokens=6", "run.attention_every=6", "run.threads=1", "run.device=cpu",
+    "model.heads=2", "model.width=16", "model.hidden=32", "batch.tokens=600",
+)  # fmt: skip
+LAYERS = {"transformer": ("layers", "decoder_layers"), "gpt2": ("layers",), "bert": ("layers",)}
+
+
+@pytest.fixture
+def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """What makes a recipe small."""
+    if not DATA.is_dir():
+        pytest.skip("there is no folder shared/data beside the repository")
+    monkeypatch.setenv("UWAGA_DATA", str(DATA))
+    return (f"run.out={tmp_path}/run", *SMALL)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_runs_to_its_end(name: str, overrides: tuple[str, ...], tmp_path: Path) -> None:
+    config = Config.read(ROOT / "recipes" / f"{name}.toml")
+    layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
+    more = [f"model.{key}=1" for key in layers]
+    if config.objective == "encoder-decoder":  # at its end training asks all words that are held out
+        more += ["data.valid_share=0.005"]
+    if name == "peps-mlm":
+        more += [f"data.train=[{_few_peps(tmp_path)!r}]", "tokenizer.vocabulary=400"]
+    result = fit(Config.read(ROOT / "recipes" / f"{name}.toml", [*overrides, *more]), progress=False)
+    assert list(result.losses) == list(range(1, 7))
+    assert list(result.valid) == [3, 6]
+    assert load(result.checkpoint) is not None
+    kinds = {json.loads(line)["kind"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()}
+    is_pairs, is_masked = config.objective == "encoder-decoder", config.objective == "masked-language-model"
+    assert kinds == {"train", "valid", "attention"} | ({"errors"} if is_pairs else set()) | (
+        set() if is_masked else {"sample"}
+    )
+
+
+def _few_peps(folder: Path) -> str:
+    """Learning byte pairs of all of them takes half a minute."""
+    path = folder / "peps.jsonl"
+    with gzip.open(DATA / "peps.jsonl.gz", "rt", encoding="utf-8") as file:
+        path.write_text("".join(islice(file, 40)))
+    return str(path)
