@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from uwaga.cli import app, bundled
@@ -166,6 +167,29 @@ def test_the_terminal_shows_the_telling_heads(bert: Path, tmp_path: Path) -> Non
     assert [line.split()[:3] for line in lines if line.strip().startswith("encoder")] == [
         ["encoder", layer, head] for layer in "01" for head in "01"
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("The Cat", "The Cat"),
+        ("\n  The   Cat\tsat\nand more\n", "The Cat sat"),
+        ("Cat " * 30, "Cat " * 14 + "Cat…"),
+        ("<b>\u202e[bold]", "<b>\u202e[bold]"),
+    ],
+)
+def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> None:
+    from uwaga.cli.view import _title
+
+    assert _title(text) == title
+
+
+def test_a_message_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    from uwaga.cli.view import _fail
+
+    with pytest.raises(typer.Exit):
+        _fail("no \x1b[2J[bold] \u202efile")
+    assert capsys.readouterr().err == "uwaga view: no \\x1b[2J[bold] \\u202efile\n"
 
 
 # Ctrl-C is ignored where the tests run in a shell's background.

@@ -1,6 +1,7 @@
 """`uwaga view`: the attention of a model over a text, in a browser, in the terminal, or as a file."""
 
 import re
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
 
@@ -116,18 +117,22 @@ def _see(reader: Reader, text: str, how: _How) -> "Recording":
 def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
     from uwaga.viewer.door import serve
 
-    with serve(exhibit, port=port) as served:
-        # On a line of its own and unbroken, so that a terminal makes a link of it.
-        typer.echo(served.address)
-        if opens and served.browse():
-            typer.echo("It opens in the browser; Ctrl-C ends it.")
-        else:
-            typer.echo("Open it in a browser; Ctrl-C ends it.")
-        try:
+    # SIGTERM ends it as Ctrl-C does, also while the table is made.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with serve(exhibit, port=port) as served:
+            # On a line of its own and unbroken, so that a terminal makes a link of it.
+            typer.echo(served.address)
+            if opens and served.browse():
+                typer.echo("It opens in the browser; Ctrl-C ends it.")
+            else:
+                typer.echo("Open it in a browser; Ctrl-C ends it.")
             _tell(served.desk)
             served.wait()
-        except KeyboardInterrupt:
-            pass  # the end of a server, not of its work
+    except KeyboardInterrupt:
+        pass  # the end of a server, not of its work
+    finally:
+        signal.signal(signal.SIGTERM, before)
     typer.echo("\nuwaga view: closed", err=True)
 
 

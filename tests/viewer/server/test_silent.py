@@ -45,6 +45,7 @@ def test_the_longest_silent_of_too_many_are_closed(
     desk, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.server.run._MOST_CONNECTIONS", 8)
+    monkeypatch.setattr("uwaga.viewer.server.silent._GRACE", 0.2)
     with Server(desk, title="a text") as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
         early = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]

@@ -4,6 +4,8 @@ import time
 from collections.abc import Collection
 from typing import Any
 
+_GRACE = 2.0  # seconds; a thousand that ask at once have asked by then
+
 
 class Silent:
     """Since when each connection has asked nothing. uvicorn itself hangs up on those alone that have asked before.
@@ -24,7 +26,8 @@ class Silent:
         since = {each: self._since.get(each, now) for each in silent}
         self._since = dict(sorted(since.items(), key=lambda item: item[1]))
         for place, (connection, began) in enumerate(list(self._since.items())):
-            if now - began >= seconds or place < len(self._since) - self._most:
+            is_one_of_too_many = place < len(self._since) - self._most and now - began >= _GRACE
+            if now - began >= seconds or is_one_of_too_many:
                 connection.transport.abort()
 
 
