@@ -1,14 +1,11 @@
 // Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
-import { tokenElement } from "../dom.js";
-import { makeShade, weightText } from "../text/shade.js";
 import { linesFrame, lineThresholds } from "./frame.js";
-import { gatherLines } from "./gather.js";
+import { drawLineList, drawLineTokens, linePicture } from "./figure.js";
 import { headColour } from "./hues.js";
 import { addLineCommands } from "./keys.js";
 import { LineOutside, outsideWhole } from "./outside.js";
 import { LinePair, lineAxisAt } from "./pair.js";
 import { drawLineStage, lineScene } from "./stage.js";
-import { showLineList } from "./strongest.js";
 import { LineWeights } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -28,13 +25,13 @@ export function linesView(app) {
     show: () => view.show(),
     hide: () => view.hide(),
     dispose: () => view.dispose(),
-    scene: async () => lineScene(view.picture(), view.frame),
+    scene: async () => lineScene(linePicture(view), view.frame),
     block: () => ({ rows: view.pair.query.range(), columns: view.pair.key.range() }),
   };
 }
 
 /** The windows over both columns, the heads that are on, and the token whose lines are shown alone. */
-class LinesView {
+export class LinesView {
   /** @param {App} app */
   constructor(app) {
     this.app = app;
@@ -186,62 +183,19 @@ class LinesView {
     return item === null || item >= this.pair.column(axis).items.total ? null : { axis, item };
   }
 
-  /** All that the figure shows at the moment. */
-  picture() {
-    const { app } = this;
-    const { kind, layer, colour } = app.store.get();
-    const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
-    const heads = this.heads();
-    const only = this.only();
-    const { lines, high } = gatherLines({
-      heads, rows: this.pair.query.range(), columns: this.pair.key.range(), threshold: this.threshold(), only, hideSink: colour.hideSink,
-      weight: (head, query, key) => this.weights.weight(head, query, key), outside: (...of) => this.outside.of(...of),
-    });
-    const shade = makeShade([high], { ...colour, hideSink: false });
-    const opacity = (/** @type {number} */ weight) =>
-      Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
-    const hue = (/** @type {number} */ head) => (this.all ? headColour(head, total, app.theme()) : "");
-    return { lines, high: shade.high, heads, only, opacity, hue, query: this.pair.query, key: this.pair.key, all: this.all };
-  }
-
   draw() {
     if (!this.shown || this.frameAsked) return;
     this.frameAsked = requestAnimationFrame(() => {
       this.frameAsked = 0;
-      const picture = this.picture();
+      const picture = linePicture(this);
       drawLineStage(picture, this.frame);
-      this.drawTokens(picture);
+      drawLineTokens(this, picture);
       const { cell } = this.weights;
       this.frame.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
         : `Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`;
       // The list is read, not watched: while the columns move it waits.
       clearTimeout(this.listTimer);
-      this.listTimer = setTimeout(() => this.drawList(picture), lineListPause);
-    });
-  }
-
-  /** @param {ReturnType<LinesView["picture"]>} picture */
-  drawTokens({ lines, only, heads }) {
-    const { query, key } = this.app.store.get();
-    const beside = (/** @type {LineAxis} */ axis) => {
-      if (!only || only.axis === axis || heads.length !== 1) return () => "";
-      const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
-      return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
-    };
-    for (const column of [this.pair.query, this.pair.key]) {
-      const [picked, aside] = [column.axis === "query" ? query : key, beside(column.axis)];
-      column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
-      if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
-    }
-  }
-
-  /** @param {ReturnType<LinesView["picture"]>} picture */
-  drawList({ lines, only, hue }) {
-    const own = only && this.pair.column(only.axis).items.labels[only.item];
-    showLineList(this.frame.list, lines, {
-      queries: this.pair.query.items, keys: this.pair.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
-      title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`]
-        : ["Strongest lines in view"],
+      this.listTimer = setTimeout(() => drawLineList(this, picture), lineListPause);
     });
   }
 

@@ -1,12 +1,12 @@
 // The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
 
-import { makeMapAxis, mapWidest } from "./axis_text.js";
+import { arrangeMapPanels } from "./arrange.js";
+import { makeMapAxis } from "./axis_text.js";
 import { makeMapBeside } from "./beside.js";
 import { makeMapChrome } from "./chrome.js";
 import { makeMapColourBar } from "./colour_bar.js";
 import { addMapCommands } from "./keys.js";
 import { listenMapInput } from "./input.js";
-import { mapGutters, mapLayout, mapMinimapBox } from "./layout.js";
 import { shadeMapPanels } from "./looks.js";
 import { mapNavigation } from "./navigation.js";
 import { mapPanelComplete } from "./panel.js";
@@ -201,24 +201,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     }
   }
 
-  /** Boxes of the panels, from the size of the stage and the widths of labels. */
-  function arrange() {
-    const { panels, style } = scenery;
-    if (!style || !width || !panels.length) return;
-    stage.context.font = style.font;
-    const digits = String(Math.max(scenery.sizes.queries, scenery.sizes.keys)).length * style.size * 0.62 + style.size;
-    const widest = (/** @type {"queries" | "keys"} */ axis) =>
-      Math.max(axis === "queries" ? digits : 0,
-        ...panels.map((panel) => (panel[axis] ? mapWidest(/** @type {any} */ (panel[axis]), stage.context) : 0)));
-    const gutters = mapGutters(widest("queries"), widest("keys"), width / Math.min(panels.length, 2),
-      height, style.size, panels.length > 1);
-    const boxes = mapLayout(width, height, panels.length, gutters);
-    panels.forEach((panel, at) => {
-      panel.plot = boxes[at];
-      panel.gutters = gutters;
-      panel.minimap = at === 0 && panel.layer ? mapMinimapBox(panel.plot, panel.sizes) : null;
-    });
-  }
+  const arrange = () => arrangeMapPanels(scenery, stage.context, width, height);
 
   /** The store's view, where another than this has set it. */
   function adopt() {

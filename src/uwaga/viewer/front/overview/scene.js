@@ -28,12 +28,14 @@ export async function overviewScene(app, layout, loading, painter) {
     items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
       size, anchor: "end", fill: paint("--muted") });
     const context = picture?.canvas?.getContext("2d");
+    // Read at once: a browser is slow to give a canvas's pixels back in parts.
+    const all = picture?.canvas && context?.getImageData(0, 0, picture.canvas.width, picture.canvas.height);
     for (let head = 0; head < row.heads; head++) {
       const x = left + head * pitch;
-      if (picture && context) {
+      if (picture && all) {
         const { rows, columns } = picture.cells;
         items.push({ kind: "image", x, y: row.y, w: cell, h: cell,
-          pixels: context.getImageData(head * columns, 0, columns, rows).data, columns, rows });
+          pixels: overviewPart(all, head * columns, columns, rows), columns, rows });
       }
       items.push({ kind: "rect", x, y: row.y, w: cell, h: cell, fill: "none", stroke: paint("--line") });
     }
@@ -41,4 +43,13 @@ export async function overviewScene(app, layout, loading, painter) {
   if (!layout.bands.length)
     items.push({ kind: "text", x: 4, y: top * 0.7, text: kindTitle(app.store.get().kind), size, anchor: "start", fill: paint("--muted") });
   return { width: layout.width, height: layout.height, background: paint("--bg"), items };
+}
+
+/** @param {ImageData} image @param {number} left @param {number} columns @param {number} rows @returns {Uint8ClampedArray} */
+function overviewPart({ data, width }, left, columns, rows) {
+  const part = new Uint8ClampedArray(4 * columns * rows);
+  for (let row = 0; row < rows; row++) {
+    part.set(data.subarray(4 * (row * width + left), 4 * (row * width + left + columns)), 4 * row * columns);
+  }
+  return part;
 }
