@@ -38,3 +38,12 @@ def test_special_tokens_are_told_from_the_text() -> None:
 
 def test_a_text_of_special_tokens_keeps_them() -> None:
     assert len(axis(pieces(["[CLS]", "[SEP]"]), merge="words", specials="hide")) == 2
+
+
+def test_a_text_without_spaces_is_cut_into_words() -> None:
+    read = pieces(["a", *["##b"] * 70, "c"])
+    assert word_ranges(read) == [(0, 32), (32, 64), (64, 71), (71, 72)]
+
+
+def test_a_token_of_many_letters_is_shown_by_its_beginning() -> None:
+    assert pieces(["x" * 5000]).labels == ["x" * 999 + "…"]

@@ -98,6 +98,27 @@ def test_what_does_not_fit_is_coarser_or_left_out() -> None:
     assert all(size < 1.1 * largest for largest, (size, _, _) in sizes.items() if largest > 100_000)
 
 
+def test_what_is_needed_is_as_fine_as_fits_however_little_time_there_is() -> None:
+    """A sampled tile takes as long in coarse cells as in fine ones."""
+    page = saved_page(desk(tokens=300, layers=1, heads=2).answer, seconds=0.0)
+    found = [json.loads(question) for question in replies(page)]
+    tiles = [each for each in found if each["ask"] == "tile"]
+    assert [(each["level"], each["how"], each["merge"], each["specials"]) for each in tiles] == [
+        (1, "mass", "tokens", "show")
+    ] * 2
+
+
+def test_nothing_is_asked_twice() -> None:
+    asked, real = [], desk(tokens=20, layers=1)
+
+    def answer(question: dict[str, object]) -> Reply:
+        asked.append(canonical(question))
+        return real.answer(question)
+
+    saved_page(answer)
+    assert len(asked) == len(set(asked))
+
+
 def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_thread) -> None:
     """Random scores compress worse than those of any model. Queries of width 64 give weights as sharp as those of one."""
     page = saved_page(desk(tokens=512, layers=12, heads=12, width=64).answer)
