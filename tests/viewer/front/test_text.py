@@ -361,3 +361,13 @@ def test_lines_go_to_the_picked_query_where_a_far_key_is_picked_too(
     page.locator("#uwaga-lines-query-20").wait_for()
     titled(page, ".uwaga-lines-side h3", 20)
     page.locator(".uwaga-lines-table td").first.wait_for()
+
+
+def test_a_picture_of_the_overview_has_the_layers_out_of_view_too(
+    serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
+) -> None:
+    page = open_page(serve(make_maps(24, layers=12, heads=2)).address, accept_downloads=True, height=400)
+    page.locator(".uwaga-export-open").wait_for()
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    pictures = [each for each in root.iter() if each.tag.endswith("image")]
+    assert len(pictures) == 24

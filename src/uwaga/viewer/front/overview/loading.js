@@ -42,6 +42,11 @@ export function overviewLoading(app, arrived) {
           .then(() => asking.delete(name), () => { asking.delete(name); refused.add(name); arrived(row); });
       }
     },
+    /** @param {OverviewRow[]} rows  of which something is known afterwards, unless the host refuses it */
+    async some(rows) {
+      const unknown = rows.map(question).filter((asked) => !app.client.peek(asked) && app.host.has(asked));
+      await Promise.allSettled(unknown.map((asked) => app.client.ask(asked, { priority: 1 })));
+    },
     stop() {
       for (const controller of asking.values()) controller.abort();
       asking.clear();

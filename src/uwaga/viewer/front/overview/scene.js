@@ -1,11 +1,11 @@
-// The overview as a scene: what is loaded, of all layers, not of those in view alone.
+// The overview as a scene: all layers, not those in view alone.
 
 import { kindTitle } from "../shell/pieces.js";
 
 /**
  * @param {import("../types.js").App} app
  * @param {import("./layout.js").OverviewLayout} layout
- * @param {{peek: (row: import("./layout.js").OverviewRow) => import("../types.js").Reply | undefined}} loading
+ * @param {ReturnType<typeof import("./loading.js").overviewLoading>} loading
  * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
  *   cells: import("./paint.js").OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
  * @returns {Promise<import("../types.js").Scene>}
@@ -15,6 +15,7 @@ export async function overviewScene(app, layout, loading, painter) {
   const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
+  await loading.some(layout.rows);
   painter.share(layout.rows);
   const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
   for (let head = 0; head < heads; head++) {

@@ -72,7 +72,8 @@ function picturePane(pane, left, top, size, colours, items) {
     if (stroke) items.push({ kind: "rect", ...box, fill: "none", stroke });
     const special = sheet.items.specials.has(item);
     items.push({ kind: "text", x: x + width / 2, y: box.y + lineHeight * 0.62, text: tokenText(sheet.items.labels[item]),
-      size: special ? size * tokenRoom.specialSize : size, anchor: "middle", fill: special ? colours.muted : colours.text });
+      size: special ? size * tokenRoom.specialSize : size, anchor: "middle",
+      fill: special && !byRow && !byColumn ? colours.muted : colours.text });
   }
 }
 
