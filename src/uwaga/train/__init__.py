@@ -12,8 +12,8 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.train.config import Config
-    from uwaga.train.errors import ConfigError, DataError, TrainingError
     from uwaga.train.door import Result, fit
+    from uwaga.train.errors import ConfigError, DataError, TrainingError
 
 __all__ = ["Config", "ConfigError", "DataError", "Result", "TrainingError", "fit"]
 

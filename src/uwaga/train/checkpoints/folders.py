@@ -58,7 +58,7 @@ def pointed(out: Path, which: str) -> Path | None:
         raise CheckpointError(f"{file} cannot be read: {error.strerror}") from error
     found = text.decode("ascii", "replace").strip()
     if not _NAME.fullmatch(found):
-        raise CheckpointError(f"{file} must name a checkpoint such as {name(100)}, not {ascii(found)}")
+        raise CheckpointError(f"{file} must name a checkpoint such as {name(100)}, not {found!a}")
     if not (out / found).is_dir():
         raise CheckpointError(f"{file} names {found}, and there is no such folder in {out}")
     return out / found
