@@ -2,8 +2,8 @@
 program of its own, since it forks: PyTorch is loaded once, and has computed nothing before a fork, after which its threads
 would be missing.
 
-Its argument is a JSON object: config (a file), the outputs alone, random and every, seed, kills, and resumable (steps around
-which to kill). Its last line is one: for `random` and `every` the exit code of each run.
+Its argument is a JSON object: config (a file), the outputs alone, random and every, seed, and how many random kills.
+Its last line is one: for `random` and `every` the exit code of each run.
 """
 
 import json
@@ -15,8 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import torch._dynamo  # noqa: F401  # which optimizers import: seconds, in every run
 
 import uwaga.models.transformer.checkpoint
 import uwaga.train.door  # noqa: F401

@@ -13,7 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
-import torch._dynamo  # which optimizers import: seconds, in every run
+import torch._dynamo  # which FSDP2 imports: seconds, in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
 

@@ -15,6 +15,7 @@ from uwaga.models.bert.model import BertModel
 from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
+from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 
 # Logits that are held at once: 256 MB in float32, their gradient and softmax as much again.
@@ -42,11 +43,7 @@ class Objective(nn.Module):
             labels: (S,) int64.
             scored: (S,) int64: which tokens they are of; None for all, in order.
         """
-        if torch.compiler.is_compiling():
-            # One graph for all batches: the longest row is not part of it.
-            ids = Ragged(ids.values, ids.offsets)
-            decoder_ids = None if decoder_ids is None else Ragged(decoder_ids.values, decoder_ids.offsets)
-        hidden_NM = self._hidden(ids, decoder_ids)
+        hidden_NM = self._hidden(*_lowered(ids, decoder_ids))
         hidden_SM = hidden_NM if scored is None else hidden_NM[scored]
         return cross_entropy(self._logits, hidden_SM, labels, self._smoothing, self._vocabulary)
 
@@ -60,7 +57,7 @@ class Objective(nn.Module):
         config: Any = self.model.config
         return int(config.vocabulary if isinstance(self.model, BertModel) else config.written)
 
-    def _hidden(self, ids: Ragged, decoder_ids: Ragged | None) -> Tensor:
+    def _hidden(self, ids: Operand, decoder_ids: Operand | None) -> Tensor:
         """(N, M): the states that the head reads."""
         model = self.model
         if isinstance(model, BertModel):
@@ -70,7 +67,7 @@ class Objective(nn.Module):
         else:
             assert isinstance(model, T5Model | Transformer)
             hidden = model.decode(ids) if decoder_ids is None else model.decode(decoder_ids, model(ids).memory)
-        return cast(Ragged, hidden).values
+        return hidden.values if isinstance(hidden, Ragged) else hidden.flatten(0, 1)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         model = self.model
@@ -79,6 +76,19 @@ class Objective(nn.Module):
             return cast(Tensor, model.masked_lm(hidden, words_VM=model.embeddings.words.weight))
         assert isinstance(model, GPT2Model | T5Model | Transformer)
         return model.logits(hidden)
+
+
+def _lowered(ids: Ragged, decoder_ids: Ragged | None) -> tuple[Operand, Operand | None]:
+    """As the model computes it fastest: rows of one length, such as windows, as a matrix, which has no padding either. In a
+    graph for batches of all sizes packed, without the longest row, which would be part of it."""
+    both = (ids,) if decoder_ids is None else (ids, decoder_ids)
+    if torch.compiler.is_compiling():
+        lowered: list[Operand] = [Ragged(each.values, each.offsets) for each in both]
+    elif all(len(each) * each.max_length == len(each.values) for each in both):
+        lowered = [each.values.view(len(each), -1) for each in both]
+    else:
+        lowered = list(both)
+    return lowered[0], (lowered[1] if len(lowered) > 1 else None)
 
 
 def cross_entropy(
