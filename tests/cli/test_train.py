@@ -95,3 +95,23 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
     code, said, told = train(config)
     assert (code, said) == (130, "")
     assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume goes on"
+
+
+@pytest.mark.parametrize("shared", ["true", "false"])
+def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shared: str) -> None:
+    (tmp_path / "pairs.tsv").write_text("\n".join(f"w{n}\tS{n % 3} T" for n in range(60)))
+    (tmp_path / "config.toml").write_text(f"""
+        objective = "encoder-decoder"
+        model = {{family = "transformer", layers = 1, decoder_layers = 1, heads = 2, width = 16, hidden = 32}}
+        tokenizer = {{kind = "characters", target = {{kind = "words", shared = {shared}}}}}
+        data = {{kind = "pairs", train = ["{tmp_path}/pairs.tsv"], context = 12}}
+        batch = {{tokens = 200}}
+        optimizer = {{lr = 1e-2}}
+        schedule = {{steps = 40}}
+        run = {{out = "{tmp_path}/run", eval_every = 40, threads = 1, sample_tokens = 4}}
+        """)
+    assert train(str(tmp_path / "config.toml"))[0] == 0
+    done = CliRunner().invoke(app, ["generate", f"{tmp_path}/run/step-000040", "w7", "--json"])
+    assert done.exit_code == 0, done.stderr
+    assert set(json.loads(done.stdout)["text"].split()) <= {"S0", "S1", "S2", "T"}
+    assert "T" in json.loads(done.stdout)["text"]

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, cast
 
 import typer
@@ -23,10 +24,11 @@ class PromptError(ValueError):
 
 
 class _Writer(NamedTuple):
-    """A model and its tokenizer."""
+    """A model and its tokenizer, and that of its decoder, which may have one of its own."""
 
     model: "Generator"
     backend: "Backend"
+    decoder: "Backend"
 
 
 def generate(
@@ -86,11 +88,24 @@ def _load(model: str, dtype: str) -> _Writer:
     from uwaga.models.text.tokenizer import Tokenizer
 
     folder = directories.find(model, None)
-    backend = Tokenizer.load(directories.transformer(folder)).backend
+    place = directories.transformer(folder)
+    backend = Tokenizer.load(place).backend
+    own = place / "target_tokenizer.json"  # as `uwaga train` writes it
+    decoder = _read(own) if own.exists() else backend
     loaded = load(folder, dtype=getattr(torch, dtype))
     if not hasattr(loaded, "decoding"):
         raise CheckpointError(f"{folder}: a {type(loaded).__name__} writes no text")
-    return _Writer(cast("Generator", loaded), backend)
+    return _Writer(cast("Generator", loaded), backend, decoder)
+
+
+def _read(path: Path) -> "Backend":
+    """Raises CheckpointError."""
+    from tokenizers import Tokenizer as Backend
+
+    try:
+        return Backend.from_buffer(path.read_bytes())
+    except Exception as error:  # the library raises Exception itself, and nothing more exact
+        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
 
 
 def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_json: bool) -> None:
@@ -102,7 +117,7 @@ def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_jso
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")
     streams = len(prompts) == 1 and how["num_beams"] == 1 and not as_json
-    screen = _Screen(writer.backend) if streams else None
+    screen = _Screen(writer.decoder) if streams else None
     try:
         # Lists in, lists out.
         written = cast("list[list[int]]", generate(writer.model, prompts, streamer=screen, **how))
@@ -111,7 +126,7 @@ def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_jso
     if screen is not None:
         return
     for text, ids in zip(texts, written, strict=True):
-        said = writer.backend.decode(ids)
+        said = writer.decoder.decode(ids)
         typer.echo(json.dumps({"prompt": text, "text": said, "tokens": ids}) if as_json else said)
 
 
