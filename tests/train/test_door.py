@@ -313,3 +313,56 @@ def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> N
 
 def test_the_package_offers_it() -> None:
     assert uwaga.train.fit is fit
+
+
+# Other ways to compute.
+
+
+def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    how = ("optimizer.dtype=bfloat16", "optimizer.lr=1e-2", "batch.global_tokens=128")
+    plain = train(*how[1:], f"run.out={tmp_path}/plain")
+    alone = train(*how, f"run.out={tmp_path}/alone")
+    assert alone.losses != plain.losses
+    assert alone.losses == pytest.approx(plain.losses, rel=0.02)
+    with monkeypatch.context() as broken:
+        break_loss(broken, 9, float("nan"))
+        with pytest.raises(TrainingError):
+            train(*how)
+    again = train(*how, resume=True)
+    found, expected = (load_file(each.checkpoint / "model.safetensors") for each in (again, alone))
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert {weight.dtype for weight in found.values()} == {torch.float32}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+# The compiler looks at every attribute of a tensor.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_it_is_the_same_but_for_rounding(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # The graph as it is, without the minute that making kernels of it takes.
+    make = torch.nn.Module.compile
+    monkeypatch.setattr(
+        Objective, "compile", lambda self, **how: make(self, backend="aot_eager", fullgraph=True, **how)
+    )
+    torch.compiler.reset()
+    how = ("model.dropout=0.0", "model.embedding_dropout=0.0", "model.attention_dropout=0.0", "optimizer.lr=1e-2")
+    plain = train(*how, f"run.out={tmp_path}/plain")
+    compiled = train(*how, "run.compile=true")
+    assert compiled.losses == pytest.approx(plain.losses, rel=1e-4)
+    assert compiled.valid == pytest.approx(plain.valid, rel=1e-4)
+    assert load(compiled.checkpoint) is not None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train("run.tensorboard=true", "run.attention_every=3")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert {event.step: event.value for event in events.Scalars("valid/loss")} == pytest.approx(result.valid)
+    assert [event.step for event in events.Scalars("spread/decoder 0.1")] == [3, 6]

@@ -34,7 +34,7 @@ class Learner:
         self._model = model.to(world.device)
         self.objective = Objective(self._model, config.optimizer.label_smoothing)
         if config.run.compile:
-            _compile(self.objective, by_layer=fsdp, dynamic=not config.data.windows)
+            _compile(self.objective, by_layer=fsdp)
         make = distributed.sharded if fsdp else distributed.replicated
         self.module = make(self.objective, world)
         self.optimizer = Optimizer(self._model, config.optimizer)
@@ -56,13 +56,16 @@ class Learner:
         self.optimizer.load(files.read_optimizer(checkpoint, self.optimizer.moments()), steps)
 
 
-def _compile(objective: Objective, *, by_layer: bool, dynamic: bool) -> None:
-    """In place; dynamic: batches differ in their numbers of tokens and rows. FSDP2 gathers weights between layers, where one
-    graph of all of them would have to be cut."""
+def _compile(objective: Objective, *, by_layer: bool) -> None:
+    """In place. FSDP2 gathers weights between layers, where one graph of all of them would have to be cut.
+
+    The second batch of another size makes the graph anew for all sizes. Asked to do so at once, the compiler would take the
+    scale of the scores for such a size too, which attention cannot check then.
+    """
     if not by_layer:
-        objective.compile(dynamic=dynamic or None)
+        objective.compile()
         return
     for module in objective.modules():
         if isinstance(module, nn.ModuleList):
             for layer in module:
-                layer.compile(dynamic=dynamic or None)
+                layer.compile()
