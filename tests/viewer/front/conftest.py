@@ -25,9 +25,9 @@ TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".",
 Page = Any  # of playwright, which is not there for the type checker
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """Chromium with WebGL2 in software."""
+    """Chromium with WebGL2 in software. For this folder alone: while it runs, no other test can run an event loop."""
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium")
