@@ -25,9 +25,9 @@ TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".",
 Page = Any  # of playwright, which is not there for the type checker
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium with WebGL2 in software. For this folder alone: while it runs, no other test can run an event loop."""
+    """Chromium with WebGL2 in software. For a module: while it runs, no other test can run an event loop of its own."""
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium")

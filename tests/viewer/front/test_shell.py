@@ -97,6 +97,7 @@ def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
 def test_what_goes_wrong_is_said_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
     page = open_page(serve(make_maps(20)).address)
     page.wait_for_selector(".uwaga-tabs")
+    page.wait_for_load_state("networkidle")  # what the overview asks for itself is over
     answered = 0
 
     def answer(route: Any) -> None:
