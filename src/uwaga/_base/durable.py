@@ -20,12 +20,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         unfinished.unlink(missing_ok=True)  # a full disk has better use for the space
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """The names in a folder are on the disk."""
-    opened = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """What a file holds, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
     finally:

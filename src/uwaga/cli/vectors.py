@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga._base.durable import replacing, sync_folder
+from uwaga._base.durable import replacing, sync
 
 if TYPE_CHECKING:
     import pyarrow
@@ -118,7 +118,7 @@ class Vectors:
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
         joined.replace(self.path)
-        sync_folder(self.path.parent)
+        sync(self.path.parent)
         self.clear()
 
     def leave(self) -> None:

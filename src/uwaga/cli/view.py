@@ -115,12 +115,13 @@ def _see(reader: Reader, text: str, how: _How) -> "Recording":
 
 
 def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
+    from uwaga.viewer.desk import Desk
     from uwaga.viewer.door import serve
 
     # SIGTERM ends it as Ctrl-C does, also while the table is made.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(exhibit, port=port) as served:
+        with serve(Desk(exhibit), exhibit.title, port=port) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             typer.echo(served.address)
             if opens and served.browse():

@@ -140,7 +140,7 @@ def view(
         from uwaga.viewer.notebook import widget
 
         return widget(Desk(exhibit))
-    served = serve(exhibit, port=port)
+    served = serve(Desk(exhibit), exhibit.title, port=port)
     print(f"uwaga.view: {served.address}", flush=True)  # noqa: T201  # the only way to it where no browser opens
     if browser or browser is None:
         served.browse()
@@ -149,19 +149,19 @@ def view(
     return served
 
 
-def serve(exhibit: Exhibit, *, port: int = 0) -> View:
-    """A view of an exhibit, from now on. Raises ImportError without the extra, and OSError: a port that cannot be had."""
+def serve(desk: Desk, title: str, *, port: int = 0, name: str = "view") -> View:
+    """A view of what a desk answers, from now on. Raises ImportError without the extra, and OSError: a port that cannot be
+    had."""
     try:
         from uwaga.viewer.server.run import Server
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in ("starlette", "uvicorn"):
             raise
-        rule = f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'"
+        rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
     bundle()  # joined now, and not while somebody waits for the page
-    desk = Desk(exhibit)
-    return View(desk, Server(desk, title=exhibit.title, port=port))
+    return View(desk, Server(desk, title=title, port=port))
 
 
 def in_notebook() -> bool:

@@ -1,11 +1,10 @@
 """The folders of a run: their names, which is the last and which the best, and which of them may go."""
 
-import os
 import re
 import shutil
 from pathlib import Path
 
-from uwaga._base.durable import replacing, sync_folder
+from uwaga._base.durable import replacing, sync
 from uwaga._base.errors import CheckpointError
 
 LAST, BEST = "last", "best"
@@ -31,12 +30,12 @@ def finish(out: Path, step: int) -> Path:
     """Give the unfinished folder its name: all its files and the name itself are on the disk afterwards."""
     written, final = unfinished(out, step), out / name(step)
     for file in written.iterdir():
-        _sync_file(file)
-    sync_folder(written)
+        sync(file)
+    sync(written)
     if final.exists():  # of a run that was stopped before it was the last one
         _remove(final)
     written.rename(final)
-    sync_folder(out)
+    sync(out)
     return final
 
 
@@ -90,11 +89,3 @@ def _remove(folder: Path) -> None:
     going = folder.with_name(f".{folder.name}{_GOING}")
     folder.rename(going)
     shutil.rmtree(going)
-
-
-def _sync_file(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uwaga._base.durable import replacing, sync_folder
+from uwaga._base.durable import replacing, sync
 from uwaga.train.config import Config
 from uwaga.train.data import encoding, tokenizers
 from uwaga.train.data.answers import Answers
@@ -66,7 +66,7 @@ def _make(config: Config, files: Places, final: Path, listener: Listener) -> Non
         with replacing(unfinished / ABOUT) as file:
             file.write((json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
         unfinished.rename(final)
-        sync_folder(final.parent)
+        sync(final.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -7,7 +7,7 @@ from typing import IO
 
 import numpy as np
 
-from uwaga._base.durable import sync_folder
+from uwaga._base.durable import sync
 from uwaga.train.errors import DataError
 
 
@@ -57,7 +57,7 @@ class Writer:
                 os.fsync(file.fileno())
             file.close()
         if error is None:
-            sync_folder(self._folder)
+            sync(self._folder)
 
 
 class Store:

@@ -119,16 +119,9 @@ def work_through(
 
 def served_lesson(desk: LessonDesk, *, port: int = 0) -> "View":
     """A view of a desk, open at the lesson. Raises ImportError without the extra, and OSError: a port that cannot be had."""
-    from uwaga.viewer.door import View
+    from uwaga.viewer.door import serve
 
-    try:
-        from uwaga.viewer.server.run import Server
-    except ModuleNotFoundError as error:
-        if error.name not in ("starlette", "uvicorn"):
-            raise
-        rule = f"uwaga.lesson needs {error.name}, which is not installed: pip install 'uwaga[view]'"
-        raise ModuleNotFoundError(rule, name=error.name) from error
-    view = View(cast("Desk", desk), Server(desk, title="lesson", port=port))
+    view = serve(cast("Desk", desk), "lesson", port=port, name="lesson")
     # Behind # too: the page reads there what it begins with.
     view.address += "&tab=lesson"
     return view
