@@ -61,7 +61,7 @@ def writer(tmp_path: Path) -> Path:
 
 def run(*arguments: object, **given) -> str:
     """What a command that succeeds says."""
-    result = CliRunner().invoke(app, ["generate", *map(str, arguments)], **given)
+    result = CliRunner().invoke(app, ["generate", "--model", *map(str, arguments)], **given)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     return result.stdout
@@ -69,7 +69,7 @@ def run(*arguments: object, **given) -> str:
 
 def refusal(*arguments: object, **given) -> str:
     """What a command that fails says."""
-    result = CliRunner().invoke(app, ["generate", *map(str, arguments)], **given)
+    result = CliRunner().invoke(app, ["generate", "--model", *map(str, arguments)], **given)
     assert result.exit_code == 1, result.output
     assert result.stdout == ""
     return result.stderr.removeprefix("uwaga generate: ").removesuffix("\n")
@@ -185,6 +185,6 @@ def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("uwaga.models.generation.generate.generate", interrupted)
-    result = CliRunner().invoke(app, ["generate", str(writer), "Once"])
+    result = CliRunner().invoke(app, ["generate", "--model", str(writer), "Once"])
     assert result.exit_code == 130
     assert result.stderr == "\nuwaga generate: stopped\n"

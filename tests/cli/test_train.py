@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from uwaga.cli import app
+from uwaga.cli import app, seeing
 from uwaga.train import Config
 
 CONFIG = """
@@ -38,7 +38,7 @@ def test_it_trains_and_says_where_the_model_is(config: str, tmp_path: Path) -> N
     assert said == f"{tmp_path}/run/step-000004: validation loss {last['loss']:.4f} at step 4 of 4\n"
     assert "step 2: validation loss " in told
     done = CliRunner().invoke(
-        app, ["generate", f"{tmp_path}/run/step-000004", "Line", "--max-new-tokens", "3", "--json"]
+        app, ["generate", "--model", f"{tmp_path}/run/step-000004", "Line", "--max-new-tokens", "3", "--json"]
     )
     assert done.exit_code == 0, done.stderr
     assert len(json.loads(done.stdout)["tokens"]) == 3
@@ -111,7 +111,11 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
         run = {{out = "{tmp_path}/run", eval_every = 40, threads = 1, sample_tokens = 4}}
         """)
     assert train(str(tmp_path / "config.toml"))[0] == 0
-    done = CliRunner().invoke(app, ["generate", f"{tmp_path}/run/step-000040", "w7", "--json"])
+    done = CliRunner().invoke(app, ["generate", "--model", f"{tmp_path}/run/step-000040", "w7", "--json"])
     assert done.exit_code == 0, done.stderr
     assert set(json.loads(done.stdout)["text"].split()) <= {"S0", "S1", "S2", "T"}
     assert "T" in json.loads(done.stdout)["text"]
+    reader = seeing.load(f"{tmp_path}/run/step-000040", "float32")
+    seen = seeing.see(reader, "w7", target="S1 T", new_tokens=0, truncate=False, layers=None)
+    assert seen.tokens["encoder"][0][:2] == ["w", "7"]
+    assert seen.tokens["decoder"][0][1:] == ["S1", "T"]

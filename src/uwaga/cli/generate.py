@@ -3,7 +3,6 @@
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, cast
 
 import typer
@@ -32,8 +31,8 @@ class _Writer(NamedTuple):
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="A model's directory, or its id on the hub.")],
     prompts: Annotated[list[str], typer.Argument(help="What to go on with, or to answer; - reads one from stdin.")],
+    model: Annotated[str, typer.Option(help="bard, speller, a model's directory, or its id on the hub.")] = "bard",
     max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens are written.")] = 20,
     do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw each token; else take the likeliest.")] = False,
     temperature: Annotated[float | None, typer.Option(help="Divides the logits before drawing.")] = None,
@@ -89,23 +88,12 @@ def _load(model: str, dtype: str) -> _Writer:
 
     folder = directories.find(model, None)
     place = directories.transformer(folder)
-    backend = Tokenizer.load(place).backend
-    own = place / "target_tokenizer.json"  # as `uwaga train` writes it
-    decoder = _read(own) if own.exists() else backend
+    own = Tokenizer.load(place)
+    target = Tokenizer.load_target(place) or own
     loaded = load(folder, dtype=getattr(torch, dtype))
     if not hasattr(loaded, "decoding"):
         raise CheckpointError(f"{folder}: a {type(loaded).__name__} writes no text")
-    return _Writer(cast("Generator", loaded), backend, decoder)
-
-
-def _read(path: Path) -> "Backend":
-    """Raises CheckpointError."""
-    from tokenizers import Tokenizer as Backend
-
-    try:
-        return Backend.from_buffer(path.read_bytes())
-    except Exception as error:  # the library raises Exception itself, and nothing more exact
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+    return _Writer(cast("Generator", loaded), own.backend, target.backend)
 
 
 def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_json: bool) -> None:

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga.cli import bundled
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -24,11 +22,12 @@ class SeeingError(ValueError):
 
 
 class Reader(NamedTuple):
-    """A model and its tokenizer."""
+    """A model and its tokenizer, and that of its decoder, which may have one of its own."""
 
     title: str
     model: "nn.Module"
     tokenizer: "Tokenizer"
+    target_tokenizer: "Tokenizer"
 
 
 @contextmanager
@@ -73,16 +72,16 @@ def load(name: str, dtype: str) -> Reader:
     """A bundled model, one in a directory, or one of the hub. Raises CheckpointError."""
     import torch
 
-    from uwaga.models import checkpoints, directories, json_files
+    from uwaga.models import bundled, checkpoints, directories, json_files
     from uwaga.models.text.tokenizer import Tokenizer
 
-    is_bundled = name in bundled.MODELS
-    folder = directories.transformer(bundled.folder(name) if is_bundled else directories.find(name, None))
+    folder = directories.transformer(directories.find(name, None))
     settings = folder / "sentence_bert_config.json"
     lowercase = settings.exists() and json_files.read(settings).get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
-    title = bundled.MODELS[name].title if is_bundled else Path(name).name or name
-    return Reader(title, checkpoints.load(folder, dtype=getattr(torch, dtype)), tokenizer)
+    title = bundled.MODELS[name].title if name in bundled.MODELS else Path(name).name or name
+    model = checkpoints.load(folder, dtype=getattr(torch, dtype))
+    return Reader(title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer)
 
 
 def see(
@@ -101,8 +100,10 @@ def see(
     has_both = not getattr(model, "prompt_counts", True) and model.decoder is not None
     if target is not None and not has_both:
         raise SeeingError(f"{reader.title} reads one text; --target is for a model with an encoder and a decoder")
-    ids = _ids(reader, text, "the text", truncate)
-    watching = watch(model, layers=layers, tokenizer=reader.tokenizer.backend)
+    ids = _ids(reader, reader.tokenizer, text, "the text", truncate)
+    own, target_own = reader.tokenizer.backend, reader.target_tokenizer.backend
+    called = {"encoder": own, "decoder": target_own if has_both else own}
+    watching = watch(model, layers=layers, tokenizer=called)
     with saying(), torch.no_grad(), watching as recording:
         if not has_both:
             model(torch.tensor([ids]))
@@ -122,13 +123,13 @@ def _write(model: Any, ids: list[int], new_tokens: int) -> None:
 def _target(reader: Reader, target: str, truncate: bool) -> list[int]:
     """What the decoder reads to write the target: its start token first, and without an end."""
     config = cast("Any", reader.model).config
-    ids = _ids(reader, target, "the target", truncate)
+    ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate)
     return [config.start, *(ids[:-1] if ids[-1] in config.ends else ids)]
 
 
-def _ids(reader: Reader, text: str, name: str, truncate: bool) -> list[int]:
+def _ids(reader: Reader, tokenizer: "Tokenizer", text: str, name: str, truncate: bool) -> list[int]:
     """With the tokenizer's special tokens."""
-    tokenizer, room = reader.tokenizer, cast("Any", reader.model).config.max_tokens
+    room = cast("Any", reader.model).config.max_tokens
     own = tokenizer.backend.encode(text, add_special_tokens=False).ids
     if not own:
         raise SeeingError(f"{name} is empty: it has no tokens")

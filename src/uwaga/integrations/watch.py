@@ -50,7 +50,8 @@ def watch(
         heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
         dtype: that queries and keys are stored in; None for their own. torch.bfloat16 takes half of float32.
         tokenizer, tokens: what tokens are called, by a tokenizer (of transformers or tokenizers, or a function from a list of
-            ids to strings), or as strings: a list for one row, a list of lists, or a dict by "encoder" and "decoder" of them.
+            ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
+            either, where they are not called alike.
 
     Raises:
         ValueError: a model without attention that can be watched, a layer, kind or head that it has not, or attention that

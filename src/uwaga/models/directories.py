@@ -1,10 +1,10 @@
-"""Where a model is: a directory, a part of a sentence-transformers directory, or a repository on the hub."""
+"""Where a model is: a directory, a part of a sentence-transformers directory, bundled, or a repository on the hub."""
 
 import os
 from pathlib import Path
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import sentence
+from uwaga.models import bundled, sentence
 
 # What a model and its tokenizer consist of; not the same weights again for other programs.
 _FILES = ("*.json", "*.txt", "*.model", "*/config.json")
@@ -12,7 +12,10 @@ _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
-    """The directory itself, or the one that huggingface_hub keeps of a repository. Raises CheckpointError."""
+    """The directory itself, that of a bundled model, or the one that huggingface_hub keeps of a repository.
+
+    Raises CheckpointError.
+    """
     path = Path(path_or_hub_id)
     if path.is_dir():
         if revision is not None:
@@ -20,7 +23,12 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
         return path
     if path.exists():
         raise CheckpointError(f"{path} is a file; a model is loaded from the directory that holds its config.json")
-    return _fetched(os.fspath(path_or_hub_id), revision)
+    name = os.fspath(path_or_hub_id)
+    if name in bundled.MODELS:
+        if revision is not None:
+            raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
+        return bundled.folder(name)
+    return _fetched(name, revision)
 
 
 def transformer(folder: Path) -> Path:

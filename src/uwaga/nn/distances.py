@@ -22,7 +22,7 @@ class AlibiPositions(nn.Module):
 
     def __init__(self, heads: int, *, device: Device = None) -> None:
         super().__init__()
-        self.register_buffer("slopes", torch.tensor(_slopes(heads), device=device), persistent=False)
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads), device=device), persistent=False)
 
     def forward(self, start: Start = None) -> AlibiBias:
         """The bias; start: where the first query stands among the keys, as in `uwaga.AlibiBias`."""
@@ -66,7 +66,8 @@ class RelativePositions(nn.Module):
         return f"heads={heads}, buckets={buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"
 
 
-def _slopes(heads: int) -> list[float]:
+def alibi_slopes(heads: int) -> list[float]:
+    """As AlibiPositions has them: one for each head."""
     below = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (h + 1) / below) for h in range(below)]
     between = [2.0 ** (-8.0 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]

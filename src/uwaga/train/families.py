@@ -58,7 +58,13 @@ FAMILIES = {
 
 def check(model: Mapping[str, Any], objective: str) -> None:
     """The table [model] is one that can be built. Raises ConfigError."""
-    built(model, objective, {"vocabulary": 2**16})
+    room(model, objective)
+
+
+def room(model: Mapping[str, Any], objective: str) -> int | None:
+    """The longest row that such a model has positions for; None: any. Raises ConfigError."""
+    longest: int | None = built(model, objective, {"vocabulary": 2**16}).max_tokens
+    return longest
 
 
 def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Any:

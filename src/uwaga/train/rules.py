@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from uwaga.train import families
 from uwaga.train.errors import ConfigError
 from uwaga.train.sections import TargetConfig, TokenizerConfig
 
@@ -59,7 +60,7 @@ def _sizes(config: "Config") -> None:
         raise ConfigError(
             f"batch.global_tokens must be a multiple of batch.tokens, {batch.tokens}, not {batch.global_tokens}"
         )
-    room = config.model.get("positions", {"gpt2": 1024, "bert": 512}.get(config.model["family"]))
+    room = families.room(config.model, config.objective)
     if room is not None and data.context > room:
         raise ConfigError(f"data.context is {data.context}, and the model has {room} positions")
     if config.objective == "masked-language-model" and data.context < 3:

@@ -18,6 +18,8 @@ KINDS = {
     "encoder alone": {"decoder_layers": 0},
     "decoder alone": {"layers": 0},
     "decoder alone, pre-norm": {"layers": 0, "norm": "pre", "activation": "gelu", "scaled_words": False},
+    "both, distances": {"positions": "alibi", "decoder_heads": 4},
+    "decoder alone, distances": {"positions": "alibi", "layers": 0},
 }
 
 
@@ -72,6 +74,37 @@ def test_torchs_transformer_computes_the_same() -> None:
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(model(ids, decoder_ids).hidden, peer(x, y, tgt_mask=causal))
+
+
+def test_torchs_transformer_computes_the_same_over_alibi() -> None:
+    """Slopes of four heads: 1/4, 1/16, 1/64 and 1/256 (Press et al. 2022, section 3); none in cross-attention."""
+    torch.manual_seed(0)
+    sizes = _SIZES | {"heads": 4, "positions": "alibi"}
+    model = Transformer(TransformerConfig(**sizes)).eval().double()
+    peer = nn.Transformer(16, 4, 2, 2, 32, batch_first=True, dtype=torch.float64).eval()
+    peer.encoder.norm = peer.decoder.norm = None
+    _copy_to_torch(model, peer)
+    ids, decoder_ids = torch.randint(30, (1, 7)), torch.randint(30, (1, 5))
+    x, y = (model.words(each) * 4 for each in (ids, decoder_ids))
+    causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+    # With gradients: torch's fast path, which it takes without them, gives something else for a mask of every head.
+    expected = peer(x, y, src_mask=_alibi(7), tgt_mask=_alibi(5) + causal)
+    torch.testing.assert_close(model(ids, decoder_ids).hidden, expected)
+
+
+def _alibi(tokens: int) -> torch.Tensor:
+    distances = (torch.arange(tokens)[:, None] - torch.arange(tokens)).abs()
+    return -distances * torch.tensor([1 / 4, 1 / 16, 1 / 64, 1 / 256], dtype=torch.float64)[:, None, None]
+
+
+def test_text_behind_another_is_far_away_for_alibi() -> None:
+    """Where one stands does not matter, only how far apart: what is read is the same anywhere."""
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(**_SIZES | {"positions": "alibi", "layers": 0, "decoder_layers": 1})).eval()
+    words = torch.randint(30, (1, 6)).repeat(1, 700)
+    with torch.no_grad():
+        logits = model(words).logits
+    torch.testing.assert_close(logits[:, -6:], logits[:, -606:-600], atol=1e-5, rtol=1e-5)
 
 
 def _copy_to_torch(model: Transformer, peer: nn.Transformer) -> None:

@@ -10,14 +10,18 @@ class Strings:
 
     Args:
         tokenizer: has `convert_ids_to_tokens`, as those of transformers, or `id_to_token`, as those of tokenizers; or is a
-            function from a list of ids to a list of strings. None: a token is called by its id.
+            function from a list of ids to a list of strings. None: a token is called by its id. Of an encoder and a decoder
+            that do not share one: a dict of both.
         tokens: the strings themselves: of one row, or a list for each row; of an encoder and a decoder a dict of both.
     """
 
     def __init__(self, tokenizer: object, tokens: Given | Mapping[str, Given] | None) -> None:
         if tokenizer is not None and tokens is not None:
             raise ValueError("watch: tokenizer and tokens both say what tokens are called: give one of them")
-        self._call = _caller(tokenizer)
+        self._callers = {
+            kind: _caller(tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer)
+            for kind in ("encoder", "decoder")
+        }
         self._given = tokens
 
     def of(
@@ -33,7 +37,7 @@ class Strings:
         """
         if self._given is not None:
             return self._checked(kind, lengths, kinds)
-        return None if ids is None else [self._call(row) for row in ids]
+        return None if ids is None else [self._callers[kind](row) for row in ids]
 
     def _checked(self, kind: str, lengths: list[int], kinds: list[str]) -> list[list[str]] | None:
         given = self._given

@@ -13,6 +13,8 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
 from uwaga.models.json_files import shown
 
+_FILE = "tokenizer.json"
+TARGET_FILE = f"target_{_FILE}"
 # Special tokens by their names in tokenizer_config.json and, with _id behind, in config.json.
 _SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
@@ -38,20 +40,29 @@ class Tokenizer:
     @staticmethod
     def load(folder: Path, *, lowercase: bool = False) -> "Tokenizer":
         """From the directory of a model. Raises CheckpointError, also where it does not fit config.json."""
-        path = folder / "tokenizer.json"
+        path = folder / _FILE
         if not path.exists():
             raise CheckpointError(
                 f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        text = path.read_bytes()
-        try:
-            backend = Backend.from_buffer(text)
-        except Exception as error:  # the library raises Exception itself, and nothing more exact
-            raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+        backend = _read(path)
         if lowercase:
             first = backend.normalizer
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
-        _check_fit(backend, folder)
+        _check_fit(backend, path, "vocab_size", "vocabulary")
+        return Tokenizer(backend)
+
+    @staticmethod
+    def load_target(folder: Path) -> "Tokenizer | None":
+        """That of a decoder which reads and writes another way, as `uwaga.train` saves it; None where both are one.
+
+        Raises CheckpointError.
+        """
+        path = folder / TARGET_FILE
+        if not path.exists():
+            return None
+        backend = _read(path)
+        _check_fit(backend, path, "decoder_vocab_size", "target_vocabulary", "vocab_size", "vocabulary")
         return Tokenizer(backend)
 
     @property
@@ -65,6 +76,13 @@ class Tokenizer:
         return encode(texts, add_special_tokens=False)
 
 
+def _read(path: Path) -> Backend:
+    try:
+        return Backend.from_buffer(path.read_bytes())
+    except Exception as error:  # the library raises Exception itself, and nothing more exact
+        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+
+
 def _around(backend: Backend) -> tuple[list[int], list[int]]:
     """The special tokens before and behind a sequence, as a sample shows them."""
     with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
@@ -75,12 +93,17 @@ def _around(backend: Backend) -> tuple[list[int], list[int]]:
     return with_them.ids[:start], with_them.ids[stop:]
 
 
-def _check_fit(backend: Backend, folder: Path) -> None:
-    """The vocabulary is not larger than the model's, and both mean the same tokens by the same names."""
-    config = json_files.read(folder / "config.json")
-    named = json_files.read(path) if (path := folder / "tokenizer_config.json").exists() else {}
-    where = f"{folder / 'tokenizer.json'} does not fit config.json"
-    largest, vocabulary = max(backend.get_vocab().values(), default=-1), config.get("vocab_size")
+def _check_fit(backend: Backend, path: Path, *sizes: str) -> None:
+    """The vocabulary is not larger than the model's, and both mean the same tokens by the same names.
+
+    sizes: keys of config.json, the first of which says how large the vocabulary is.
+    """
+    config = json_files.read(path.parent / "config.json")
+    settings = path.with_stem(f"{path.stem}_config")
+    named = json_files.read(settings) if settings.exists() else {}
+    where = f"{path} does not fit config.json"
+    largest = max(backend.get_vocab().values(), default=-1)
+    vocabulary = next((config[key] for key in sizes if config.get(key) is not None), None)
     if isinstance(vocabulary, int) and largest >= vocabulary:
         raise CheckpointError(f"{where}: it has token {largest}, and the model's vocabulary ends before {vocabulary}")
     for name in _SPECIAL:
@@ -89,7 +112,7 @@ def _check_fit(backend: Backend, folder: Path) -> None:
             continue
         found = backend.token_to_id(token)
         if found is None:
-            raise CheckpointError(f"{where}: it does not know the {name} {shown(token)!r} of tokenizer_config.json")
+            raise CheckpointError(f"{where}: it does not know the {name} {shown(token)!r} of {settings.name}")
         if isinstance(expected, int) and found != expected:
             raise CheckpointError(f"{where}: its {name} {shown(token)!r} is token {found}, not {expected}")
 

@@ -23,6 +23,7 @@ KINDS = {
     "activation": one_of(*ACTIVATIONS),
     "norm": one_of("post", "pre"),
     "eps": POSITIVE,
+    "positions": one_of("sinusoidal", "alibi"),
     "layout": one_of("interleaved", "halves"),
     "scaled_words": SWITCH,
     "head": one_of("tied", "own"),
@@ -56,6 +57,7 @@ class TransformerConfig:
     activation: str = "relu"
     norm: str = "post"  # "pre": before attention and feed-forward layers, and once more at the end
     eps: float = 1e-5  # of the norms
+    positions: str = "sinusoidal"  # added to the words; "alibi": a bias of self-attention's scores by distance
     layout: str = "interleaved"  # of sines and cosines: in turn, or "halves", all sines first
     scaled_words: bool = True  # the embedding is multiplied by the root of the width
     head: str = "tied"  # what gives logits: "tied", the decoder's embedding of words; "own", a map of its own
@@ -75,7 +77,7 @@ class TransformerConfig:
         for heads in (self.heads, self.decoder_heads or self.heads):
             if self.width % heads:
                 raise ValueError(f"TransformerConfig: width {self.width} is no multiple of {heads} heads")
-        if self.width % 2:
+        if self.width % 2 and self.positions == "sinusoidal":
             raise ValueError(f"TransformerConfig: width {self.width} is odd, and sines and cosines come in pairs")
         if self.target_vocabulary is not None and not (self.layers and self.decoder_layers):
             raise ValueError("TransformerConfig: a target_vocabulary is for an encoder and a decoder")
@@ -86,8 +88,8 @@ class TransformerConfig:
     def model_type(self) -> str:
         """What config.json calls it: Marian's where transformers' Marian computes the same, else a name that it does not
         know, rather than one under which it would compute something else."""
-        marian = ("post", 1e-5, "halves", "tied", True)
-        is_marian = (self.norm, self.eps, self.layout, self.head, self.head_bias) == marian
+        marian = ("post", 1e-5, "sinusoidal", "halves", "tied", True)
+        is_marian = (self.norm, self.eps, self.positions, self.layout, self.head, self.head_bias) == marian
         return "marian" if is_marian and self.layers and self.decoder_layers else "uwaga-transformer"
 
     @property
@@ -97,5 +99,5 @@ class TransformerConfig:
 
     @property
     def max_tokens(self) -> None:
-        """Sines and cosines go on for ever: rows may be of any length."""
+        """Sines, cosines and distances go on for ever: rows may be of any length."""
         return

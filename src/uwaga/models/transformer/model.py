@@ -17,8 +17,10 @@ from uwaga.models.stack_states import Seen, through
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.carry import carry
+from uwaga.nn.distances import alibi_slopes
 from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
+from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Ragged
 
@@ -41,8 +43,8 @@ class Transformer(nn.Module):
     The decoder alone is a language model (Liu et al., "Generating Wikipedia by Summarizing Long Sequences", 2018).
 
     Submodules: words (V, M), which the encoder, the decoder and the head share (section 3.4); target_words, None unless
-    config.target_vocabulary is given; positions; encoder and decoder, each None without layers; head, None unless
-    config.head is "own"; and head_bias (V), None unless asked for.
+    config.target_vocabulary is given; positions, None where they are a bias; encoder and decoder, each None without layers;
+    head, None unless config.head is "own"; and head_bias (V), None unless asked for.
 
     >>> import torch, uwaga
     >>> sizes = {"width": 8, "layers": 1, "decoder_layers": 1, "heads": 2, "hidden": 16}
@@ -61,7 +63,8 @@ class Transformer(nn.Module):
         self.words = nn.Embedding(config.vocabulary, config.width)
         own_words = config.target_vocabulary is not None
         self.target_words = nn.Embedding(config.written, config.width) if own_words else None
-        self.positions = SinusoidalPositions(config.width, layout=config.layout)
+        is_added = config.positions == "sinusoidal"
+        self.positions = SinusoidalPositions(config.width, layout=config.layout) if is_added else None
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder(_layer(config), config.layers) if config.layers else None
         self.decoder: Decoder | Encoder | None = None
@@ -105,9 +108,13 @@ class Transformer(nn.Module):
                 raise ValueError(f"{_NAME}: this model is a decoder alone: its tokens are ids, and there are no others")
             return self._output(None, self._decode(ids, None, padding, None, states))
         inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
-        x = self._embed(self.words, ids, 0)
+        x, bias = self._embed(self.words, ids, 0), self._bias(self.config.heads)
         encoded = through(
-            self.encoder.layers, self.encoder.norm, x, lambda layer, _, x: layer(x, mask=padding), states=states
+            self.encoder.layers,
+            self.encoder.norm,
+            x,
+            lambda layer, _, x: layer(x, mask=padding, bias=bias),
+            states=states,
         )
         if decoder_ids is None:
             return self._output(encoded, None)
@@ -168,19 +175,26 @@ class Transformer(nn.Module):
         assert self.decoder is not None
         inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.written)
         x = self._embed(self.target_words or self.words, ids, 0 if cache is None else cache.start)
+        bias = self._bias(self.config.decoder_heads or self.config.heads)
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             own = None if cache is None else cache[n]
             if self.encoder is None:
-                return layer(x, mask=Causal() if padding is None else Causal() & padding, cache=own)
-            return layer(x, memory, mask=Causal(), memory_mask=padding, cache=own)
+                return layer(x, mask=Causal() if padding is None else Causal() & padding, bias=bias, cache=own)
+            return layer(x, memory, mask=Causal(), bias=bias, memory_mask=padding, cache=own)
 
         return through(self.decoder.layers, self.decoder.norm, x, call, states=states)
 
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.width**0.5 if self.config.scaled_words else 1.0
-        x = self.positions(carry(lambda values: words(values) * scale, ids), start)
-        return carry(self.dropout, x)
+        x = carry(lambda values: words(values) * scale, ids)
+        return carry(self.dropout, x if self.positions is None else self.positions(x, start))
+
+    def _bias(self, heads: int) -> AlibiBias | None:
+        """Of self-attention, where positions are one. Made anew: a buffer that is not saved would be lost on loading."""
+        if self.positions is not None:
+            return None
+        return AlibiBias(torch.tensor(alibi_slopes(heads), device=self.words.weight.device))
 
     def _output(self, encoded: Seen | None, decoded: Seen | None) -> TransformerOutput:
         found = TransformerOutput()

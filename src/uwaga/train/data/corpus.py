@@ -118,12 +118,12 @@ class Corpus:
             given |= {"padding": target.special.padding, "start": target.special.padding}
         elif family == "transformer":
             given |= {"start": own.special.end}
-        if self._tokenizers.has_file:
+        if self._tokenizers.is_apart:
             given["target_vocabulary"] = target.vocabulary
         return given
 
     def save_tokenizers(self, folder: Path) -> None:
-        """tokenizer.json and tokenizer_config.json, and target_tokenizer.json where the decoder has its own."""
+        """tokenizer.json and tokenizer_config.json, and target_tokenizer.json where targets are read another way."""
         self._tokenizers.save(folder)
 
     def questions(self) -> Iterator[Question]:

@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from uwaga.models.text.tokenizer import TARGET_FILE
 from uwaga.train import learning
 from uwaga.train.config import Config
 from uwaga.train.data.sides import TRAIN, Places, sided_documents, sided_pairs
 from uwaga.train.learning import Symbols
 from uwaga.train.sections import TargetConfig, TokenizerConfig
-from uwaga.train.tokenizer import FILE, TextTokenizer, recut
+from uwaga.train.tokenizer import TextTokenizer, recut
 
-TARGET_FILE = f"target_{FILE}"
 Seen = Callable[[int], object]  # told how many characters were read
 
 
@@ -20,12 +20,12 @@ class Tokenizers(NamedTuple):
 
     own: TextTokenizer
     target: TextTokenizer | None  # of pairs: as targets are read
-    has_file: bool  # whether the target's is a vocabulary of its own
+    is_apart: bool  # whether the target's is a vocabulary of its own
 
     def save(self, folder: Path) -> None:
-        """tokenizer.json and what belongs to it; target_tokenizer.json where the decoder has its own."""
+        """tokenizer.json and what belongs to it; target_tokenizer.json where targets are read another way."""
         self.own.save(folder)
-        if self.target is not None and self.has_file:
+        if self.target is not None and self.target is not self.own:
             self.target.save(folder, file=TARGET_FILE)
 
 

