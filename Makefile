@@ -19,8 +19,10 @@ TEXT ?= The animal did not cross the street because it was too tired, and the st
 run: setup
 	uwaga view "$(TEXT)"
 
+# Two processes of one thread each, and then alone what measures time. `python -m pytest` does the same one by one.
 test: setup native-test front-test
-	python -m pytest
+	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile -m "not timing"
+	python -m pytest -m timing
 
 bench: setup
 	uwaga bench

@@ -12,6 +12,7 @@ SMALL_CALL = (
 )
 
 
+@pytest.mark.timing
 def test_import_costs_less_than_50_ms_beyond_torch(fresh_python: FreshPython) -> None:
     program = "import torch, time; t = time.perf_counter(); import uwaga; print(time.perf_counter() - t)"
     assert statistics.median(float(fresh_python(program)) for _ in range(5)) < 0.050

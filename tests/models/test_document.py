@@ -46,7 +46,16 @@ def test_the_families_are_those_that_load() -> None:
 def test_the_options_of_configs_are_there() -> None:
     for owner, cell in (row for row in _rows("class")[2:]):
         kind = getattr(models, owner.strip("`"))
-        known = {field.name for field in fields(kind)} | {*OUTPUTS, "tied", "own", "none", "post", "pre"}
+        known = {field.name for field in fields(kind)} | {
+            *OUTPUTS,
+            "tied",
+            "own",
+            "none",
+            "post",
+            "pre",
+            "sinusoidal",
+            "alibi",
+        }
         assert set(_names(cell)) <= known, owner
 
 

@@ -37,7 +37,11 @@ def test_it_draws_the_weights_of_one_head() -> None:
     assert figure.axes[1].get_ylabel() == "weight"
 
 
-@pytest.mark.parametrize("weights", [some_map(), some_map(1, 1), torch.rand(5, 5), torch.rand(1, 5, 5)], ids=str)
+@pytest.mark.parametrize(
+    "weights",
+    [some_map(), some_map(1, 1), torch.rand(5, 5), torch.rand(1, 5, 5)],
+    ids=["map", "map of one head", "tensor", "tensor of one head"],
+)
 def test_a_dimension_of_one_needs_no_index(weights) -> None:
     assert drawn(plots.heatmap(weights)).shape == (5, 5)
 

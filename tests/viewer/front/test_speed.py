@@ -16,6 +16,8 @@ from PIL import Image
 
 from uwaga.viewer.door import View
 
+pytestmark = pytest.mark.timing
+
 SECOND = 1000.0
 _CATEGORIES = ["devtools.timeline", "disabled-by-default-devtools.timeline", "toplevel"]
 
