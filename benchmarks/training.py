@@ -91,25 +91,35 @@ class Plain(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
 
 
-def plain_step(text: Tensor, vocabulary: int, context: int, rows: int, dtype: str) -> Callable[[], float]:
-    model = Plain(vocabulary, context)
-    matrices, others = ([w for w in model.parameters() if (w.dim() > 1) == wanted] for wanted in (True, False))
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+class PlainTraining:
+    """nanoGPT's loop over a text of ids (N,): AdamW, clipping, windows drawn anywhere.
 
-    def step() -> float:
-        starts = torch.randint(len(text) - context, (rows,))
-        ids = torch.stack([text[at : at + context] for at in starts])
-        labels = torch.stack([text[at + 1 : at + 1 + context] for at in starts])
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
-            loss = model(ids, labels)
+    Attributes:
+        model: what it trains.
+    """
+
+    def __init__(self, text: Tensor, vocabulary: int, context: int, rows: int, dtype: str) -> None:
+        self._text, self._context, self._rows, self._dtype = text, context, rows, dtype
+        self.model = Plain(vocabulary, context)
+        weights = list(self.model.parameters())
+        matrices, others = ([w for w in weights if (w.dim() > 1) == wanted] for wanted in (True, False))
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        self._adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+
+    def step(self, rate: float = 1e-3) -> float:
+        """The loss."""
+        starts = torch.randint(len(self._text) - self._context, (self._rows,))
+        ids = torch.stack([self._text[at : at + self._context] for at in starts])
+        labels = torch.stack([self._text[at + 1 : at + 1 + self._context] for at in starts])
+        for group in self._adam.param_groups:
+            group["lr"] = rate
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._dtype == "bfloat16"):
+            loss = self.model(ids, labels)
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adam.step()
-        adam.zero_grad(set_to_none=True)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
         return loss.item()
-
-    return step
 
 
 def our_step(folder: Path, context: int, rows: int, dtype: str) -> tuple[Callable[[], float], Corpus]:
@@ -149,7 +159,7 @@ if __name__ == "__main__":
             for rows, context in sizes:
                 ours, corpus = our_step(Path(folder), context, rows, dtype)
                 tokens = torch.from_numpy(corpus.tokenizer.encode([text(5_000)])[0])
-                theirs = plain_step(tokens, corpus.tokenizer.vocabulary, context, rows, dtype)
+                theirs = PlainTraining(tokens, corpus.tokenizer.vocabulary, context, rows, dtype).step
                 sides = {"uwaga": partial(in_a_row, ours), "torch": partial(in_a_row, theirs)}
                 found = race(sides, seconds=chosen.seconds)
                 milliseconds = (f"{found.seconds(side) / IN_A_ROW * 1e3:.4g}" for side in ("uwaga", "torch"))

@@ -6,15 +6,20 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from uwaga.models import BertModel, GPT2Model, Transformer
+from uwaga.models import BertModel, GPT2Model, Transformer, bundled, load
 from uwaga.train import families, recipes_data
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus
+from uwaga.train.distributed import World
+from uwaga.train.metrics.errors import Questioner
+from uwaga.train.metrics.evaluation import validation_loss
+from uwaga.train.objective import Objective
 
 _FOLDER = Path(__file__).parents[2] / "recipes"
 _RECIPES = sorted(path.name for path in _FOLDER.glob("*.toml"))
@@ -100,6 +105,27 @@ def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable
     assert corpus.tokenizer.special.unknown not in {
         int(x) for batch in corpus.valid.all() for x in (*batch.ids.values, *batch.labels)
     }
+
+
+def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
+    prepared: Callable[[str], tuple[Config, Corpus]],
+) -> None:
+    """On a thousand of the words held out; its card has the figures of all, which are means of more."""
+    config, corpus = prepared("speller.toml")
+    found = Questioner(config, corpus).rates(load("speller"), all=False)
+    assert found.questions == 1000
+    assert found.rates.phoneme <= 0.07
+    assert found.rates.word <= 0.30
+
+
+def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
+    config, corpus = prepared("bard.toml")
+    card = (bundled.folder("bard") / "README.md").read_text()
+    stated = re.search(r"(\d\.\d+) nats", card)
+    assert stated is not None
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    loss = validation_loss(Objective(load("bard")), corpus.valid, config.run.eval_tokens, world, nullcontext)
+    assert loss == pytest.approx(float(stated[1]), abs=0.002)
 
 
 def test_a_checkout_of_the_peps_becomes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class _How(NamedTuple):
 
 def view(
     text: Annotated[str, typer.Argument(help="A text, a file that holds one, or - for stdin.")],
-    model: Annotated[str, typer.Option(help="minilm, a model's directory, or its id on the hub.")] = "minilm",
+    model: Annotated[str, typer.Option(help="minilm, bard, speller, a directory, or an id on the hub.")] = "minilm",
     second: Annotated[str | None, typer.Option(help="Another text beside it, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="Another model beside it, as --model.")] = None,
     target: Annotated[str | None, typer.Option(help="What the decoder is given to read; else it writes.")] = None,

@@ -26,12 +26,13 @@ def load(
     revision: str | None = None,
     allow_nonfinite: bool = False,
 ) -> nn.Module:
-    """A model from a directory that transformers or sentence-transformers wrote, or from the hub; in evaluation mode.
+    """A model from a directory that transformers or sentence-transformers wrote, a bundled one, or from the hub; in evaluation mode.
 
     Args:
         path_or_hub_id: a directory with config.json and weights (model.safetensors, pytorch_model.bin, or either in
-            shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the id of a
-            repository on the hub, fetched through huggingface_hub into its cache.
+            shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the name of a bundled
+            model ("bard", "speller", "minilm"), or the id of a repository on the hub, fetched through huggingface_hub
+            into its cache.
         dtype: a floating dtype for all weights; None keeps the one that they are stored in.
         revision: branch, tag or commit on the hub.
         allow_nonfinite: accept weights with nan or infinity, which are an error otherwise.

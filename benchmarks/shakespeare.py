@@ -1,0 +1,105 @@
+"""How long is nanoGPT's whole run for a CPU beside the same in plain PyTorch, and what does each reach?
+
+recipes/shakespeare-cpu.toml: 2,000 steps of 12 rows of 64 characters, and the loss on the last tenth of the text every 250
+steps. The other side is the model of training.py, drawn as nanoGPT draws it, with the same rates and nanoGPT's batches. Both
+run in one process, 50 steps of each in turn, and what each took is added up. UWAGA_DATA is the folder of tinyshakespeare.txt.
+"""
+
+import tempfile
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from harness import Report, options, parse
+from torch import Tensor, nn
+from training import PlainTraining, text
+
+from uwaga.train import Config, families, recipes_data, schedule
+from uwaga.train.data import Corpus
+from uwaga.train.data.corpus import Split
+from uwaga.train.distributed import World
+from uwaga.train.learner import Learner
+from uwaga.train.metrics.evaluation import validation_loss
+from uwaga.train.model import new_model
+from uwaga.train.step import Steps
+
+RECIPE = Path(__file__).parents[1] / "recipes" / "shakespeare-cpu.toml"
+IN_A_ROW = 50
+Step, Evaluate = Callable[[int], float], Callable[[], float]
+
+
+def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
+    world = World(rank=0, size=1, device=torch.device("cpu"))
+    model = new_model(families.built(config.model, config.objective, corpus.model_settings), config.run.seed)
+    learner = Learner(model, config, world)
+    learner.module.train()
+    steps = Steps(learner.module, learner.optimizer, corpus.train, config, world)
+
+    def step(number: int) -> float:
+        return steps.take(number).loss.item()
+
+    return step, lambda: validation_loss(learner.objective, corpus.valid, config.run.eval_tokens, world, nullcontext)
+
+
+def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evaluate]:
+    context = config.data.context
+    run = PlainTraining(ids, corpus.tokenizer.vocabulary, context, config.batch.tokens // context, "float32")
+    added = 0.02 * (2 * config.model["layers"]) ** -0.5  # deviation of what is added to the residual stream
+    for name, weight in run.model.named_parameters():
+        if weight.dim() > 1:
+            nn.init.normal_(weight, std=added if name.endswith(("mix.weight", "down.weight")) else 0.02)
+        elif name.endswith("bias"):
+            nn.init.zeros_(weight)
+
+    def step(number: int) -> float:
+        return run.step(config.optimizer.lr * schedule.share(number, config.schedule))
+
+    return step, lambda: loss_of(run.model, corpus.valid, context)
+
+
+@torch.no_grad()
+def loss_of(model: nn.Module, valid: Split, context: int) -> float:
+    """Over the same windows; not over the last one, which is shorter."""
+    total, count = 0.0, 0
+    for batch in valid.all(None):
+        rows = int((batch.ids.lengths == context).sum())
+        if rows:
+            ids, labels = (each[: rows * context].view(rows, context) for each in (batch.ids.values, batch.labels))
+            total, count = total + model(ids, labels).item() * rows, count + rows
+    return total / count
+
+
+def seconds(side: tuple[Step, Evaluate], first: int, config: Config) -> tuple[float, float | None]:
+    """Of some steps, with the evaluations that come between; and the last of these."""
+    step, evaluate = side
+    began, found = perf_counter(), None
+    for number in range(first, min(first + IN_A_ROW, config.schedule.steps)):
+        step(number)
+        if (number + 1) % config.run.eval_every == 0:
+            found = evaluate()
+    return perf_counter() - began, found
+
+
+if __name__ == "__main__":
+    chosen = parse(options(__doc__, grid=False))
+    headings = ["side", "steps", "seconds", "torch / this", "validation loss"]
+    report = Report(chosen, "nanoGPT's run for a CPU, beside plain PyTorch", headings)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "text.txt").write_text(text(5_000))
+        small = [f'data.train=["{folder}/text.txt"]', "schedule.steps=4", "schedule.warmup=1", "run.eval_every=2"]
+        config = Config.read(RECIPE, small if chosen.quick else [])
+        corpus = Corpus.prepare(config, Path(folder))
+        whole = recipes_data.found(config.data.train[0], config.data).read_text()
+        ids = torch.from_numpy(corpus.tokenizer.encode([whole[: -int(len(whole) * config.data.valid_share)]])[0])
+        sides = {"uwaga": our_side(config, corpus), "torch": plain_side(config, corpus, ids)}
+        spent, losses = dict.fromkeys(sides, 0.0), dict.fromkeys(sides, 0.0)
+        for first in range(0, config.schedule.steps, IN_A_ROW):
+            for name in sides if first // IN_A_ROW % 2 else reversed(sides):
+                took, loss = seconds(sides[name], first, config)
+                spent[name] += took
+                losses[name] = losses[name] if loss is None else loss
+        for name in sides:
+            share = spent["torch"] / spent[name]
+            report.row(name, str(config.schedule.steps), f"{spent[name]:.1f}", f"{share:.2f}", f"{losses[name]:.4f}")

@@ -1,0 +1,148 @@
+"""The models that come with the package: small, whole, documented, what their recipes build, and there without a network."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.models import Transformer, bundled, load
+from uwaga.models.text.tokenizer import Tokenizer
+
+OWN = [name for name, model in bundled.MODELS.items() if model.distribution == "uwaga"]
+_LARGEST = 8_000_000
+# No socket can be opened by a program that begins with this.
+_OFFLINE = """
+import socket, sys
+def refused(*_, **__): raise OSError("no network")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused
+from uwaga.cli import main
+sys.argv = ["uwaga", *sys.argv[1:]]
+main()
+"""
+
+
+def uwaga_says(*arguments: object) -> str:
+    """What the command line says where there is no network."""
+    command = [sys.executable, "-c", _OFFLINE, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_are_two() -> None:
+    assert OWN == ["bard", "speller"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_it_is_small_and_has_a_card(name: str) -> None:
+    folder = bundled.folder(name)
+    files = {path.name: path for path in folder.iterdir()}
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files.keys()
+    assert sum(path.stat().st_size for path in files.values()) <= _LARGEST
+    card = files["README.md"].read_text()
+    for heading in ("Data", "Licence", "Command", "Figures", "Limits"):
+        assert f"\n## {heading}\n" in card
+    assert f"uwaga train recipes/{name}.toml" in card
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_it_is_what_its_recipe_builds(name: str, root: Path) -> None:
+    wanted = tomllib.loads((root / "recipes" / f"{name}.toml").read_text())["model"]
+    config = load(name).config
+    assert wanted.pop("family") == "transformer"
+    assert {key: getattr(config, key) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_weights_that_were_changed_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = (bundled.folder(name) / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    changed = {"package": "uwaga", "folder": str(tmp_path)}  # an absolute folder leaves the package's behind
+    values = {key: getattr(bundled.MODELS[name], key) for key in ("title", "sha256")}
+    monkeypatch.setitem(bundled.MODELS, name, bundled.Bundled(**values, **changed))
+    with pytest.raises(uwaga.CheckpointError, match=r"is not the file that was published: its SHA-256 is"):
+        load(name)
+
+
+def test_a_directory_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "speller").mkdir()
+    with pytest.raises(uwaga.CheckpointError, match=r"speller.config\.json"):
+        load("speller")
+    with pytest.raises(ValueError, match=r"bard is a bundled model, which has no revision 'main'"):
+        load("bard", revision="main")
+
+
+def test_speller_writes_how_words_sound() -> None:
+    words = {"attention": "AH T EH N SH AH N", "cat": "K AE T", "Phone": "F OW N", "thing": "TH IH NG"}
+    assert uwaga_says("generate", *words, "--model", "speller").splitlines() == list(words.values())
+
+
+def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
+    """Some head looks at the letters in their order, from the first sound to the last."""
+    folder, model = bundled.folder("speller"), load("speller")
+    assert isinstance(model, Transformer)
+    own, target = Tokenizer.load(folder), Tokenizer.load_target(folder)
+    assert target is not None
+    letters = [*own.encode(["banana"], with_places=False)[0].ids, *own.behind]
+    sounds = [model.config.start, *target.encode(["B AH N AE N AH"], with_places=False)[0].ids]
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(torch.tensor([letters]), torch.tensor([sounds]))
+    looks = torch.stack([recording.maps[("cross", layer)].to_dense()[0] for layer in range(4)])
+    places = looks.flatten(0, 1)[:, :6].argmax(-1)  # (heads, sounds): of the next sound at each step
+    assert [0, 1, 2, 3, 4, 5] in places.tolist()
+
+
+def test_bard_writes_shakespeare() -> None:
+    text = uwaga_says(
+        "generate", "--model", "bard", "First Citizen:\n", "--max-new-tokens", 200, "--do-sample", "--temperature", 0.5,
+        "--seed", 1,
+    )  # fmt: skip
+    words = [word.strip(".,:;!?'-").lower() for word in text.split()]
+    common = {
+        "the",
+        "and",
+        "to",
+        "i",
+        "of",
+        "you",
+        "my",
+        "a",
+        "that",
+        "in",
+        "is",
+        "not",
+        "it",
+        "me",
+        "with",
+        "be",
+        "your",
+    }
+    assert len(words) > 20
+    assert sum(word in common for word in words) > len(words) / 8
+
+
+def test_bard_reads_far_behind_what_it_learned_from() -> None:
+    """A text that is repeated until 8,000 characters behind its beginning is as likely there as at first, and likelier."""
+    model = load("bard")
+    text = "Before we proceed any further, hear me speak.\n" * 180
+    ids = torch.tensor(Tokenizer.load(bundled.folder("bard")).backend.encode(text).ids)
+    with torch.no_grad():
+        logits = model(ids[None, :-1]).logits[0]
+    losses = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
+    assert losses[-460:].mean() < losses[:460].mean()
+
+
+@pytest.mark.parametrize(("name", "text"), [("speller", "attention"), ("bard", "FILE")])
+def test_it_is_seen_without_a_network(name: str, text: str, tmp_path: Path) -> None:
+    pytest.importorskip("starlette")
+    if text == "FILE":
+        (tmp_path / "book.txt").write_text("To be, or not to be: that is the question.\n" * 20)
+        text = str(tmp_path / "book.txt")
+    said = uwaga_says("view", text, "--model", name, "--save", tmp_path / "page.html")
+    assert "of" in said
+    assert f'"{name}"' in (tmp_path / "page.html").read_text()
