@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,13 @@ def test_an_encoder_and_a_decoder_answer(t5: Path, tmp_path: Path) -> None:
 def test_an_encoder_and_a_decoder_are_given_the_answer(t5: Path, tmp_path: Path) -> None:
     page = saved(tmp_path / "page.html", "a cat", "--model", t5, "--target", "kot")
     assert labels(page, "decoder")[1:] == list("kot")
+
+
+def test_a_bar_moves_on_with_every_layer(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, list[float]] = {}
+    monkeypatch.setattr("uwaga.cli.seeing.bar", lambda title: nullcontext(told.setdefault(title, []).append))
+    saved(tmp_path / "page.html", "a cat", "--model", gpt2)
+    assert told == {"reading": [1 / 3, 2 / 3, 1.0]}
 
 
 def test_a_file_and_stdin(bert: Path, tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from uwaga.cli.progress import bar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -105,13 +107,26 @@ def see(
     called = {"encoder": own, "decoder": target_own if has_both else own}
     watching = watch(model, layers=layers, tokenizer=called)
     with saying(), torch.no_grad(), watching as recording:
-        if not has_both:
-            model(torch.tensor([ids]))
-        elif target is None:
+        if has_both and target is None:
             _write(model, ids, new_tokens)
-        else:
-            model(torch.tensor([ids]), torch.tensor([_target(reader, target, truncate)]))
+            return recording
+        read = [ids] if target is None else [ids, _target(reader, target, truncate)]
+        with _layer_by_layer(model):
+            model(*(torch.tensor([each]) for each in read))
     return recording
+
+
+@contextmanager
+def _layer_by_layer(model: "nn.Module") -> Iterator[None]:
+    """A bar that moves on with every layer: 100,000 tokens take minutes."""
+    from uwaga.nn import DecoderLayer, EncoderLayer
+
+    layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
+    with bar("reading") as progress, ExitStack() as hooks:
+        for number, layer in enumerate(layers, start=1):
+            done = number / len(layers)
+            hooks.callback(layer.register_forward_hook(lambda *_, done=done: progress(done)).remove)
+        yield
 
 
 def _write(model: Any, ids: list[int], new_tokens: int) -> None:

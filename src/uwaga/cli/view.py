@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
 import typer
 
 from uwaga._base.errors import CheckpointError
+from uwaga.cli.progress import bar
 from uwaga.cli.seeing import Reader, SeeingError, load, saying, see, text_of
 
 if TYPE_CHECKING:
@@ -138,20 +139,12 @@ def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
 
 
 def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
     from uwaga.viewer.desk import Desk
     from uwaga.viewer.page.saved import save_page
 
     desk = Desk(exhibit)
-    console = Console(stderr=True)
-    with Progress(
-        TextColumn("saving"), BarColumn(), console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("saving", total=1.0)
-        with saying():
-            save_page(desk, path, exact=exact, progress=lambda done: bar.update(task, completed=done))
+    with bar("saving") as progress, saying():
+        save_page(desk, path, exact=exact, progress=progress)
     _tell(desk)
     typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
 
