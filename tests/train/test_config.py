@@ -138,6 +138,16 @@ def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> N
     assert _message(override) == message
 
 
+@pytest.mark.parametrize("family", ["t5", "transformer"])
+@pytest.mark.parametrize("name", ["layers", "decoder_layers"])
+def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
+    found = _message(*_PAIRS, f"model={{family='{family}', {name}=0}}")
+    assert found == f"model.{name} must be at least 1 for an encoder-decoder, not 0" or (family, name) == (
+        "t5",
+        "layers",
+    )
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -167,6 +177,8 @@ def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> N
          "tokenizer.vocabulary and tokenizer.lowercase are not for tokenizer.kind 'given'"),
         ([*_PAIRS, "tokenizer={kind='byte-pair', vocabulary=300, target={kind='words', shared=true}}"],
          "tokenizer.target.shared is for characters and words"),
+        ([*_PAIRS, "tokenizer={kind='characters', target={kind='words', shared=true, vocabulary=9}}"],
+         "tokenizer.target.vocabulary is not for a shared vocabulary: tokenizer.vocabulary limits both"),
         ([*_PAIRS, "model.family=t5", "tokenizer.target.kind=words"],
          "tokenizer.target needs a vocabulary of the decoder, which the family 't5' has not: "
          "set tokenizer.target.shared, or leave the table out"),
@@ -183,6 +195,7 @@ def test_values_must_go_together(overrides: list[str], message: str) -> None:
         (".lr=1", "'.lr=1' must be key.path=value, such as optimizer.lr=3e-4"),
         ("objective.lr=1", "'objective.lr=1': objective is no table"),
         ("run.samples=[1", "'[1' is no value of TOML: Unclosed array (at end of document)"),
+        ("run.out=caf\udce9", "'run.out=caf\\udce9' is not valid UTF-8"),
     ],
 )
 def test_an_override_must_have_a_key_and_a_value(override: str, message: str) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
-from uwaga.train import Config, ConfigError, Result, TrainingError, fit
+from uwaga.train import Config, ConfigError, Result, TrainingError, door, fit
+from uwaga.train.distributed import World
 from uwaga.train.objective import Objective
 
 SHORT = ("schedule.steps=6", "run.eval_every=2", "run.log_every=1", "run.threads=1", "run.keep_last=2")
@@ -186,6 +188,43 @@ def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Res
         train("optimizer.lr=1e38", "optimizer.clip=0", "run.eval_every=100")
     assert str(caught.value).startswith("step 2: the loss is nan, of micro-batch 0 (rows ")
     assert str(caught.value).endswith(" of epoch 0); there is no checkpoint yet")
+
+
+@pytest.mark.parametrize(("at", "there_is"), [(1, "there is no checkpoint yet"), (2, "the last good checkpoint is ")])
+def test_a_validation_loss_that_is_no_number_ends_it_too(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, at: int, there_is: str
+) -> None:
+    losses = iter([1.0] * (at - 1) + [float("nan")])
+    with monkeypatch.context() as broken:
+        broken.setattr("uwaga.train.loop.validation_loss", lambda *_: next(losses))
+        with pytest.raises(TrainingError) as caught:
+            train()
+    assert str(caught.value).startswith(f"step {2 * at}: the validation loss is nan; {there_is}")
+    assert train(resume=True).steps == 6
+
+
+def test_a_disk_that_is_full_before_training_is_told(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "tokens"))
+
+    monkeypatch.setattr("uwaga.train.data.corpus.prepare", full)
+    with pytest.raises(TrainingError) as caught:
+        train()
+    assert str(caught.value) == f"{tmp_path}/tokens: No space left on device; there is no checkpoint yet"
+
+
+def test_names_beyond_ascii_are_kept_in_any_locale(
+    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are UTF-8, whatever the system's encoding is."""
+    original = Path.write_text
+    monkeypatch.setattr(
+        Path, "write_text", lambda self, text, encoding="ascii", **how: original(self, text, encoding, **how)
+    )
+    samples = "run.samples=['Łódź']"
+    assert Config.read(train(samples).checkpoint / "config.toml").run.samples == ("Łódź",)
 
 
 def test_after_it_training_goes_on_from_the_last_good_checkpoint(
@@ -366,3 +405,18 @@ def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_pat
     events.Reload()
     assert {event.step: event.value for event in events.Scalars("valid/loss")} == pytest.approx(result.valid)
     assert [event.step for event in events.Scalars("spread/decoder 0.1")] == [3, 6]
+
+
+def test_processes_without_work_are_told(make: Make) -> None:
+    lines: list[str] = []
+    screen = SimpleNamespace(line=lines.append)
+    world = World(rank=0, size=4, device=torch.device("cpu"))
+    model = torch.nn.Linear(2, 2)
+    door._greet(screen, make("batch.tokens=96", "batch.global_tokens=192"), model, None, world)
+    assert lines == [
+        "6 weights, 6 steps, from the start",
+        "a step has 2 micro-batches for 4 processes, and some have nothing to do: batch.global_tokens=384 gives each one",
+    ]
+    lines.clear()
+    door._greet(screen, make("batch.tokens=96", "batch.global_tokens=384"), model, Path("run/last"), world)
+    assert lines == ["6 weights, 6 steps, from run/last"]

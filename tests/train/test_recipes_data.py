@@ -5,6 +5,7 @@ import hashlib
 import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -106,6 +107,20 @@ def test_a_download_that_was_asked_for_is_kept_unpacked(how: str, tmp_path: Path
     assert recipes_data.found("play", data) == home / "play.txt"
 
 
+def test_all_processes_of_a_training_may_want_it_at_once(
+    tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "served" / "play").write_bytes(_TEXT)
+    fetched: list[str] = []
+    download = recipes_data._downloaded
+    monkeypatch.setattr(recipes_data, "_downloaded", lambda address: fetched.append(address) or download(address))
+    data = _data(f"{server}/play", download=True)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: recipes_data.found("play", data), range(8)))
+    assert set(found) == {home / "play.txt"}
+    assert len(fetched) == 1
+
+
 def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, server: str) -> None:
     (tmp_path / "served" / "play").write_bytes(b"something else")
     digest = hashlib.sha256(b"something else").hexdigest()
@@ -114,7 +129,7 @@ def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, 
     )
     packed = _message(_data(f"{server}/play", download=True, member="corpus/play"))
     assert packed == f"{server}/play: cannot be unpacked: File is not a zip file"
-    assert not home.exists()
+    assert [path.name for path in home.iterdir()] == [".downloading"]
 
 
 def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,14 @@ def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: P
     assert str(raised.value) == f"{tmp_path}: the tokenizer has no pad_token, which a masked-language-model needs"
 
 
+@pytest.mark.parametrize("number", [-1, 2**40, True])
+def test_a_special_token_beyond_all_numbers_is_none(tmp_path: Path, number: int) -> None:
+    _pairs(_TEXT).save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": number}))
+    with pytest.raises(ConfigError, match=r"the tokenizer has no pad_token, which a masked-language-model needs"):
+        TextTokenizer.given(tmp_path, "masked-language-model")
+
+
 def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
     with pytest.raises(ConfigError) as raised:
         _pairs(_TEXT, size=256)
@@ -176,3 +184,19 @@ def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
     with pytest.raises(ConfigError) as raised:
         _characters("abc", vocabulary=2)
     assert str(raised.value) == "tokenizer.vocabulary must leave room beside 2 special tokens: 2"
+    with pytest.raises(ConfigError) as raised:
+        _characters("")
+    assert str(raised.value) == "tokenizer.kind is 'characters', and the texts have none"
+
+
+def test_a_limit_is_of_letters_and_sounds_together() -> None:
+    wanted, target = TokenizerConfig(kind="characters", vocabulary=8), TargetConfig(kind="words", shared=True)
+    letters, sounds = Symbols(wanted), Symbols(target)
+    letters.add("aaabbc")
+    sounds.add("K AE B")
+    own = learning.of_symbols(wanted, letters, sounds, "encoder-decoder")
+    assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b"]
+    with pytest.raises(ConfigError) as raised:
+        learning.of_symbols(TokenizerConfig(kind="characters", vocabulary=6), letters, sounds, "encoder-decoder")
+    beside = "3 special tokens and 3 of targets"
+    assert str(raised.value) == f"tokenizer.vocabulary must leave room beside {beside}: 6"

@@ -1,4 +1,4 @@
-"""Files that are whole or not there at all, whenever the machine stops."""
+"""Files that are whole or not there at all, whenever the machine stops; and one process at a time that makes them."""
 
 import os
 from collections.abc import Iterator
@@ -30,3 +30,16 @@ def sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time, by a file that stays empty; the system ends the wait when the other one ends, however it does."""
+    import fcntl  # where there is one: no other system is served here, but files are replaced on all
+
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)

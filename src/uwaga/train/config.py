@@ -92,6 +92,10 @@ def _plain(value: Any) -> Any:
 
 def _change(table: dict[str, Any], override: str) -> None:
     """One `key.path=value` into the table."""
+    try:
+        override.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
+    except UnicodeError as error:
+        raise ConfigError(f"{override!r} is not valid UTF-8") from error
     path, equals, text = override.partition("=")
     names: Sequence[str] = path.strip().split(".")
     if not equals or not all(names):

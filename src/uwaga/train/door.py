@@ -64,12 +64,22 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
     """
     with joined(config.run.device) as world, seeds.kept(world.device), _threads(config.run.threads):
         out = Path(config.run.out)
-        with _alone(out, world):
+        with _alone(out, world), _disk(out):
             checkpoint = world.first(lambda: _begin(out, resume))
             corpus = Corpus.prepare(config, out)
             state = _fit(config, corpus, world, checkpoint, fsdp=fsdp, progress=progress and world.is_first)
             result = _result(out, state)
     return result
+
+
+@contextmanager
+def _disk(out: Path) -> Iterator[None]:
+    """A full disk, or a folder that is gone, is a TrainingError that names what there is to go on from."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise TrainingError(f"{where}{error.strerror or error}; {guard.last_good(out)}") from error
 
 
 def _fit(config: Config, corpus: Corpus, world: World, checkpoint: Path | None, *, fsdp: bool, progress: bool) -> State:
@@ -89,13 +99,8 @@ def _fit(config: Config, corpus: Corpus, world: World, checkpoint: Path | None, 
         teller = tellers[0] if tellers else None
         if teller is not None:
             stack.callback(teller.close)
-            _greet(screen, config, model, checkpoint)
-        try:
-            state = Loop(config, corpus, world, learner, state, teller).run()
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise TrainingError(f"{where}{error.strerror or error}; {guard.last_good(out)}") from error
-    return state
+            _greet(screen, config, model, checkpoint, world)
+        return Loop(config, corpus, world, learner, state, teller).run()
 
 
 def _begin(out: Path, resume: bool) -> Path | None:
@@ -167,10 +172,16 @@ def _teller(config: Config, corpus: Corpus, out: Path, state: State, screen: Scr
     return Teller(Journal(out, state.metrics), board, screen, sampler, questioner, next(corpus.valid.all()))
 
 
-def _greet(screen: Screen, config: Config, model: nn.Module, checkpoint: Path | None) -> None:
+def _greet(screen: Screen, config: Config, model: nn.Module, checkpoint: Path | None, world: World) -> None:
     weights = sum(weight.numel() for weight in model.parameters())
     where = "from the start" if checkpoint is None else f"from {checkpoint}"
     screen.line(f"{weights:,} weights, {config.schedule.steps:,} steps, {where}")
+    if config.batch.accumulated < world.size:
+        wanted = f"batch.global_tokens={world.size * config.batch.tokens}"
+        screen.line(
+            f"a step has {config.batch.accumulated} micro-batches for {world.size} processes, and some have nothing to do: "
+            f"{wanted} gives each one"
+        )
 
 
 def _result(out: Path, state: State) -> Result:

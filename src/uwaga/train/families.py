@@ -86,9 +86,14 @@ def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -
             raise unknown(f"model.{name}", known)
     settings = {name: value for name, value in model.items() if name != "family"}
     try:
-        return family.settings(**settings | dict(fixed) | dict(tokens))
+        made = family.settings(**settings | dict(fixed) | dict(tokens))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"model: {error}") from error
+    if objective == "encoder-decoder":
+        for name in ("layers", "decoder_layers"):
+            if getattr(made, name) == 0:
+                raise ConfigError(f"model.{name} must be at least 1 for an {objective}, not 0")
+    return made
 
 
 def _family(model: Mapping[str, Any], objective: str) -> Trained:

@@ -40,13 +40,16 @@ class Symbols:
 def of_symbols(wanted: Wanted, own: Symbols, target: Symbols | None, objective: str) -> TextTokenizer:
     """Each symbol a token. `target`: the decoder's symbols, in the same vocabulary. Raises ConfigError."""
     names = special.NAMES[objective]
-    room = None if wanted.vocabulary is None else wanted.vocabulary - len(names)
-    symbols = own.chosen(room) + ([] if target is None else target.chosen(None))
-    vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*names.values(), *symbols]))}
-    if len(vocabulary) == len(names):
-        raise ConfigError(
-            f"tokenizer.vocabulary must leave room beside {len(names)} special tokens: {wanted.vocabulary}"
-        )
+    others = [] if target is None else target.chosen(None)
+    fixed = dict.fromkeys([*names.values(), *others])
+    room = None if wanted.vocabulary is None else wanted.vocabulary - len(fixed)
+    if room is not None and room < 1:
+        beside = f"{len(names)} special tokens" + (f" and {len(others)} of targets" if others else "")
+        raise ConfigError(f"tokenizer.vocabulary must leave room beside {beside}: {wanted.vocabulary}")
+    symbols = own.chosen(room)
+    if not symbols:
+        raise ConfigError(f"tokenizer.kind is {wanted.kind!r}, and the texts have none")
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*names.values(), *symbols, *others]))}
     backend = Backend(models.WordLevel(vocabulary, unk_token=names["unknown"]))
     if wanted.kind == "words":
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -1,5 +1,6 @@
 """The loop: steps, and between them metrics, evaluation, samples and checkpoints."""
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -89,10 +90,13 @@ class Loop:
             self._teller.looked(self._state.step, model)
 
     def _evaluate(self, is_last: bool) -> bool:
-        """Whether it is the best so far."""
+        """Whether it is the best so far. Raises TrainingError."""
         self._settle()
         objective, data, tokens = self._learner.objective, self._corpus.valid, self._config.run.eval_tokens
         loss = validation_loss(objective, data, tokens, self._world, self._steps.arithmetic)
+        if not math.isfinite(loss):
+            said = f"step {self._state.step}: the validation loss is {loss}"
+            raise TrainingError(f"{said}; {guard.last_good(self._out)}")
         is_better = self._state.best is None or loss < self._state.best.loss
         if is_better:
             self._state = replace(self._state, best=Best(step=self._state.step, loss=loss))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from uwaga._base import env
-from uwaga._base.durable import replacing
+from uwaga._base.durable import locked, replacing
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig, SourceConfig
 
@@ -60,15 +60,20 @@ def _checked(path: Path, source: SourceConfig) -> Path:
 def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
     if source.made:
         raise DataError(f"{name}: cannot be downloaded as it is: {source.made}; the source is {source.address}")
-    text = _unpacked(source, _downloaded(source.address))
-    digest = hashlib.sha256(text).hexdigest()
-    if digest != source.sha256:
-        raise DataError(f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept")
     path = folder / (source.files or (name,))[0].removesuffix(".gz")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(text)
+        with locked(folder / ".downloading"):
+            if path.is_file():  # by another process of this training
+                return _checked(path, source)
+            text = _unpacked(source, _downloaded(source.address))
+            digest = hashlib.sha256(text).hexdigest()
+            if digest != source.sha256:
+                raise DataError(
+                    f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept"
+                )
+            with replacing(path) as file:
+                file.write(text)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path

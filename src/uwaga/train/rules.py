@@ -81,6 +81,10 @@ def _tokenizers(config: "Config") -> None:
     _tokenizer(target, "tokenizer.target")
     if target.shared and not {own.kind, target.kind} <= {"characters", "words"}:
         raise ConfigError("tokenizer.target.shared is for characters and words")
+    if target.shared and target.vocabulary is not None:
+        raise ConfigError(
+            "tokenizer.target.vocabulary is not for a shared vocabulary: tokenizer.vocabulary limits both"
+        )
     if not target.shared and config.model["family"] != "transformer":
         raise ConfigError(
             f"tokenizer.target needs a vocabulary of the decoder, which the family {config.model['family']!r} has not: "

@@ -86,6 +86,6 @@ def _first(
         if isinstance(token, str) and (found := backend.token_to_id(token)) is not None:
             return int(found)
         number = config.get(f"{name}_id")
-        if isinstance(number, int) and not isinstance(number, bool) and backend.id_to_token(number) is not None:
+        if type(number) is int and 0 <= number < 2**31 and backend.id_to_token(number) is not None:
             return number
     return None

@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import Split
 from uwaga._base.durable import replacing
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text.tokenizer import Tokenizer as Checked
+from uwaga.models.text.tokenizer import read, reading
 from uwaga.train import special
 from uwaga.train.errors import ConfigError
 from uwaga.train.special import Special
@@ -65,12 +66,10 @@ class TextTokenizer:
         if not (folder / file).is_file():
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:
-            backend = Backend.from_buffer((folder / file).read_bytes())
-        except Exception as error:  # the library raises Exception itself, and nothing more exact
-            raise ConfigError(f"tokenizer.path: {folder / file} is no tokenizer: {error}") from error
-        try:
+            backend = read(folder / file)
             tokens = special.of_folder(backend, folder, objective, settings=settings_file(file))
-            return TextTokenizer(backend, tokens, objective)
+            with reading(folder / file):
+                return TextTokenizer(backend, tokens, objective)
         except CheckpointError as error:
             raise ConfigError(f"tokenizer.path: {error}") from error
 
@@ -103,15 +102,18 @@ class TextTokenizer:
             return
         yield from recut(pieces)
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text, special tokens left out."""
-        return str(self.backend.decode(list(ids), skip_special_tokens=True))
+    def decode(self, ids: Sequence[int], *, all: bool = False) -> str:
+        """The text, special tokens left out; or `all` of them, by their names."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=not all))
+
+    def normalized(self, text: str) -> str:
+        """As it is read, such as in small letters."""
+        normalizer = self.backend.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _of_characters(self, text: str) -> np.ndarray:
         """By a table: a hundred times as fast as token by token."""
-        if self.backend.normalizer is not None:
-            text = self.backend.normalizer.normalize_str(text)
-        return self._table()[np.frombuffer(text.encode("utf-32-le"), "<u4")].astype(np.int64)
+        return self._table()[np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4")].astype(np.int64)
 
     def _table(self) -> np.ndarray:
         """(0x110000,) int32: the id of every character."""

@@ -49,6 +49,43 @@ def test_a_file_that_is_no_tokenizer(folder: Path, content: bytes) -> None:
     assert str(caught.value) == f"{path} is no tokenizer: {caught.value.__cause__}"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "[GONE]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                "special_tokens": {},
+            }
+        },
+        {"model": {"type": "WordLevel", "vocab": {"cat": 0}, "unk_token": "[GONE]"}, "added_tokens": []},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_file_that_makes_the_library_panic(folder: Path, changes: dict) -> None:
+    path = folder / "tokenizer.json"
+    (folder / "tokenizer_config.json").unlink()  # it names tokens that some of these do not have
+    change(path, **changes)
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(folder)
+    assert str(caught.value).startswith(f"{path} is no tokenizer: ")
+
+
+def test_with_a_decoders_own_tokenizer_the_ids_of_the_model_are_that_ones(folder: Path) -> None:
+    change(folder / "config.json", eos_token_id=4)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "[SEP]"}))
+    with pytest.raises(CheckpointError, match=r"its eos_token '\[SEP\]' is token 3, not 4"):
+        Tokenizer.load(folder)
+    backend = Backend.from_file(str(folder / "tokenizer.json"))
+    backend.save(str(folder / "target_tokenizer.json"))
+    (folder / "target_tokenizer_config.json").write_text(json.dumps({"eos_token": backend.id_to_token(4)}))
+    assert Tokenizer.load(folder).backend.get_vocab_size() == Tokenizer.load_target(folder).backend.get_vocab_size()
+
+
 def test_a_vocabulary_larger_than_the_models(folder: Path) -> None:
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     size = backend.get_vocab_size()

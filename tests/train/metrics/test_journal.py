@@ -74,6 +74,19 @@ def test_a_file_gets_lines_and_no_bar(capsys: pytest.CaptureFixture[str], monkey
     assert said[0] == "[bold]as it is[/bold]"
     assert said[1].startswith("step 5 of 10: loss 1.2500, 12,345 tokens/s, ")
     assert said[1].endswith(" left")
+
+
+def test_the_time_left_counts_all_steps_of_this_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 40.0])
+    monkeypatch.setattr("uwaga.train.metrics.screen.time.monotonic", lambda: next(clock))
+    with shown(1000, 100) as screen:
+        screen.step(110, 1.0, 1.0)  # 10 steps in 40 seconds, and 890 are left
+    assert capsys.readouterr().err.rstrip().endswith(" 59 min left")
+
+
+def test_nobody_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Silent().step(1, 1.0, 1.0)
     Silent().line("nothing")
     assert capsys.readouterr().err == ""

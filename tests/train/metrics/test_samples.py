@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from uwaga import Ragged
 from uwaga.models import generate
 from uwaga.train import ConfigError
 from uwaga.train.metrics.errors import Questioner
@@ -77,15 +78,36 @@ def test_a_terminal_is_not_told_control_characters() -> None:
 
 
 def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
-    config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
+    config, corpus, model = parts("encoder-decoder")
     found = Questioner(config, corpus).rates(model, all=True)
     asked = list(corpus.questions())
     assert found.questions == len(asked)
     tokenizer = corpus.tokenizer
     prompts = [[*tokenizer.before, *tokenizer.encode([each.source])[0].tolist(), *tokenizer.behind] for each in asked]
-    written = generate(model.eval(), prompts, max_new_tokens=4)
+    written = generate(model.eval(), prompts, max_new_tokens=config.data.context)
     target = corpus.target_tokenizer or tokenizer
-    assert found.rates == score([target.decode(ids) for ids in written], [each.targets for each in asked])
+    texts = [target.backend.decode([x for x in ids if x > 1], skip_special_tokens=False) for ids in written]
+    assert [target.backend.id_to_token(x) for x in (0, 1, 2)] == ["<pad>", "</s>", "<unk>"]
+    assert found.rates == score(texts, [each.targets for each in asked])
+
+
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_answers_are_compared_as_they_are_read_and_unknown_tokens_count(
+    parts: Callable, monkeypatch: pytest.MonkeyPatch, is_unknown: bool
+) -> None:
+    config, corpus, model = parts("encoder-decoder", "tokenizer.lowercase=true")
+    tokenizer, asked = corpus.tokenizer, list(corpus.questions())
+    assert any(target != target.lower() for each in asked for target in each.targets)
+    more = [*tokenizer.encode([" "])[0], tokenizer.special.unknown] if is_unknown else []
+    right = [[*tokenizer.encode([each.targets[0]])[0], *more, tokenizer.special.end] for each in asked]
+    answers = iter(torch.tensor(ids) for ids in right)
+
+    def answered(_: object, prompts: Ragged, **__: object) -> Ragged:
+        return Ragged.from_list([next(answers) for _ in prompts.to_list()])
+
+    monkeypatch.setattr("uwaga.train.metrics.errors.generate", answered)
+    found = Questioner(config, corpus).rates(model, all=True).rates
+    assert (found.phoneme > 0, found.word) == (is_unknown, float(is_unknown))
 
 
 def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A model's tokenizer.json, checked against the model that its tokens are for."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Encoding
@@ -45,12 +46,14 @@ class Tokenizer:
             raise CheckpointError(
                 f"there is no {path}; transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
             )
-        backend = _read(path)
+        backend = read(path)
         if lowercase:
             first = backend.normalizer
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
-        _check_fit(backend, path, "vocab_size", "vocabulary")
-        return Tokenizer(backend)
+        # config.json has the special tokens of the side that is written.
+        _check_fit(backend, path, "vocab_size", "vocabulary", has_ids=not (folder / TARGET_FILE).exists())
+        with reading(path):
+            return Tokenizer(backend)
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
@@ -61,9 +64,10 @@ class Tokenizer:
         path = folder / TARGET_FILE
         if not path.exists():
             return None
-        backend = _read(path)
-        _check_fit(backend, path, "decoder_vocab_size", "target_vocabulary", "vocab_size", "vocabulary")
-        return Tokenizer(backend)
+        backend = read(path)
+        _check_fit(backend, path, "decoder_vocab_size", "target_vocabulary", "vocab_size", "vocabulary", has_ids=True)
+        with reading(path):
+            return Tokenizer(backend)
 
     @property
     def special(self) -> int:
@@ -76,10 +80,20 @@ class Tokenizer:
         return encode(texts, add_special_tokens=False)
 
 
-def _read(path: Path) -> Backend:
-    try:
+def read(path: Path) -> Backend:
+    """Of the library. Raises CheckpointError."""
+    with reading(path):
         return Backend.from_buffer(path.read_bytes())
-    except Exception as error:  # the library raises Exception itself, and nothing more exact
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the library has against a file, when it is read or first used, is a CheckpointError."""
+    try:
+        yield
+    except (CheckpointError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises Exception itself, and its panics are not even that
         raise CheckpointError(f"{path} is no tokenizer: {error}") from error
 
 
@@ -93,10 +107,11 @@ def _around(backend: Backend) -> tuple[list[int], list[int]]:
     return with_them.ids[:start], with_them.ids[stop:]
 
 
-def _check_fit(backend: Backend, path: Path, *sizes: str) -> None:
+def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None:
     """The vocabulary is not larger than the model's, and both mean the same tokens by the same names.
 
-    sizes: keys of config.json, the first of which says how large the vocabulary is.
+    sizes: keys of config.json, the first of which says how large the vocabulary is. has_ids: whether its ids of special
+    tokens are of this tokenizer.
     """
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
@@ -113,7 +128,7 @@ def _check_fit(backend: Backend, path: Path, *sizes: str) -> None:
         found = backend.token_to_id(token)
         if found is None:
             raise CheckpointError(f"{where}: it does not know the {name} {shown(token)!r} of {settings.name}")
-        if isinstance(expected, int) and found != expected:
+        if has_ids and isinstance(expected, int) and found != expected:
             raise CheckpointError(f"{where}: its {name} {shown(token)!r} is token {found}, not {expected}")
 
 

@@ -83,6 +83,8 @@ class TransformerConfig:
             raise ValueError("TransformerConfig: a target_vocabulary is for an encoder and a decoder")
         if self.start >= self.written:
             raise ValueError(f"TransformerConfig: start {self.start} is not in the vocabulary of {self.written}")
+        if self.padding is not None and self.padding >= self.written:
+            raise ValueError(f"TransformerConfig: padding {self.padding} is not in the vocabulary of {self.written}")
 
     @property
     def model_type(self) -> str:

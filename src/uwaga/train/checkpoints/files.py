@@ -40,7 +40,7 @@ def write(out: Path, parts: Parts) -> Path:
         checkpoints.save(parts.model, folder)
         parts.save_tokenizers(folder)
         save_file(dict(parts.optimizer), folder / OPTIMIZER)
-        (folder / CONFIG).write_text(parts.config)
+        (folder / CONFIG).write_text(parts.config, encoding="utf-8")
         parts.state.write(folder)
         return folders.finish(out, step)
     except (OSError, SafetensorError) as error:

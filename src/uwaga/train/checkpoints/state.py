@@ -40,7 +40,7 @@ class State:
             "format": _FORMAT, "step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": best,
             "metrics": self.metrics, "seed": self.seed, "data": self.data,
         }  # fmt: skip
-        (folder / FILE).write_text(json.dumps(found, indent=2) + "\n")
+        (folder / FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
     @staticmethod
     def read(folder: Path) -> "State":

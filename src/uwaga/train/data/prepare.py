@@ -1,15 +1,13 @@
 """Data made ready once and kept under a name of what it depends on; whoever is stopped on the way leaves nothing to read."""
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from uwaga._base.durable import replacing, sync
+from uwaga._base.durable import locked, replacing, sync
 from uwaga.train.config import Config
 from uwaga.train.data import encoding, tokenizers
 from uwaga.train.data.answers import Answers
@@ -46,7 +44,8 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
     if not (final / ABOUT).is_file():
-        with _alone(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / ".preparing"):
             if not (final / ABOUT).is_file():
                 _make(config, files, final, listener or (lambda progress: None))
     about: dict[str, Any] = json.loads((final / ABOUT).read_text())
@@ -128,15 +127,3 @@ def _counter(doing: str, listener: Listener) -> Callable[[int], None]:
         listener(Progress(doing, total))
 
     return seen
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time; the system ends the wait when the other one ends, however it does."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / ".preparing", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)

@@ -16,7 +16,7 @@ from uwaga.train.scoring import ErrorRates, score
 
 # Sources that are asked while training goes on; at its end all are.
 _SOME = 1000
-# Rows that are written at once.
+# Sources that are answered at once.
 _ROWS = 256
 
 
@@ -35,7 +35,8 @@ class Questioner:
     """
 
     def __init__(self, config: Config, corpus: Corpus) -> None:
-        self._most, self._corpus = config.run.sample_tokens, corpus
+        self._most, self._corpus = config.data.context, corpus
+        self._target = corpus.target_tokenizer or corpus.tokenizer
 
     def rates(self, model: nn.Module, *, all: bool) -> Rates:
         """Of a whole model; all: of every source, else of some from all over them."""
@@ -48,10 +49,11 @@ class Questioner:
                 for start in range(0, len(asked), _ROWS)
                 for text in self._answers(model, asked[start : start + _ROWS])
             ]
-        return Rates(score(written, [question.targets for question in asked]), len(asked))
+        answers = [[self._target.normalized(target) for target in question.targets] for question in asked]
+        return Rates(score(written, answers), len(asked))
 
     def _answers(self, model: nn.Module, asked: list[Question]) -> Iterator[str]:
-        own, target = self._corpus.tokenizer, self._corpus.target_tokenizer or self._corpus.tokenizer
+        own, ends = self._corpus.tokenizer, {self._target.special.end, self._target.special.padding}
         device = next(model.parameters()).device
         sources = own.encode([question.source for question in asked])
         prompts = [torch.tensor([*own.before, *ids.tolist(), *own.behind], device=device) for ids in sources]
@@ -59,4 +61,5 @@ class Questioner:
         tokens = self._most if most is None else min(self._most, most)
         written = generate(cast(Any, model), Ragged.from_list(prompts), max_new_tokens=tokens)
         for ids in cast(Ragged, written).to_list():
-            yield target.decode(ids.tolist())
+            # What is unknown counts: a token too many, or the wrong one.
+            yield self._target.decode([number for number in ids.tolist() if number not in ends], all=True)

@@ -42,23 +42,21 @@ def shown(steps: int, done: int) -> Iterator[Screen]:
     )  # fmt: skip
     with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=steps, completed=done, loss=float("nan"), rate=0.0)
-        yield _Terminal(bar, task, console, steps)
+        yield _Terminal(bar, task, console, steps, done)
 
 
 class _Terminal:
-    def __init__(self, bar: object, task: object, console: object, steps: int) -> None:
-        self._bar, self._task, self._console, self._steps = bar, task, console, steps
+    def __init__(self, bar: object, task: object, console: object, steps: int, done: int) -> None:
+        self._bar, self._task, self._console, self._steps, self._done = bar, task, console, steps, done
         self._started = self._told = time.monotonic()
-        self._first: int | None = None
 
     def step(self, step: int, loss: float, rate: float) -> None:
-        self._first = step - 1 if self._first is None else self._first
         self._bar.update(self._task, completed=step, loss=loss, rate=rate)  # type: ignore[attr-defined]
         now = time.monotonic()
         if self._console.is_terminal or now - self._told < _SECONDS:  # type: ignore[attr-defined]
             return
         self._told = now
-        left = (now - self._started) / (step - self._first) * (self._steps - step)
+        left = (now - self._started) / (step - self._done) * (self._steps - step)
         self.line(f"step {step:,} of {self._steps:,}: loss {loss:.4f}, {rate:,.0f} tokens/s, {_time(left)} left")
 
     def line(self, text: str) -> None:
