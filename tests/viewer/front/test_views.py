@@ -125,7 +125,7 @@ def test_a_bundled_model_lines_letters_up_with_sounds(serve: Callable[..., View]
     reader = seeing.load("speller", "float32")
     recording = seeing.see(reader, "transformer", target=None, new_tokens=40, truncate=False, layers=None)
     certainty = torch.stack(
-        [recording.maps["cross", layer].peak().weight[0].mean(-1) for layer in range(4)]
+        [recording.maps["cross", layer][0].peak().weight.mean(-1) for layer in range(4)]
     )  # (layers, heads)
     layer, head = divmod(int(certainty.argmax()), certainty.shape[1])
     page = open_page(serve(recording, title="transformer", model="speller").address)
