@@ -176,3 +176,9 @@ def test_beams_find_the_best_of_all_texts_where_they_are_as_many(seed: int) -> N
         logits = model(torch.cat((prompt, texts), 1)).logits[:, 1:-1].log_softmax(-1)
     chance = logits.gather(-1, texts[..., None]).sum((1, 2))
     assert generate(model, [[2, 4]], max_new_tokens=3, num_beams=25)[0] == texts[chance.argmax()].tolist()
+
+
+def test_the_padding_token_is_in_the_vocabulary() -> None:
+    with pytest.raises(ValueError) as caught:
+        TransformerConfig(**_SIZES, padding=30)
+    assert str(caught.value) == "TransformerConfig: padding 30 is not in the vocabulary of 30"
