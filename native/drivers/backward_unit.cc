@@ -10,6 +10,17 @@ namespace uwaga {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr int kKeyTiles = (kBlockKeys + kTileRows - 1) / kTileRows;
+
+// For each six keys of a block, from which row on and to which one some of them are seen: elsewhere weights are zero.
+void find_rows_that_see(const uint64_t* bits, int first, int last, DepthRange* found) {
+  for (int t = 0; t < kKeyTiles; ++t) {
+    const uint64_t keys = ((uint64_t{1} << kTileRows) - 1) << (t * kTileRows);
+    DepthRange& rows = found[t] = {first, last};
+    while (rows.first < rows.last && !(bits[rows.first] & keys)) ++rows.first;
+    while (rows.first < rows.last && !(bits[rows.last - 1] & keys)) --rows.last;
+  }
+}
 
 }  // namespace
 
@@ -65,8 +76,8 @@ void UnitPass::pack(int64_t n) {
       queries[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
       grads[r] = query_address(p_, args_.grad_output, s_, tile.rows[r].head, tile.rows[r].query);
       set_row_statistics(first + t * kTileRows + r, tile.rows[r], grads[r]);
-      pack_row(n, t * kTileRows + r, queries[r], grads[r]);
     }
+    pack_rows_of_tile(n, t, tile.count, queries, grads);
     const int64_t at = n * kTilesPerBlock + t;
     kernels_.pack_tile(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
                        p_.query.column, p_.query.dtype, p_.scale);
@@ -123,12 +134,21 @@ void UnitPass::set_row_statistics(int64_t r, RowOfWork at, const void* grad) {
   rows_packed_.delta[r] = delta;
 }
 
-void UnitPass::pack_row(int64_t block, int row, const void* query, const void* grad) {
-  float* query_rows = rows_packed_.query_rows + block * rows_packed_.query_block + row * kernels_.strip;
-  float* grad_rows = rows_packed_.grad_rows + block * rows_packed_.grad_block + row * kernels_.strip;
-  kernels_.pack_rows(query_rows, {query, 0, p_.query.column, p_.query.dtype}, 1, kBlockRows, query_width_);
-  kernels_.pack_rows(grad_rows, {grad, 0, args_.grad_output.column, args_.grad_output.dtype}, 1, kBlockRows,
-                     value_width_);
+void UnitPass::pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries,
+                                 const void* const* grads) {
+  const int64_t place = int64_t{tile} * kTileRows * kernels_.strip;
+  float* query_rows = rows_packed_.query_rows + block * rows_packed_.query_block + place;
+  float* grad_rows = rows_packed_.grad_rows + block * rows_packed_.grad_block + place;
+  // Rows of one head lie evenly; those of heads that share a key head take turns.
+  const bool even = p_.query_heads == p_.key_heads;
+  const int at_once = even ? count : 1;
+  for (int r = 0; r < count; r += at_once) {
+    kernels_.pack_rows(query_rows + r * kernels_.strip, {queries[r], p_.query.row, p_.query.column, p_.query.dtype},
+                       at_once, kBlockRows, query_width_);
+    kernels_.pack_rows(grad_rows + r * kernels_.strip,
+                       {grads[r], args_.grad_output.row, args_.grad_output.column, args_.grad_output.dtype}, at_once,
+                       kBlockRows, value_width_);
+  }
 }
 
 bool UnitPass::rows_are_finite(const float* packed, int count, int width) const {
@@ -191,7 +211,7 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bo
     if (finite || !view.masked) {
       kernels_.product_rows({grad_scores, w.key_rows, grad_query + r0 * padded_width(query_width_),
                              padded_width(query_width_), rows.count, view.mask.first, view.mask.last, kBlockKeys,
-                             query_width_});
+                             query_width_, nullptr});
     } else {
       guarded_grad_query(w, grad_scores, view.bits, rows.count, count, grad_query + r0 * padded_width(query_width_));
     }
@@ -204,10 +224,13 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bo
     guarded_product(w.grad_scores, bits, first_seen, last_seen, count, query_rows, query_width_, w.grad_key);
     return;
   }
+  DepthRange seen_by[kKeyTiles];
+  if (masked) find_rows_that_see(bits, first_seen, last_seen, seen_by);
+  const DepthRange* by_tile = masked ? seen_by : nullptr;
   kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_seen,
-                            last_seen, kBlockRows, value_width_});
+                            last_seen, kBlockRows, value_width_, by_tile});
   kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_seen,
-                            last_seen, kBlockRows, query_width_});
+                            last_seen, kBlockRows, query_width_, by_tile});
 }
 
 void UnitPass::guarded_grad_query(const KeyBlockSpace& w, const float* grad_scores, const uint64_t* bits, int rows, int count,

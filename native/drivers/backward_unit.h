@@ -70,7 +70,7 @@ class UnitPass {
 
  private:
   void set_row_statistics(int64_t r, RowOfWork at, const void* grad);
-  void pack_row(int64_t block, int row, const void* query, const void* grad);
+  void pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries, const void* const* grads);
   bool rows_are_finite(const float* packed, int count, int width) const;
   void run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
 

@@ -6,6 +6,8 @@
 // the same way whether its chunks ran one after another or, when there are few rows (decoding), on many threads.
 #include "drivers/forward.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -80,7 +82,7 @@ class Forward {
       for (int64_t r = 0; r < pass.rows(); ++r) {
         if (wanted_) found.row(r)->moments = pass.moments(r);
         if (wanted_) pass.copy_top(r, found.row(r));
-        write(block, r, pass.output(r), pass.result(r), found.row(r));
+        write(block, pass.sequence(), r, pass.output(r), pass.result(r), found.row(r));
       }
       return;
     }
@@ -98,7 +100,7 @@ class Forward {
     }
     for (int64_t r = 0; r < pass.rows(); ++r) {
       if (wanted_) pass.copy_top(r, found.row(r));
-      write(block, r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
+      write(block, pass.sequence(), r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
     }
   }
 
@@ -144,6 +146,7 @@ class Forward {
     });
     for_pieces(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
+      const Sequence s = sequence_of(p_, blocks_[n].sequence);
       thread_local Scratch scratch;
       FindingsTable found(wanted_, rows);
       found.clear();
@@ -155,7 +158,7 @@ class Forward {
         for (int64_t r = 0; wanted_ && r < rows; ++r) merge_top(&total.findings[r], part.findings[r], wanted_->top);
       }
       for (int64_t r = 0; r < rows; ++r) {
-        write(blocks_[n], r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
+        write(blocks_[n], s, r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
       }
     });
   }
@@ -177,10 +180,10 @@ class Forward {
   }
 
   // Normalises row `r` of a block and writes it in the caller's type.
-  void write(const RowBlock& block, int64_t r, const float* row, RowResult sum, const RowFindings* found) const {
-    const Sequence s = sequence_of(p_, block.sequence);
+  void write(const RowBlock& block, const Sequence& s, int64_t r, const float* row, RowResult sum,
+             const RowFindings* found) const {
     const RowOfWork at = row_of_work(p_, block.key_head, block.first + r);
-    float factor = 1.0f / (1.0f - p_.dropout), lse = 0.0f;
+    float factor = growth_, lse = 0.0f;
     if (p_.normalize) {
       const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
@@ -204,9 +207,16 @@ class Forward {
 
   // top + log(sum), rounded once: a float logarithm of a number near 1 loses nothing that shows.
   static float log_sum(double top, float sum) {
-    int exponent;
-    const float fraction = std::frexp(sum, &exponent);
-    return static_cast<float>(top + exponent * kLn2 + std::log(fraction));
+    uint32_t word;
+    memcpy(&word, &sum, sizeof word);
+    int exponent = static_cast<int>(word >> 23) - 126;
+    if (exponent < -125 || exponent > 128) {  // below the smallest normal number, not finite, or negative
+      sum = std::frexp(sum, &exponent);
+    } else {
+      word = (word & 0x7FFFFF) | 0x3F000000;  // in [1/2, 1)
+      memcpy(&sum, &word, sizeof word);
+    }
+    return static_cast<float>(top + exponent * kLn2 + std::log(sum));
   }
 
   const uwaga_problem& p_;
@@ -216,6 +226,7 @@ class Forward {
   const Kernels& kernels_;
   const int threads_;
   const std::vector<RowBlock> blocks_;
+  const float growth_ = 1.0f / (1.0f - p_.dropout);
 };
 
 }  // namespace

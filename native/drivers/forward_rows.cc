@@ -21,6 +21,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
   pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
            (p.value_width == 0 || p.value.dtype == UWAGA_BFLOAT16) && p.scale != 0.0f;
   rule_.scale = pairs_ ? std::fabs(p.scale) : 1.0f;
+  rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
   }

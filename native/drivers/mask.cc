@@ -42,6 +42,7 @@ Visibility either(Visibility a, Visibility b) { return std::max(a, b); }
 // Runs a postfix program: `atom(op)` gives a leaf's value, `meet` and `join` combine two.
 template <class T, class Atom, class Meet, class Join>
 T evaluate(const uwaga_problem& p, const Atom& atom, const Meet& meet, const Join& join) {
+  if (p.mask_operations == 1) return atom(p.mask[0], 0);
   T stack[UWAGA_MASK_MAX_OPERATIONS];
   int top = 0;
   for (int64_t n = 0; n < p.mask_operations; ++n) {

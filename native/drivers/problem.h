@@ -53,6 +53,7 @@ struct RowOfWork {
   int64_t query, head;
 };
 inline RowOfWork row_of_work(const uwaga_problem& p, int64_t g, int64_t r) {
+  if (p.query_heads == p.key_heads) return {p.rows ? p.rows[r] : r, g};  // the usual case, without divisions
   const int64_t group = p.query_heads / p.key_heads;
   return {p.rows ? p.rows[r / group] : r / group, g * group + r % group};
 }

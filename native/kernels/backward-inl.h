@@ -111,20 +111,17 @@ inline void backward_tile(const BackwardTile& tile, const Block& block, const Sc
 
 template <int A_ROW, int A_DEPTH>
 inline void product_of(const Product& p) {
-  const int depth = p.last - p.first;
   for_strips(p.width, [&](auto v, int w) {
-    const float* b = p.b + int64_t{w} * p.b_depth + p.first * kStrip;
-    const float* a = p.a + p.first * A_DEPTH;
+    const auto add_rows = [&](auto rows, int r) {
+      const DepthRange depth = p.by_tile ? p.by_tile[r / kTileRows] : DepthRange{p.first, p.last};
+      if (depth.first >= depth.last) return;
+      product_strip<FloatProduct, rows.value, v.value, A_ROW, A_DEPTH>(
+          p.a + depth.first * A_DEPTH + r * A_ROW, p.b + int64_t{w} * p.b_depth + depth.first * kStrip,
+          depth.last - depth.first, nullptr, p.out + r * p.out_row + w, p.out_row);
+    };
     int r = 0;
-    for (; r + kTileRows <= p.rows; r += kTileRows) {
-      product_strip<FloatProduct, kTileRows, v.value, A_ROW, A_DEPTH>(a + r * A_ROW, b, depth, nullptr,
-                                                                      p.out + r * p.out_row + w, p.out_row);
-    }
-    if (r == p.rows) return;
-    with_row_count(p.rows - r, [&](auto rows) {
-      product_strip<FloatProduct, rows.value, v.value, A_ROW, A_DEPTH>(a + r * A_ROW, b, depth, nullptr,
-                                                                       p.out + r * p.out_row + w, p.out_row);
-    });
+    for (; r + kTileRows <= p.rows; r += kTileRows) add_rows(constant<kTileRows>(), r);
+    if (r < p.rows) with_row_count(p.rows - r, [&](auto rows) { add_rows(rows, r); });
   });
 }
 

@@ -121,6 +121,10 @@ struct BackwardTile {
   TileMask mask;
 };
 
+struct DepthRange {
+  int first, last;
+};
+
 // out[r][0:width] += sum over n in [first, last) of a[n * a_depth + r * a_row] * packed rows[n][0:width]
 struct Product {
   const float* a;
@@ -128,6 +132,7 @@ struct Product {
   float* out;
   int64_t out_row;
   int rows, first, last, b_depth, width;
+  const DepthRange* by_tile;  // [first, last) for each six rows of `out`, where `a` has nothing elsewhere; or null
 };
 
 struct Kernels {

@@ -115,7 +115,18 @@ template <class T>
 inline void pack_tile_of(float* out, const void* const* rows, int count, int width, int64_t column, float factor) {
   if constexpr (kLanes >= kTileRows) {
     const F times = broadcast(factor);
-    for (int w0 = 0; w0 < width; w0 += kLanes) {
+    int w0 = 0;
+    if (column == 1 && count == kTileRows) {  // the usual tile, without a question per row
+      for (; w0 + kLanes <= width; w0 += kLanes) {
+        F lanes[kLanes];
+        for (int n = 0; n < kLanes; ++n) {
+          lanes[n] = n < kTileRows ? mul(times, load(static_cast<const T*>(rows[n < kTileRows ? n : 0]) + w0)) : zero();
+        }
+        transpose(lanes);
+        for (int w = 0; w < kLanes; ++w) store(out + (w0 + w) * kTileRows, lanes[w]);
+      }
+    }
+    for (; w0 < width; w0 += kLanes) {
       const int left = width - w0 < kLanes ? width - w0 : kLanes;
       F lanes[kLanes];
       for (int n = 0; n < kLanes; ++n) {
@@ -155,7 +166,11 @@ inline bool all_finite(const float* packed, int64_t count) {  // count is a mult
 template <class T>
 inline void write_row_of(T* out, int64_t column, const float* row, float factor, int width) {
   const F times = broadcast(factor);
-  for (int w = 0; w < width; w += kLanes) {
+  int w = 0;
+  if (column == 1) {
+    for (; w + kLanes <= width; w += kLanes) store_partial(out + w, mul(times, load(row + w)), kLanes);
+  }
+  for (; w < width; w += kLanes) {
     const int left = width - w < kLanes ? width - w : kLanes;
     const F lanes = mul(times, left == kLanes ? load(row + w) : load_partial(row + w, left));
     if (column == 1) {
@@ -181,7 +196,14 @@ inline float dot_rows(const void* a, int64_t a_column, int a_dtype, const void* 
   for (F& sum : sums) sum = zero();
   with_type(a_dtype, [&](auto* a_type) {
     with_type(b_dtype, [&](auto* b_type) {
-      for (int w = 0; w < width; w += kLanes) {
+      int w = 0;
+      if (a_column == 1 && b_column == 1) {
+        for (; w + kLanes <= width; w += kLanes) {
+          F& sum = sums[w / kLanes % kChains];
+          sum = fma(load(typed(a, a_type) + w), load(typed(b, b_type) + w), sum);
+        }
+      }
+      for (; w < width; w += kLanes) {
         F& sum = sums[w / kLanes % kChains];
         sum = fma(load_strided(typed(a, a_type) + w * a_column, a_column, width - w),
                   load_strided(typed(b, b_type) + w * b_column, b_column, width - w), sum);

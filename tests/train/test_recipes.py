@@ -78,8 +78,9 @@ def test_shakespeare_is_nanogpts_setting() -> None:
         2000,
         100,
     )
-    assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (1e-3, (0.9, 0.99), 0.1)
-    assert config.optimizer.lr * config.schedule.final == 1e-4
+    # Three times nanoGPT's rate, down to the same: at nanoGPT's own the loss is 1.89 on the average, as plain PyTorch's is.
+    assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (3e-3, (0.9, 0.99), 0.1)
+    assert config.optimizer.lr * config.schedule.final == pytest.approx(1e-4, rel=2e-3)
     gpu = Config.read(_FOLDER / "shakespeare-gpu.toml")
     assert [gpu.model[key] for key in ("layers", "heads", "width", "dropout")] == [6, 6, 384, 0.2]
     assert (gpu.data.context, gpu.batch.tokens // 256, gpu.schedule.steps) == (256, 64, 5000)

@@ -15,7 +15,8 @@ void test_row_products(const Kernels& k) {
     for (int n = 0; n < 64 * 64; ++n) a[n] = static_cast<float>(random.normal());
     for (int64_t n = 0; n < rows * padded(width); ++n) out[n] = again[n] = 1.0f;
     k.pack_rows(packed.data(), b.rows(), depth, depth, width);
-    const Product by_rows{a.data(), packed.data(), out.data(), padded(width), rows, first, last, depth, width};
+    const Product by_rows{a.data(), packed.data(), out.data(), padded(width), rows, first, last, depth, width,
+                          nullptr};
     Product by_columns = by_rows;
     by_columns.out = again.data();
     k.product_rows(by_rows);
@@ -45,6 +46,35 @@ void test_row_products(const Kernels& k) {
         expect(total[w] == out[r * padded(width) + w], "guarded product [%d][%d] is %.9g, not %.9g", r, w, total[w],
                out[r * padded(width) + w]);
       }
+    }
+  }
+}
+
+// What each six rows of the result leave out, because it is zero, changes no bit.
+void test_products_of_less_depth(const Kernels& k) {
+  Random random(15);
+  for (int trial = 0; trial < 60; ++trial) {
+    const int rows = static_cast<int>(random.between(1, 64)), width = static_cast<int>(random.between(1, 100)), depth = 48;
+    Matrix b(UWAGA_FLOAT32, depth, width, kRowMajor, random);
+    Floats a(64 * 64), packed(depth * up(width, uwaga::kMaxStrip)), out(rows * padded(width)), again(rows * padded(width));
+    k.pack_rows(packed.data(), b.rows(), depth, depth, width);
+    uwaga::DepthRange by_tile[11];
+    for (auto& range : by_tile) {
+      range.first = static_cast<int>(random.below(depth + 1));
+      range.last = static_cast<int>(random.between(range.first, depth));
+    }
+    a.fill(0.0f), out.fill(1.0f), again.fill(1.0f);
+    for (int r = 0; r < rows; ++r) {
+      const auto range = by_tile[r / kTileRows];
+      for (int n = range.first; n < range.last; ++n) a[n * 64 + r] = static_cast<float>(random.normal());
+    }
+    const Product whole{a.data(), packed.data(), out.data(), padded(width), rows, 0, depth, depth, width, nullptr};
+    Product less = whole;
+    less.out = again.data(), less.by_tile = by_tile;
+    k.product_columns(whole);
+    k.product_columns(less);
+    for (int64_t n = 0; n < rows * padded(width); ++n) {
+      expect(out[n] == again[n], "product of less depth [%d] is %.9g, not %.9g", static_cast<int>(n), again[n], out[n]);
     }
   }
 }
@@ -96,6 +126,7 @@ void test_state_products(const Kernels& k) {
 void test_products(const Kernels& k) {
   group(std::string(k.name) + ": products", [&] { test_row_products(k); });
   group(std::string(k.name) + ": products with a state", [&] { test_state_products(k); });
+  group(std::string(k.name) + ": products of less depth", [&] { test_products_of_less_depth(k); });
 }
 
 }  // namespace uwaga_tests

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga.nn.heads import Asked, Heads, extended, merge, split
+from uwaga.nn import joint
+from uwaga.nn.carry import contents
+from uwaga.nn.heads import Asked, Heads, extended, merge, split, split_jointly
 from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.slots import CrossSlot, SelfSlot
@@ -143,6 +145,10 @@ class MultiHeadAttention(nn.Module):
         self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None, *, steadily: bool = True
     ) -> Heads:
         """The three inputs mapped and cut into heads: views that `uwaga.attention` reads in place."""
+        if key is query and value is query:
+            linears = self.query, self.key, self.value
+            if joint.is_worthwhile(linears, contents(query)):
+                return split_jointly(linears, query, (self.heads, self.key_heads, self.key_heads), rotary)
         return Heads(
             split(self.query, "query", query, self.heads, rotary, steadily=steadily),
             split(self.key, "key", key, self.key_heads, rotary, steadily=steadily),

@@ -6,7 +6,7 @@ Letters: B batch, Q tokens of a padded row, M model width, N packed tokens, R ra
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from uwaga._base.eager import is_readable
 from uwaga._base.shapes import Named, shape_error
@@ -31,17 +31,24 @@ def contents(x: Operand) -> Tensor:
     return x.values if isinstance(x, Ragged) else x
 
 
+def dropped(dropout: nn.Dropout, x: Tensor) -> Tensor:
+    """`dropout` of x, without the microseconds of a module where it drops nothing."""
+    return dropout(x) if dropout.p and dropout.training else x
+
+
 def need_width(layer: str, name: str, x: Operand, width: int) -> None:
     """ShapeError unless x is (..., Q, width), or Ragged with values (N, width)."""
     values = contents(x)
-    letters = ("N", "M") if isinstance(x, Ragged) else _letters(values.dim())
+    rank = values.dim()
+    if (rank == 2 or (rank > 2 and not isinstance(x, Ragged))) and values.shape[-1] == width:
+        return
+    letters = ("N", "M") if isinstance(x, Ragged) else _letters(rank)
     shown = Named(name=name, shape=tuple(values.shape), letters=letters)
-    if values.dim() < 2 or len(letters) != values.dim():
+    if rank < 2 or len(letters) != rank:
         form = "Ragged with values (N, M)" if isinstance(x, Ragged) else "(..., Q, M)"
         raise shape_error(layer, f"{name} must be {form}", [shown], name, f"has rank {values.dim()}")
-    if values.shape[-1] != width:
-        rule = f"{name} must have the width {width} that this layer was made for"
-        raise shape_error(layer, rule, [shown], name, f"has width {values.shape[-1]}")
+    rule = f"{name} must have the width {width} that this layer was made for"
+    raise shape_error(layer, rule, [shown], name, f"has width {values.shape[-1]}")
 
 
 def places(layer: str, x: Operand, start: int | Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.types import Device
 
-from uwaga.nn.carry import carry, need_width
+from uwaga.nn.carry import carry, dropped, need_width
 from uwaga.nn.steady import steady
 from uwaga.ops.attention.lower import Operand
 
@@ -76,7 +76,7 @@ class FeedForward(nn.Module):
         activate = ACTIVATIONS[self.activation]
         up = steady(self.up, x, wanted=steadily)
         hidden = activate(up) if self.gate is None else activate(steady(self.gate, x, wanted=steadily)) * up
-        return steady(self.down, self.dropout(hidden), wanted=steadily)
+        return steady(self.down, dropped(self.dropout, hidden), wanted=steadily)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"

@@ -3,11 +3,13 @@
 Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, M width, N packed tokens.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from uwaga.nn.carry import carry, need_width
+from uwaga.nn import joint
+from uwaga.nn.carry import contents, need_width
 from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.slots import SelfSlot
@@ -37,12 +39,23 @@ def split(
     """(..., heads, Q, D), a view of (..., Q, heads * D) where nothing is turned; or Ragged (N, heads, D)."""
     need_width("MultiHeadAttention", name, x, linear.in_features)
 
-    def inside_tokens(values: Tensor) -> Tensor:
-        values = steady(linear, values, wanted=steadily).unflatten(-1, (heads, -1))
-        return values if rotary is None else rotary.turn(values)
+    return _cut(steady(linear, contents(x), wanted=steadily), x, heads, rotary)
 
-    mapped = carry(inside_tokens, x)
-    return mapped if isinstance(mapped, Ragged) else mapped.transpose(-3, -2)
+
+def split_jointly(
+    linears: Sequence[nn.Linear], x: Operand, heads: Sequence[int], rotary: Rotation | None = None
+) -> Heads:
+    """`split` of query, key and value of the same tokens, where `joint.is_worthwhile`."""
+    need_width("MultiHeadAttention", "query", x, linears[0].in_features)
+    query, key, value = joint.maps(linears, contents(x))
+    return Heads(_cut(query, x, heads[0], rotary), _cut(key, x, heads[1], rotary), _cut(value, x, heads[2], None))
+
+
+def _cut(mapped: Tensor, x: Operand, heads: int, rotary: Rotation | None) -> Operand:
+    """The tokens of x, mapped to (..., Q, heads * D) or (N, heads * D), cut into heads."""
+    cut = mapped.view(*mapped.shape[:-1], heads, mapped.shape[-1] // heads)
+    turned = cut if rotary is None else rotary.turn(cut)
+    return x.with_values(turned) if isinstance(x, Ragged) else turned.transpose(-3, -2)
 
 
 def merge(linear: nn.Linear, mixed: Operand, query: Operand, *, steadily: bool = True) -> Operand:

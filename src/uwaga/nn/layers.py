@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga.nn.cache import LayerCache
-from uwaga.nn.carry import carry, need_width
+from uwaga.nn.carry import carry, dropped, need_width
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.spec import LayerSpec
 from uwaga.ops.attention.lower import Operand
@@ -134,9 +134,9 @@ class DecoderLayer(nn.Module):
 
 
 def residual(
-    x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Module, is_pre: bool
+    x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Dropout, is_pre: bool
 ) -> Operand:
     """The sublayer with its residual connection, the norm before it or after the sum."""
     added = sublayer(carry(norm, x) if is_pre else x)
-    total = carry(lambda values, more: values + dropout(more), x, added)
+    total = carry(lambda values, more: values + dropped(dropout, more), x, added)
     return total if is_pre else carry(norm, total)

@@ -35,4 +35,4 @@ def steady(linear: Callable[[Tensor], Tensor], x: Tensor, *, wanted: bool = True
 
 
 def _is_mkls(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    return x.dtype == torch.float32 and x.is_cpu and not torch.compiler.is_compiling()

@@ -5,6 +5,7 @@ These functions do what the registered operators in schema.py do, without the di
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -19,9 +20,14 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The call by an engine, recorded for autograd and torch.func."""
     options = call.options
     if options.softmax and not options.wants_lse:  # the backward pass reads the lse
-        options = replace(options, wants_lse=True)
+        options = _with_lse(options)
     function = TransformedAttention if is_transformed() else Attention
     return function.apply(options, engine, *call.tensors)
+
+
+@lru_cache(maxsize=64)
+def _with_lse(options: Options) -> Options:
+    return replace(options, wants_lse=True)
 
 
 class Attention(torch.autograd.Function):

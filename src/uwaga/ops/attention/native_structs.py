@@ -6,6 +6,7 @@ which would cost more than a small call's arithmetic.
 
 import ctypes
 import struct
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -104,6 +105,16 @@ def mask_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ct
     """An array of uwaga_mask_operation; None where there are none."""
     if not program:
         return None
+    return _packed_operations(program, tensors) if tensors else _operations_alone(program)
+
+
+@lru_cache(maxsize=64)
+def _operations_alone(program: tuple[int, ...]) -> ctypes.Array:
+    """Of a mask without tensors, such as a causal one: the same for every call, and only read."""
+    return _packed_operations(program, ())
+
+
+def _packed_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ctypes.Array:
     records = (program[at : at + RECORD] for at in range(0, len(program), RECORD))
     packed = b"".join(_operation(*record, tensors) for record in records)
     return ctypes.create_string_buffer(packed, len(packed))
