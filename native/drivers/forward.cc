@@ -62,7 +62,14 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
 class Forward {
  public:
   Forward(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics* wanted)
-      : p_(p), result_(result), wanted_(wanted), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), blocks_(row_blocks(p)) {}
+      : p_(p),
+        result_(result),
+        wanted_(wanted),
+        mask_(p),
+        kernels_(*active_level()),
+        threads_(useful_threads(p)),
+        blocks_(row_blocks(p)),
+        far_keys_(p, mask_, kernels_, threads_) {}
 
   void run() {
     int64_t chunks = 0;
@@ -74,7 +81,7 @@ class Forward {
 
  private:
   void run_block(const RowBlock& block) {
-    RowBlockPass pass(p_, mask_, kernels_, block, wanted_);
+    RowBlockPass pass(p_, mask_, kernels_, far_keys_, block, wanted_);
     const int64_t chunks = chunk_count(pass.sequence());
     FindingsTable found(wanted_, pass.rows());
     if (chunks <= 1) {
@@ -137,7 +144,7 @@ class Forward {
       return partial_rows(piece.part, rows, found_in_parts.row(piece.first_finding));
     };
     for_pieces(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
-      RowBlockPass pass(p_, mask_, kernels_, blocks_[list[n].block], wanted_);
+      RowBlockPass pass(p_, mask_, kernels_, far_keys_, blocks_[list[n].block], wanted_);
       const int64_t first = list[n].chunk * kChunkKeys;
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
       const PartialRows part = part_of(list[n], pass.rows());
@@ -226,6 +233,7 @@ class Forward {
   const Kernels& kernels_;
   const int threads_;
   const std::vector<RowBlock> blocks_;
+  const FarKeys far_keys_;
   const float growth_ = 1.0f / (1.0f - p_.dropout);
 };
 

@@ -14,9 +14,17 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
-RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block,
-                           const uwaga_row_statistics* wanted)
-    : p_(p), mask_(mask), kernels_(kernels), rule_(rule_of(p)), block_(block), s_(sequence_of(p, block.sequence)) {
+RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const FarKeys& far_keys,
+                           const RowBlock& block, const uwaga_row_statistics* wanted)
+    : p_(p),
+      mask_(mask),
+      kernels_(kernels),
+      far_keys_(far_keys),
+      rule_(rule_of(p)),
+      block_(block),
+      s_(sequence_of(p, block.sequence)) {
+  // The largest weights are wanted in order, however small.
+  lost_below_ = wanted && wanted->top > 0 ? kHidden : far_keys.lost_below(s_, block);
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
   pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
            (p.value_width == 0 || p.value.dtype == UWAGA_BFLOAT16) && p.scale != 0.0f;
@@ -49,6 +57,7 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   const int64_t first = std::max(j_first, hull.first / kBlockKeys * kBlockKeys);
   for (int64_t j0 = first; j0 < std::min(j_last, hull.last); j0 += kBlockKeys) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
+    if (lost_below_ > kHidden && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < lost_below_) continue;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
     if (seen != Visibility::kEmpty) visit(j0, count, seen);
   }

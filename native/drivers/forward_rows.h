@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/scratch.h"
+#include "drivers/far_keys.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"
 #include "drivers/row_statistics.h"
@@ -46,8 +47,8 @@ struct PartialRows {
 class RowBlockPass {
  public:
   // `wanted` may be null: outputs only.
-  RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const RowBlock& block,
-               const uwaga_row_statistics* wanted);
+  RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, const FarKeys& far_keys,
+               const RowBlock& block, const uwaga_row_statistics* wanted);
   int64_t rows() const { return block_.last - block_.first; }
   const Sequence& sequence() const { return s_; }
 
@@ -76,6 +77,7 @@ class RowBlockPass {
   const uwaga_problem& p_;
   const Mask& mask_;
   const Kernels& kernels_;
+  const FarKeys& far_keys_;
   ScoreRule rule_;
   const RowBlock block_;
   const Sequence s_;
@@ -83,6 +85,7 @@ class RowBlockPass {
   std::optional<RowGathering> gathering_;
   std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
+  float lost_below_;  // see far_keys.h
   bool pairs_;
 };
 

@@ -92,7 +92,7 @@ typedef struct {
   float scale;
   float softcap;                 // 0: none
   const float* relative;         // relative[h * relative_head + (j - i - start) + relative_zero], or null
-  int64_t relative_head, relative_zero;
+  int64_t relative_head, relative_zero;  // relative_head: so many distances has each head
   uwaga_start relative_start;
   uwaga_tensor bias;             // dense float bias, broadcast by zero strides
   const float* sinks;            // (H,) logits in the denominator, or null

@@ -80,7 +80,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
         options.scale,
         options.softcap,
         _pointer(relative),
-        0 if relative is None else relative.stride(0),
+        0 if relative is None else relative.shape[1],
         options.relative_zero,
         *start_fields(options.relative_start_mode, options.relative_start, call.relative_starts),
         *_broadcast_fields(call.bias),
