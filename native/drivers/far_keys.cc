@@ -10,7 +10,8 @@ namespace uwaga {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
-constexpr int64_t kKeysWorthLooking = 1024;
+// To look at every key and value costs about as much as one query does.
+constexpr int64_t kKeysWorthLooking = 1024, kQueriesWorthLooking = 64;
 constexpr int64_t kPeak = 64;  // distances
 
 // 2^-150 rounds to zero beside the smallest float, and the norms are themselves rounded.
@@ -18,7 +19,7 @@ constexpr float kLost = 104.0f, kRounding = 1.01f;
 
 bool may_lose_keys(const uwaga_problem& p) {
   return p.relative && !p.bias.data && p.normalize && p.softcap == 0.0f && p.query_heads == p.key_heads &&
-         p.keys >= kKeysWorthLooking;
+         p.keys >= kKeysWorthLooking && (p.rows ? p.row_count : p.queries) >= kQueriesWorthLooking;
 }
 
 }  // namespace

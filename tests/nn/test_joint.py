@@ -63,6 +63,13 @@ def test_a_weight_changed_before_the_backward_pass_is_noticed() -> None:
         query.sum().backward()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 30, 255, 257])
+def test_a_token_gives_the_same_bits_among_any_others(rows: int) -> None:
+    made, x = linears((64, 32, 32), width=64), torch.randn(300, 64)
+    for part, whole in zip(joint.maps(made, x[:rows]), joint.maps(made, x), strict=True):
+        assert torch.equal(part, whole[:rows])
+
+
 def test_who_looks_on_sees_each_map() -> None:
     x = torch.randn(5, 6)
     assert joint.is_worthwhile(linears((4, 4)), x)

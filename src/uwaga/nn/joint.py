@@ -8,13 +8,14 @@ Letters: N tokens in all leading dimensions, M width of the input, W width of a 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base.eager import is_plain, is_traced, is_transformed
+from uwaga.nn.steady import steady
 
 
 def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
@@ -37,10 +38,10 @@ def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
 
 
 def maps(linears: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
-    """Each map of x (..., M), (..., W): views of one tensor."""
+    """Each map of x (..., M), (..., W): views of one tensor. A token gives the same bits among any others."""
     weights = [linear.weight for linear in linears]
     biases = [linear.bias for linear in linears if linear.bias is not None]
-    mapped: Tensor = _JointMaps.apply(x, len(weights), *weights, *biases)
+    mapped = steady(lambda rows: cast(Tensor, _JointMaps.apply(rows, len(weights), *weights, *biases)), x)
     return mapped.split([weight.shape[0] for weight in weights], -1)
 
 
