@@ -210,6 +210,7 @@ main()
 """
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_it_serves_until_it_is_told_to_end(bert: Path, number: signal.Signals) -> None:
     pytest.importorskip("uvicorn")

@@ -81,6 +81,7 @@ def test_waiting_ends_when_another_closes_it(server) -> None:
     assert server.closed
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signals_end_it_at_once_whatever_goes_on(number: signal.Signals) -> None:
     """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
