@@ -1,11 +1,13 @@
 """Query, key and value by one product: the numbers of three, forward, backward and twice; and not where somebody looks on."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga import Ragged
+from uwaga import Ragged, ShapeError
 from uwaga.nn import MultiHeadAttention, joint
 
 
@@ -18,10 +20,9 @@ def separately(made: list[nn.Linear], x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (0, 6)])
+@pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (0, 6), (300, 6)])
 def test_the_maps_and_their_gradients_are_those_of_each_alone(shape: tuple[int, ...], bias: bool) -> None:
     made, x = linears((8, 4, 4), bias=bias), torch.randn(shape, requires_grad=True)
-    assert joint.is_worthwhile(made, x)
     found, expected = joint.maps(made, x), separately(made, x)
     weights = [torch.randn_like(each) for each in expected]
     inputs = [x, *(parameter for each in made for parameter in each.parameters())]
@@ -70,8 +71,11 @@ def test_a_token_gives_the_same_bits_among_any_others(rows: int) -> None:
         assert torch.equal(part, whole[:rows])
 
 
+MANY = 300
+
+
 def test_who_looks_on_sees_each_map() -> None:
-    x = torch.randn(5, 6)
+    x = torch.randn(MANY, 6)
     assert joint.is_worthwhile(linears((4, 4)), x)
     with torch.no_grad():
         assert not joint.is_worthwhile(linears((4, 4)), x)
@@ -83,19 +87,48 @@ def test_who_looks_on_sees_each_map() -> None:
     assert not joint.is_worthwhile(hooked, x)
     assert not joint.is_worthwhile([*linears((4,)), nn.Sequential(nn.Linear(6, 4))], x)
     assert not joint.is_worthwhile([*linears((4,)), *linears((4,), bias=False)], x)
+    assert not joint.is_worthwhile([*linears((4,)), *linears((4,), width=5)], x)
+
+
+def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
+    """Few tokens, fewer than numbers in each, and nobody who asks for a gradient."""
+    made = linears((4, 4))
+    assert not joint.is_worthwhile(made, torch.randn(255, 6))
+    assert not joint.is_worthwhile(linears((4, 4), width=400), torch.randn(399, 400))
+    for each in made:
+        each.requires_grad_(False)
+    assert not joint.is_worthwhile(made, torch.randn(MANY, 6))
+    assert joint.is_worthwhile(made, torch.randn(MANY, 6, requires_grad=True))
+
+
+def test_a_key_map_of_another_width_says_so() -> None:
+    layer = MultiHeadAttention(12, 3, key_input=10)
+    with pytest.raises(ShapeError, match="key must have the width 10"):
+        layer(torch.randn(2, 200, 12))
 
 
 @pytest.mark.parametrize("ragged", [True, False])
 def test_a_layer_in_training_gives_what_it_gives_without_gradients(ragged: bool) -> None:
     layer = MultiHeadAttention(16, 4, key_heads=2)
-    x = Ragged(torch.randn(7, 16), torch.tensor([0, 3, 7])) if ragged else torch.randn(2, 5, 16)
+    x = Ragged(torch.randn(MANY, 16), torch.tensor([0, 3, MANY])) if ragged else torch.randn(2, MANY // 2, 16)
     training = layer(x)
     with torch.no_grad():
         apart = layer(x)
     if ragged:
         training, apart = training.values, apart.values
+    assert "_JointMaps" in _recorded(training.grad_fn)
     torch.testing.assert_close(training, apart)
     seen = []
     layer.key.register_forward_hook(lambda module, inputs, output: seen.append(output))
     layer(x)
     assert len(seen) == 1
+
+
+def _recorded(node: Any) -> str:
+    """The names of a graph's nodes."""
+    found, waiting = set(), [node]
+    while waiting:
+        one = waiting.pop()
+        found.add(one.name())
+        waiting += [each for each, _ in one.next_functions if each is not None]
+    return " ".join(sorted(found))

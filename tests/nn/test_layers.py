@@ -133,3 +133,14 @@ def test_a_width_that_does_not_fit() -> None:
         EncoderLayer(SPEC)(torch.zeros(5, 9))
     rule = "EncoderLayer: x must have the width 8 that this layer was made for"
     assert str(error.value) == f"{rule}\n  x  (5, 9)   Q=5  M=9   <- has width 9"
+
+
+def test_another_module_may_stand_where_dropout_is() -> None:
+    torch.manual_seed(0)
+    layer = EncoderLayer(LayerSpec(width=8, heads=2, hidden=16)).eval()
+    x = torch.randn(2, 5, 8)
+    expected = layer(x)
+    layer.dropout = layer.feed_forward.dropout = nn.Identity()
+    assert torch.equal(layer(x), expected)
+    layer.dropout = nn.Dropout(0.5).train()
+    assert not torch.equal(layer(x), expected)

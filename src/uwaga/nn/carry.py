@@ -31,9 +31,12 @@ def contents(x: Operand) -> Tensor:
     return x.values if isinstance(x, Ragged) else x
 
 
-def dropped(dropout: nn.Dropout, x: Tensor) -> Tensor:
-    """`dropout` of x, without the microseconds of a module where it drops nothing."""
-    return dropout(x) if dropout.p and dropout.training else x
+def dropped(dropout: nn.Module, x: Tensor) -> Tensor:
+    """`dropout` of x, without the microseconds of a module where it drops nothing. Another module may stand in its place."""
+    if type(dropout) is nn.Dropout and not (dropout.p and dropout.training):
+        return x
+    found: Tensor = dropout(x)
+    return found
 
 
 def need_width(layer: str, name: str, x: Operand, width: int) -> None:

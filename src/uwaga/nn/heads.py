@@ -38,7 +38,6 @@ def split(
 ) -> Operand:
     """(..., heads, Q, D), a view of (..., Q, heads * D) where nothing is turned; or Ragged (N, heads, D)."""
     need_width("MultiHeadAttention", name, x, linear.in_features)
-
     return _cut(steady(linear, contents(x), wanted=steadily), x, heads, rotary)
 
 
@@ -46,7 +45,6 @@ def split_jointly(
     linears: Sequence[nn.Linear], x: Operand, heads: Sequence[int], rotary: Rotation | None = None
 ) -> Heads:
     """`split` of query, key and value of the same tokens, where `joint.is_worthwhile`."""
-    need_width("MultiHeadAttention", "query", x, linears[0].in_features)
     query, key, value = joint.maps(linears, contents(x))
     return Heads(_cut(query, x, heads[0], rotary), _cut(key, x, heads[1], rotary), _cut(value, x, heads[2], None))
 

@@ -1,8 +1,8 @@
 """Several linear maps of the same tokens by one product of matrices, while gradients are recorded.
 
-To multiply once costs less than three times, forward and backward, though the weights are copied side by side for it. Their
-gradients come out of one product as well. Without gradients the maps stay apart: there a token gives the same bits whether
-its query, key and value are mapped together or not.
+To multiply once costs less than three times, forward and backward, though the weights are copied side by side for it, where
+there are more tokens than that copy is worth. The gradients of the weights come out of one product as well. Without gradients
+the maps stay apart.
 
 Letters: N tokens in all leading dimensions, M width of the input, W width of a map.
 """
@@ -17,14 +17,20 @@ from torch.nn import functional
 from uwaga._base.eager import is_plain, is_traced, is_transformed
 from uwaga.nn.steady import steady
 
+# With fewer tokens, or fewer than numbers in each, copying the weights takes longer than one product saves.
+_LEAST_TOKENS = 256
+
 
 def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
-    """Whether `maps` may stand for the calls of these: float32 on the CPU with gradients, where nobody looks on."""
+    """Whether `maps` may stand for the calls of these: many tokens in float32 on the CPU with gradients, where nobody looks
+    on, and maps that fit each other."""
     if not torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu or not is_plain(x):
         return False
     if is_traced() or is_transformed() or torch.is_autocast_enabled("cpu"):
         return False
-    has_bias = linears[0].bias is not None
+    width, has_bias, needs_grad = x.shape[-1], linears[0].bias is not None, x.requires_grad
+    if x.numel() < max(_LEAST_TOKENS, width) * width:
+        return False
     for linear in linears:
         # Another module in its place, or hooks, want to be called; a weight of another kind wants its own product.
         if type(linear) is not nn.Linear or linear._forward_hooks or linear._forward_pre_hooks:
@@ -34,7 +40,10 @@ def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
         weight, bias = linear.weight, linear.bias
         if weight.dtype != torch.float32 or not is_plain(weight) or (bias is not None) != has_bias:
             return False
-    return True
+        if weight.shape[1] != width:  # who maps it says so
+            return False
+        needs_grad = needs_grad or weight.requires_grad
+    return needs_grad
 
 
 def maps(linears: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:

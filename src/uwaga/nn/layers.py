@@ -134,7 +134,7 @@ class DecoderLayer(nn.Module):
 
 
 def residual(
-    x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Dropout, is_pre: bool
+    x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Module, is_pre: bool
 ) -> Operand:
     """The sublayer with its residual connection, the norm before it or after the sum."""
     added = sublayer(carry(norm, x) if is_pre else x)
