@@ -39,7 +39,7 @@ class Ragged:
         self._set(values, offsets, _longest(values, offsets) if max_length is None else max_length)
 
     def _set(self, values: Tensor, offsets: Tensor, max_length: int) -> None:
-        self.values, self.offsets, self.max_length = values, offsets, max_length
+        self.values, self.offsets, self.max_length = values, offsets.contiguous(), max_length
 
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":

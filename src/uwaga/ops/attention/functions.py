@@ -78,8 +78,7 @@ def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, creat
     absent = (None,) * (len(tensors) - 6)
     if grad_output is None and grad_lse is None:
         return None, None, *(None,) * 6, *absent
-    if grad_output is None:
-        grad_output = torch.zeros_like(output)
+    grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
     needs = ctx.needs_input_grad[2:8]
     if create_graph:
         state = (grad_output, grad_lse, output, lse)

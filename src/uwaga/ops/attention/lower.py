@@ -59,13 +59,13 @@ def lower(
     is_ragged = isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged)
     if is_ragged:
         check.ragged(query, key, value)
-        q, k = _packed(query.values), _packed(key.values)
-        v = k[..., :0] if value is None else _packed(value.values)
+        q, k = packed(query.values), packed(key.values)
+        v = k[..., :0] if value is None else packed(value.values)
         longest = (query.max_length, key.max_length)
     else:
         check.dense(query, key, value)
-        q, k = _four(query), _four(key)
-        v = k[..., :0] if value is None else _four(value)
+        q, k = four(query), four(key)
+        v = k[..., :0] if value is None else four(value)
         longest = (q.shape[2], k.shape[2])
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[3])
@@ -123,16 +123,18 @@ def _squeeze(query: Ragged, lse_BHQ: Tensor) -> Ragged:
     return query.with_values(values if query.values.dim() == 3 else values[:, 0])
 
 
-def _four(x: Tensor) -> Tensor:
+def four(x: Tensor) -> Tensor:
     """(B, H, Q, D), a view wherever the leading dimensions allow it."""
+    x = x.resolve_neg()
     rank = x.dim()
     if rank == 4:
         return x
     return x[(None,) * (4 - rank)] if rank < 4 else x.flatten(0, -4)
 
 
-def _packed(values: Tensor) -> Tensor:
+def packed(values: Tensor) -> Tensor:
     """(1, H, N, D), a view of (N, H, D) or (N, D)."""
+    values = values.resolve_neg()
     return values.transpose(0, 1)[None] if values.dim() == 3 else values[None, None]
 
 

@@ -7,6 +7,7 @@ which would cost more than a small call's arithmetic.
 import ctypes
 import struct
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,7 +23,8 @@ _NO_TENSOR = (0, 0, 0, 0, 0, 0, 0)
 _TENSOR = "Q4q2i"
 _START = "2iqQ"
 _OPERATION = struct.Struct("=2i" + _START + "2q 2Q 2q Q 4q")
-_PROBLEM = struct.Struct("=7q 2Q" + _TENSOR * 3 + "Qq 2f Q2q" + _START + _TENSOR + "Q 2i fI Q Qq")
+_RULE = struct.Struct("=Qq 2f Q2q" + _START + _TENSOR + "Qi")
+_PROBLEM = struct.Struct("=7q 2Q" + _TENSOR * 3 + f"{_RULE.size}s i fI Q Qq")
 TENSOR = struct.Struct("=" + _TENSOR)
 FORWARD_RESULT = struct.Struct("=" + _TENSOR * 2)
 BACKWARD_ARGUMENTS = struct.Struct("=" + _TENSOR * 7 + "2Q" + _TENSOR)
@@ -33,19 +35,25 @@ POOL_ARGUMENTS = struct.Struct("=2i 2Q 2q 2Q")
 
 
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of four dimensions."""
+    """A uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
     if tensor is None:
         return _NO_TENSOR
-    batch, head, row, column = tensor.stride()
-    return tensor.data_ptr(), batch, head, row, column, DTYPES[tensor.dtype], 0
+    steps = tensor.stride()
+    if len(steps) == 3:
+        row, head, column = steps
+        return tensor.data_ptr(), 0, head, row, column, DTYPES[tensor.dtype], 0
+    return tensor.data_ptr(), *steps, DTYPES[tensor.dtype], 0
 
 
 def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of one number per (batch, head, row)."""
+    """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
     if tensor is None:
         return _NO_TENSOR
-    batch, head, row = tensor.stride()
-    return tensor.data_ptr(), batch, head, row, 1, 0, 0
+    steps = tensor.stride()
+    if len(steps) == 2:
+        row, head = steps
+        return tensor.data_ptr(), 0, head, row, 1, 0, 0
+    return tensor.data_ptr(), *steps, 1, 0, 0
 
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
@@ -57,24 +65,17 @@ def _pointer(tensor: Tensor | None) -> int:
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
-    """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
-    query, key, value, options = call.query, call.key, call.value, call.options
-    mask = mask_operations(call.options.mask_program, call.mask_tensors)
-    relative = call.relative
-    packed = _PROBLEM.pack(
-        call.sequences,
-        query.shape[1],
-        key.shape[1],
-        options.max_queries,
-        options.max_keys,
-        query.shape[3],
-        value.shape[3],
-        _pointer(call.query_offsets),
-        _pointer(call.key_offsets),
-        *tensor_fields(query),
-        *tensor_fields(key),
-        *tensor_fields(value),
+class Rule(NamedTuple):
+    """How a problem turns products into weights: all of it but sizes, operands, threads and dropout."""
+
+    packed: bytes
+    mask: ctypes.Array | None  # memory that `packed` points into, beside the call's own tensors
+
+
+def rule(call: Call) -> Rule:
+    options, relative = call.options, call.relative
+    mask = mask_operations(options.mask_program, call.mask_tensors)
+    packed = _RULE.pack(
         0 if mask is None else ctypes.addressof(mask),
         len(options.mask_program) // RECORD,
         options.scale,
@@ -85,15 +86,50 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
         *start_fields(options.relative_start_mode, options.relative_start, call.relative_starts),
         *_broadcast_fields(call.bias),
         _pointer(call.sinks),
-        int(options.softmax),
+        options.softmax,
+    )
+    return Rule(packed, mask)
+
+
+def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
+    """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
+    query, key, value, options = call.query, call.key, call.value, call.options
+    sizes = (options.max_queries, options.max_keys, query.shape[3], value.shape[3])
+    heads = (query.shape[1], key.shape[1])
+    offsets = (call.query_offsets, call.key_offsets)
+    found = rule(call)
+    seed = 0 if call.seed is None else int(call.seed)
+    packed = pack_problem(found, (call.sequences, *heads, *sizes), offsets, query, key, value, options.dropout, seed)
+    return packed, found.mask
+
+
+def pack_problem(
+    rule: Rule,
+    sizes: tuple[int, ...],
+    offsets: tuple[Tensor | None, Tensor | None],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    seed: int,
+) -> bytes:
+    """A uwaga_problem. `sizes` are sequences, H, G, Q, K, D and E; of a ragged batch Q and K are the longest."""
+    query_offsets, key_offsets = offsets
+    return _PROBLEM.pack(
+        *sizes,
+        0 if query_offsets is None else query_offsets.data_ptr(),
+        0 if key_offsets is None else key_offsets.data_ptr(),
+        *tensor_fields(query),
+        *tensor_fields(key),
+        *tensor_fields(value),
+        rule.packed,
         native.threads(),
-        options.dropout,
+        dropout,
         0,
-        0 if call.seed is None else int(call.seed) & 0xFFFFFFFFFFFFFFFF,
+        seed & 0xFFFFFFFFFFFFFFFF,
         0,
         0,
     )
-    return packed, mask
 
 
 def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:

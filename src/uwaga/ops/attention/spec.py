@@ -122,11 +122,16 @@ def new_output(call: Call) -> Tensor:
     batch, heads, queries, _ = call.query.shape
     width = call.value.shape[3]
     _, head_stride, token_stride, _ = call.query.stride()
-    # Strided from the start rather than a transposed view: autograd forbids changing a view in place.
     heads_inside = call.query_offsets is not None or head_stride < token_stride
-    steps = (width, heads * width) if heads_inside else (queries * width, width)
-    strides = (queries * heads * width, *steps, 1)
+    strides = output_strides(heads, queries, width, heads_inside)
+    # Strided from the start rather than a transposed view: autograd forbids changing a view in place.
     return call.query.new_empty_strided((batch, heads, queries, width), strides)
+
+
+def output_strides(heads: int, queries: int, width: int, heads_inside: bool) -> tuple[int, int, int, int]:
+    """Of (B, H, Q, E)."""
+    steps = (width, heads * width) if heads_inside else (queries * width, width)
+    return queries * heads * width, *steps, 1
 
 
 def new_lse(call: Call) -> Tensor:

@@ -35,10 +35,15 @@ def forward(call: Call) -> tuple[Tensor, Tensor | None]:
     output = new_output(call)
     lse = new_lse(call) if call.options.wants_lse else None
     packed, alive = problem(call)
-    result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
-    native.check(native.library().functions.uwaga_forward(packed, result))
+    run_forward(packed, output, lse)
     del alive
     return output, lse
+
+
+def run_forward(packed: bytes, output: Tensor, lse: Tensor | None) -> None:
+    """Fill in the results of a problem of native_structs."""
+    result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
+    native.check(native.library().functions.uwaga_forward(packed, result))
 
 
 def backward(
@@ -50,8 +55,26 @@ def backward(
     needs: tuple[bool, bool, bool, bool, bool, bool],
 ) -> tuple[Tensor | None, ...]:
     grads = _new_gradients(call, needs)
-    query, key, value, relative, bias, sinks = grads
     packed, alive = problem(call)
+    run_backward(packed, output, lse, grad_output, grad_lse, *grads)
+    del alive
+    return grads
+
+
+def run_backward(
+    packed: bytes,
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor | None,
+    relative: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> None:
+    """Fill in the gradients of a problem of native_structs, those that are given."""
     arguments = BACKWARD_ARGUMENTS.pack(
         *tensor_fields(output),
         *tensor_fields(grad_output),
@@ -65,8 +88,6 @@ def backward(
         *tensor_fields(bias),
     )
     native.check(native.library().functions.uwaga_backward(packed, arguments))
-    del alive
-    return grads
 
 
 def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
