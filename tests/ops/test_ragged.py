@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from uwaga import Ragged, ShapeError
+from uwaga import Ragged, ShapeError, attention
 
 VALUES = torch.arange(20.0).reshape(5, 2, 2)
 OFFSETS = torch.tensor([0, 2, 2, 5])
@@ -116,3 +116,9 @@ def test_what_is_wrong_is_said(make, message: str) -> None:
     with pytest.raises(ValueError) as error:
         make()
     assert str(error.value) == message
+
+
+def test_offsets_that_are_a_view_are_read_as_what_they_hold() -> None:
+    values, offsets = torch.arange(18.0).reshape(9, 1, 2), torch.tensor([0, 7, 4, 7, 9])[::2]
+    one, other = Ragged(values, offsets), Ragged(values, offsets.clone())
+    assert torch.equal(attention(one, one, one).values, attention(other, other, other).values)

@@ -2,19 +2,34 @@
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
 
 
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
+
+
 def is_traced() -> bool:
     """Under torch.compile or export, or any dispatch mode (fake tensors, make_fx, flop counters)."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+    return torch.compiler.is_compiling() or _modes() > 0
 
 
 def is_transformed() -> bool:
     """Inside torch.func's vmap, grad and their relatives."""
-    return torch._C._are_functorch_transforms_active()
+    return _transforms()
+
+
+def is_in_forward_mode() -> bool:
+    """Inside torch.autograd.forward_ad.dual_level: a tensor may carry a tangent."""
+    return forward_ad._current_level >= 0
+
+
+def is_watched() -> bool:
+    """Whether anybody but autograd looks on."""
+    return is_traced() or is_transformed() or is_in_forward_mode()
 
 
 def is_plain(tensor: Tensor | None) -> bool:

@@ -104,11 +104,13 @@ def attention_and_lse(
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:
-            return AttendedLse(*done)
+            output, lse = done
+            assert lse is not None
+            return AttendedLse(output, lse)
     call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
-    output, lse = run.run(call, available.chosen(call, impl))
-    assert lse is not None
-    return AttendedLse(restore(query, output), restore_lse(query, lse))
+    output_BHQE, lse_BHQ = run.run(call, available.chosen(call, impl))
+    assert lse_BHQ is not None
+    return AttendedLse(restore(query, output_BHQE), restore_lse(query, lse_BHQ))
 
 
 def explain(

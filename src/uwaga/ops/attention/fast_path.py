@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_traced, is_transformed
+from uwaga._base.eager import is_transformed, is_watched
 from uwaga.ops.attention import available, functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.lower import Operand, four, lower, packed
@@ -41,9 +41,6 @@ class PlainCall(NamedTuple):
     dropout: float
     seed: int
 
-    def pack(self, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor | None, Tensor | None]) -> bytes:
-        return pack_problem(self.plan.rule, self.sizes, offsets, q, k, v, self.dropout, self.seed)
-
 
 def attend(
     query: Operand,
@@ -59,7 +56,7 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if type(mask) not in _MASKS or is_traced() or is_transformed():
+    if type(mask) not in _MASKS or is_watched():
         return None
     if mask is not None and isinstance(mask.start, Tensor):
         return None
@@ -107,9 +104,10 @@ def attend(
     seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
     call = PlainCall(plan, (sequences, heads, groups, queries, keys, width, value_width), dropout, seed)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        output, lse = PlainAttention.apply(call, q, k, v, *offsets)
+        found = _record(call, wants_lse, q, k, v, *offsets)
+        output, lse = found if wants_lse else (found, None)
     else:
-        output, lse = _forward(call, q, k, v, offsets, wants_lse)
+        output, lse = _forward(call, wants_lse, q, k, v, *offsets)
     if is_ragged:
         return query.with_values(output), query.with_values(lse) if wants_lse else None
     return output, lse
@@ -139,11 +137,17 @@ def _plan(
 
 
 def _forward(
-    call: PlainCall, q: Tensor, k: Tensor, v: Tensor, offsets: tuple[Tensor | None, Tensor | None], wants_lse: bool
+    call: PlainCall,
+    wants_lse: bool,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    query_offsets: Tensor | None,
+    key_offsets: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     sequences, heads, _, queries, _, _, width = call.sizes
     lse = None
-    if offsets[0] is not None:
+    if query_offsets is not None:
         tokens = q.shape[0]
         output = q.new_empty((tokens, heads, width))
         if wants_lse:
@@ -154,7 +158,8 @@ def _forward(
         output = q.new_empty_strided((sequences, heads, queries, width), strides)
         if wants_lse:
             lse = q.new_empty((sequences, heads, queries), dtype=torch.float32)
-    cpu.run_forward(call.pack(q, k, v, offsets), output, lse)
+    packed = pack_problem(call.plan.rule, call.sizes, (query_offsets, key_offsets), q, k, v, call.dropout, call.seed)
+    cpu.run_forward(packed, output, lse)
     return output, lse
 
 
@@ -162,27 +167,40 @@ class PlainAttention(torch.autograd.Function):
     """A plain call recorded for autograd; functions.Attention records all others."""
 
     @staticmethod
-    def forward(ctx, call: PlainCall, q: Tensor, k: Tensor, v: Tensor, query_offsets, key_offsets):
-        output, lse = _forward(call, q, k, v, (query_offsets, key_offsets), call.plan.options.softmax)
+    def forward(ctx, call: PlainCall, gives_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets):
+        output, lse = _forward(call, call.plan.options.softmax, q, k, v, *offsets)
         ctx.call = call
-        ctx.save_for_backward(q, k, v, query_offsets, key_offsets, output, lse)
+        ctx.save_for_backward(q, k, v, output, lse, *offsets)
+        if not gives_lse:
+            return output
         ctx.set_materialize_grads(False)
         return output, lse
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
-        q, k, v, *offsets, output, lse = ctx.saved_tensors
-        if grad_output is None and grad_lse is None:
-            return (None,) * 6
-        grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
-        needs = ctx.needs_input_grad[1:4]
-        if torch.is_grad_enabled() or is_transformed():
-            found = _differentiable_backward(ctx.call, needs, (q, k, v), offsets, output, lse, grad_output, grad_lse)
-            return None, *found, None, None
+    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None = None):
         call = ctx.call
-        found = [torch.empty_like(x) if needed else None for x, needed in zip((q, k, v), needs, strict=True)]
-        cpu.run_backward(call.pack(q, k, v, offsets), output, lse, grad_output, grad_lse, *found)
-        return None, *found, None, None
+        q, k, v, output, lse, *offsets = ctx.saved_tensors
+        if grad_output is None:
+            if grad_lse is None:
+                return (None,) * 7
+            grad_output = torch.zeros_like(output)
+        elif grad_output.is_neg():
+            grad_output = grad_output.resolve_neg()
+        _, _, needs_q, needs_k, needs_v, _, _ = ctx.needs_input_grad
+        if torch.is_grad_enabled() or is_transformed():
+            needs = (needs_q, needs_k, needs_v)
+            found = _differentiable_backward(call, needs, (q, k, v), offsets, output, lse, grad_output, grad_lse)
+            return None, None, *found, None, None
+        grad_q = torch.empty_like(q) if needs_q else None
+        grad_k = torch.empty_like(k) if needs_k else None
+        grad_v = torch.empty_like(v) if needs_v else None
+        packed = pack_problem(call.plan.rule, call.sizes, offsets, q, k, v, call.dropout, call.seed)
+        cpu.run_backward(packed, output, lse, grad_output, grad_lse, grad_q, grad_k, grad_v)
+        return None, None, grad_q, grad_k, grad_v, None, None
+
+
+# Function.apply itself would ask once more whether torch.func looks on, and cost as much as the rest.
+_record = super(torch.autograd.Function, PlainAttention).apply
 
 
 def _differentiable_backward(call: PlainCall, needs, operands, offsets, output, lse, grad_output, grad_lse):
@@ -191,7 +209,11 @@ def _differentiable_backward(call: PlainCall, needs, operands, offsets, output, 
     canonical = packed if is_ragged else four
     q, k, v = map(canonical, operands)
     options = replace(
-        call.plan.options, dropout=call.dropout, max_queries=call.sizes[3], max_keys=call.sizes[4], wants_lse=lse is not None
+        call.plan.options,
+        dropout=call.dropout,
+        max_queries=call.sizes[3],
+        max_keys=call.sizes[4],
+        wants_lse=lse is not None,
     )
     long = Call(
         query=q,

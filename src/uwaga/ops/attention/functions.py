@@ -30,6 +30,13 @@ def _with_lse(options: Options) -> Options:
     return replace(options, wants_lse=True)
 
 
+def no_forward_mode() -> NotImplementedError:
+    return NotImplementedError(
+        "attention: the fast engines have no forward-mode derivatives; with float64 or impl='reference', "
+        "torch.autograd.forward_ad finds them"
+    )
+
+
 class Attention(torch.autograd.Function):
     """The output and lse of the call with these options and `Call.tensors`."""
 
@@ -59,6 +66,10 @@ class TransformedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
         return _backward(ctx, grad_output, grad_lse, create_graph=True)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_forward_mode()
 
     @staticmethod
     def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):

@@ -36,24 +36,26 @@ POOL_ARGUMENTS = struct.Struct("=2i 2Q 2q 2Q")
 
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
-    if tensor is None:
-        return _NO_TENSOR
-    steps = tensor.stride()
-    if len(steps) == 3:
-        row, head, column = steps
-        return tensor.data_ptr(), 0, head, row, column, DTYPES[tensor.dtype], 0
-    return tensor.data_ptr(), *steps, DTYPES[tensor.dtype], 0
+    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *_steps(tensor.stride()), DTYPES[tensor.dtype], 0)
+
+
+def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of (batch, head, row, column)."""
+    if len(strides) == 4:
+        return strides
+    row, head, column = strides
+    return 0, head, row, column
 
 
 def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
     if tensor is None:
         return _NO_TENSOR
-    steps = tensor.stride()
-    if len(steps) == 2:
-        row, head = steps
-        return tensor.data_ptr(), 0, head, row, 1, 0, 0
-    return tensor.data_ptr(), *steps, 1, 0, 0
+    strides = tensor.stride()
+    if len(strides) == 2:
+        row, head = strides
+        strides = 0, head, row
+    return tensor.data_ptr(), *strides, 1, 0, 0
 
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
@@ -115,13 +117,26 @@ def pack_problem(
 ) -> bytes:
     """A uwaga_problem. `sizes` are sequences, H, G, Q, K, D and E; of a ragged batch Q and K are the longest."""
     query_offsets, key_offsets = offsets
+    query_steps, key_steps, value_steps = query.stride(), key.stride(), value.stride()
+    if query_offsets is not None:
+        query_steps, key_steps, value_steps = _steps(query_steps), _steps(key_steps), _steps(value_steps)
+    dtype = DTYPES[query.dtype]
     return _PROBLEM.pack(
         *sizes,
         0 if query_offsets is None else query_offsets.data_ptr(),
         0 if key_offsets is None else key_offsets.data_ptr(),
-        *tensor_fields(query),
-        *tensor_fields(key),
-        *tensor_fields(value),
+        query.data_ptr(),
+        *query_steps,
+        dtype,
+        0,
+        key.data_ptr(),
+        *key_steps,
+        dtype,
+        0,
+        value.data_ptr(),
+        *value_steps,
+        dtype,
+        0,
         rule.packed,
         native.threads(),
         dropout,

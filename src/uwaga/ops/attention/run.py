@@ -2,8 +2,9 @@
 
 import torch
 from torch import Tensor
+from torch.autograd.forward_ad import unpack_dual
 
-from uwaga._base.eager import is_plain, is_traced, is_transformed
+from uwaga._base.eager import is_in_forward_mode, is_plain, is_traced, is_transformed
 from uwaga.ops.attention import available, functions, schema
 from uwaga.ops.attention.spec import Call
 
@@ -23,6 +24,8 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
         return functions.run(call, engine)
     if engine != "cpu":
         return available.engine(engine).attend(call)
+    if is_in_forward_mode() and any(x is not None and unpack_dual(x).tangent is not None for x in call.operands):
+        raise functions.no_forward_mode()
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands):
         return functions.run(call, engine)
     return available.engine(engine).forward(call)

@@ -1,0 +1,218 @@
+"""The short way of plain calls: the same as the long one, taken where it can be and left where it cannot.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
+"""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+from uwaga import Causal, KeyLengths, Ragged, Window, attention
+from uwaga._base import native
+from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import api, fast_path
+
+pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+
+
+def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _dense(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    return _x(2, 4, 9, 8, dtype=dtype), _x(2, 2, 11, 8, seed=1, dtype=dtype), _x(2, 2, 11, 5, seed=2, dtype=dtype)
+
+
+def _ragged() -> tuple[Ragged, ...]:
+    queries, keys = torch.tensor([0, 3, 3, 9]), torch.tensor([0, 4, 6, 11])
+    return Ragged(_x(9, 4, 8), queries), Ragged(_x(11, 2, 8, seed=1), keys), Ragged(_x(11, 2, 5, seed=2), keys)
+
+
+OPERANDS = {
+    "dense": _dense,
+    "bfloat16": lambda: _dense(torch.bfloat16),
+    "heads inside tokens": lambda: tuple(_x(2, 7, 4, 8, seed=n).transpose(1, 2) for n in range(3)),
+    "no rows": lambda: (_x(2, 4, 0, 8), *_dense()[1:]),
+    "ragged": _ragged,
+}
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "strictly past": {"mask": Causal(include_self=False, start=1)},
+    "window": {"mask": Window(2, None)},
+    "scale and softcap": {"scale": 0.3, "softcap": 2.0},
+    "dropout": {"dropout": 0.4},
+    "without softmax": {"normalize": None, "impl": "cpu"},
+}
+
+
+def _values(x: torch.Tensor | Ragged) -> torch.Tensor:
+    return x.values if isinstance(x, Ragged) else x
+
+
+def _everything(operands: tuple, options: dict) -> list[torch.Tensor]:
+    """Output, lse where there is one, and the gradients of both, from a fixed seed."""
+    leaves = [_values(x).detach().requires_grad_() for x in operands]
+    wrapped = [x.with_values(y) if isinstance(x, Ragged) else y for x, y in zip(operands, leaves, strict=True)]
+    torch.manual_seed(7)
+    if options.get("normalize", "softmax") is None:
+        found = [_values(attention(*wrapped, **options))]
+    else:
+        found = [_values(x) for x in attention_and_lse(*wrapped, **options)]
+    weights = [_x(*x.shape, seed=5).to(x.dtype) for x in found]
+    finite = [torch.where(x.isfinite(), x, 0.0) for x in found]
+    grads = torch.autograd.grad(finite, leaves, weights)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        return [*found, _values(attention(*operands, **options)), *grads]
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("operands", OPERANDS.values(), ids=OPERANDS)
+def test_both_ways_give_the_same_bits(operands, options, monkeypatch) -> None:
+    short = _everything(operands(), options)
+    monkeypatch.setattr(fast_path, "attend", lambda *_: None)
+    for a, b in zip(short, _everything(operands(), options), strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("operands", OPERANDS.values(), ids=OPERANDS)
+def test_plain_calls_take_the_short_way(operands, options, monkeypatch) -> None:
+    attention(*operands(), **options)  # the first call of its kind asks the long way what its options come to
+    monkeypatch.setattr(api, "lower", None)
+    monkeypatch.setattr(fast_path, "lower", None)
+    attention(*operands(), **options)
+
+
+@pytest.mark.parametrize("operands", [_dense, _ragged], ids=["dense", "ragged"])
+def test_only_wanted_gradients_are_computed(operands) -> None:
+    q, k, v = operands()
+    _values(k).requires_grad_()
+    out = _values(attention(q, k, v, mask=Causal()))
+    (expected,) = torch.autograd.grad(
+        _values(attention(q, k, v, mask=Causal(), impl="reference")).sum(), _values(k), retain_graph=True
+    )
+    out.sum().backward()
+    assert _values(q).grad is None
+    assert torch.allclose(_values(k).grad, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"mask": Causal()}, {"dropout": 0.4}], ids=["causal", "dropout"])
+@pytest.mark.parametrize("operands", [_dense, _ragged], ids=["dense", "ragged"])
+def test_second_derivatives_are_those_of_the_long_way(operands, options, monkeypatch) -> None:
+    def second() -> tuple[torch.Tensor, ...]:
+        given = operands()
+        leaves = [_values(x).requires_grad_() for x in given]
+        torch.manual_seed(3)
+        out, lse = (_values(x) for x in attention_and_lse(*given, **options))
+        first = torch.autograd.grad((out.square().sum(), lse.sum()), leaves, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    short = second()
+    monkeypatch.setattr(fast_path, "attend", lambda *_: None)
+    for a, b in zip(short, second(), strict=True):
+        assert a.abs().max() > 0
+        assert torch.equal(a, b)
+
+
+def test_what_was_saved_for_the_gradient_may_not_change() -> None:
+    q, k, v = (x.requires_grad_() for x in _dense())
+    out = attention(q, k, v)
+    with torch.no_grad():
+        k.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_hooks_see_the_saved_tensors_and_may_move_them() -> None:
+    expected = [x.requires_grad_() for x in _dense()]
+    attention(*expected).square().sum().backward()
+    given, seen = [x.requires_grad_() for x in _dense()], []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape)
+        return x.detach().clone(memory_format=torch.contiguous_format)
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        out = attention(*given)
+    assert given[0].shape in seen
+    out.square().sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(given, expected, strict=True))
+
+
+def test_the_sizes_of_one_call_are_not_those_of_another() -> None:
+    mask = Causal(start=0)
+    for queries, keys in ((3, 5), (70, 70), (1, 130)):
+        q, k, v = _x(1, 2, queries, 8), _x(1, 2, keys, 8, seed=1), _x(1, 2, keys, 8, seed=2)
+        assert torch.allclose(attention(q, k, v, mask=mask), attention(q, k, v, mask=mask, impl="reference"), atol=1e-5)
+
+
+def test_starts_in_a_tensor_are_read_each_time() -> None:
+    start = torch.tensor([0, 0])
+    q, k, v = _dense()
+    first = attention(q, k, v, mask=Causal(start=start))
+    start += 1
+    assert not torch.equal(first, attention(q, k, v, mask=Causal(start=start)))
+
+
+def test_a_plan_made_under_another_default_device_serves() -> None:
+    fast_path._plan.cache_clear()
+    q, k, v = _dense()
+    with torch.device("meta"):
+        out = attention(q, k, v)
+    assert out.device.type == "cpu"
+    assert fast_path._plan(q.dtype, 4, 2, 8, None, None, "softmax", None, None) is not None
+
+
+def test_no_tensor_of_a_call_is_kept() -> None:
+    q, k, v = _dense()
+    attention(q, k, v, mask=Causal())
+    alive = [weakref.ref(x) for x in (q, k, v)]
+    del q, k, v
+    gc.collect()
+    assert [x() for x in alive] == [None] * 3
+
+
+def test_negative_views_are_read_as_what_they_mean() -> None:
+    numbers = torch.complex(_x(1, 2, 5, 8), _x(1, 2, 5, 8, seed=1))
+    x = numbers.conj().imag
+    assert x.is_neg()
+    for mask in (None, KeyLengths(torch.tensor([4]))):
+        assert torch.equal(attention(x, x, x, mask=mask), attention(*[x.clone()] * 3, mask=mask))
+    packed = Ragged(x[0].transpose(0, 1), torch.tensor([0, 2, 5]))
+    whole = packed.with_values(packed.values.clone())
+    assert torch.equal(attention(packed, packed, packed).values, attention(whole, whole, whole).values)
+
+
+def test_negative_gradients_are_read_as_what_they_mean() -> None:
+    q, k, v = (x.requires_grad_() for x in _dense())
+    grad = torch.complex(_x(2, 4, 9, 5), _x(2, 4, 9, 5, seed=1)).conj().imag
+    assert grad.is_neg()
+    for mask in (None, KeyLengths(torch.tensor([3, 8]))):
+        found = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad)
+        expected = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad.clone())
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_forward_mode_is_an_error_of_the_fast_engines_and_right_in_the_reference() -> None:
+    q, k, v = _dense()
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(NotImplementedError) as error:
+            attention(dual, k, v)
+        tangent = forward_ad.unpack_dual(attention(dual, k, v, impl="reference")).tangent
+        assert torch.equal(attention(q, k, v), attention(q.clone(), k, v))
+    assert str(error.value) == (
+        "attention: the fast engines have no forward-mode derivatives; with float64 or impl='reference', "
+        "torch.autograd.forward_ad finds them"
+    )
+    step = 1e-3
+    moved = [attention(q + sign * step, k, v, impl="reference") for sign in (1, -1)]
+    assert torch.allclose(tangent, (moved[0] - moved[1]) / (2 * step), atol=1e-2)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+        torch.func.jvp(lambda x: attention(x, k, v), (q,), (torch.ones_like(q),))
