@@ -62,14 +62,17 @@ class Backward {
     UnitPass pass(p_, args_, mask_, kernels_, units_[unit]);
     const int64_t packed = pass.packed_size(), grads = rounded_up(pass.grad_query_size(), 16);
     thread_local Scratch scratch;
-    float* base = scratch.reserve(packed + 2 * grads + relative_size_);
-    float *part = base + packed, *total = part + grads, *relative = relative_size_ ? total + grads : nullptr;
+    const int64_t parts = pass.segments() > 1 ? grads : 0;
+    float* base = scratch.reserve(packed + grads + parts + relative_size_);
+    float *total = base + packed, *part = total + grads, *relative = relative_size_ ? part + parts : nullptr;
     pass.use_memory(base);
     for (int64_t n = 0; n < pass.row_blocks(); ++n) pass.pack(n);
-    std::fill(total, total + grads, 0.0f);
+    if (pass.segments() == 0) std::fill(total, total + grads, 0.0f);
     for (int64_t n = 0; n < pass.segments(); ++n) {
-      run_segment(pass, n, part, relative);
-      add_segment(pass, unit, part, relative, total);
+      // The first segment is the total so far: it starts from zero, and zero plus it would be itself.
+      run_segment(pass, n, n == 0 ? total : part, relative);
+      if (n > 0) kernels_.add_to(total, part, pass.grad_query_size());
+      add_relative(unit, relative);
     }
     if (args_.grad_sinks) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (args_.grad_query.data) pass.write_grad_query(total, 0, pass.rows());
@@ -91,7 +94,10 @@ class Backward {
       const int64_t wave = std::min(width, pass.segments() - n);
       for_pieces(threads_, wave,
                  [&](int64_t k, int) { run_segment(pass, n + k, parts + k * grads, relative_of(k)); });
-      for (int64_t k = 0; k < wave; ++k) add_segment(pass, unit, parts + k * grads, relative_of(k), total);
+      for (int64_t k = 0; k < wave; ++k) {
+        kernels_.add_to(total, parts + k * grads, pass.grad_query_size());
+        add_relative(unit, relative_of(k));
+      }
     }
     if (args_.grad_sinks) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (!args_.grad_query.data) return;
@@ -105,8 +111,7 @@ class Backward {
     pass.run_segment(n, grad_query, relative);
   }
 
-  void add_segment(const UnitPass& pass, int64_t unit, const float* grad_query, const float* relative, float* total) {
-    kernels_.add_to(total, grad_query, pass.grad_query_size());
+  void add_relative(int64_t unit, const float* relative) {
     float* sum = shared_sums(unit).relative;
     for (int64_t m = 0; relative && m < relative_size_; ++m) sum[m] += relative[m];
   }

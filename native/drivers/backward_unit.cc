@@ -63,7 +63,6 @@ int64_t UnitPass::packed_size() {
 
 void UnitPass::use_memory(float* packed) {
   PackedRows::lay_out(p_, rows_, packed, &rows_packed_);
-  finite_.assign(rows_packed_.blocks, 1);
 }
 
 void UnitPass::pack(int64_t n) {
@@ -84,8 +83,6 @@ void UnitPass::pack(int64_t n) {
     kernels_.pack_tile(rows_packed_.grad_tiles + at * rows_packed_.grad_tile, grads, tile.count, value_width_,
                        args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }
-  finite_[n] = rows_are_finite(rows_packed_.query_rows + n * rows_packed_.query_block, count, query_width_) &&
-               rows_are_finite(rows_packed_.grad_rows + n * rows_packed_.grad_block, count, value_width_);
 }
 
 void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) const {
@@ -151,8 +148,12 @@ void UnitPass::pack_rows_of_tile(int64_t block, int tile, int count, const void*
   }
 }
 
-bool UnitPass::rows_are_finite(const float* packed, int count, int width) const {
-  return packed_rows_are_finite(kernels_, packed, count, kBlockRows, width);
+bool UnitPass::rows_are_finite(int64_t n) const {
+  const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - n * kBlockRows));
+  return packed_rows_are_finite(kernels_, rows_packed_.query_rows + n * rows_packed_.query_block, count, kBlockRows,
+                                query_width_) &&
+         packed_rows_are_finite(kernels_, rows_packed_.grad_rows + n * rows_packed_.grad_block, count, kBlockRows,
+                                value_width_);
 }
 
 void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
@@ -163,15 +164,13 @@ void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* g
   kernels_.pack_columns(w.value_columns, values, count, value_width_);
   std::fill(w.grad_key, w.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
   std::fill(w.grad_value, w.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
-  const bool keys_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
-  for (int64_t n = 0; n < rows_packed_.blocks; ++n) {
-    meet(w, n, j0, count, keys_finite && finite_[n], grad_query, grad_relative);
-  }
+  int keys_finite = -1;  // not looked yet
+  for (int64_t n = 0; n < rows_packed_.blocks; ++n) meet(w, n, j0, count, &keys_finite, grad_query, grad_relative);
   write_keys(w, j0, count);
 }
 
-void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bool finite, float* grad_query,
-          float* grad_relative) const {
+void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
+                    float* grad_relative) const {
   const int64_t first_row = n * kBlockRows, last_row = std::min(rows_, first_row + kBlockRows);
   const int64_t i0 = row_of_work(p_, unit_.key_head, first_row).query;
   const int64_t i1 = row_of_work(p_, unit_.key_head, last_row - 1).query + 1;
@@ -181,6 +180,13 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bo
   uint64_t bits[kBlockRows] = {};
   int first_seen = kBlockRows, last_seen = 0;  // rows of the tiles that see something
   bool masked = false;
+  int rows_finite = -1;  // not looked yet
+  // Whether all that a hidden pair would multiply by zero is finite; only masked tiles ask.
+  const auto finite = [&] {
+    if (*keys_finite < 0) *keys_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
+    if (rows_finite < 0) rows_finite = rows_are_finite(n);
+    return *keys_finite && rows_finite;
+  };
   for (int64_t r0 = first_row; r0 < last_row; r0 += kTileRows) {
     const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row);
     TileView view;
@@ -208,7 +214,7 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bo
                            block, rule_);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
-    if (finite || !view.masked) {
+    if (!view.masked || finite()) {
       kernels_.product_rows({grad_scores, w.key_rows, grad_query + r0 * padded_width(query_width_),
                              padded_width(query_width_), rows.count, view.mask.first, view.mask.last, kBlockKeys,
                              query_width_, nullptr});
@@ -219,7 +225,7 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bo
   if (first_seen >= last_seen) return;
   const float* query_rows = rows_packed_.query_rows + n * rows_packed_.query_block;
   const float* grad_rows = rows_packed_.grad_rows + n * rows_packed_.grad_block;
-  if (!finite && masked) {
+  if (masked && !finite()) {
     guarded_product(w.weights, bits, first_seen, last_seen, count, grad_rows, value_width_, w.grad_value);
     guarded_product(w.grad_scores, bits, first_seen, last_seen, count, query_rows, query_width_, w.grad_key);
     return;

@@ -71,11 +71,11 @@ class UnitPass {
  private:
   void set_row_statistics(int64_t r, RowOfWork at, const void* grad);
   void pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries, const void* const* grads);
-  bool rows_are_finite(const float* packed, int count, int width) const;
+  bool rows_are_finite(int64_t n) const;  // queries and output gradients of row block `n`
   void run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
 
-  // One row block against one block of keys.
-  void meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, bool finite, float* grad_query,
+  // One row block against one block of keys. *keys_finite: whether these are, or -1 until somebody asks.
+  void meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
             float* grad_relative) const;
 
   // The same sums in the same order, leaving out pairs that do not see each other: what a hidden query, key or value
@@ -100,7 +100,6 @@ class UnitPass {
   const int64_t rows_;
   const int query_width_, value_width_;
   PackedRows rows_packed_{};
-  std::vector<char> finite_;  // per row block: are its queries and output gradients finite?
 };
 
 }  // namespace uwaga
