@@ -26,9 +26,10 @@ def _dense(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
     return _x(2, 4, 9, 8, dtype=dtype), _x(2, 2, 11, 8, seed=1, dtype=dtype), _x(2, 2, 11, 5, seed=2, dtype=dtype)
 
 
-def _ragged() -> tuple[Ragged, ...]:
-    queries, keys = torch.tensor([0, 3, 3, 9]), torch.tensor([0, 4, 6, 11])
-    return Ragged(_x(9, 4, 8), queries), Ragged(_x(11, 2, 8, seed=1), keys), Ragged(_x(11, 2, 5, seed=2), keys)
+def _ragged(rows: int = 3) -> tuple[Ragged, ...]:
+    queries, keys = torch.tensor([0, 3, 3, 9])[: rows + 1], torch.tensor([0, 4, 6, 11])[: rows + 1]
+    n, m = int(queries[-1]), int(keys[-1])
+    return Ragged(_x(n, 4, 8), queries), Ragged(_x(m, 2, 8, seed=1), keys), Ragged(_x(m, 2, 5, seed=2), keys)
 
 
 OPERANDS = {
@@ -37,6 +38,7 @@ OPERANDS = {
     "heads inside tokens": lambda: tuple(_x(2, 7, 4, 8, seed=n).transpose(1, 2) for n in range(3)),
     "no rows": lambda: (_x(2, 4, 0, 8), *_dense()[1:]),
     "ragged": _ragged,
+    "no tokens": lambda: _ragged(rows=0),
 }
 OPTIONS = {
     "plain": {},
@@ -153,8 +155,8 @@ def test_the_sizes_of_one_call_are_not_those_of_another() -> None:
 
 
 def test_starts_in_a_tensor_are_read_each_time() -> None:
-    start = torch.tensor([0, 0])
-    q, k, v = _dense()
+    start = torch.tensor([0])
+    q, k, v = (x[:1] for x in _dense())
     first = attention(q, k, v, mask=Causal(start=start))
     start += 1
     assert not torch.equal(first, attention(q, k, v, mask=Causal(start=start)))

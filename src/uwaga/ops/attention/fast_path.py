@@ -20,7 +20,7 @@ from uwaga._base.eager import is_transformed, is_watched
 from uwaga.ops.attention import available, functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.lower import Operand, four, lower, packed
-from uwaga.ops.attention.native_structs import Rule, pack_problem, rule
+from uwaga.ops.attention.native_structs import DTYPES, Frame, ResultFrame, Rule, rule
 from uwaga.ops.attention.spec import Call, Options, output_strides
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Ragged
@@ -29,17 +29,22 @@ _MASKS = (type(None), Causal, Window)
 
 
 class Plan(NamedTuple):
-    """What does not depend on the sizes of a plain call, nor on where its tensors lie."""
+    """What the options of a call come to."""
 
     rule: Rule
     options: Options  # with the sizes and the dropout of no call
 
 
-class PlainCall(NamedTuple):
+class Layout(NamedTuple):
+    """What the options and the sizes of a call come to: all of it but its tensors and its dropout."""
+
     plan: Plan
-    sizes: tuple[int, ...]  # as pack_problem takes them
-    dropout: float
-    seed: int
+    frame: Frame
+    result: ResultFrame
+    sizes: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]  # of query, key and value
+    output: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
+    lse: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def attend(
@@ -56,9 +61,7 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if type(mask) not in _MASKS or is_watched():
-        return None
-    if mask is not None and isinstance(mask.start, Tensor):
+    if type(mask) not in _MASKS or is_watched() or (mask is not None and isinstance(mask.start, Tensor)):
         return None
     is_ragged = type(query) is Ragged
     if is_ragged:
@@ -66,51 +69,101 @@ def attend(
             return None
         q, k, v, offsets = query.values, key.values, value.values, (query.offsets, key.offsets)
     else:
-        q, k, v, offsets = query, key, value, (None, None)
+        q, k, v, offsets = query, key, value, ()
     if not type(q) is type(k) is type(v) is Tensor:
-        return None
-    try:
-        if is_ragged:
-            _, heads, width = q.shape
-            tokens, groups, key_width = k.shape
-            value_tokens, value_groups, value_width = v.shape
-            sequences, queries, keys = offsets[0].shape[0] - 1, query.max_length, key.max_length
-            fits = tokens == value_tokens and offsets[0].shape == offsets[1].shape
-        else:
-            sequences, heads, queries, width = q.shape
-            batch, groups, keys, key_width = k.shape
-            value_batch, value_groups, value_keys, value_width = v.shape
-            fits = sequences == batch == value_batch and keys == value_keys
-    except ValueError:  # another rank
         return None
     dtype = q.dtype
     if not (
-        fits
-        and groups == value_groups
-        and width == key_width
-        and dtype is k.dtype is v.dtype
+        dtype is k.dtype is v.dtype
         and q.is_cpu
         and k.is_cpu
         and v.is_cpu
         and not (q.is_neg() or k.is_neg() or v.is_neg())
     ):
         return None
+    rules = (mask, scale, normalize, softcap, impl)
     try:
-        plan = _plan(dtype, heads, groups, width, mask, scale, normalize, softcap, impl)
-        if plan is None or not 0.0 <= dropout < 1.0:
+        if is_ragged:
+            layout = _ragged_layout(query, key, v, rules)
+        else:
+            layout = _layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), rules)
+        if layout is None or not 0.0 <= dropout < 1.0:
             return None
     except TypeError:  # an option of a type that means nothing
         return None
     seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
-    call = PlainCall(plan, (sequences, heads, groups, queries, keys, width, value_width), dropout, seed)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        found = _record(call, wants_lse, q, k, v, *offsets)
+        found = _record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
         output, lse = found if wants_lse else (found, None)
     else:
-        output, lse = _forward(call, wants_lse, q, k, v, *offsets)
+        output, lse = _forward(layout, dropout, seed, wants_lse, q, k, v)
     if is_ragged:
         return query.with_values(output), query.with_values(lse) if wants_lse else None
     return output, lse
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    dtype: torch.dtype,
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    value: tuple[int, ...],
+    query_strides: tuple[int, ...],
+    key_strides: tuple[int, ...],
+    value_strides: tuple[int, ...],
+    rules: tuple,
+) -> Layout | None:
+    """Of a dense call, from shapes and strides; None where they do not fit or the long way takes another engine."""
+    if not len(query) == len(key) == len(value) == 4:
+        return None
+    batch, heads, queries, width = query
+    _, groups, keys, _ = key
+    value_width = value[3]
+    if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
+        return None
+    plan = _plan(dtype, heads, groups, width, *rules)
+    if plan is None:
+        return None
+    heads_inside = query_strides[1] < query_strides[2]
+    return _laid_out(
+        plan,
+        dtype,
+        (batch, heads, groups, queries, keys, width, value_width),
+        (None, None),
+        (query_strides, key_strides, value_strides),
+        ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
+        ((batch, heads, queries), (heads * max(queries, 1), max(queries, 1), 1)),
+    )
+
+
+def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, rules: tuple) -> Layout | None:
+    """Of a ragged call. It is not remembered: hardly any two have the same number of tokens."""
+    q, k = query.values, key.values
+    if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
+        return None
+    tokens, heads, width = q.shape
+    _, groups, _ = k.shape
+    if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
+        return None
+    plan = _plan(q.dtype, heads, groups, width, *rules)
+    if plan is None:
+        return None
+    value_width = v.shape[2]
+    return _laid_out(
+        plan,
+        q.dtype,
+        (len(query), heads, groups, query.max_length, key.max_length, width, value_width),
+        (query.offsets, key.offsets),
+        (q.stride(), k.stride(), v.stride()),
+        ((tokens, heads, value_width), (heads * value_width, value_width, 1)),
+        ((tokens, heads), (1, max(tokens, 1))),
+    )
+
+
+def _laid_out(plan: Plan, dtype: torch.dtype, sizes, offsets, strides, output, lse) -> Layout:
+    number = DTYPES[dtype]
+    frame = Frame.of(plan.rule, sizes, offsets, number, strides)
+    return Layout(plan, frame, ResultFrame.of(number, output[1], lse[1]), sizes, strides, output, lse)
 
 
 @lru_cache(maxsize=256)
@@ -137,29 +190,11 @@ def _plan(
 
 
 def _forward(
-    call: PlainCall,
-    wants_lse: bool,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_offsets: Tensor | None,
-    key_offsets: Tensor | None,
+    layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    sequences, heads, _, queries, _, _, width = call.sizes
-    lse = None
-    if query_offsets is not None:
-        tokens = q.shape[0]
-        output = q.new_empty((tokens, heads, width))
-        if wants_lse:
-            lse = q.new_empty_strided((tokens, heads), (1, tokens), dtype=torch.float32)
-    else:
-        _, head_stride, token_stride, _ = q.stride()
-        strides = output_strides(heads, queries, width, head_stride < token_stride)
-        output = q.new_empty_strided((sequences, heads, queries, width), strides)
-        if wants_lse:
-            lse = q.new_empty((sequences, heads, queries), dtype=torch.float32)
-    packed = pack_problem(call.plan.rule, call.sizes, (query_offsets, key_offsets), q, k, v, call.dropout, call.seed)
-    cpu.run_forward(packed, output, lse)
+    output = q.new_empty_strided(*layout.output)
+    lse = q.new_empty_strided(*layout.lse, dtype=torch.float32) if wants_lse else None
+    cpu.run_forward(layout.frame.problem(q, k, v, dropout, seed), layout.result.result(output, lse))
     return output, lse
 
 
@@ -167,9 +202,11 @@ class PlainAttention(torch.autograd.Function):
     """A plain call recorded for autograd; functions.Attention records all others."""
 
     @staticmethod
-    def forward(ctx, call: PlainCall, gives_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets):
-        output, lse = _forward(call, call.plan.options.softmax, q, k, v, *offsets)
-        ctx.call = call
+    def forward(
+        ctx, layout: Layout, dropout: float, seed: int, gives_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets
+    ):
+        output, lse = _forward(layout, dropout, seed, layout.plan.options.softmax, q, k, v)
+        ctx.call = layout, dropout, seed
         ctx.save_for_backward(q, k, v, output, lse, *offsets)
         if not gives_lse:
             return output
@@ -178,53 +215,67 @@ class PlainAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None = None):
-        call = ctx.call
+        layout, dropout, seed = ctx.call
         q, k, v, output, lse, *offsets = ctx.saved_tensors
+        absent = (None,) * len(offsets)
         if grad_output is None:
             if grad_lse is None:
-                return (None,) * 7
+                return (None,) * (7 + len(offsets))
             grad_output = torch.zeros_like(output)
         elif grad_output.is_neg():
             grad_output = grad_output.resolve_neg()
-        _, _, needs_q, needs_k, needs_v, _, _ = ctx.needs_input_grad
+        needs_q, needs_k, needs_v = ctx.needs_input_grad[4:7]
         if torch.is_grad_enabled() or is_transformed():
-            needs = (needs_q, needs_k, needs_v)
-            found = _differentiable_backward(call, needs, (q, k, v), offsets, output, lse, grad_output, grad_lse)
-            return None, None, *found, None, None
+            needs = (needs_q, needs_k, needs_v, False, False, False)
+            call = _long_call(layout, dropout, seed, q, k, v, offsets)
+            found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
+            return None, None, None, None, *found, *absent
+        frame = layout.frame
+        if (strides := (q.stride(), k.stride(), v.stride())) != layout.strides:  # hooks may have moved what was saved
+            frame = Frame.of(layout.plan.rule, layout.sizes, tuple(offsets) or (None, None), DTYPES[q.dtype], strides)
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None
         grad_v = torch.empty_like(v) if needs_v else None
-        packed = pack_problem(call.plan.rule, call.sizes, offsets, q, k, v, call.dropout, call.seed)
+        packed = frame.problem(q, k, v, dropout, seed)
         cpu.run_backward(packed, output, lse, grad_output, grad_lse, grad_q, grad_k, grad_v)
-        return None, None, grad_q, grad_k, grad_v, None, None
+        return None, None, None, None, grad_q, grad_k, grad_v, *absent
 
 
 # Function.apply itself would ask once more whether torch.func looks on, and cost as much as the rest.
 _record = super(torch.autograd.Function, PlainAttention).apply
 
 
-def _differentiable_backward(call: PlainCall, needs, operands, offsets, output, lse, grad_output, grad_lse):
+def _long_call(
+    layout: Layout, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: list[Tensor]
+) -> Call:
+    """The same call as the long way would have it."""
+    canonical = packed if offsets else four
+    query_offsets, key_offsets = offsets or (None, None)
+    return Call(
+        query=canonical(q),
+        key=canonical(k),
+        value=canonical(v),
+        query_offsets=query_offsets,
+        key_offsets=key_offsets,
+        seed=torch.tensor(seed) if dropout else None,
+        options=replace(
+            layout.plan.options,
+            dropout=dropout,
+            max_queries=layout.sizes[3],
+            max_keys=layout.sizes[4],
+            wants_lse=layout.plan.options.softmax,
+        ),
+    )
+
+
+def _differentiable_backward(call: Call, needs, output, lse, grad_output, grad_lse) -> list[Tensor | None]:
     """The gradients of query, key and value by the long way's backward pass, which can be differentiated once more."""
-    is_ragged = offsets[0] is not None
-    canonical = packed if is_ragged else four
-    q, k, v = map(canonical, operands)
-    options = replace(
-        call.plan.options,
-        dropout=call.dropout,
-        max_queries=call.sizes[3],
-        max_keys=call.sizes[4],
-        wants_lse=lse is not None,
-    )
-    long = Call(
-        query=q,
-        key=k,
-        value=v,
-        query_offsets=offsets[0],
-        key_offsets=offsets[1],
-        seed=torch.tensor(call.seed) if call.dropout else None,
-        options=options,
-    )
-    rows = [x.t()[None] if is_ragged and x is not None else x for x in (grad_lse, lse)]
-    state = (canonical(grad_output), rows[0], canonical(output), rows[1])
-    found = functions.AttentionBackward.apply(options, "cpu", (*needs, False, False, False), *state, *long.tensors)
-    return [x[0].transpose(0, 1) if is_ragged and x is not None else x for x in found[:3]]
+    if call.query_offsets is None:
+        state = (grad_output, grad_lse, output, lse)
+    else:
+        rows = [None if x is None else x.t()[None] for x in (grad_lse, lse)]
+        state = (packed(grad_output), rows[0], packed(output), rows[1])
+    found = functions.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
+    if call.query_offsets is None:
+        return list(found)
+    return [None if x is None else x[0].transpose(0, 1) for x in found]

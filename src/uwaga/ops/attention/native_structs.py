@@ -24,9 +24,13 @@ _TENSOR = "Q4q2i"
 _START = "2iqQ"
 _OPERATION = struct.Struct("=2i" + _START + "2q 2Q 2q Q 4q")
 _RULE = struct.Struct("=Qq 2f Q2q" + _START + _TENSOR + "Qi")
-_PROBLEM = struct.Struct("=7q 2Q" + _TENSOR * 3 + f"{_RULE.size}s i fI Q Qq")
+_SIZES = struct.Struct("=7q 2Q")
+_PLACE = struct.Struct("=4q2i")  # a uwaga_tensor without its address
+_PLACED = f"Q{_PLACE.size}s"
+_PROBLEM = struct.Struct(f"={_SIZES.size}s" + _PLACED * 3 + f"{_RULE.size}s i fI Q Qq")
 TENSOR = struct.Struct("=" + _TENSOR)
 FORWARD_RESULT = struct.Struct("=" + _TENSOR * 2)
+_PLACED_RESULT = struct.Struct("=" + _PLACED * 2)
 BACKWARD_ARGUMENTS = struct.Struct("=" + _TENSOR * 7 + "2Q" + _TENSOR)
 SOFTMAX = struct.Struct("=" + _TENSOR * 2)
 ROW_STATISTICS = struct.Struct("=" + _TENSOR * 5 + _START + "q" + _TENSOR * 2)
@@ -49,13 +53,14 @@ def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
-    if tensor is None:
-        return _NO_TENSOR
-    strides = tensor.stride()
-    if len(strides) == 2:
-        row, head = strides
-        strides = 0, head, row
-    return tensor.data_ptr(), *strides, 1, 0, 0
+    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *_row_steps(tensor.stride()), 0, 0)
+
+
+def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
+    if len(strides) == 3:
+        return *strides, 1
+    row, head = strides
+    return 0, head, row, 1
 
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
@@ -96,55 +101,73 @@ def rule(call: Call) -> Rule:
 def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
     """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
-    sizes = (options.max_queries, options.max_keys, query.shape[3], value.shape[3])
-    heads = (query.shape[1], key.shape[1])
-    offsets = (call.query_offsets, call.key_offsets)
+    heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
     found = rule(call)
-    seed = 0 if call.seed is None else int(call.seed)
-    packed = pack_problem(found, (call.sequences, *heads, *sizes), offsets, query, key, value, options.dropout, seed)
-    return packed, found.mask
-
-
-def pack_problem(
-    rule: Rule,
-    sizes: tuple[int, ...],
-    offsets: tuple[Tensor | None, Tensor | None],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    dropout: float,
-    seed: int,
-) -> bytes:
-    """A uwaga_problem. `sizes` are sequences, H, G, Q, K, D and E; of a ragged batch Q and K are the longest."""
-    query_offsets, key_offsets = offsets
-    query_steps, key_steps, value_steps = query.stride(), key.stride(), value.stride()
-    if query_offsets is not None:
-        query_steps, key_steps, value_steps = _steps(query_steps), _steps(key_steps), _steps(value_steps)
-    dtype = DTYPES[query.dtype]
-    return _PROBLEM.pack(
-        *sizes,
-        0 if query_offsets is None else query_offsets.data_ptr(),
-        0 if key_offsets is None else key_offsets.data_ptr(),
-        query.data_ptr(),
-        *query_steps,
-        dtype,
-        0,
-        key.data_ptr(),
-        *key_steps,
-        dtype,
-        0,
-        value.data_ptr(),
-        *value_steps,
-        dtype,
-        0,
-        rule.packed,
-        native.threads(),
-        dropout,
-        0,
-        seed & 0xFFFFFFFFFFFFFFFF,
-        0,
-        0,
+    frame = Frame.of(
+        found,
+        (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
+        (call.query_offsets, call.key_offsets),
+        DTYPES[query.dtype],
+        (query.stride(), key.stride(), value.stride()),
     )
+    seed = 0 if call.seed is None else int(call.seed)
+    return frame.problem(query, key, value, options.dropout, seed), found.mask
+
+
+class Frame(NamedTuple):
+    """A uwaga_problem but for the addresses of its operands, its threads and its dropout."""
+
+    sizes: bytes
+    query: bytes
+    key: bytes
+    value: bytes
+    rule: bytes
+
+    @staticmethod
+    def of(
+        rule: Rule,
+        sizes: tuple[int, ...],
+        offsets: tuple[Tensor | None, Tensor | None],
+        dtype: int,
+        strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    ) -> "Frame":
+        """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `strides` those of
+        query, key and value."""
+        places = [_PLACE.pack(*_steps(x), dtype, 0) for x in strides]
+        return Frame(_SIZES.pack(*sizes, *map(_pointer, offsets)), *places, rule.packed)
+
+    def problem(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
+        return _PROBLEM.pack(
+            self.sizes,
+            query.data_ptr(),
+            self.query,
+            key.data_ptr(),
+            self.key,
+            value.data_ptr(),
+            self.value,
+            self.rule,
+            native.threads(),
+            dropout,
+            0,
+            seed & 0xFFFFFFFFFFFFFFFF,
+            0,
+            0,
+        )
+
+
+class ResultFrame(NamedTuple):
+    """A uwaga_forward_result but for the addresses of output and lse."""
+
+    output: bytes
+    lse: bytes
+
+    @staticmethod
+    def of(dtype: int, output: tuple[int, ...], lse: tuple[int, ...]) -> "ResultFrame":
+        """From the strides of both."""
+        return ResultFrame(_PLACE.pack(*_steps(output), dtype, 0), _PLACE.pack(*_row_steps(lse), 0, 0))
+
+    def result(self, output: Tensor, lse: Tensor | None) -> bytes:
+        return _PLACED_RESULT.pack(output.data_ptr(), self.output, 0 if lse is None else lse.data_ptr(), self.lse)
 
 
 def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:

@@ -35,14 +35,13 @@ def forward(call: Call) -> tuple[Tensor, Tensor | None]:
     output = new_output(call)
     lse = new_lse(call) if call.options.wants_lse else None
     packed, alive = problem(call)
-    run_forward(packed, output, lse)
+    run_forward(packed, FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse)))
     del alive
     return output, lse
 
 
-def run_forward(packed: bytes, output: Tensor, lse: Tensor | None) -> None:
-    """Fill in the results of a problem of native_structs."""
-    result = FORWARD_RESULT.pack(*tensor_fields(output), *row_fields(lse))
+def run_forward(packed: bytes, result: bytes) -> None:
+    """Fill in the result of a problem, both as native_structs packs them."""
     native.check(native.library().functions.uwaga_forward(packed, result))
 
 
