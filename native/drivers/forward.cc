@@ -86,10 +86,15 @@ class Forward {
     FindingsTable found(wanted_, pass.rows());
     if (chunks <= 1) {
       pass.run(0, pass.sequence().keys);
-      for (int64_t r = 0; r < pass.rows(); ++r) {
-        if (wanted_) found.row(r)->moments = pass.moments(r);
-        if (wanted_) pass.copy_top(r, found.row(r));
-        write(block, pass.sequence(), r, pass.output(r), pass.result(r), found.row(r));
+      for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) {
+        found.row(r)->moments = pass.moments(r);
+        pass.copy_top(r, found.row(r));
+      }
+      for (int64_t t = 0; t < pass.tiles(); ++t) {
+        RowResult results[kTileRows];
+        pass.results(t, results);
+        const int64_t r = t * kTileRows;
+        write(block, pass.sequence(), r, pass.rows_of_tile(t), pass.output(r), results, found.row(r));
       }
       return;
     }
@@ -105,10 +110,8 @@ class Forward {
       pass.copy_to(part);
       merge(total, part, pass.rows());
     }
-    for (int64_t r = 0; r < pass.rows(); ++r) {
-      if (wanted_) pass.copy_top(r, found.row(r));
-      write(block, pass.sequence(), r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
-    }
+    for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, found.row(r));
+    write_all(block, pass.sequence(), total, found);
   }
 
   // Few rows, many keys: every chunk is a piece of its own, merged afterwards in order.
@@ -164,9 +167,7 @@ class Forward {
         merge(total, part, rows);
         for (int64_t r = 0; wanted_ && r < rows; ++r) merge_top(&total.findings[r], part.findings[r], wanted_->top);
       }
-      for (int64_t r = 0; r < rows; ++r) {
-        write(blocks_[n], s, r, total.output + r * padded_width(p_.value_width), total.results[r], found.row(r));
-      }
+      write_all(blocks_[n], s, total, found);
     });
   }
 
@@ -186,10 +187,31 @@ class Forward {
                         static_cast<int>(p_.value_width));
   }
 
-  // Normalises row `r` of a block and writes it in the caller's type.
-  void write(const RowBlock& block, const Sequence& s, int64_t r, const float* row, RowResult sum,
+  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, FindingsTable& found) const {
+    const int64_t rows = block.last - block.first;
+    for (int64_t r = 0; r < rows; r += kTileRows) {
+      const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
+      write(block, s, r, count, total.output + r * padded_width(p_.value_width), total.results + r, found.row(r));
+    }
+  }
+
+  // Normalises up to six rows of a block, from row `r` on, and writes them in the caller's type.
+  void write(const RowBlock& block, const Sequence& s, int64_t r, int count, const float* rows, const RowResult* sums,
              const RowFindings* found) const {
-    const RowOfWork at = row_of_work(p_, block.key_head, block.first + r);
+    void* places[kTileRows];
+    float factors[kTileRows];
+    for (int n = 0; n < count; ++n) {
+      const RowOfWork at = row_of_work(p_, block.key_head, block.first + r + n);
+      factors[n] = settle(s, at, sums[n], found ? found + n : nullptr);
+      if (result_.output.data) places[n] = query_address(p_, result_.output, s, at.head, at.query);
+    }
+    if (!result_.output.data) return;
+    kernels_.write_rows(places, result_.output.column, result_.output.dtype, rows, padded_width(p_.value_width),
+                        factors, count, static_cast<int>(p_.value_width));
+  }
+
+  // What the output of a row is to be multiplied by; writes its lse and its statistics.
+  float settle(const Sequence& s, RowOfWork at, RowResult sum, const RowFindings* found) const {
     float factor = growth_, lse = 0.0f;
     if (p_.normalize) {
       const RowResult without_sink = sum;
@@ -207,9 +229,7 @@ class Forward {
       if (found) write_statistics(p_, *wanted_, s, at, without_sink, *found, {top, sum.sum});
     }
     if (result_.lse.data) *reinterpret_cast<float*>(query_address(p_, result_.lse, s, at.head, at.query)) = lse;
-    if (!result_.output.data) return;
-    kernels_.write_row(query_address(p_, result_.output, s, at.head, at.query), result_.output.column,
-                       result_.output.dtype, row, factor, static_cast<int>(p_.value_width));
+    return factor;
   }
 
   // top + log(sum), rounded once: a float logarithm of a number near 1 loses nothing that shows.

@@ -63,18 +63,23 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   }
 }
 
-RowResult RowBlockPass::result(int64_t row) const {
-  if (!rule_.softmax) return {0.0f, 1.0f};
-  const float top = w_.maximum[row / kTileRows * kMaxLanes + row % kTileRows];
-  return {top == kHidden ? top : top * unit(), kernels_.lane_sum(w_.sum + row * kMaxLanes)};
+void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
+  if (!rule_.softmax) {
+    std::fill(of_rows, of_rows + rows_[t].count, RowResult{0.0f, 1.0f});
+    return;
+  }
+  float sums[kTileRows];
+  kernels_.lane_sums(w_.sum + t * kTileRows * kMaxLanes, sums);
+  for (int r = 0; r < rows_[t].count; ++r) {
+    const float top = w_.maximum[t * kMaxLanes + r];
+    of_rows[r] = {top == kHidden ? top : top * unit(), sums[r]};
+  }
 }
 
 void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
-  for (int64_t r = 0; r < rows(); ++r) {
-    part.results[r] = result(r);
-    if (gathering_) part.findings[r].moments = moments(r);
-  }
+  for (int64_t t = 0; t < tiles_; ++t) results(t, part.results + t * kTileRows);
+  for (int64_t r = 0; gathering_ && r < rows(); ++r) part.findings[r].moments = moments(r);
 }
 
 void RowBlockPass::pack_queries() {

@@ -55,7 +55,9 @@ class RowBlockPass {
   // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state; only the largest weights are
   // looked for among the keys of all runs.
   void run(int64_t j_first, int64_t j_last);
-  RowResult result(int64_t row) const;
+  int64_t tiles() const { return tiles_; }
+  int rows_of_tile(int64_t t) const { return rows_[t].count; }
+  void results(int64_t t, RowResult* of_rows) const;  // of the rows of tile `t`
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
 
   void copy_to(const PartialRows& part) const;

@@ -189,4 +189,15 @@ uint64_t Mask::bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int cou
                    [](uint64_t a, uint64_t b) { return a | b; });
 }
 
+void Mask::bits_of_rows(const Sequence& s, const RowOfWork* rows, int row_count, int64_t j0, int count,
+                        uint64_t* bits) const {
+  if (problem_.mask_operations == 1 && problem_.mask[0].operation == UWAGA_MASK_BAND) {  // the usual one, all at once
+    const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
+    const int64_t first = band_first(problem_.mask[0], s, 0) - j0, last = band_last(problem_.mask[0], s, 0) - j0;
+    for (int r = 0; r < row_count; ++r) bits[r] = all & word_of_range(first + rows[r].query, last + rows[r].query);
+    return;
+  }
+  for (int r = 0; r < row_count; ++r) bits[r] = this->bits(s, rows[r].head, rows[r].query, j0, count);
+}
+
 }  // namespace uwaga

@@ -27,6 +27,8 @@ class Mask {
   KeyRange hull(const Sequence& s, int64_t i0, int64_t i1) const;
   // Bit n: whether query i sees key j0 + n, for n < count <= 64.
   uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
+  // The same for some rows of work.
+  void bits_of_rows(const Sequence& s, const RowOfWork* rows, int row_count, int64_t j0, int count, uint64_t* bits) const;
 
  private:
   // Smallest and largest document among each 64 positions, so that blocks of packed documents are told apart at once.

@@ -80,8 +80,10 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
     std::fill(view->bits, view->bits + tile.count, all);
     return;
   }
-  for (int r = 0; r < tile.count; ++r) {
-    view->bits[r] = known == Visibility::kFull ? all : mask.bits(s, tile.rows[r].head, tile.rows[r].query, j0, count);
+  if (known == Visibility::kFull) {
+    std::fill(view->bits, view->bits + tile.count, all);
+  } else {
+    mask.bits_of_rows(s, tile.rows, tile.count, j0, count, view->bits);
   }
   if (p.relative || p.bias.data) gather_bias(p, s, tile, j0, count, bias, view->bits);
   uint64_t any = 0, every = ~uint64_t{0};

@@ -354,6 +354,9 @@ inline void forward_tile(const ForwardTile& tile, const Block& block, const Scor
 }
 
 inline float lane_sum(const float* sum) { return reduce_add(load(sum)); }
+inline void lane_sums(const float* sums, float* out) {
+  for (int r = 0; r < kTileRows; ++r) out[r] = lane_sum(sums + r * kMaxLanes);
+}
 
 // Two parts of a row's softmax become one: total = total * exp(..) + part * exp(..).
 inline void merge_rows(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,

@@ -160,8 +160,12 @@ struct Kernels {
   void (*merge_rows)(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
                      int width);
   float (*lane_sum)(const float* sum);
+  void (*lane_sums)(const float* sums, float* out);  // of six rows, kMaxLanes apart
   // out[0:width] = row[0:width] * factor, in the caller's type.
   void (*write_row)(void* out, int64_t column, int dtype, const float* row, float factor, int width);
+  // The same for `count` rows, `row_width` apart, each with its place and its factor.
+  void (*write_rows)(void* const* out, int64_t column, int dtype, const float* rows, int64_t row_width,
+                     const float* factors, int count, int width);
   float (*dot_rows)(const void* a, int64_t a_column, int a_dtype, const void* b, int64_t b_column, int b_dtype,
                     int width);
 

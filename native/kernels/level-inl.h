@@ -43,7 +43,8 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 extern const Kernels kKernels;
 const Kernels kKernels = {
     UWAGA_LEVEL_NAME, kStrip,       UWAGA_LEVEL_PAIRS, pack_columns, pack_rows,       pack_tile,
-    all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        write_row,
+    all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        lane_sums,
+    write_row,        write_rows,
     dot_rows,         backward_tile, product_rows,     product_columns, add_to,       add_scaled_row,
     add_outer_product, add_tile_product, weights_tile, add_rows,  keep_largest,  add_seen,
     peak_flops,

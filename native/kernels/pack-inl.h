@@ -154,13 +154,20 @@ inline void pack_tile(float* out, const void* const* rows, int count, int width,
 }
 
 inline bool all_finite(const float* packed, int64_t count) {  // count is a multiple of kLanes
-  // inf - inf and NaN - NaN are NaN, and a NaN in a sum stays.
-  F sum = zero();
-  for (int64_t n = 0; n < count; n += kLanes) {
+  // inf - inf and NaN - NaN are NaN, and a NaN in a sum stays. One sum alone would wait for itself.
+  constexpr int kSums = 4;
+  F sums[kSums];
+  for (F& sum : sums) sum = zero();
+  const auto add_excess = [&](F& sum, int64_t n) {
     const F x = load(packed + n);
     sum = add(sum, sub(x, x));
+  };
+  int64_t n = 0;
+  for (; n + kSums * kLanes <= count; n += kSums * kLanes) {
+    for (int k = 0; k < kSums; ++k) add_excess(sums[k], n + k * kLanes);
   }
-  return reduce_add(sum) == 0.0f;
+  for (; n < count; n += kLanes) add_excess(sums[0], n);
+  return reduce_add(add(add(sums[0], sums[1]), add(sums[2], sums[3]))) == 0.0f;
 }
 
 template <class T>
@@ -187,6 +194,14 @@ inline void write_row(void* out, int64_t column, int dtype, const float* row, fl
   with_type(dtype, [&](auto* type) {
     using T = typename remove_pointer_to_const<decltype(type)>::type;
     write_row_of(static_cast<T*>(out), column, row, factor, width);
+  });
+}
+
+inline void write_rows(void* const* out, int64_t column, int dtype, const float* rows, int64_t row_width,
+                       const float* factors, int count, int width) {
+  with_type(dtype, [&](auto* type) {
+    using T = typename remove_pointer_to_const<decltype(type)>::type;
+    for (int r = 0; r < count; ++r) write_row_of(static_cast<T*>(out[r]), column, rows + r * row_width, factors[r], width);
   });
 }
 

@@ -99,7 +99,7 @@ void test_pack_pairs(const Kernels& k) {
 
 void test_all_finite(const Kernels& k) {
   Random random(5);
-  for (const int count : {16, 64, 192}) {
+  for (const int count : {16, 48, 64, 192}) {
     Floats x(count);
     for (int n = 0; n < count; ++n) x[n] = static_cast<float>(random.uniform(-1.0, 1.0) * (n % 3 ? 1.0 : 3e38));
     expect(k.all_finite(x.data(), count), "large numbers are finite");

@@ -73,11 +73,47 @@ void test_write_and_dot(const Kernels& k) {
   }
 }
 
+void test_write_rows(const Kernels& k) {
+  for_matrices(18, [&](const Matrix& x, int count, int width) {
+    if (count != 5) return;
+    Random random(19);
+    Floats rows(6 * padded(width));
+    for (float& entry : rows) entry = static_cast<float>(random.uniform(-2.0, 2.0));
+    const float factors[] = {0.75f, -1.0f, 3.0f, 0.0f};
+    Matrix together = x, alone = x;
+    void* places[4];
+    for (int r = 0; r < 4; ++r) {  // into rows 4, 3, 2 and 1: places need not follow one another
+      places[r] = const_cast<void*>(together.row(4 - r));
+      k.write_row(const_cast<void*>(alone.row(4 - r)), x.column(), x.dtype(), rows.data() + r * padded(width), factors[r],
+                  width);
+    }
+    k.write_rows(places, x.column(), x.dtype(), rows.data(), padded(width), factors, 4, width);
+    for (int n = 0; n < count; ++n) {
+      for (int w = 0; w < width; ++w) {
+        expect(together.at(n, w) == alone.at(n, w), "[%d, %d] is %g, not %g", n, w, together.at(n, w), alone.at(n, w));
+      }
+    }
+  });
+}
+
+void test_lane_sums(const Kernels& k) {
+  Random random(20);
+  Floats sums(6 * kMaxLanes);
+  for (float& entry : sums) entry = static_cast<float>(random.uniform(0.0, 2.0));
+  float folded[6];
+  k.lane_sums(sums.data(), folded);
+  for (int r = 0; r < 6; ++r) {
+    expect(folded[r] == k.lane_sum(sums.data() + r * kMaxLanes), "the sum of row %d is %g", r, folded[r]);
+  }
+}
+
 }  // namespace
 
 void test_rows(const Kernels& k) {
   group(std::string(k.name) + ": merge_rows", [&] { test_merge_rows(k); });
   group(std::string(k.name) + ": write_row, dot_rows", [&] { test_write_and_dot(k); });
+  group(std::string(k.name) + ": write_rows", [&] { test_write_rows(k); });
+  group(std::string(k.name) + ": lane_sums", [&] { test_lane_sums(k); });
   group(std::string(k.name) + ": peak_flops", [&] { expect(k.peak_flops(10) > 0.0, "nothing was done"); });
 }
 
