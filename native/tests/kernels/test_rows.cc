@@ -78,7 +78,7 @@ void test_write_rows(const Kernels& k) {
     if (count != 5) return;
     Random random(19);
     Floats rows(6 * padded(width));
-    for (float& entry : rows) entry = static_cast<float>(random.uniform(-2.0, 2.0));
+    for (int64_t n = 0; n < 6 * padded(width); ++n) rows[n] = static_cast<float>(random.uniform(-2.0, 2.0));
     const float factors[] = {0.75f, -1.0f, 3.0f, 0.0f};
     Matrix together = x, alone = x;
     void* places[4];
@@ -99,7 +99,7 @@ void test_write_rows(const Kernels& k) {
 void test_lane_sums(const Kernels& k) {
   Random random(20);
   Floats sums(6 * kMaxLanes);
-  for (float& entry : sums) entry = static_cast<float>(random.uniform(0.0, 2.0));
+  for (int n = 0; n < 6 * kMaxLanes; ++n) sums[n] = static_cast<float>(random.uniform(0.0, 2.0));
   float folded[6];
   k.lane_sums(sums.data(), folded);
   for (int r = 0; r < 6; ++r) {
