@@ -179,9 +179,9 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
   const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // columns both
   uint64_t bits[kBlockRows] = {};
   int first_seen = kBlockRows, last_seen = 0;  // rows of the tiles that see something
-  bool masked = false;
+  bool hides = false;
   int rows_finite = -1;  // not looked yet
-  // Whether all that a hidden pair would multiply by zero is finite; only masked tiles ask.
+  // Whether all that a hidden pair would multiply by zero is finite; only tiles that hide something ask.
   const auto finite = [&] {
     if (*keys_finite < 0) *keys_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
     if (rows_finite < 0) rows_finite = rows_are_finite(n);
@@ -197,11 +197,11 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
     if (view.empty) {
       std::fill(weights, weights + rows.count * kBlockKeys, 0.0f);
       std::fill(grad_scores, grad_scores + rows.count * kBlockKeys, 0.0f);
-      masked = true;
+      hides = true;
       continue;
     }
     std::copy(view.bits, view.bits + rows.count, bits + at);
-    masked |= view.masked;
+    hides |= view.hides;
     first_seen = std::min(first_seen, at);
     last_seen = at + rows.count;
     const int64_t tile_index = r0 / kTileRows;
@@ -214,7 +214,7 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
                            block, rule_);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
-    if (!view.masked || finite()) {
+    if (!view.hides || finite()) {
       kernels_.product_rows({grad_scores, w.key_rows, grad_query + r0 * padded_width(query_width_),
                              padded_width(query_width_), rows.count, view.mask.first, view.mask.last, kBlockKeys,
                              query_width_, nullptr});
@@ -225,14 +225,14 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
   if (first_seen >= last_seen) return;
   const float* query_rows = rows_packed_.query_rows + n * rows_packed_.query_block;
   const float* grad_rows = rows_packed_.grad_rows + n * rows_packed_.grad_block;
-  if (masked && !finite()) {
+  if (hides && !finite()) {
     guarded_product(w.weights, bits, first_seen, last_seen, count, grad_rows, value_width_, w.grad_value);
     guarded_product(w.grad_scores, bits, first_seen, last_seen, count, query_rows, query_width_, w.grad_key);
     return;
   }
   DepthRange seen_by[kKeyTiles];
-  if (masked) find_rows_that_see(bits, first_seen, last_seen, seen_by);
-  const DepthRange* by_tile = masked ? seen_by : nullptr;
+  if (hides) find_rows_that_see(bits, first_seen, last_seen, seen_by);
+  const DepthRange* by_tile = hides ? seen_by : nullptr;
   kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_seen,
                             last_seen, kBlockRows, value_width_, by_tile});
   kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_seen,

@@ -138,7 +138,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     TileView view;
     look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
     if (view.empty) continue;
-    if (view.masked) {
+    if (view.hides) {
       if (finite < 0) finite = values_are_finite(block);
       view.mask.guard = !finite;
     }

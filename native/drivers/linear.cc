@@ -235,7 +235,7 @@ class Linear {
       TileView view;
       look_at_tile(p_, mask_, s, rows, Visibility::kPartial, j, count, nullptr, &view);
       if (view.empty) continue;
-      view.mask.guard = view.masked && !finite;
+      view.mask.guard = view.hides && !finite;
       const TileState state{outputs + t * output_tile, w.maximum, w.sum};
       kernels_.forward_tile({queries + t * query_tile, w.scores, nullptr, rows.row_keys, rows.count,
                              width(p_.query_width), width(p_.value_width), view.mask, state, nullptr},

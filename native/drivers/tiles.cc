@@ -75,7 +75,7 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   if (view->empty) return;
   if (known == Visibility::kFull && count == kBlockKeys && !p.bias.data) {
     if (p.relative) gather_bias(p, s, tile, j0, count, bias, view->bits);
-    view->masked = false;
+    view->hides = false;
     view->mask = {nullptr, 0, kBlockKeys, false};
     std::fill(view->bits, view->bits + tile.count, all);
     return;
@@ -93,8 +93,8 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   }
   view->empty = any == 0;
   if (view->empty) return;
-  view->masked = every != ~uint64_t{0};
-  view->mask = {view->masked ? view->bits : nullptr, __builtin_ctzll(any), 64 - __builtin_clzll(any), false};
+  view->hides = every != all;
+  view->mask = {every != ~uint64_t{0} ? view->bits : nullptr, __builtin_ctzll(any), 64 - __builtin_clzll(any), false};
 }
 
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width) {

@@ -31,9 +31,10 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
 
 // The part of a block that a tile sees.
 struct TileView {
-  bool empty, masked;
+  bool empty;
+  bool hides;  // whether some row does not see some key; not so where the block just has fewer than 64
   uint64_t bits[kTileRows];
-  TileMask mask;  // points into `bits` where masked
+  TileMask mask;  // points into `bits` where the kernel must ask them
 };
 
 // `known` is what is already known of the whole row block against this block of keys. `bias` receives the tile's

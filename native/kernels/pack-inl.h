@@ -113,6 +113,12 @@ inline void pack_rows(float* out, const Rows& rows, int count, int depth, int wi
 // w, so `out` needs room for kMaxLanes floats past its end.
 template <class T>
 inline void pack_tile_of(float* out, const void* const* rows, int count, int width, int64_t column, float factor) {
+  if (count == 1) {  // six numbers of eight would be transposed for nothing
+    __builtin_memset(out, 0, sizeof(float) * kTileRows * width);
+    const T* row = static_cast<const T*>(rows[0]);
+    for (int w = 0; w < width; ++w) out[w * kTileRows] = factor * widen(row[w * column]);
+    return;
+  }
   if constexpr (kLanes >= kTileRows) {
     const F times = broadcast(factor);
     int w0 = 0;
