@@ -219,3 +219,12 @@ def test_second_derivatives_by_torch_func_are_an_error(impl: str) -> None:
     assert str(error.value) == (
         "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
     )
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_jit_trace_records_the_call_and_not_its_result() -> None:
+    x = _x(1, 2, 8, 16)
+    traced = torch.jit.trace(lambda q: attention(q, q, q, mask=Causal()), x)
+    for other in (_x(1, 2, 8, 16, seed=1), _x(3, 2, 11, 16, seed=2)):
+        assert torch.equal(traced(other), attention(other, other, other, mask=Causal()))

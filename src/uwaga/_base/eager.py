@@ -9,12 +9,13 @@ _PLAIN = (Tensor, Parameter)
 
 
 _modes = torch._C._len_torch_dispatch_stack
+_jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
 
 
 def is_traced() -> bool:
-    """Under torch.compile or export, or any dispatch mode (fake tensors, make_fx, flop counters)."""
-    return torch.compiler.is_compiling() or _modes() > 0
+    """Under torch.compile or export, any dispatch mode (fake tensors, make_fx, flop counters), or torch.jit.trace."""
+    return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None
 
 
 def is_transformed() -> bool:

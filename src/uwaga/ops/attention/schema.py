@@ -59,6 +59,9 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
     *fixed, mask_tensors = arguments[: FIXED_TENSORS + 1]
     mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
     scale, softcap, softmax, dropout, engine = arguments[FIXED_TENSORS + 7 :]
+    query, key, query_offsets = fixed[0], fixed[1], fixed[6]
+    if query_offsets is None:  # torch.jit.trace writes numbers down as it saw them; the sizes may be others now
+        max_queries, max_keys = query.shape[2], key.shape[2]
     options = Options(
         scale=scale,
         softcap=softcap,
