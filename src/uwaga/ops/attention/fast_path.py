@@ -230,8 +230,8 @@ class PlainAttention(torch.autograd.Function):
             call = _long_call(layout, dropout, seed, q, k, v, offsets)
             found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
             return None, None, None, None, *found, *absent
-        frame = layout.frame
-        if (strides := (q.stride(), k.stride(), v.stride())) != layout.strides:  # hooks may have moved what was saved
+        frame, strides = layout.frame, (q.stride(), k.stride(), v.stride())
+        if offsets or strides != layout.strides:  # hooks may have moved what was saved
             frame = Frame.of(layout.plan.rule, layout.sizes, tuple(offsets) or (None, None), DTYPES[q.dtype], strides)
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None
