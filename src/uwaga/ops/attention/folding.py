@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from uwaga.ops.attention.spec import FIXED_TENSORS, Options
+from uwaga.ops.attention.spec import Options
 
 # Those of `Call.tensors` that have no batch dimension to fold into.
 _SHARED = {3: "a vector of biases", 5: "sinks", 6: "offsets", 7: "offsets", 9: "a dropout seed"}
@@ -48,13 +48,3 @@ def unfold(size: int, results: Tensors) -> tuple[tuple, tuple]:
     absent = [x is None or x.dim() == 1 for x in results]
     unfolded = (x if gone else x.unflatten(0, (size, -1)) for x, gone in zip(results, absent, strict=True))
     return tuple(unfolded), tuple(None if gone else 0 for gone in absent)
-
-
-def forward(info, in_dims, *arguments):
-    """vmap of the operator uwaga::forward."""
-    from uwaga.ops.attention import schema
-
-    call, engine = schema.unflatten(arguments)
-    dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
-    folded = fold(info.batch_size, dims, call.tensors, call.options)
-    return unfold(info.batch_size, schema.call_forward(folded, call.options, engine))

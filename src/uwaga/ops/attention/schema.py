@@ -185,6 +185,13 @@ def _backward_autograd(ctx, *cotangents):
     )
 
 
+def _forward_vmap(info, in_dims, *arguments):
+    call, engine = unflatten(arguments)
+    dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
+    folded = folding.fold(info.batch_size, dims, call.tensors, call.options)
+    return folding.unfold(info.batch_size, call_forward(folded, call.options, engine))
+
+
 def _nothing(mask_tensors: Sequence[Tensor], mask_program: Sequence[int]) -> tuple:
     """The gradients of all arguments of CALL behind the six operands. PyTorch wants a list for a list of tensors, and
     takes an empty list of anything for one."""
@@ -200,4 +207,4 @@ for _name, _kernel, _fake in (
     torch.library.register_fake(_name, _fake)
 torch.library.register_autograd("uwaga::forward", _forward_autograd, setup_context=_forward_setup)
 torch.library.register_autograd("uwaga::backward", _backward_autograd, setup_context=_backward_setup)
-torch.library.register_vmap("uwaga::forward", folding.forward)
+torch.library.register_vmap("uwaga::forward", _forward_vmap)
