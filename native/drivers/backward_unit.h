@@ -4,8 +4,6 @@
 
 #include <stdint.h>
 
-#include <vector>
-
 #include "base/scratch.h"
 #include "drivers/mask.h"
 #include "drivers/problem.h"

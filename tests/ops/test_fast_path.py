@@ -143,11 +143,15 @@ def test_hooks_see_the_saved_tensors_and_may_move_them(operands) -> None:
                 x.offsets.fill_(-1)  # its memory may be anybody's by now
         return list(torch.autograd.grad(out.square().sum(), leaves))
 
+    seen = []
+
     def copy(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.shape)
         return x.detach().clone(memory_format=torch.contiguous_format)
 
     moved = gradients(copy, lambda x: x)
     given = operands()
+    assert {_values(x).shape for x in given} <= set(seen)
     leaves = [_values(x).requires_grad_() for x in given]
     expected = torch.autograd.grad(_values(attention(*given, mask=Causal())).square().sum(), leaves)
     assert all(torch.equal(a, b) for a, b in zip(moved, expected, strict=True))
@@ -197,6 +201,14 @@ def test_negative_views_are_read_as_what_they_mean() -> None:
     assert torch.equal(attention(packed, packed, packed).values, attention(whole, whole, whole).values)
 
 
+def test_negative_biases_and_sinks_are_read_as_what_they_mean() -> None:
+    q, k, v = _dense()
+    numbers = torch.complex(_x(9, 11), _x(9, 11, seed=1)).conj().imag
+    expected = attention(q, k, v, bias=numbers.clone(), sinks=numbers[0, :4].clone())
+    assert numbers.is_neg()
+    assert torch.equal(attention(q, k, v, bias=numbers, sinks=numbers[0, :4]), expected)
+
+
 def test_negative_gradients_are_read_as_what_they_mean() -> None:
     q, k, v = (x.requires_grad_() for x in _dense())
     grad = torch.complex(_x(2, 4, 9, 5), _x(2, 4, 9, 5, seed=1)).conj().imag
@@ -204,6 +216,10 @@ def test_negative_gradients_are_read_as_what_they_mean() -> None:
     for mask in (None, KeyLengths(torch.tensor([3, 8]))):
         found = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad)
         expected = torch.autograd.grad(attention(q, k, v, mask=mask), (q, k, v), grad.clone())
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        of_lse = grad[..., 0]
+        found = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse)
+        expected = torch.autograd.grad(attention_and_lse(q, k, v, mask=mask).lse, (q, k), of_lse.clone())
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 

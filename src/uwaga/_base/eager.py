@@ -7,7 +7,6 @@ from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
 
-
 _modes = torch._C._len_torch_dispatch_stack
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active

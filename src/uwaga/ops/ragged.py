@@ -36,10 +36,10 @@ class Ragged:
 
     def __init__(self, values: Tensor, offsets: Tensor, *, max_length: int | None = None) -> None:
         _check(values, offsets, max_length)
-        self._set(values, offsets, _longest(values, offsets) if max_length is None else max_length)
+        self._set(values, offsets.contiguous(), _longest(values, offsets) if max_length is None else max_length)
 
     def _set(self, values: Tensor, offsets: Tensor, max_length: int) -> None:
-        self.values, self.offsets, self.max_length = values, offsets.contiguous(), max_length
+        self.values, self.offsets, self.max_length = values, offsets, max_length
 
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":

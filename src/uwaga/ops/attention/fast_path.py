@@ -218,12 +218,10 @@ class PlainAttention(torch.autograd.Function):
         layout, dropout, seed = ctx.call
         q, k, v, output, lse, *offsets = ctx.saved_tensors
         absent = (None,) * len(offsets)
-        if grad_output is None:
-            if grad_lse is None:
-                return (None,) * (7 + len(offsets))
-            grad_output = torch.zeros_like(output)
-        elif grad_output.is_neg():
-            grad_output = grad_output.resolve_neg()
+        if grad_output is None and grad_lse is None:
+            return (None,) * (7 + len(offsets))
+        grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
+        grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
         needs_q, needs_k, needs_v = ctx.needs_input_grad[4:7]
         if torch.is_grad_enabled() or is_transformed():
             needs = (needs_q, needs_k, needs_v, False, False, False)
@@ -236,8 +234,8 @@ class PlainAttention(torch.autograd.Function):
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None
         grad_v = torch.empty_like(v) if needs_v else None
-        packed = frame.problem(q, k, v, dropout, seed)
-        cpu.run_backward(packed, output, lse, grad_output, grad_lse, grad_q, grad_k, grad_v)
+        problem = frame.problem(q, k, v, dropout, seed)
+        cpu.run_backward(problem, output, lse, grad_output, grad_lse, grad_q, grad_k, grad_v)
         return None, None, None, None, grad_q, grad_k, grad_v, *absent
 
 

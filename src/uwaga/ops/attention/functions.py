@@ -90,6 +90,7 @@ def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, creat
     if grad_output is None and grad_lse is None:
         return None, None, *(None,) * 6, *absent
     grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
+    grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
     needs = ctx.needs_input_grad[2:8]
     if create_graph:
         state = (grad_output, grad_lse, output, lse)

@@ -173,10 +173,10 @@ def _extras(mask, bias, sinks: Tensor | None, sizes: Sizes, q: Tensor) -> Extras
     if bias is not None:
         check.bias(bias, sizes, q)
         if isinstance(bias, Tensor):
-            found["bias"] = sizes.per_score("bias", bias)
+            found["bias"] = sizes.per_score("bias", bias.resolve_neg())
         else:
             found |= distances.lower(bias, sizes, compute_dtype(q.dtype), q.device)
     if sinks is not None:
         check.sinks(sinks, sizes, q)
-        found["sinks"] = sinks.to(compute_dtype(q.dtype)).contiguous()
+        found["sinks"] = sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous()
     return Extras(**found)
