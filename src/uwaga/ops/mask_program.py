@@ -58,7 +58,7 @@ class MaskProgram:
         """Keys j < lengths[b]. Lengths outside 0..K are an error where reading them is free."""
         per_sequence = self.sizes.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
-            self._check_lengths(per_sequence)
+            check_lengths(per_sequence, self.sizes.keys)
         self.records += (LENGTHS, START_LAST, 0, 0, 0, self._add(per_sequence))
 
     def documents(self, ids: Tensor, query_ids: Tensor | None) -> None:
@@ -94,13 +94,6 @@ class MaskProgram:
             raise sizes.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}", "has neither")
         return ids.reshape(sizes.sequences, length).long().contiguous()
 
-    def _check_lengths(self, lengths: Tensor) -> None:
-        numbers, keys = lengths.tolist(), self.sizes.keys
-        low, high = min(numbers), max(numbers)
-        if low < 0 or high > keys:
-            rule = f"KeyLengths must lie between 0 and the {keys} keys, but they reach from {low} to {high}"
-            raise ValueError(f"attention: {rule}")
-
     def _check_last_queries(self) -> None:
         sizes = self.sizes
         rule = "attention: Documents needs query_ids where a sequence has more queries than keys"
@@ -109,6 +102,15 @@ class MaskProgram:
         other_lengths = sizes.is_ragged and sizes.query_offsets is not sizes.key_offsets
         if other_lengths and is_readable(sizes.query_offsets) and _any_more(sizes.query_offsets, sizes.key_offsets):
             raise ValueError(rule)
+
+
+def check_lengths(lengths: Tensor, keys: int) -> None:
+    """ValueError unless all of them, one at least, lie in 0..keys."""
+    numbers = lengths.tolist()
+    low, high = min(numbers), max(numbers)
+    if low < 0 or high > keys:
+        rule = f"KeyLengths must lie between 0 and the {keys} keys, but they reach from {low} to {high}"
+        raise ValueError(f"attention: {rule}")
 
 
 def _any_more(query_offsets: Tensor, key_offsets: Tensor) -> bool:

@@ -22,7 +22,7 @@ from uwaga.ops.sizes import Sizes
 class Mask(ABC):
     """What all masks can do; a new one only says how it encodes itself."""
 
-    __slots__ = ()
+    __slots__ = ("remembered",)  # see attention/remembered.py; no part of the value
 
     @abstractmethod
     def encode(self, program: MaskProgram) -> None:

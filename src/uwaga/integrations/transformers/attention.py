@@ -9,20 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from uwaga.integrations.serving import autocast
-from uwaga.integrations.transformers.layer import Layer
+from uwaga.integrations.transformers.layer import Layer, plan_of
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
 from uwaga.integrations.transformers.observed import observe
-from uwaga.integrations.transformers.operands import (
-    Operands,
-    Three,
-    aligned,
-    over_documents,
-    over_stretches,
-    over_the_batch,
-    over_tokens,
-)
-from uwaga.integrations.transformers.states import PackedStates, Packing, plain
+from uwaga.integrations.transformers.operands import Operands, operands
+from uwaga.integrations.transformers.states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.lower import Operand
@@ -68,6 +59,7 @@ def uwaga_attention(
     layer = Layer(
         module=module,
         mask=attention_mask,
+        plan=plan_of(attention_mask),
         position_bias=position_bias,
         is_causal=bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal,
         sliding_window=sliding_window,
@@ -78,7 +70,7 @@ def uwaga_attention(
     weights = observe(
         layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, wants_map=_wants("attentions", others)
     )
-    call = over_tokens(layer, (query, key, value)) or _over_padding(layer, (query, key, value))
+    call = operands(layer, (query, key, value))
     output = attention(
         call.query,
         call.key,
@@ -93,15 +85,10 @@ def uwaga_attention(
     return _as_expected(layer, call, output, query.shape[2], others), weights
 
 
-def _over_padding(layer: Layer, tensors: Three) -> Operands:
-    query, key, value = aligned(*autocast(*map(plain, tensors)))
-    tensors = (query, key, value)
-    return over_documents(layer, tensors) or over_stretches(layer, tensors) or over_the_batch(layer, tensors)
-
-
 def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]) -> Tensor:
     """(B, Q, H, E), packed where the layers behind this one gain by it."""
-    to_come = layers_to_come(layer.module)
+    tokens = None if layer.plan is None else layer.plan.tokens
+    to_come = layers_to_come(layer.module) if tokens is not None or Packing.is_open() else None
     if to_come == 0:
         Packing.close_current()
     if not isinstance(output, Ragged):
@@ -109,7 +96,6 @@ def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, ot
     if call.packing is not None:
         states = PackedStates.of(call.packing, output.values)
         return states if states.is_packed else states.plain()
-    tokens = None if layer.plan is None else layer.plan.tokens
     if tokens is not None and to_come and _pays(tokens) and not _wants("hidden_states", others):
         packing = Packing.current(tokens)
         return PackedStates.of(packing, output.values.index_select(0, packing.places))

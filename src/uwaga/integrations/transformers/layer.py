@@ -3,7 +3,7 @@
 Letters as in attention.py.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +13,22 @@ from uwaga.integrations.transformers.plan import Plan
 from uwaga.ops.masks import Causal, Documents, Mask, Window, as_mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
+class Layer(NamedTuple):
     """What a layer says beside its query, key and value."""
 
     module: nn.Module
     mask: Tensor | None
+    plan: Plan | None  # what the mask was made from, where nobody has changed it since
     position_bias: Tensor | None
     is_causal: bool  # where there is no mask
     sliding_window: int | None  # where there is no mask, of a packed batch
     query_offsets: Tensor | None  # (R+1,) of a packed batch
     key_offsets: Tensor | None
 
-    @property
-    def plan(self) -> Plan | None:
-        """What the mask was made from, where nobody has changed it since."""
-        return self.mask.plan if isinstance(self.mask, PlannedMask) and self.mask.settled is None else None
+
+def plan_of(mask: Tensor | None) -> Plan | None:
+    """What a mask was made from, where nobody has changed it since."""
+    return mask.plan if isinstance(mask, PlannedMask) and mask.settled is None else None
 
 
 def whole_mask(layer: Layer, queries: int, keys: int) -> tuple[Mask | None, Tensor | None]:

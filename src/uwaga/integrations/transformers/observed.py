@@ -10,10 +10,8 @@ from typing import TypedDict
 
 from torch import Tensor, nn
 
-from uwaga.integrations.serving import autocast
 from uwaga.integrations.transformers.layer import Layer, whole_mask
-from uwaga.integrations.transformers.operands import aligned
-from uwaga.integrations.transformers.states import plain
+from uwaga.integrations.transformers.operands import whole
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.masks import Mask
 
@@ -70,7 +68,7 @@ def observe(
     """Tell all observers of this call; the map itself where it is wanted."""
     if not (wants_map or observers()):
         return None
-    query, key = aligned(*autocast(plain(query), plain(key)))
+    query, key = whole(query, key)
     mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     for observer in observers():

@@ -3,8 +3,7 @@
 Letters as in attention.py.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from uwaga.integrations.serving import autocast, serves
 from uwaga.integrations.transformers.layer import Layer, band, documents, whole_mask
 from uwaga.integrations.transformers.modules import attends_to_itself
 from uwaga.integrations.transformers.plan import Stretches
-from uwaga.integrations.transformers.states import PackedStates, Packing
+from uwaga.integrations.transformers.states import PackedStates, Packing, plain
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Ragged
@@ -21,8 +20,7 @@ from uwaga.ops.ragged import Ragged
 Three = tuple[Tensor, Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operands:
+class Operands(NamedTuple):
     """The arguments of one call."""
 
     query: Operand
@@ -33,11 +31,42 @@ class Operands:
     packing: Packing | None = None  # where the call knows no padding at all
 
 
-def over_tokens(layer: Layer, tensors: Three) -> Operands | None:
+def operands(layer: Layer, tensors: Three) -> Operands:
+    """The call that computes least."""
+    stretches = _stretches(layer)
+    if stretches is not None:
+        over_states = _over_tokens(layer, stretches, tensors)
+        if over_states is not None:
+            return over_states
+    query, key, value = whole(*tensors)
+    if layer.query_offsets is not None:
+        call = _over_documents(layer, (query, key, value))
+    elif stretches is not None:
+        call = _over_stretches(stretches, (query, key, value))
+    else:
+        call = None
+    if call is not None:
+        return call
+    mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
+    return Operands(query, key, value, mask, bias)
+
+
+def whole(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Plain tensors of the type that autocast asks for and of one batch size: some models have learned queries of their
+    own, with B = 1, which take a stride of zero."""
+    tensors = autocast(*map(plain, tensors))
+    first, *others = [x.shape[0] for x in tensors]
+    if all(batch == first for batch in others):
+        return tensors
+    batch = max(first, *others)
+    return tuple(x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in tensors)
+
+
+def _over_tokens(layer: Layer, stretches: Stretches, tensors: Three) -> Operands | None:
     """The ragged call over states that hold no padding."""
-    stretches, tokens = _stretches(layer), None if layer.plan is None else layer.plan.tokens
+    tokens = None if layer.plan is None else layer.plan.tokens
     states = [x for x in tensors if isinstance(x, PackedStates)]
-    if stretches is None or tokens is None or len(states) < len(tensors):
+    if tokens is None or len(states) < len(tensors):
         return None
     packing = Packing.current(tokens)
     if not all(_is_of(packing, x) for x in states):
@@ -46,43 +75,27 @@ def over_tokens(layer: Layer, tensors: Three) -> Operands | None:
     return _ragged((query, key, value), packing.offsets, packing.offsets, stretches.mask, packing)
 
 
-def over_stretches(layer: Layer, tensors: Three) -> Operands | None:
+def _over_stretches(stretches: Stretches, tensors: Three) -> Operands | None:
     """The ragged call over the batch as it lies there."""
-    stretches = _stretches(layer)
-    if stretches is None:
-        return None
     if stretches.lengths is not None and not serves(*tensors):
         return None  # stretches of padding are a mask, and other engines read ragged masks one sequence after the other
-    return _ragged(in_a_row(tensors), stretches.offsets, stretches.offsets, stretches.visible())
+    return _ragged(_in_a_row(tensors), stretches.offsets, stretches.offsets, stretches.visible)
 
 
-def over_documents(layer: Layer, tensors: Three) -> Operands | None:
+def _over_documents(layer: Layer, tensors: Three) -> Operands | None:
     """The ragged call over a packed batch, by the offsets of its documents, where the mask tells nothing else."""
-    if layer.query_offsets is None or layer.position_bias is not None:
+    if layer.position_bias is not None:
         return None
     of_queries, of_keys = documents(layer)
     if layer.mask is None:
-        return _ragged(in_a_row(tensors), of_queries, of_keys, band(layer))
+        return _ragged(_in_a_row(tensors), of_queries, of_keys, band(layer))
     stretches = None if layer.plan is None else layer.plan.stretches
     if stretches is None or not torch.equal(stretches.offsets, of_queries) or not torch.equal(of_queries, of_keys):
         return None
-    return _ragged(in_a_row(tensors), of_queries, of_keys, stretches.mask)
+    return _ragged(_in_a_row(tensors), of_queries, of_keys, stretches.mask)
 
 
-def over_the_batch(layer: Layer, tensors: Three) -> Operands:
-    """The dense call, which serves whatever there is."""
-    query, key, value = tensors
-    mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
-    return Operands(query=query, key=key, value=value, mask=mask, bias=bias)
-
-
-def aligned(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """One batch size for all, by zero strides: some models have learned queries of their own, with B = 1."""
-    batch = max(x.shape[0] for x in tensors)
-    return tuple(x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in tensors)
-
-
-def in_a_row(tensors: Three) -> Three:
+def _in_a_row(tensors: Three) -> Three:
     """(B * N, H, D) each: a view where heads lie inside tokens, a copy where a cache has put them before."""
     query, key, value = (x_BHND.transpose(1, 2).flatten(0, 1) for x_BHND in tensors)
     return query, key, value
@@ -106,10 +119,4 @@ def _ragged(
 ) -> Operands:
     query, key, value = tensors
     ragged_key = Ragged(key, of_keys)
-    return Operands(
-        query=Ragged(query, of_queries),
-        key=ragged_key,
-        value=ragged_key.with_values(value),
-        mask=mask,
-        packing=packing,
-    )
+    return Operands(Ragged(query, of_queries), ragged_key, ragged_key.with_values(value), mask, None, packing)

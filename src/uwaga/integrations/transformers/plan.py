@@ -4,6 +4,7 @@ Letters: B batch, Q queries, K keys, N tokens of a sequence, R stretches of the 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from uwaga.ops.masks import Documents, KeyLengths, Mask
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Stretches:
     """The batch as R stretches of tokens, each of which attends to itself alone; those of padding to nothing.
 
@@ -22,8 +23,9 @@ class Stretches:
     lengths: Tensor | None  # (R,) int64: the keys of each stretch, 0 in padding; None where nothing is padding
     mask: Mask | None  # inside each stretch; of the distance alone
 
+    @cached_property
     def visible(self) -> Mask | None:
-        """The mask of the ragged call."""
+        """The mask of the ragged call, the same one for every layer."""
         if self.lengths is None:
             return self.mask
         return KeyLengths(self.lengths) if self.mask is None else self.mask & KeyLengths(self.lengths)

@@ -45,6 +45,11 @@ class Packing:
         return latest
 
     @staticmethod
+    def is_open() -> bool:
+        """Whether this thread is in a pass through a model whose states are packed."""
+        return getattr(_LATEST, "packing", None) is not None
+
+    @staticmethod
     def close_current() -> None:
         """In the last layer: from now on all states of this pass are plain."""
         latest = getattr(_LATEST, "packing", None)

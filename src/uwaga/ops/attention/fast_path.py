@@ -1,4 +1,4 @@
-"""The short way of a plain call: nothing but query, key and value as tensors, on the CPU, while nobody looks on.
+"""The short way of a plain call: query, key, value and a mask, on the CPU, while nobody looks on.
 
 A short batch keeps the kernels busy for less time than Python takes to look at a call as `lower` does, with words for
 everything that can be wrong. So a plain call is only compared with itself here, and what its options come to is
@@ -21,6 +21,7 @@ from uwaga.ops.attention import available, functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.lower import Operand, four, lower, packed
 from uwaga.ops.attention.native_structs import DTYPES, Frame, ResultFrame, Rule, rule
+from uwaga.ops.attention.remembered import recall, remember
 from uwaga.ops.attention.spec import Call, Options, output_strides
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Ragged
@@ -45,6 +46,7 @@ class Layout(NamedTuple):
     strides: tuple[tuple[int, ...], ...]  # of query, key and value
     output: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
     lse: tuple[tuple[int, ...], tuple[int, ...]]
+    mask_tensors: tuple[Tensor, ...] = ()  # which the frame points into
 
 
 def attend(
@@ -61,7 +63,7 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if type(mask) not in _MASKS or is_watched() or (mask is not None and isinstance(mask.start, Tensor)):
+    if is_watched():
         return None
     is_ragged = type(query) is Ragged
     if is_ragged:
@@ -81,18 +83,23 @@ def attend(
         and not (q.is_neg() or k.is_neg() or v.is_neg())
     ):
         return None
-    rules = (mask, scale, normalize, softcap, impl)
+    records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     try:
-        if is_ragged:
-            layout = _ragged_layout(query, key, v, rules)
+        if type(mask) not in _MASKS or (mask is not None and isinstance(mask.start, Tensor)):
+            if records or not isinstance(mask, Mask):
+                return None
+            layout = _layout_of_tensors(query, key, value, v, mask, (scale, normalize, softcap, impl))
+        elif is_ragged:
+            layout = _ragged_layout(query, key, v, (mask, scale, normalize, softcap, impl))
         else:
+            rules = (mask, scale, normalize, softcap, impl)
             layout = _layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), rules)
         if layout is None or not 0.0 <= dropout < 1.0:
             return None
-    except TypeError:  # an option of a type that means nothing
+    except (TypeError, RuntimeError):  # an option of a type that means nothing, or that is a tensor
         return None
     seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+    if records:
         found = _record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
         output, lse = found if wants_lse else (found, None)
     else:
@@ -116,24 +123,14 @@ def _layout(
     """Of a dense call, from shapes and strides; None where they do not fit or the long way takes another engine."""
     if not len(query) == len(key) == len(value) == 4:
         return None
-    batch, heads, queries, width = query
+    batch, heads, _, width = query
     _, groups, keys, _ = key
-    value_width = value[3]
     if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
         return None
     plan = _plan(dtype, heads, groups, width, *rules)
     if plan is None:
         return None
-    heads_inside = query_strides[1] < query_strides[2]
-    return _laid_out(
-        plan,
-        dtype,
-        (batch, heads, groups, queries, keys, width, value_width),
-        (None, None),
-        (query_strides, key_strides, value_strides),
-        ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
-        ((batch, heads, queries), (heads * max(queries, 1), max(queries, 1), 1)),
-    )
+    return _of_dense(plan, dtype, query, key, value, (query_strides, key_strides, value_strides))
 
 
 def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, rules: tuple) -> Layout | None:
@@ -141,18 +138,72 @@ def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, rules: tuple) -> Layou
     q, k = query.values, key.values
     if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
         return None
-    tokens, heads, width = q.shape
+    _, heads, width = q.shape
     _, groups, _ = k.shape
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
     plan = _plan(q.dtype, heads, groups, width, *rules)
-    if plan is None:
+    return None if plan is None else _of_ragged(plan, query, key, v)
+
+
+def _layout_of_tensors(
+    query: Operand, key: Operand, value: Operand, v: Tensor, mask: Mask, rules: tuple
+) -> Layout | None:
+    """Of a call whose mask has tensors. It is kept with the mask: a model hands the same one to its layers."""
+    if type(query) is Ragged:
+        q, k, offsets, longest = query.values, key.values, query.offsets, (query.max_length, key.max_length)
+        if q.dim() != 3 or key.offsets is not offsets:
+            return None
+    else:
+        q, k, offsets, longest = query, key, None, ()
+        if q.dim() != 4:
+            return None
+    asked = (q.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), longest, rules)
+    layout: Layout | None = recall(mask, asked, offsets)
+    if layout is not None:
+        return layout
+    scale, normalize, softcap, impl = rules
+    try:
+        call = lower(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        if available.chosen(call, impl) != "cpu":
+            return None
+    except ValueError:
         return None
+    plan = Plan(rule(call), call.options)
+    if type(query) is Ragged:
+        layout = _of_ragged(plan, query, key, v)
+    else:
+        layout = _of_dense(plan, q.dtype, q.shape, k.shape, v.shape, (q.stride(), k.stride(), v.stride()))
+    layout = layout._replace(mask_tensors=call.mask_tensors)
+    remember(mask, asked, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
+    return layout
+
+
+def _of_dense(plan: Plan, dtype: torch.dtype, query, key, value, strides) -> Layout:
+    """From the shapes and strides of operands that fit."""
+    batch, heads, queries, width = query
+    value_width = value[3]
+    heads_inside = strides[0][1] < strides[0][2]
+    return _laid_out(
+        plan,
+        dtype,
+        (batch, heads, key[1], queries, key[2], width, value_width),
+        (None, None),
+        strides,
+        ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
+        ((batch, heads, queries), (heads * max(queries, 1), max(queries, 1), 1)),
+    )
+
+
+def _of_ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
+    """From operands that fit."""
+    q, k = query.values, key.values
+    tokens, heads, width = q.shape
     value_width = v.shape[2]
     return _laid_out(
         plan,
         q.dtype,
-        (len(query), heads, groups, query.max_length, key.max_length, width, value_width),
+        (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
         (query.offsets, key.offsets),
         (q.stride(), k.stride(), v.stride()),
         ((tokens, heads, value_width), (heads * value_width, value_width, 1)),

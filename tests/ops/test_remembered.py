@@ -1,0 +1,202 @@
+"""Masks with tensors are laid out once for many calls: the same bits as every time anew, and what changes is seen.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, R ragged rows, N packed tokens.
+"""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from uwaga import Causal, Documents, KeyLengths, Ragged, Window, attention
+from uwaga._base import native
+from uwaga.ops import attention_and_lse
+from uwaga.ops.attention import fast_path
+from uwaga.ops.masks import DenseMask, Mask
+
+pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+
+Call = tuple[Tensor | Ragged, Tensor | Ragged, Tensor | Ragged]
+
+
+def _x(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _dense(keys: int = 7) -> Call:
+    return _x(2, 4, 5, 8), _x(2, 2, keys, 8, seed=1), _x(2, 2, keys, 6, seed=2)
+
+
+def _ragged() -> Call:
+    offsets = torch.tensor([0, 3, 10])
+    return Ragged(_x(10, 4, 8), offsets), Ragged(_x(10, 2, 8, seed=1), offsets), Ragged(_x(10, 2, 6, seed=2), offsets)
+
+
+def _bits(seed: int) -> Tensor:
+    return _x(2, 1, 5, 7, seed=seed) > 0
+
+
+# What makes a mask of a tensor, that tensor, and another one that may be written over it.
+DENSE = {
+    "lengths": (KeyLengths, torch.tensor([3, 7]), torch.tensor([7, 0])),
+    "lengths of 32 bits": (KeyLengths, torch.tensor([3, 7], dtype=torch.int32), torch.tensor([7, 0])),
+    "one length for all": (KeyLengths, torch.tensor(4), torch.tensor(6)),
+    "ids": (
+        lambda ids: Documents(ids, query_ids=torch.tensor([0, 0, 1, 1, 2])),
+        torch.tensor([[0, 0, 0, 1, 1, 2, 2], [0, 1, 2, 2, 1, 0, 0]]),
+        torch.tensor([[2, 1, 0, 2, 1, 0, 2], [1, 1, 1, 1, 1, 1, 1]]),
+    ),
+    "the last ids": (Documents, torch.tensor([0, 0, 0, 1, 1, 2, 2]), torch.tensor([2, 1, 0, 2, 1, 0, 2])),
+    "bits": (lambda bits: DenseMask(bits=bits), _bits(3), _bits(4)),
+    "starts": (lambda start: Causal(start=start), torch.tensor([0, 2]), torch.tensor([1, -3])),
+    "starts of a window": (lambda start: Window(1, 0, start=start), torch.tensor([0, 2]), torch.tensor([1, 4])),
+    "both": (lambda lengths: Causal() & KeyLengths(lengths), torch.tensor([3, 7]), torch.tensor([7, 2])),
+    "either": (lambda bits: Window(0, 0) | bits, _bits(3), _bits(4)),
+}
+RAGGED = {
+    "lengths": (KeyLengths, torch.tensor([3, 5]), torch.tensor([0, 7])),
+    "ids": (Documents, torch.arange(10) // 2, torch.arange(10) // 3),
+    "both": (lambda lengths: Causal() & KeyLengths(lengths), torch.tensor([3, 5]), torch.tensor([1, 7])),
+}
+CASES = [(_dense, *case) for case in DENSE.values()] + [(_ragged, *case) for case in RAGGED.values()]
+IDS = [f"dense, {name}" for name in DENSE] + [f"ragged, {name}" for name in RAGGED]
+
+
+def _values(x: Tensor | Ragged) -> Tensor:
+    return x.values if isinstance(x, Ragged) else x
+
+
+def _long(operands: Call, mask: Mask | Tensor, **options) -> list[Tensor]:
+    """Output and lse, laid out for this call alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fast_path, "attend", lambda *_: None)
+        return _both(operands, mask, **options)
+
+
+def _both(operands: Call, mask: Mask | Tensor, **options) -> list[Tensor]:
+    return [_values(x) for x in attention_and_lse(*operands, mask=mask, **options)]
+
+
+def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for a, b in zip(found, expected, strict=True):
+        assert a.stride() == b.stride()
+        assert torch.equal(a, b)
+
+
+@pytest.fixture
+def layouts(monkeypatch) -> list:
+    """One entry for each call that is laid out."""
+    made, lower = [], fast_path.lower
+    monkeypatch.setattr(fast_path, "lower", lambda *given: made.append(given) or lower(*given))
+    return made
+
+
+@pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
+def test_the_second_call_gives_the_bits_of_the_first(operands: Callable, make, tensor, other) -> None:
+    mask, given = make(tensor.clone()), operands()
+    expected = _long(given, mask)
+    for _ in range(3):
+        _assert_same(_both(given, mask), expected)
+
+
+@pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
+def test_what_is_written_into_a_mask_counts(operands: Callable, make, tensor, other) -> None:
+    mine = tensor.clone()
+    mask, given = make(mine), operands()
+    before = _both(given, mask)
+    mine.copy_(other)
+    expected = _long(given, make(other.to(mine.dtype)))
+    assert not torch.equal(before[0], expected[0])
+    _assert_same(_both(given, mask), expected)
+
+
+@pytest.mark.parametrize(("operands", "make", "tensor", "other"), CASES, ids=IDS)
+def test_other_memory_of_a_masks_tensor_counts(operands: Callable, make, tensor, other) -> None:
+    mine = tensor.clone()
+    mask, given = make(mine), operands()
+    _both(given, mask)
+    mine.data = other.to(mine.dtype)
+    _assert_same(_both(given, mask), _long(given, make(other.to(mine.dtype))))
+
+
+@pytest.mark.parametrize(("operands", "lengths"), [(_dense, [3, 8]), (_ragged, [-1, 3])], ids=["dense", "ragged"])
+def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: list[int]) -> None:
+    mine = torch.tensor([3, 5])
+    mask, given = KeyLengths(mine), operands()
+    _both(given, mask)
+    mine.copy_(torch.tensor(lengths))
+    rule = f"attention: KeyLengths must lie between 0 and the 7 keys, but they reach from {min(lengths)} to {max(lengths)}"
+    with pytest.raises(ValueError, match=f"^{rule}$"):
+        attention(*given, mask=mask)
+
+
+def test_the_layers_of_a_model_lay_a_mask_out_once(layouts: list) -> None:
+    mask = Causal() & KeyLengths(torch.tensor([3, 7]))
+    for layer in range(6):
+        attention(_x(2, 4, 5, 8, seed=layer), _x(2, 2, 7, 8), _x(2, 2, 7, 6), mask=mask)
+    assert len(layouts) == 1
+
+
+def test_a_call_of_other_sizes_is_another_one(layouts: list) -> None:
+    mask = KeyLengths(torch.tensor([3, 6]))
+    for keys in (7, 6, 6, 9):
+        _assert_same(_both(_dense(keys), mask), _long(_dense(keys), mask))
+    assert len(layouts) == 3
+    with pytest.raises(ValueError, match="5 keys, but they reach from 3 to 6"):
+        attention(*_dense(5), mask=mask)
+
+
+def test_offsets_of_other_rows_are_another_call() -> None:
+    mask = KeyLengths(torch.tensor([3, 5]))
+    query, key, value = _ragged()
+    _both((query, key, value), mask)
+    offsets = torch.tensor([0, 5, 10])
+    others = tuple(Ragged(x.values, offsets, max_length=7) for x in (query, key, value))
+    _assert_same(_both(others, mask), _long(others, mask))
+
+
+def test_options_of_another_call_count() -> None:
+    mask, given = KeyLengths(torch.tensor([3, 6])), _dense()
+    for options in ({}, {"scale": 2.0}, {"scale": 2.0, "softcap": 1.0}, {}):
+        _assert_same(_both(given, mask, **options), _long(given, mask, **options))
+    with pytest.raises(ValueError, match="scale"):
+        attention(*given, mask=mask, scale=torch.ones(2))
+
+
+def test_gradients_are_those_of_the_long_way() -> None:
+    mask, given = KeyLengths(torch.tensor([3, 6])), [x.requires_grad_() for x in _dense()]
+    with torch.no_grad():
+        attention(*given, mask=mask)
+    for _ in range(2):
+        found = torch.autograd.grad(attention(*given, mask=mask).square().sum(), given)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fast_path, "attend", lambda *_: None)
+            expected = torch.autograd.grad(attention(*given, mask=mask).square().sum(), given)
+        _assert_same(list(found), list(expected))
+
+
+def test_what_is_remembered_is_no_part_of_a_masks_value() -> None:
+    mask, given = KeyLengths(torch.tensor([3, 6])), _dense()
+    expected = _both(given, mask)
+    for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert not hasattr(other, "remembered")
+        _assert_same(_both(given, other), expected)
+    assert repr(mask) == "KeyLengths(lengths=tensor([3, 6]))"
+
+
+def test_a_mask_of_ones_own_is_asked_every_time() -> None:
+    @dataclass(frozen=True, slots=True, eq=False)
+    class Growing(Mask):
+        asked: list
+
+        def encode(self, program) -> None:
+            self.asked.append(1)
+            program.lengths(torch.tensor([len(self.asked), 7]))
+
+    mask, given = Growing([]), _dense()
+    for seen in (1, 2, 3):
+        _assert_same(_both(given, mask), _long(given, KeyLengths(torch.tensor([seen, 7]))))
