@@ -217,8 +217,9 @@ class Forward {
       const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
       double top = sees_none ? kHidden : sum.maximum;
-      if (p_.sinks) {  // one more key, with a logit but no value
-        const double sink = p_.sinks[at.head], highest = std::max(top, sink);
+      const double sink = p_.sinks ? p_.sinks[at.head] : kHidden;
+      if (sink != kHidden) {  // one more key, with a logit but no value
+        const double highest = std::max(top, sink);
         const double share = sees_none ? 0.0 : std::exp(top - highest);
         factor *= static_cast<float>(share);
         sum.sum = static_cast<float>(sum.sum * share + std::exp(sink - highest));

@@ -212,6 +212,52 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: uwaga.attention(Q, K, V, scale=float("nan")),
         "attention: scale must be a finite number or None, not nan",
     ),
+    "a scale that is a tensor": (
+        lambda: uwaga.attention(Q, K, V, scale=torch.tensor(0.5)),
+        "attention: scale must be a finite number or None, not tensor(0.5000)",
+    ),
+    "a softcap that is a tensor": (
+        lambda: uwaga.attention(Q, K, V, softcap=torch.tensor(0.5)),
+        "attention: softcap must be a positive number or None, not tensor(0.5000)",
+    ),
+    "a scale that is a word": (
+        lambda: uwaga.attention(Q, K, V, scale="0.5"),
+        "attention: scale must be a finite number or None, not '0.5'",
+    ),
+    "a dropout that is a word": (
+        lambda: uwaga.attention(Q, K, V, dropout="0.5"),
+        "attention: dropout must be at least 0 and less than 1, not '0.5'",
+    ),
+    "sinks that are a list": (
+        lambda: uwaga.attention(Q, K, V, sinks=[0.0] * 4),
+        "attention: sinks must be a tensor (H,), not list",
+    ),
+    "a window that is a tensor": (
+        lambda: uwaga.Window(torch.tensor(1), 0),
+        "Window: left must be an integer of at least 0 or None (unbounded), not tensor(1)",
+    ),
+    "half a window": (
+        lambda: uwaga.Window(1, 0.5),
+        "Window: right must be an integer of at least 0 or None (unbounded), not 0.5",
+    ),
+    "half a start": (
+        lambda: uwaga.Causal(start=1.5),
+        "Causal: start must be an integer, a tensor of them or None, not 1.5",
+    ),
+    "a start far away": (
+        lambda: uwaga.Causal(start=2**63),
+        "Causal: start 9223372036854775808 is further away than any sequence is long",
+    ),
+    "include_self as a number": (
+        lambda: uwaga.Causal(5),
+        "Causal: include_self must be True or False, not 5",
+    ),
+    "lengths that are a list": (lambda: KeyLengths([1, 2]), "KeyLengths: lengths must be a tensor, not list"),
+    "documents that are a list": (lambda: Documents([1, 2]), "Documents: ids must be a tensor, not list"),
+    "a sparse operand": (
+        lambda: uwaga.attention(_x(5, 8).to_sparse(), _x(5, 8), _x(5, 8)),
+        "attention: query must be a strided tensor, not torch.sparse_coo",
+    ),
     "softcap": (
         lambda: uwaga.attention(Q, K, V, softcap=0.0),
         "attention: softcap must be a positive number or None, not 0.0",

@@ -6,7 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 import pytest
 import torch
 
-from uwaga import Causal, KeyLengths, Ragged, attention
+from uwaga import Causal, KeyLengths, Ragged, attention, explain
 from uwaga.ops import attention_and_lse
 
 
@@ -124,3 +124,19 @@ def test_a_row_without_keys(impl: str | None) -> None:
     out, lse = attention_and_lse(x, x[:, :0], x[:, :0], sinks=sinks, impl=impl)
     assert torch.equal(out, torch.zeros(2, 3, 4))
     torch.testing.assert_close(lse, sinks[:, None].expand(2, 3))
+    _, lse = attention_and_lse(x, x[:, :0], x[:, :0], sinks=torch.tensor([-torch.inf, 2.0]), impl=impl)
+    assert torch.equal(lse, torch.tensor([[-torch.inf], [2.0]]).expand(2, 3))
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 5, 4), (2, 3, 5, 0)], ids=["no heads", "no value width"])
+def test_nothing_to_compute(shape: tuple[int, ...], impl: str | None) -> None:
+    query, key = _x(*shape[:3], 4), _x(2, 3, 5, 4)
+    assert attention(query, key, key[..., : shape[3]], impl=impl).shape == shape
+
+
+def test_numbers_beyond_float32_are_not_lost() -> None:
+    x = _x(3, 4)
+    for options in ({"softcap": 1e-50}, {"scale": 1e39}):
+        assert explain(x, x, x, **options).engine != "cpu"
+        found, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
+        torch.testing.assert_close(found, expected, equal_nan=True)

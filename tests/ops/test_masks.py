@@ -99,4 +99,4 @@ def test_two_leading_dimensions_become_one() -> None:
 def test_windows_reach_forward() -> None:
     with pytest.raises(ValueError) as error:
         Window(-1, 2)
-    assert str(error.value) == "Window: left must be at least 0 or None (unbounded), not -1"
+    assert str(error.value) == "Window: left must be an integer of at least 0 or None (unbounded), not -1"

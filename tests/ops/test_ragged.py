@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import Ragged, ShapeError, attention
 
@@ -105,6 +106,12 @@ def test_offsets_that_do_not_fit(rule: str) -> None:
             lambda: Ragged.from_padded(VALUES, torch.tensor([1, 2, 3, 0, 0])),
             "Ragged.from_padded: lengths must lie between 0 and 2, not [1, 2, 3, 0, 0]",
         ),
+        (lambda: Ragged(VALUES, [0, 5]), "Ragged: offsets must be a tensor, not list"),
+        (lambda: Ragged(VALUES, OFFSETS, max_length=5.5), "Ragged: max_length must be an integer or None, not 5.5"),
+        (
+            lambda: Ragged.from_padded(VALUES, [1, 2, 2, 0, 0]),
+            "Ragged.from_padded: lengths must be a tensor, not list",
+        ),
         (lambda: Ragged.from_list([]), "Ragged.from_list: needs at least one sequence"),
         (
             lambda: Ragged.from_nested(VALUES),
@@ -122,3 +129,22 @@ def test_offsets_that_are_a_view_are_read_as_what_they_hold() -> None:
     values, offsets = torch.arange(18.0).reshape(9, 1, 2), torch.tensor([0, 7, 4, 7, 9])[::2]
     one, other = Ragged(values, offsets), Ragged(values, offsets.clone())
     assert torch.equal(attention(one, one, one).values, attention(other, other, other).values)
+
+
+def test_offsets_are_checked_where_a_mode_only_looks_on() -> None:
+    with FlopCounterMode(display=False), pytest.raises(ValueError, match="end at"):
+        Ragged(VALUES, torch.tensor([0, 2, 10**9]))
+
+
+def test_padding_again_in_a_compiled_program() -> None:
+    padded, lengths = torch.randn(2, 9, 3), torch.tensor([9, 3])
+
+    def again(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = Ragged.from_padded(x, n)
+        return batch.to_padded(), batch.to_padded(length=9)
+
+    torch.compiler.reset()
+    for found, expected in zip(
+        torch.compile(again, backend="aot_eager")(padded, lengths), again(padded, lengths), strict=True
+    ):
+        assert torch.equal(found, expected)

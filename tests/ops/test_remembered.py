@@ -129,7 +129,9 @@ def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: li
     mask, given = KeyLengths(mine), operands()
     _both(given, mask)
     mine.copy_(torch.tensor(lengths))
-    rule = f"attention: KeyLengths must lie between 0 and the 7 keys, but they reach from {min(lengths)} to {max(lengths)}"
+    rule = (
+        f"attention: KeyLengths must lie between 0 and the 7 keys, but they reach from {min(lengths)} to {max(lengths)}"
+    )
     with pytest.raises(ValueError, match=f"^{rule}$"):
         attention(*given, mask=mask)
 

@@ -5,6 +5,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention
@@ -178,6 +179,55 @@ def test_vmap_over_masks_and_over_gradients_is_a_loop(impl: str) -> None:
     torch.testing.assert_close(found, torch.stack(parts))
 
 
+# Operands of two sequences a map, which see one mask or bias: of the map or of all maps.
+LAID_OVER = {
+    "dense mask": (lambda x, at: {"mask": x > 0}, (5, 5)),
+    "dense mask of heads": (lambda x, at: {"mask": x > 0}, (4, 5, 5)),
+    "bias": (lambda x, at: {"bias": x}, (5, 5)),
+    "bias of sequences": (lambda x, at: {"bias": x}, (2, 1, 5, 5)),
+    "documents": (lambda x, at: {"mask": Documents((x > 0).long())}, (5,)),
+    "one length": (lambda x, at: {"mask": KeyLengths((x > 0).sum())}, (5,)),
+}
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0)])
+@pytest.mark.parametrize("name", LAID_OVER)
+def test_vmap_over_what_is_laid_over_the_batch_is_a_loop(impl: str, in_dims: tuple, name: str) -> None:
+    options, shape = LAID_OVER[name]
+    x, over = (
+        _x(*_with(dim, s), seed=n) for n, (dim, s) in enumerate(zip(in_dims, ((2, 4, 5, 8), shape), strict=True))
+    )
+
+    def f(x, over):
+        return attention(x, x, x, impl=impl, **options(over, impl))
+
+    parts = [
+        f(*(y if dim is None else y.select(dim, n) for y, dim in zip((x, over), in_dims, strict=True)))
+        for n in range(3)
+    ]
+    torch.testing.assert_close(torch.func.vmap(f, in_dims=in_dims)(x, over), torch.stack(parts))
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+@pytest.mark.parametrize("of_bias", [0, None])
+def test_vmap_of_a_biass_gradient_is_a_loop(impl: str, of_bias: int | None) -> None:
+    x, bias = _x(3, 2, 4, 5, 8), _x(*_with(of_bias, (5, 5)), seed=1)
+
+    def loss(bias, x):
+        return attention(x, x, x, bias=bias, impl=impl).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(of_bias, 0))(bias, x)
+    parts = [torch.func.grad(loss)(bias if of_bias is None else bias[n], row) for n, row in enumerate(x)]
+    torch.testing.assert_close(found, torch.stack(parts))
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
+def test_vmap_over_nothing(impl: str) -> None:
+    x = _x(0, 2, 4, 5, 8)
+    assert torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x).shape == x.shape
+
+
 @pytest.mark.parametrize("impl", OPAQUE)
 def test_vmap_of_plain_matrices(impl: str) -> None:
     x = _x(3, 5, 4)
@@ -193,6 +243,10 @@ VMAP_ERRORS = {
     "dropout": (
         lambda x, i: attention(x, x, x, dropout=0.5, impl=i),
         "attention: vmap with dropout is not supported: its pattern depends on the place in the batch",
+    ),
+    "a bias's start": (
+        lambda x, i: attention(x, x, x, bias=AlibiBias(torch.ones(4), start=x[:, 0, 0, 0].long()), impl=i),
+        "attention: vmap over a bias's start is not supported; loop over the mapped dimension",
     ),
     "sinks": (
         lambda x, i: attention(x, x, x, sinks=x[0, :, 0, 0], impl=i),
@@ -228,3 +282,55 @@ def test_jit_trace_records_the_call_and_not_its_result() -> None:
     traced = torch.jit.trace(lambda q: attention(q, q, q, mask=Causal()), x)
     for other in (_x(1, 2, 8, 16, seed=1), _x(3, 2, 11, 16, seed=2)):
         assert torch.equal(traced(other), attention(other, other, other, mask=Causal()))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+@pytest.mark.parametrize("start", [None, 3])
+def test_jit_trace_records_distances_for_other_sizes(start: int | None) -> None:
+    def call(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
+
+    traced = torch.jit.trace(call, _x(1, 2, 8, 16))
+    for tokens in (3, 8, 300):
+        x = _x(1, 2, tokens, 16, seed=tokens)
+        torch.testing.assert_close(traced(x), call(x))
+
+
+@pytest.mark.parametrize("impl", [None, *OPAQUE])
+def test_a_width_and_a_scale_that_change_are_compiled_again(impl: str | None) -> None:
+    torch.compiler.reset()
+
+    def call(x: torch.Tensor, scale: float | None) -> torch.Tensor:
+        return attention(x, x, x, mask=Causal(), scale=scale, impl=impl)
+
+    for dynamic in (None, True):
+        compiled = torch.compile(call, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+        for width, scale in ((8, None), (12, None), (16, 0.5), (16, 0.25)):
+            x = _x(2, 4, 5, width)
+            torch.testing.assert_close(compiled(x, scale), call(x, scale))
+
+
+def test_forward_mode_is_not_lost_where_a_tracer_or_a_mode_looks_on() -> None:
+    x, along = _x(2, 5, 8), _x(2, 5, 8, seed=1)
+    with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+        torch.func.linearize(lambda x: attention(x, x, x), x)
+    with forward_ad.dual_level(), FlopCounterMode(display=False):
+        dual = forward_ad.make_dual(x, along)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+            attention(dual, x, x)
+        assert forward_ad.unpack_dual(attention(dual, x, x, impl="reference")).tangent is not None
+        with pytest.raises(NotImplementedError, match="no forward-mode derivatives"):
+            attention(dual, x, x, normalize=None, mask=Causal())
+
+
+def test_another_default_device_changes_nothing() -> None:
+    x = _x(2, 5, 8)
+    torch.manual_seed(0)
+    expected = [attention(x, x, x, dropout=0.5, **options) for options in ({}, {"sinks": torch.zeros(2)})]
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        sinks = torch.zeros(2, device="cpu")
+        found = [attention(x, x, x, dropout=0.5, **options) for options in ({}, {"sinks": sinks})]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)

@@ -8,6 +8,9 @@ from torch.nn import Parameter
 _PLAIN = (Tensor, Parameter)
 
 _modes = torch._C._len_torch_dispatch_stack
+_mode = torch._C._get_dispatch_mode
+# Modes under which tensors stand for values that nobody knows yet; others, such as flop counters, only look on.
+_RECORDERS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
 
@@ -15,6 +18,13 @@ _transforms = torch._C._are_functorch_transforms_active
 def is_traced() -> bool:
     """Under torch.compile or export, any dispatch mode (fake tensors, make_fx, flop counters), or torch.jit.trace."""
     return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None
+
+
+def is_recorded() -> bool:
+    """Under a tracer that writes operations down, to run them with other values."""
+    if torch.compiler.is_compiling() or _jit_trace() is not None:
+        return True
+    return _modes() > 0 and any(_mode(key) is not None for key in _RECORDERS)
 
 
 def is_transformed() -> bool:
@@ -25,6 +35,13 @@ def is_transformed() -> bool:
 def is_in_forward_mode() -> bool:
     """Inside torch.autograd.forward_ad.dual_level: a tensor may carry a tangent."""
     return forward_ad._current_level >= 0
+
+
+def has_tangent(*tensors: Tensor | None) -> bool:
+    """Whether forward-mode differentiation, here and now, follows one of them."""
+    return is_in_forward_mode() and any(
+        x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
+    )
 
 
 def is_watched() -> bool:
@@ -38,5 +55,12 @@ def is_plain(tensor: Tensor | None) -> bool:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor, and nobody looks on."""
-    return is_plain(tensor) and tensor.device.type == "cpu" and not is_traced() and not is_transformed()
+    """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor that stands for itself."""
+    return is_plain(tensor) and tensor.device.type == "cpu" and not is_recorded() and not is_transformed()
+
+
+def is_autocast(device: str) -> bool:
+    """Whether autocast changes what is computed on this kind of device."""
+    if not torch._C._is_any_autocast_enabled():  # asking for one kind of device costs ten times as much
+        return False
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.eager import is_plain
+from uwaga._base.eager import is_autocast, is_plain
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -18,10 +18,8 @@ def serves(*tensors: Tensor) -> bool:
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What autocast does to the arguments of PyTorch's own function."""
-    if not torch._C._is_any_autocast_enabled():  # asking for one kind of device costs ten times as much
-        return tensors
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if not is_autocast(device):
         return tensors
     to = torch.get_autocast_dtype(device)
     return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)

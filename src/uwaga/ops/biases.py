@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.mask_program import Start
+from uwaga.ops.values import need_real, need_start
 
 
 class DistanceBias(ABC):
@@ -42,6 +43,8 @@ class AlibiBias(DistanceBias):
     start: Start = None
 
     def __post_init__(self) -> None:
+        need_real("AlibiBias", "slopes", self.slopes)
+        need_start("AlibiBias", self.start)
         if self.slopes.dim() != 1:
             raise ValueError(f"AlibiBias: slopes must be (H,), one per query head, not {tuple(self.slopes.shape)}")
 
@@ -52,7 +55,9 @@ class AlibiBias(DistanceBias):
         return self.slopes
 
     def vector(self, distance_L: Tensor) -> Tensor:
-        return -self.slopes[:, None] * distance_L.abs()
+        # Stored in half precision, as a model's buffers may be, slopes are multiplied in float32: distances grow large.
+        slopes_H = self.slopes.to(torch.promote_types(self.slopes.dtype, torch.float32))
+        return -slopes_H[:, None] * distance_L.abs()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +75,8 @@ class RelativeBias(DistanceBias):
     start: Start = None
 
     def __post_init__(self) -> None:
+        need_real("RelativeBias", "table", self.table)
+        need_start("RelativeBias", self.start)
         if self.table.dim() != 2:
             raise ValueError(f"RelativeBias: table must be (buckets, H), not {tuple(self.table.shape)}")
         one_way = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]

@@ -17,6 +17,7 @@ from uwaga.ops import mask_blocks
 from uwaga.ops.mask_blocks import Interval
 from uwaga.ops.mask_program import AND, OR, Block, MaskProgram, Start, visible
 from uwaga.ops.sizes import Sizes
+from uwaga.ops.values import is_integer, need_start, need_tensor
 
 
 class Mask(ABC):
@@ -67,6 +68,11 @@ class Causal(Mask):
     include_self: bool = True
     start: Start = None
 
+    def __post_init__(self) -> None:
+        need_start("Causal", self.start)
+        if not isinstance(self.include_self, bool):
+            raise ValueError(f"Causal: include_self must be True or False, not {self.include_self!r}")
+
     def encode(self, program: MaskProgram) -> None:
         program.band(None, 0 if self.include_self else -1, self.start)
 
@@ -81,8 +87,9 @@ class Window(Mask):
 
     def __post_init__(self) -> None:
         for name, reach in (("left", self.left), ("right", self.right)):
-            if reach is not None and reach < 0:
-                raise ValueError(f"Window: {name} must be at least 0 or None (unbounded), not {reach}")
+            if reach is not None and (not is_integer(reach) or reach < 0):
+                raise ValueError(f"Window: {name} must be an integer of at least 0 or None (unbounded), not {reach!r}")
+        need_start("Window", self.start)
 
     def encode(self, program: MaskProgram) -> None:
         program.band(None if self.left is None else -self.left, self.right, self.start)
@@ -94,6 +101,9 @@ class KeyLengths(Mask):
     dimensions. They must lie in 0..K; that is checked where it is free: on the CPU, outside torch.compile."""
 
     lengths: Tensor
+
+    def __post_init__(self) -> None:
+        need_tensor("KeyLengths", "lengths", self.lengths)
 
     def encode(self, program: MaskProgram) -> None:
         program.lengths(self.lengths)
@@ -109,6 +119,11 @@ class Documents(Mask):
 
     ids: Tensor
     query_ids: Tensor | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        need_tensor("Documents", "ids", self.ids)
+        if self.query_ids is not None:
+            need_tensor("Documents", "query_ids", self.query_ids)
 
     def encode(self, program: MaskProgram) -> None:
         program.documents(self.ids, self.query_ids)

@@ -11,6 +11,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.eager import is_readable
 from uwaga._base.shapes import Named, shape_error
+from uwaga.ops.values import is_integer, need_tensor
 
 
 class Ragged:
@@ -44,6 +45,7 @@ class Ragged:
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":
         """Pack (R, T, ...) with lengths (R,): what lies behind a length is dropped."""
+        need_tensor("Ragged.from_padded", "lengths", lengths)
         if lengths.shape != padded.shape[:1]:
             tensors = (_named("padded", padded, "R", "T"), _named("lengths", lengths, "R"))
             raise shape_error(
@@ -58,7 +60,8 @@ class Ragged:
                 f"Ragged.from_padded: lengths must lie between 0 and {padded.shape[1]}, not {lengths.tolist()}"
             )
         inside_RT = torch.arange(padded.shape[1], device=padded.device) < lengths[:, None]
-        return Ragged(padded[inside_RT], _offsets(lengths))
+        longest = padded.shape[1] if torch.compiler.is_compiling() else None
+        return Ragged(padded[inside_RT], _offsets(lengths), max_length=longest)
 
     @staticmethod
     def from_list(rows: Sequence[Tensor]) -> "Ragged":
@@ -132,6 +135,10 @@ def _longest(values: Tensor, offsets: Tensor) -> int:
 
 
 def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
+    need_tensor("Ragged", "values", values)
+    need_tensor("Ragged", "offsets", offsets)
+    if max_length is not None and not is_integer(max_length):
+        raise ValueError(f"Ragged: max_length must be an integer or None, not {max_length!r}")
     if values.dim() < 1 or offsets.dim() != 1 or offsets.shape[0] < 1:
         raise _misfit(values, offsets, "values must be (N, ...) and offsets (R+1,)", "needs one dimension")
     if offsets.dtype != torch.int64:

@@ -1,6 +1,7 @@
 """What can be wrong with a call, and the words for it. Letters as in api.py."""
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -78,18 +79,24 @@ def options(scale: float, normalize: str | None, softcap: float | None, sinks: T
     """ValueError unless each plain option has a meaning."""
     if normalize not in ("softmax", None):
         raise ValueError(f"attention: normalize must be 'softmax' or None, not {normalize!r}")
-    if isinstance(scale, Tensor) or not math.isfinite(scale):
+    if not _is_number(scale) or not -math.inf < scale < math.inf:
         raise ValueError(f"attention: scale must be a finite number or None, not {scale!r}")
-    if softcap is not None and not 0.0 < softcap < math.inf:
+    if softcap is not None and (not _is_number(softcap) or not 0.0 < softcap < math.inf):
         raise ValueError(f"attention: softcap must be a positive number or None, not {softcap!r}")
-    if not 0.0 <= dropout < 1.0:
+    if not _is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise ValueError(f"attention: dropout must be at least 0 and less than 1, not {dropout!r}")
     if normalize is None and sinks is not None:
         raise ValueError("attention: sinks are part of the softmax's denominator; normalize=None has none")
 
 
+def _is_number(x: object) -> bool:
+    return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
+
+
 def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
+    if not isinstance(sinks, Tensor):
+        raise ValueError(f"attention: sinks must be a tensor (H,), not {type(sinks).__name__}")
     if sinks.shape != (sizes.heads,):
         culprit = Named(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({sizes.heads},)"
@@ -188,6 +195,9 @@ def _check_kinds(given: dict[str, Tensor]) -> None:
         raise ValueError(f"attention: {_listed(given)} must have one dtype, not {', '.join(dtypes)}")
     if given["query"].dtype not in DTYPES:
         raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
+    for name, x in given.items():
+        if x.layout is not torch.strided:
+            raise ValueError(f"attention: {name} must be a strided tensor, not {x.layout}")
     devices = [str(x.device) for x in given.values()]
     if len(set(devices)) > 1:
         raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")
@@ -195,7 +205,12 @@ def _check_kinds(given: dict[str, Tensor]) -> None:
 
 def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:
     dtype, device = query.dtype, query.device
-    return dtype is key.dtype is value.dtype and dtype in DTYPES and device == key.device == value.device
+    return (
+        dtype is key.dtype is value.dtype
+        and dtype in DTYPES
+        and device == key.device == value.device
+        and query.layout is key.layout is value.layout is torch.strided
+    )
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:

@@ -15,24 +15,30 @@ from uwaga.ops.sizes import Sizes
 def lower(bias: DistanceBias, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> dict:
     """The operands of a Call: the vector (H, L) over every distance that the call meets, and where its zero is."""
     mode, value, starts = lower_start(sizes, bias.start)
-    lowest = value
-    spread = 0
-    if mode == START_LAST:
-        # Query i of a sequence with K keys and Q queries stands at i + K - Q: distances from 1 - K to Q - 1.
-        lowest = sizes.keys - sizes.queries
-    elif starts is not None and starts.numel():
+    given, spread = sizes.queries - 1, 0
+    if starts is not None and starts.numel():
+        if torch._C._functorch.is_batchedtensor(starts):
+            raise ValueError("attention: vmap over a bias's start is not supported; loop over the mapped dimension")
         least, most = (int(x) for x in starts.aminmax())
-        lowest, spread = most, most - least
-    zero = sizes.queries - 1 + lowest
+        given, spread = given + most, most - least
+    # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
+    first = zero(mode, value, given, sizes.queries, sizes.keys)
     length = max(sizes.queries + sizes.keys - 1 + spread, 0)
-    vector_HL = bias.vector(torch.arange(length, device=device) - zero)
+    vector_HL = bias.vector(torch.arange(length, device=device) - first)
     return {
         "relative": vector_HL.to(dtype).contiguous(),
         "relative_starts": starts,
-        "relative_zero": zero,
+        "relative_zero": first,
         "relative_start_mode": mode,
         "relative_start": value,
     }
+
+
+def zero(mode: int, start: int, given: int, queries: int, keys: int) -> int:
+    """Where the vector of a dense call has its distance 0; as it was given, where there is a start per sequence."""
+    if mode == START_LAST:
+        return keys - 1
+    return queries - 1 + start if mode == START_VALUE else given
 
 
 def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:

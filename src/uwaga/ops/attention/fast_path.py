@@ -20,13 +20,14 @@ from uwaga._base.eager import is_transformed, is_watched
 from uwaga.ops.attention import available, functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.lower import Operand, four, lower, packed
-from uwaga.ops.attention.native_structs import DTYPES, Frame, ResultFrame, Rule, rule
+from uwaga.ops.attention.native_structs import DTYPES, MAX_WIDTH, Frame, ResultFrame, Rule, rule
 from uwaga.ops.attention.remembered import recall, remember
 from uwaga.ops.attention.spec import Call, Options, output_strides
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Ragged
 
 _MASKS = (type(None), Causal, Window)
+_NUMBERS = (type(None), float, int)  # a tensor could be written to, and is remembered by its place alone
 
 
 class Plan(NamedTuple):
@@ -63,7 +64,7 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if is_watched():
+    if is_watched() or type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS:
         return None
     is_ragged = type(query) is Ragged
     if is_ragged:
@@ -96,9 +97,9 @@ def attend(
             layout = _layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), rules)
         if layout is None or not 0.0 <= dropout < 1.0:
             return None
-    except (TypeError, RuntimeError):  # an option of a type that means nothing, or that is a tensor
+    except TypeError:  # an option of a type that means nothing
         return None
-    seed = int(torch.randint(2**63 - 1, ())) if dropout else 0
+    seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
     if records:
         found = _record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
         output, lse = found if wants_lse else (found, None)
@@ -128,7 +129,7 @@ def _layout(
     if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
         return None
     plan = _plan(dtype, heads, groups, width, *rules)
-    if plan is None:
+    if plan is None or not 0 < value[3] <= MAX_WIDTH:
         return None
     return _of_dense(plan, dtype, query, key, value, (query_strides, key_strides, value_strides))
 
@@ -143,7 +144,7 @@ def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, rules: tuple) -> Layou
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
     plan = _plan(q.dtype, heads, groups, width, *rules)
-    return None if plan is None else _of_ragged(plan, query, key, v)
+    return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _of_ragged(plan, query, key, v)
 
 
 def _layout_of_tensors(

@@ -11,7 +11,7 @@ from uwaga.ops.attention.spec import Options
 
 # Those of `Call.tensors` that have no batch dimension to fold into.
 _SHARED = {3: "a vector of biases", 5: "sinks", 6: "offsets", 7: "offsets", 9: "a dropout seed"}
-_OFFSETS = 6
+_BIAS, _OFFSETS = 4, 6
 
 Tensors = Sequence[Tensor | None]
 
@@ -31,20 +31,45 @@ def fold(
             raise ValueError(
                 f"attention: vmap over the gradient of {name} is not supported; loop over the mapped dimension"
             )
-    folded = lead_all(size, dims, tensors)
+    folded = lead_all(size, batch_of(dims, tensors), dims, tensors)
     return [x if at in _SHARED else y for at, (x, y) in enumerate(zip(tensors, folded, strict=True))]
 
 
-def lead_all(size: int, dims: Sequence[int | None], tensors: Tensors) -> list[Tensor | None]:
-    """(V * B, ...) of each (B, ...) with the mapped dimension somewhere, or nowhere: then all maps see the same."""
-    return [
-        None if x is None else (x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)).flatten(0, 1)
-        for x, dim in zip(tensors, dims, strict=True)
-    ]
+def batch_of(dims: Sequence[int | None], tensors: Tensors) -> int:
+    """B of the query, which comes first, without the mapped dimension."""
+    assert tensors[0] is not None
+    return tensors[0].shape[_batch_dimension(dims[0])]
 
 
-def unfold(size: int, results: Tensors) -> tuple[tuple, tuple]:
+def lead_all(size: int, batch: int, dims: Sequence[int | None], tensors: Tensors) -> list[Tensor | None]:
+    """(V * B, ...) of each (B, ...) or (1, ...) with the mapped dimension somewhere, or nowhere: then all maps see the
+    same."""
+    return [None if x is None else _lead(size, batch, dim, x) for x, dim in zip(tensors, dims, strict=True)]
+
+
+def _lead(size: int, batch: int, dim: int | None, x: Tensor) -> Tensor:
+    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.expand(size, batch, *x.shape[2:]).flatten(0, 1)
+
+
+def unfold(size: int, batch: int, results: Tensors) -> tuple[tuple, tuple]:
     """(V, B, ...) of each (V * B, ...), and where the mapped dimension is; an absent result, None or empty, has none."""
     absent = [x is None or x.dim() == 1 for x in results]
-    unfolded = (x if gone else x.unflatten(0, (size, -1)) for x, gone in zip(results, absent, strict=True))
+    unfolded = (x if gone else x.unflatten(0, (size, batch)) for x, gone in zip(results, absent, strict=True))
     return tuple(unfolded), tuple(None if gone else 0 for gone in absent)
+
+
+def unfold_gradients(
+    size: int, batch: int, dims: Sequence[int | None], tensors: Tensors, gradients: Tensors
+) -> tuple[tuple, tuple]:
+    """The same of gradients of the first of `Call.tensors`: one that was laid over the batch takes the sum of it."""
+    unfolded, places = unfold(size, batch, gradients)
+    bias, dim = tensors[_BIAS], dims[_BIAS]
+    if bias is not None and unfolded[_BIAS] is not None and bias.shape[_batch_dimension(dim)] != batch:
+        unfolded = (*unfolded[:_BIAS], unfolded[_BIAS].sum(1, keepdim=True), *unfolded[_BIAS + 1 :])
+    return unfolded, places
+
+
+def _batch_dimension(dim: int | None) -> int:
+    """Of a tensor whose batch comes first but for the mapped dimension."""
+    return 1 if dim == 0 else 0

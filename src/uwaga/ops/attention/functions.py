@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from uwaga._base.eager import is_transformed
 from uwaga.ops.attention import folding, gradients
-from uwaga.ops.attention.spec import Call, Options
+from uwaga.ops.attention.spec import Call, Options, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
@@ -28,13 +28,6 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
 @lru_cache(maxsize=64)
 def _with_lse(options: Options) -> Options:
     return replace(options, wants_lse=True)
-
-
-def no_forward_mode() -> NotImplementedError:
-    return NotImplementedError(
-        "attention: the fast engines have no forward-mode derivatives; with float64 or impl='reference', "
-        "torch.autograd.forward_ad finds them"
-    )
 
 
 class Attention(torch.autograd.Function):
@@ -73,8 +66,9 @@ class TransformedAttention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):
-        folded = folding.fold(info.batch_size, in_dims[2:], tensors, options)
-        return folding.unfold(info.batch_size, TransformedAttention.apply(options, engine, *folded))
+        size, batch = info.batch_size, folding.batch_of(in_dims[2:], tensors)
+        folded = folding.fold(size, in_dims[2:], tensors, options)
+        return folding.unfold(size, batch, TransformedAttention.apply(options, engine, *folded))
 
 
 def _save(ctx, options: Options, engine: str, tensors, output: Tensor, lse: Tensor | None) -> None:
@@ -127,6 +121,8 @@ class AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, options, engine, needs, *tensors):
-        state = folding.lead_all(info.batch_size, in_dims[3:7], tensors[:4])
-        folded = folding.fold(info.batch_size, in_dims[7:], tensors[4:], options, needs)
-        return folding.unfold(info.batch_size, AttentionBackward.apply(options, engine, needs, *state, *folded))
+        size, batch = info.batch_size, folding.batch_of(in_dims[7:], tensors[4:])
+        state = folding.lead_all(size, batch, in_dims[3:7], tensors[:4])
+        folded = folding.fold(size, in_dims[7:], tensors[4:], options, needs)
+        found = AttentionBackward.apply(options, engine, needs, *state, *folded)
+        return folding.unfold_gradients(size, batch, in_dims[7:], tensors[4:], found)

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_autocast
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.available import engine as engine_named
 from uwaga.ops.attention.spec import DIFFERENTIABLE, Call
@@ -57,16 +58,16 @@ def double_backward(
 
     It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
     """
-    with _recording():
+    with _recording(call.query.device.type):
         inputs = [_leaf(x, True) for x in (*call.operands, grad_output, grad_lse)]
         repeated = replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=False)))
         first = _differentiate(reference.attend, repeated, inputs[6], inputs[7], needs, create_graph=True)
         pairs = [(x, y) for x, y in zip(first, cotangents, strict=True) if x is not None and y is not None]
-    return _grad([x for x, _ in pairs], [y for _, y in pairs], inputs, [x is not None for x in inputs])
+        return _grad([x for x, _ in pairs], [y for _, y in pairs], inputs, [x is not None for x in inputs])
 
 
 def _differentiate(attend, call, grad_output, grad_lse, needs, create_graph: bool = False) -> Gradients:
-    with _recording():
+    with _recording(call.query.device.type):
         # Within a double backward the operands are leaves already, and a detached copy would cut the graph.
         inputs = call.operands if create_graph else [_leaf(x, n) for x, n in zip(call.operands, needs, strict=True)]
         output, lse = attend(replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=True))))
@@ -93,13 +94,17 @@ def _grad(outputs, weights, inputs, needs, create_graph: bool = False) -> Gradie
 
 
 @contextmanager
-def _recording() -> Iterator[None]:
-    """Autograd, also inside an operator's kernel: there the dispatcher leaves it out, and without this guard all
+def _recording(device: str) -> Iterator[None]:
+    """Autograd without autocast, also inside an operator's kernel: there the dispatcher leaves it out, and without this guard all
     gradients would be zeros."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     excluded = excluded - torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
-        yield
+        if is_autocast(device):
+            with torch.autocast(device, enabled=False):
+                yield
+        else:
+            yield
 
 
 def _leaf(tensor: Tensor | None, needs_grad: bool) -> Tensor | None:

@@ -84,7 +84,7 @@ def lower(
         query_offsets=query.offsets if is_ragged else None,
         key_offsets=key.offsets if is_ragged else None,
         relative_starts=extras.relative_starts,
-        seed=torch.randint(2**63 - 1, (), dtype=torch.int64) if dropout else None,
+        seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu") if dropout else None,
         mask_tensors=extras.mask_tensors,
         options=Options(
             scale=float(scale),

@@ -18,6 +18,7 @@ from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
 MAX_OPERATIONS = 32  # UWAGA_MASK_MAX_OPERATIONS
+MAX_WIDTH = 65536  # as native/drivers/problem.cc has it
 
 _NO_TENSOR = (0, 0, 0, 0, 0, 0, 0)
 _TENSOR = "Q4q2i"

@@ -2,30 +2,40 @@
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
 
-from uwaga._base.eager import is_in_forward_mode, is_plain, is_traced, is_transformed
+from uwaga._base.eager import has_tangent, is_autocast, is_plain, is_traced, is_transformed
 from uwaga.ops.attention import available, functions, schema
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.spec import Call, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E) and the lse (B, H, Q), None where nobody asked for it.
+    """The output (B, H, Q, E) and the lse (B, H, Q), None where nobody asked for it. Autocast has no part in it: operands
+    come in the type that they are to be read in, and arithmetic is float32.
 
     PyTorch's own kernels are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
     operations in plain eager mode. The rest of them is opaque to PyTorch: an autograd.Function where nothing but
     autograd and torch.func look on, else a registered operator.
     """
+    device = call.query.device.type
+    if engine == "cpu" or not is_autocast(device):
+        return _run(call, engine)
+    with torch.autocast(device, enabled=False):
+        return _run(call, engine, is_autocast_outside=True)
+
+
+def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple[Tensor, Tensor | None]:
+    if has_tangent(*call.operands) and engine != "torch":
+        if engine == "cpu":
+            raise no_forward_mode()
+        return available.engine(engine).attend(call)
     if engine == "torch":
         return available.engine(engine).attend(call)
     if is_traced() or not all(map(is_plain, call.operands)):
         return schema.run(call, engine)
-    if is_transformed():
+    if is_transformed() or is_autocast_outside:  # then autocast may be on in the backward pass, too
         return functions.run(call, engine)
     if engine != "cpu":
         return available.engine(engine).attend(call)
-    if is_in_forward_mode() and any(x is not None and unpack_dual(x).tangent is not None for x in call.operands):
-        raise functions.no_forward_mode()
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands):
         return functions.run(call, engine)
     return available.engine(engine).forward(call)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention import folding, gradients
+from uwaga.ops.attention import distances, folding, gradients
 from uwaga.ops.attention.spec import FIXED_TENSORS, Call, Options, new_lse, new_output
 
 CALL = (
@@ -62,6 +62,8 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
     query, key, query_offsets = fixed[0], fixed[1], fixed[6]
     if query_offsets is None:  # torch.jit.trace writes numbers down as it saw them; the sizes may be others now
         max_queries, max_keys = query.shape[2], key.shape[2]
+        if fixed[3] is not None:
+            zero = distances.zero(mode, start, zero, max_queries, max_keys)
     options = Options(
         scale=scale,
         softcap=softcap,
@@ -188,8 +190,9 @@ def _backward_autograd(ctx, *cotangents):
 def _forward_vmap(info, in_dims, *arguments):
     call, engine = unflatten(arguments)
     dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
+    batch = folding.batch_of(dims, call.tensors)
     folded = folding.fold(info.batch_size, dims, call.tensors, call.options)
-    return folding.unfold(info.batch_size, call_forward(folded, call.options, engine))
+    return folding.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
 def _nothing(mask_tensors: Sequence[Tensor], mask_program: Sequence[int]) -> tuple:

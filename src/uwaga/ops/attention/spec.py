@@ -111,6 +111,14 @@ class Call:
         return self.query.shape[1] // max(self.key.shape[1], 1)
 
 
+def no_forward_mode() -> NotImplementedError:
+    """What an engine says that PyTorch cannot look into."""
+    return NotImplementedError(
+        "attention: the fast engines have no forward-mode derivatives; with float64 or impl='reference', "
+        "torch.autograd.forward_ad finds them"
+    )
+
+
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """What the arithmetic is done in: float64 for float64, float32 for everything else."""
     return torch.float64 if dtype == torch.float64 else torch.float32

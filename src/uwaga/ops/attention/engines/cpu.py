@@ -9,12 +9,15 @@ from uwaga.ops.attention.native_structs import (
     DTYPES,
     FORWARD_RESULT,
     MAX_OPERATIONS,
+    MAX_WIDTH,
     problem,
     row_fields,
     tensor_fields,
 )
 from uwaga.ops.attention.spec import Call, new_lse, new_output
 from uwaga.ops.mask_program import RECORD
+
+_LARGEST, _SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 
 
 def refusal(call: Call) -> str | None:
@@ -24,6 +27,10 @@ def refusal(call: Call) -> str | None:
         return f"its kernels run on the CPU, and the tensors are on {query.device}"
     if query.dtype not in DTYPES:
         return f"it computes float32, bfloat16 and float16, not {str(query.dtype).removeprefix('torch.')}"
+    if not (query.shape[1] > 0 and 0 < query.shape[3] <= MAX_WIDTH and 0 < call.value.shape[3] <= MAX_WIDTH):
+        return f"it computes with a head at least, of widths from 1 to {MAX_WIDTH}"
+    if abs(call.options.scale) > _LARGEST or 0.0 < call.options.softcap < _SMALLEST or call.options.softcap > _LARGEST:
+        return "it computes in float32, where this scale or softcap is no number, or zero"
     if call.bias is not None and call.bias.dtype not in DTYPES:
         return f"it reads biases of float32, bfloat16 and float16, not {str(call.bias.dtype).removeprefix('torch.')}"
     if len(call.options.mask_program) > RECORD * MAX_OPERATIONS:
@@ -74,6 +81,8 @@ def run_backward(
     sinks: Tensor | None = None,
 ) -> None:
     """Fill in the gradients of a problem of native_structs, those that are given."""
+    if grad_output._is_zerotensor():  # PyTorch's zeros without memory
+        grad_output = torch.zeros_like(output)
     arguments = BACKWARD_ARGUMENTS.pack(
         *tensor_fields(output),
         *tensor_fields(grad_output),

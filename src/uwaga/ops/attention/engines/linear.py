@@ -16,7 +16,15 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, START_VALUE, Call, Options, compute_dtype
+from uwaga.ops.attention.spec import (
+    START_LAST,
+    START_PER_ROW,
+    START_VALUE,
+    Call,
+    Options,
+    compute_dtype,
+    no_forward_mode,
+)
 from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
 
 _CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
@@ -128,6 +136,10 @@ class Past(torch.autograd.Function):
         grad_k = Past.apply(v, grad, q, ctx.scale).flip(1)[:, :keys]
         grad_v = Past.apply(k, q, grad, ctx.scale).flip(1)[:, :keys]
         return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_forward_mode()
 
 
 _CAUSAL_FROM_ZERO = (BAND, START_VALUE, 0, -UNBOUNDED, 0, -1)
