@@ -9,6 +9,7 @@ import torch
 from uwaga import Ragged, TextEncoder
 from uwaga.models.text.errors import DocumentError
 from uwaga.models.text.progress import Progress
+from uwaga.nn import EncoderLayer
 
 TEXTS = ["the cat sat", "a dog ran away from the house .", "unbelievable", "the mat , the cat and the dog"]
 LONG = "the cat sat on the mat and then it ran away from the house , and a dog sat on it"  # 21 tokens
@@ -232,7 +233,27 @@ def test_one_string_is_not_taken_for_its_characters(encoder: TextEncoder) -> Non
     )
 
 
-def test_a_step_holds_a_token_at_least(encoder: TextEncoder) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": 0}, "budget must be at least 1 token, not 0"),
+        ({"budget": 1.5}, "budget must be at least 1 token, not 1.5"),
+        ({"prompt": 5}, "prompt must be a string or None, not 5"),
+        ({"normalize": "no"}, "normalize must be True, False or None, not 'no'"),
+        ({"long": "mean", "overlap": 1.5}, "overlap must be from 0 to 9, not 1.5"),
+    ],
+)
+def test_options_that_mean_nothing_are_said(encoder: TextEncoder, options: dict, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        encoder.encode(TEXTS, budget=0)
-    assert str(caught.value) == "TextEncoder: budget must be at least 1 token, not 0"
+        encoder.encode(TEXTS, **options)
+    assert str(caught.value) == f"TextEncoder: {message}"
+
+
+def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder: TextEncoder) -> None:
+    expected = encoder.encode(TEXTS)
+    frozen = next(part for part in encoder.model.modules() if isinstance(part, EncoderLayer))
+    encoder.model.train()
+    frozen.eval()
+    assert np.array_equal(encoder.encode(TEXTS), expected)
+    assert encoder.model.training
+    assert not frozen.training

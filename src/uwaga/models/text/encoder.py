@@ -172,6 +172,8 @@ class TextEncoder:
         return Ragged(torch.cat([none, *(part.values for part in parts)]), offsets)
 
     def _reader(self, long: str, overlap: int, budget: int, normalize: bool | None, prompt: str | None) -> Reader:
+        if prompt is not None and not isinstance(prompt, str):
+            raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
         preparer = Preparer(
             tokenizer=self.tokenizer,
             policy=Policy(long=long, overlap=overlap, room=self.room),

@@ -17,6 +17,7 @@ from uwaga.models.text.pooling import mean_rows, pool, unit
 from uwaga.models.text.prepare import Prepared, Preparer
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import Report
+from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Ragged
 
 
@@ -45,8 +46,10 @@ class Reader:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if self.budget < 1:
-            raise ValueError(f"TextEncoder: budget must be at least 1 token, not {self.budget}")
+        if not isinstance(self.budget, int) or self.budget < 1:
+            raise ValueError(f"TextEncoder: budget must be at least 1 token, not {self.budget!r}")
+        if not isinstance(self.normalize, bool):
+            raise ValueError(f"TextEncoder: normalize must be True, False or None, not {self.normalize!r}")
 
     def vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
         """A group's vectors have the same bits whatever came before it."""
@@ -67,7 +70,7 @@ class Reader:
         for step in steps(np.diff(part.offsets), self.budget):
             first, last = part.offsets[step.start], part.offsets[step.stop]
             own_offsets = offsets[step.start : step.stop + 1] - first
-            with torch.no_grad():  # not around the yield: a generator would lend it to its caller
+            with evaluating(self.model):  # not around the yield: a generator would lend it to its caller
                 hidden = self.model(Ragged(ids[first:last].to(device), own_offsets.to(device)), outputs=()).hidden
             meter.read(int(last - first), part.documents_within(step.stop))
             yield hidden

@@ -28,9 +28,13 @@ class Policy:
             raise ValueError(f"TextEncoder: long must be one of {', '.join(map(repr, LONG))}, not {self.long!r}")
         if self.overlap and self.long not in ("mean", "windows"):
             raise ValueError(f"TextEncoder: overlap belongs to long='mean' and long='windows', not to {self.long!r}")
-        if self.overlap < 0 or (self.room is not None and self.overlap >= self.room):
+        if (
+            not isinstance(self.overlap, int)
+            or self.overlap < 0
+            or (self.room is not None and self.overlap >= self.room)
+        ):
             least = "at least 0" if self.room is None else f"from 0 to {self.room - 1}"
-            raise ValueError(f"TextEncoder: overlap must be {least}, not {self.overlap}")
+            raise ValueError(f"TextEncoder: overlap must be {least}, not {self.overlap!r}")
 
     def is_long(self, tokens: int) -> bool:
         return self.room is not None and tokens > self.room

@@ -18,10 +18,10 @@ from uwaga.maps.averages import per_head
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.scores import seeing
 from uwaga.nn import MultiHeadAttention
+from uwaga.nn.evaluating import evaluating
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 from uwaga.train.data.batch import Batch
-from uwaga.train.metrics.evaluation import evaluating
 from uwaga.train.objective import Objective
 from uwaga.train.step import given
 

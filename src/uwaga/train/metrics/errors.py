@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from uwaga.models.generation.generate import generate
+from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Ragged
 from uwaga.train.config import Config
 from uwaga.train.data.answers import Question
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.metrics.evaluation import evaluating
 from uwaga.train.scoring import ErrorRates, score
 
 # Sources that are asked while training goes on; at its end all are.

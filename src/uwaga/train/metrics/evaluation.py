@@ -1,29 +1,18 @@
 """The loss on the validation data."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import nn
 
+from uwaga.nn.evaluating import evaluating
 from uwaga.train.data.batch import Batch
 from uwaga.train.data.corpus import Split
 from uwaga.train.distributed import World
 from uwaga.train.step import blank, given
 
 Arithmetic = Callable[[], AbstractContextManager[None]]
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Within it the module is in evaluation mode, and records no gradients."""
-    before = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        module.train(before)
 
 
 def validation_loss(

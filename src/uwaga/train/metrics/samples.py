@@ -9,12 +9,12 @@ from torch import nn
 
 from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
+from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Ragged
 from uwaga.train import seeds
 from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.errors import ConfigError
-from uwaga.train.metrics.evaluation import evaluating
 
 # Of what is drawn: a little surer than the model is, as is usual for reading.
 _TEMPERATURE = 0.8
