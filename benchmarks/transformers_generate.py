@@ -1,0 +1,96 @@
+"""Does attn_implementation="uwaga" cost anything in a step of generation, one row or many, padded or not?
+
+Random weights in the shapes of a small GPT-2, GPT-2 itself and a Llama with grouped heads, greedy, with transformers' own
+`generate`, one side against attn_implementation="sdpa" in one process, in turn. A step reads one token a row, so it is mostly
+reading weights; what an attention adds in Python shows where the model is small. The prompts of a padded batch are padded on
+the left, evenly from none to `--padding`.
+"""
+
+from importlib.util import find_spec
+
+import torch
+from harness import Report, options, parse, summary
+from torch import nn
+
+from uwaga.cli.contests import OURS, THEIRS
+from uwaga.cli.timing import Side, race
+
+HEADINGS = ("model", "rows", "padding", "prompt", "new", "ratio", "uwaga ms/step", "sdpa ms/step")
+MODELS = {
+    "small GPT-2": ("gpt2", {"n_embd": 256, "n_head": 4, "n_layer": 6}),
+    "GPT-2": ("gpt2", {}),
+    "small Llama": (
+        "llama",
+        {
+            "hidden_size": 512,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+        },
+    ),
+}
+TINY = {"tiny GPT-2": ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2})}
+BATCHES = ((1, False), (8, False), (8, True))
+
+
+def models(kind: str, sizes: dict[str, int]) -> dict[str, nn.Module]:
+    """One set of weights, read by both sides."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from uwaga.integrations import register_with_transformers
+
+    register_with_transformers()
+    torch.manual_seed(0)
+    special = {"bos_token_id": 0, "eos_token_id": None, "pad_token_id": 1}
+    config = AutoConfig.for_model(kind, vocab_size=2000, **special, **sizes)
+    made = {
+        side: AutoModelForCausalLM.from_config(config, attn_implementation=name).eval()
+        for side, name in ((OURS, "uwaga"), (THEIRS, "sdpa"))
+    }
+    made[OURS].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    return made
+
+
+def sides(both: dict[str, nn.Module], rows: int, prompt: int, padding: int, new: int) -> dict[str, Side]:
+    ids = torch.randint(2, 2000, (rows, prompt), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(prompt) >= torch.linspace(0, padding, rows).long()[:, None]).long()
+    asked = {"attention_mask": mask, "max_new_tokens": new, "do_sample": False}
+    made = {name: lambda model=model: model.generate(ids, **asked) for name, model in both.items()}
+    _check(both, ids, mask)
+    return made
+
+
+def _check(both: dict[str, nn.Module], ids: torch.Tensor, mask: torch.Tensor) -> None:
+    """A comparison of sides that disagree means nothing. 64: the roundings of a dozen layers, as a root mean square."""
+    ours, theirs = (both[side](ids, attention_mask=mask).logits[mask.bool()] for side in (OURS, THEIRS))
+    difference, allowed = (ours - theirs).square().mean().sqrt(), 64 * torch.finfo(ours.dtype).eps * theirs.std()
+    if not difference <= allowed:
+        raise AssertionError(f"the sides differ by {difference:.2e}, more than {allowed:.2e}")
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = options(__doc__, grid=False)
+    parser.add_argument("--prompt", type=int, default=64, help="tokens before the first step")
+    parser.add_argument("--padding", type=int, default=20, help="of the most padded row")
+    parser.add_argument("--new", type=int, default=48, help="steps")
+    chosen = parse(parser)
+    report = Report(chosen, "Generation with transformers, uwaga against sdpa", HEADINGS)
+    if find_spec("transformers") is None:
+        report.row("transformers is not installed", *[""] * (len(HEADINGS) - 1))
+        return
+    ratios, new = [], 4 if chosen.quick else chosen.new
+    for name, (kind, sizes) in (TINY if chosen.quick else MODELS).items():
+        both = models(kind, sizes)
+        for rows, is_padded in BATCHES:
+            padding = chosen.padding if is_padded else 0
+            measured = race(sides(both, rows, chosen.prompt, padding, new), seconds=chosen.seconds)
+            ratios.append(measured.ratio(THEIRS, to=OURS))
+            steps = [f"{measured.seconds(side) / new * 1e3:.3g}" for side in (OURS, THEIRS)]
+            report.row(name, str(rows), f"0 to {padding}", str(chosen.prompt), str(new), f"{ratios[-1]:.2f}", *steps)
+    report.say(f"\n{summary(ratios)}.\n")
+
+
+if __name__ == "__main__":
+    main()
