@@ -14,6 +14,7 @@ from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
 from uwaga._base import native
+from uwaga.maps import DifferenceMap, KeptMap, rollout
 
 
 def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -179,7 +180,70 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "start": (
         lambda: _map().distance(start=torch.tensor([0.5, 1.0])),
-        "attention: start must be integers, not torch.float32",
+        "AttentionMap.distance: start must be integers, not torch.float32",
+    ),
+    "half a start": (
+        lambda: _map().distance(start=1.5),
+        "AttentionMap.distance: start must be an integer, not 1.5",
+    ),
+    "a start far away": (
+        lambda: _map().distance(start=1 << 63),
+        "AttentionMap.distance: start must lie between -1099511627776 and 1099511627776, not 9223372036854775808",
+    ),
+    "half an offset": (
+        lambda: _map().diagonal(1.5),
+        "AttentionMap.diagonal: offset must be an integer, not 1.5",
+    ),
+    "an offset that is true": (
+        lambda: _map().diagonal(True),
+        "AttentionMap.diagonal: offset must be an integer, not True",
+    ),
+    "an offset of floats": (
+        lambda: _map().diagonal(torch.tensor(1.0)),
+        "AttentionMap.diagonal: offset must be an integer, not tensor(1.)",
+    ),
+    "a start by name": (
+        lambda: _map().diagonal(start="first"),
+        "AttentionMap.diagonal: start must be an integer, not 'first'",
+    ),
+    "half an offset of any map": (
+        lambda: KeptMap(_map(), [1, 2]).diagonal(0.5),
+        "KeptMap.diagonal: offset must be an integer, not 0.5",
+    ),
+    "half a start of any map": (
+        lambda: KeptMap(_map(), [1, 2]).diagonal(start=0.5),
+        "KeptMap.diagonal: start must be an integer, not 0.5",
+    ),
+    "half starts of any map": (
+        lambda: KeptMap(_map(), [1, 2]).diagonal(start=torch.tensor([0.5, 1.0])),
+        "KeptMap.diagonal: start must be integers, not torch.float32",
+    ),
+    "starts of other sequences": (
+        lambda: KeptMap(_map(), [1, 2]).diagonal(start=torch.tensor([0, 1, 2])),
+        "KeptMap.diagonal: start must broadcast to the batch dimensions (2,), not be (3,)",
+    ),
+    "starts of other ragged sequences": (
+        lambda: DifferenceMap(*[AttentionMap(RAGGED, RAGGED)] * 2).diagonal(start=torch.tensor([0, 1, 2])),
+        "DifferenceMap.diagonal: start must broadcast to the batch dimensions (2,), not be (3,)",
+    ),
+    "half a k": (lambda: _map().topk(1.5), "AttentionMap.topk: k must be an integer, not 1.5"),
+    "half a top": (lambda: _map().prepare(topk=1.5), "AttentionMap.prepare: topk must be an integer, not 1.5"),
+    "a top below none": (
+        lambda: _map().prepare(topk=-1),
+        "AttentionMap.prepare: topk must be at least 0, not -1",
+    ),
+    "half a part": (lambda: _map().select(1.5), "AttentionMap.select: an index must be an integer, not 1.5"),
+    "half a token": (
+        lambda: rollout([AttentionMap(K, K)], 1.5),
+        "rollout: token must be an integer, not 1.5",
+    ),
+    "half tokens": (
+        lambda: rollout([AttentionMap(K, K)], torch.tensor([0.5, 1.0])),
+        "rollout: token must be integers, not torch.float32",
+    ),
+    "tokens of other sequences": (
+        lambda: rollout([AttentionMap(K, K)], torch.tensor([0, 1, 2])),
+        "rollout: token must broadcast to the batch dimensions (2,), not be (3,)",
     ),
     "how": (lambda: _map().pool(2, 2, how="mean"), "AttentionMap.pool: how must be 'mass' or 'max', not 'mean'"),
     "no rows": (lambda: _map().pool(0, 2), "AttentionMap.pool: rows must be at least 1, not 0"),

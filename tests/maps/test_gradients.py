@@ -10,8 +10,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window
+from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window, attend, attention
 from uwaga._base import native
 from uwaga.maps import tiles
 
@@ -149,3 +150,57 @@ def test_a_change_in_place_before_the_backward_pass_is_noticed() -> None:
         key.mul_(2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         entropy.sum().backward()
+
+
+@pytest.mark.parametrize("statistic", STATISTICS.values(), ids=STATISTICS)
+def test_forward_mode_finds_what_the_backward_pass_finds(statistic: Callable[[AttentionMap], Tensor]) -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(query)
+    with forward_ad.dual_level():
+        found = statistic(AttentionMap(forward_ad.make_dual(query, along), key, mask=Causal()))
+        value, tangent = forward_ad.unpack_dual(found)
+    assert torch.allclose(value, statistic(AttentionMap(query, key, mask=Causal())), rtol=1e-5, atol=1e-6)
+    weights = torch.randn_like(value)
+    query.requires_grad_()
+    (grad,) = torch.autograd.grad(statistic(AttentionMap(query, key, mask=Causal())), query, weights)
+    assert torch.allclose((weights * tangent).sum(), (grad * along).sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode_of_attend() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(query)
+    step = 1e-6 * along.double()
+    ends = [attention(query.double() + x, key.double(), key.double()) for x in (step, -step)]
+    expected = (ends[0] - ends[1]).float() / 2e-6
+    value, tangent = torch.func.jvp(lambda x: attend(x, key, key).output, (query,), (along,))
+    assert torch.allclose(value, attention(query, key, key), atol=1e-6)
+    assert torch.allclose(tangent, expected, atol=1e-6)
+
+
+def test_forward_mode_of_the_value_of_attend() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(key)
+    with forward_ad.dual_level():
+        output = attend(query, key, forward_ad.make_dual(key, along)).output
+        tangent = forward_ad.unpack_dual(output).tangent
+    assert torch.allclose(tangent, attention(query, key, along), atol=1e-6)
+
+
+def test_the_native_engine_by_name_has_no_forward_mode() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(ValueError, match=r"serves neither torch\.func nor derivatives of forward"),
+    ):
+        AttentionMap(forward_ad.make_dual(query, query), key, impl="cpu")
+
+
+def test_what_torch_func_cannot_differentiate_is_said() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    with pytest.raises(NotImplementedError) as error:
+        torch.func.grad(lambda x: AttentionMap(x, key).entropy().sum())(query)
+    assert str(error.value) == (
+        "AttentionMap: torch.func does not differentiate entropy; torch.autograd.grad does, twice"
+    )
+    rows = torch.func.vmap(lambda x: AttentionMap(x, key[0]).entropy())(query)
+    assert torch.allclose(rows, AttentionMap(query, key[:1].expand_as(key)).entropy(), atol=1e-6)

@@ -6,6 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention
@@ -334,3 +335,10 @@ def test_another_default_device_changes_nothing() -> None:
         found = [attention(x, x, x, dropout=0.5, **options) for options in ({}, {"sinks": sinks})]
     for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
+
+
+def test_what_is_written_down_before_autograd_is_the_operator() -> None:
+    x = _x(2, 5, 8)
+    graph = make_fx(lambda x: attention(x, x, x, mask=Causal()), pre_dispatch=True)(x)
+    other = _x(2, 5, 8, seed=1)
+    assert torch.equal(graph(other), attention(other, other, other, mask=Causal()))

@@ -1,5 +1,7 @@
 """Who looks on while this runs: nobody (plain eager mode), torch.func, or a tracer such as torch.compile."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -9,22 +11,31 @@ _PLAIN = (Tensor, Parameter)
 
 _modes = torch._C._len_torch_dispatch_stack
 _mode = torch._C._get_dispatch_mode
+_Mode = torch._C._TorchDispatchModeKey
 # Modes under which tensors stand for values that nobody knows yet; others, such as flop counters, only look on.
-_RECORDERS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
+_TRACERS = (_Mode.PROXY, _Mode.FAKE, _Mode.FUNCTIONAL)
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_BEFORE_AUTOGRAD = torch._C.DispatchKey.PreDispatch  # where make_fx and export stand with pre_dispatch=True
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
 
 
 def is_traced() -> bool:
     """Under torch.compile or export, any dispatch mode (fake tensors, make_fx, flop counters), or torch.jit.trace."""
-    return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None
+    return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None or _is_included(_BEFORE_AUTOGRAD)
 
 
-def is_recorded() -> bool:
-    """Under a tracer that writes operations down, to run them with other values."""
-    if torch.compiler.is_compiling() or _jit_trace() is not None:
+def is_written_down() -> bool:
+    """Whether PyTorch's operations are written down, to be run again: torch.jit.trace, make_fx, export, fake tensors.
+
+    What a kernel writes into memory is missing there. torch.compile is not meant: it breaks its graph at a kernel. Nor are
+    other dispatch modes, such as flop counters, which look on while real tensors are computed.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        return False
+    if _jit_trace() is not None or _is_included(_BEFORE_AUTOGRAD):
         return True
-    return _modes() > 0 and any(_mode(key) is not None for key in _RECORDERS)
+    return _modes() > 0 and any(_mode(key) is not None for key in _TRACERS)
 
 
 def is_transformed() -> bool:
@@ -56,7 +67,11 @@ def is_plain(tensor: Tensor | None) -> bool:
 
 def is_readable(tensor: Tensor) -> bool:
     """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor that stands for itself."""
-    return is_plain(tensor) and tensor.device.type == "cpu" and not is_recorded() and not is_transformed()
+    return (
+        is_plain(tensor)
+        and tensor.device.type == "cpu"
+        and not (torch.compiler.is_compiling() or is_written_down() or is_transformed())
+    )
 
 
 def is_autocast(device: str) -> bool:
@@ -64,3 +79,8 @@ def is_autocast(device: str) -> bool:
     if not torch._C._is_any_autocast_enabled():  # asking for one kind of device costs ten times as much
         return False
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """Matrix products in the dtype of their operands, also under torch.autocast."""
+    return torch.autocast(device.type, enabled=False) if is_autocast(device.type) else nullcontext()

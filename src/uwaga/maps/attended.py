@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import has_tangent, is_traced
 from uwaga.maps import available as maps_available
 from uwaga.maps import lowering, per_query
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Rows, RowsWanted
+from uwaga.maps.surroundings import may_branch_on
 from uwaga.ops.attention import available, run
 from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse
 from uwaga.ops.attention.spec import Call
@@ -73,7 +75,7 @@ def attend(
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
     call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
     bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
-    engine = maps_available.chosen(bare, impl)
+    engine = maps_available.chosen(call, impl)
     wanted = RowsWanted(entropy=entropy, top=topk or 0)
     output, lse, rows = _run(call, bare, engine, impl, wanted)
     m = AttentionMap._of(query, key, bare, lowering.describe(mask), engine, rows.normalizer)
@@ -85,8 +87,7 @@ def _run(
     call: Call, bare: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
 ) -> tuple[Tensor, Tensor | None, Rows]:
     """The output, the lse where autograd has it from there, and what is known of the rows."""
-    is_recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
-    if not is_recorded and not call.options.dropout:
+    if not _needs_operator(call):
         with torch.no_grad():
             rows = engine.rows(call, replace(wanted, output=True))
         return rows.output, None, rows
@@ -100,6 +101,13 @@ def _run(
     call = replace(call, options=replace(call.options, wants_lse=False))
     output, _ = run.run(call, available.chosen(call, impl))
     return output, None, _rows(bare, engine, wanted)
+
+
+def _needs_operator(call: Call) -> bool:
+    """Whether the output is that of `uwaga.attention`: for gradients, dropout, tracers, torch.func and tensor subclasses."""
+    if call.options.dropout or is_traced() or not may_branch_on(call.query):
+        return not has_tangent(*call.operands)  # which it has not
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
 
 
 def _rows(bare: Call, engine: ModuleType, wanted: RowsWanted) -> Rows:

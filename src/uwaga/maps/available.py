@@ -24,3 +24,13 @@ def chosen(call: Call, impl: str | None) -> ModuleType:
     if (why := _ENGINES[impl].refusal(call)) is not None:
         raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
     return _ENGINES[impl]
+
+
+def name(engine: ModuleType) -> str:
+    """What the engine is called."""
+    return next(known for known, module in _ENGINES.items() if module is engine)
+
+
+def again(call: Call, impl: str) -> ModuleType:
+    """The engine that served a call elsewhere, such as before pickling; another one where it is not to be had here."""
+    return chosen(call, impl if _ENGINES[impl].refusal(call) is None else None)

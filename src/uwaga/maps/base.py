@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from uwaga.maps import reading
-from uwaga.maps.indexing import is_int
+from uwaga.maps.indexing import integer, is_int, per_sequence, start_of
 from uwaga.maps.spec import Selection
 from uwaga.ops.ragged import Ragged
 
@@ -107,11 +107,16 @@ class WeightMap(ABC):
             offset: -1 for the previous token.
             start: where query 0 stands among the keys, a number or one per sequence; None: the last query meets the
                 last key.
+
+        Raises:
+            ValueError: what is no integer, or not one start per sequence.
         """
+        offset = integer(offset, f"{self.kind}.diagonal: offset")
+        start = start_of(start, f"{self.kind}.diagonal: start")
         parts = self.parts()
         if parts is None:
             return reading.diagonal(self, offset, start)
-        starts = start.tolist() if isinstance(start, Tensor) and start.dim() else [start] * len(parts)
+        starts = per_sequence(start, (len(parts),), f"{self.kind}.diagonal: start")
         found = [reading.diagonal(part, offset, one) for part, one in zip(parts, starts, strict=True)]
         none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
         lengths = torch.tensor([0, *(x.shape[-1] for x in found)], device=self.device)

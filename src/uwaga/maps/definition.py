@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import without_autocast
 from uwaga.maps import tiles
 from uwaga.maps.cells import MassCells, MaxCells
 from uwaga.maps.narrow import narrow
@@ -127,7 +128,7 @@ def _row_tile(call: Call, tile: Tile, wanted: RowsWanted) -> Rows:
     return Rows(
         normalizer=normalizer,
         output=_output(call, tile, weights_BHCK) if wanted.output else None,
-        entropy=torch.special.entr(weights_BHCK).sum(-1) if wanted.entropy else None,
+        entropy=_entropy(weights_BHCK) if wanted.entropy else None,
         squares=weights_BHCK.square().sum(-1) if wanted.squares else None,
         distance=None if wanted.distance is None else _distance(call, tile, weights_BHCK, wanted.distance),
         top_weights=top[0],
@@ -137,7 +138,13 @@ def _row_tile(call: Call, tile: Tile, wanted: RowsWanted) -> Rows:
 
 def _output(call: Call, tile: Tile, weights_BHCK: Tensor) -> Tensor:
     value_BHKE = call.value.to(weights_BHCK.dtype).repeat_interleave(call.heads_per_key_head, dim=1)
-    return mix(weights_BHCK, value_BHKE, tile.visible).to(call.query.dtype)
+    with without_autocast(value_BHKE.device):
+        return mix(weights_BHCK, value_BHKE, tile.visible).to(call.query.dtype)
+
+
+def _entropy(weights_BHCK: Tensor) -> Tensor:
+    # A weight of 0 has no part in it, in derivatives neither: that of x log x is infinite there.
+    return torch.special.entr(torch.where(weights_BHCK == 0, 1.0, weights_BHCK)).sum(-1)
 
 
 def _distance(call: Call, tile: Tile, weights_BHCK: Tensor, start: tuple[int, int, Tensor | None]) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from uwaga.maps.indexing import integers, per_sequence
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.ragged import Ragged
 
@@ -39,7 +40,8 @@ def rollout(
         (..., N), or Ragged (N,): the share of each input token.
 
     Raises:
-        ValueError: no maps, maps that are not square, or a share that is not in 0..1.
+        ValueError: no maps, maps that are not square, a share that is not in 0..1, or tokens that are no integers or not
+            one per sequence.
         IndexError: a token that a sequence does not have.
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
@@ -75,7 +77,9 @@ def _chosen(m: AttentionMap, token: int | Tensor) -> PerToken:
     lengths = torch.tensor([shape[-1] for shape in m.shapes], device=m.device)
     batch = m.shape[:-3] if m.parts() is None else (len(lengths),)
     lengths = lengths.expand(math.prod(batch))
-    place = torch.as_tensor(token, device=m.device).broadcast_to(batch).reshape(-1)
+    token = torch.as_tensor(token, device=m.device) if isinstance(token, list) else token
+    places = per_sequence(integers(token, "rollout: token"), batch, "rollout: token")
+    place = torch.tensor(places, dtype=torch.int64, device=m.device)
     outside = (place < -lengths) | (place >= lengths)
     if bool(outside.any()):
         at = int(outside.nonzero()[0])

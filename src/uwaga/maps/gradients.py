@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_transformed, without_autocast
 from uwaga.maps import tiles
 from uwaga.maps.tiles import Tile
 from uwaga.ops.attention.sequences import split
@@ -24,6 +25,10 @@ def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None
     inputs = (*call.operands, row_weights)
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
         return value
+    if is_transformed():
+        raise NotImplementedError(
+            f"AttentionMap: torch.func does not differentiate {statistic}; torch.autograd.grad does, twice"
+        )
     return _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
 
 
@@ -39,7 +44,8 @@ class _Statistic(torch.autograd.Function):
         row_weights, *tensors = ctx.saved_tensors
         needs = (*ctx.needs_input_grad[4:10], ctx.needs_input_grad[3])
         how = _differentiate if torch.is_grad_enabled() else _accumulate
-        found = how(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
+        with without_autocast(grad.device):
+            found = how(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
         return None, None, None, found[-1], *found[:-1], *(None,) * (len(tensors) - 6)
 
 

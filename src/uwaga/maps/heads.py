@@ -41,7 +41,8 @@ class HeadTable:
     def matrix(self, statistic: str) -> Tensor:
         """(layers, heads) float64; nan where a layer has no such head. Raises ValueError."""
         values = self._column(statistic)
-        matrix = torch.full((len(self.layers), max(self.columns["head"], default=-1) + 1), torch.nan).double()
+        sizes = (len(self.layers), max(self.columns["head"], default=-1) + 1)
+        matrix = torch.full(sizes, torch.nan, dtype=torch.float64, device="cpu")
         row_of = {layer: row for row, layer in enumerate(self.layers)}
         for layer, head, value in zip(self.columns["layer"], self.columns["head"], values, strict=True):
             matrix[row_of[layer], head] = value

@@ -4,11 +4,15 @@ Every dimension takes an int (which drops it), a slice, or a list, a 1-D integer
 several dimensions combine as an outer product, as in NumPy's ix_.
 """
 
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, SupportsIndex, TypeGuard
+from operator import index as as_int
+from typing import Any, NamedTuple, SupportsIndex, TypeGuard
 
 import torch
 from torch import Tensor
+
+_FAR = 1 << 40  # farther than any key
 
 
 class Positions(NamedTuple):
@@ -45,6 +49,53 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
     ]
 
 
+def integer(value: object, name: str) -> int:
+    """An integer of Python, NumPy or PyTorch, of a size that positions can be added to.
+
+    Raises:
+        ValueError: anything else.
+    """
+    try:
+        found = as_int(value) if is_int(value) else None
+    except TypeError:  # a floating tensor
+        found = None
+    if found is None:
+        raise ValueError(f"{name} must be an integer, not {value!r}")
+    if abs(found) > _FAR:
+        raise ValueError(f"{name} must lie between -{_FAR} and {_FAR}, not {found}")
+    return found
+
+
+def integers(value: int | Tensor, name: str) -> int | Tensor:
+    """The same of what may also be a tensor of integers, which stays one."""
+    if not isinstance(value, Tensor):
+        return integer(value, name)
+    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
+        raise ValueError(f"{name} must be integers, not {value.dtype}")
+    return value
+
+
+def start_of(start: int | Tensor | None, name: str) -> int | Tensor | None:
+    """The same of what may also be None."""
+    return None if start is None else integers(start, name)
+
+
+def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) -> list[Any]:
+    """What `start_of` gives, for each sequence.
+
+    Raises:
+        ValueError: a tensor that does not broadcast to the batch dimensions.
+    """
+    if not isinstance(value, Tensor):
+        return [value] * math.prod(batch)
+    try:
+        return value.broadcast_to(batch).flatten().tolist()
+    except RuntimeError:
+        raise ValueError(
+            f"{name} must broadcast to the batch dimensions {batch}, not be {tuple(value.shape)}"
+        ) from None
+
+
 def is_int(part: object) -> TypeGuard[SupportsIndex]:
     """Whether an index is one position: an int, or a NumPy or PyTorch number; a bool is none."""
     if isinstance(part, bool) or (isinstance(part, Tensor) and part.dtype == torch.bool):
@@ -59,9 +110,11 @@ def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
         at = int(part)
         if not -size <= at < size:
             raise _out_of_range(at, size, axis, kind)
-        return Positions(torch.tensor([at % size]), None, True)
+        return Positions(torch.tensor([at % size], device="cpu"), None, True)
     if isinstance(part, (list, range)) or hasattr(part, "__array__"):
-        return _of_list(torch.as_tensor(part if not isinstance(part, range) else list(part)), size, axis, kind)
+        return _of_list(
+            torch.as_tensor(part if not isinstance(part, range) else list(part), device="cpu"), size, axis, kind
+        )
     raise TypeError(
         f"{kind}: an index of {axis} must be an int, a slice, a list or a 1-D tensor, not {type(part).__name__}"
     )
@@ -70,12 +123,12 @@ def _positions(part: object, size: int, axis: str, kind: str) -> Positions:
 def _of_range(positions: range) -> Positions:
     if positions.step < 0:
         rising = _of_range(positions[::-1])
-        return rising._replace(order=torch.arange(len(positions) - 1, -1, -1))
-    return Positions(torch.arange(positions.start, max(positions.stop, positions.start), positions.step), None, False)
+        return rising._replace(order=torch.arange(len(positions) - 1, -1, -1, device="cpu"))
+    stop = max(positions.stop, positions.start)
+    return Positions(torch.arange(positions.start, stop, positions.step, device="cpu"), None, False)
 
 
 def _of_list(listed: Tensor, size: int, axis: str, kind: str) -> Positions:
-    listed = listed.cpu()
     if listed.dim() != 1:
         raise IndexError(f"{kind}: an index of {axis} must have one dimension, not {listed.dim()}")
     if listed.dtype == torch.bool:

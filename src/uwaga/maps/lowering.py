@@ -58,7 +58,9 @@ def sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
     """(B, H, Q): exp(sink) / (sum_j exp(s_ij) + exp(sink)), 0 without sinks."""
     if sinks_H is None:
         return torch.zeros_like(normalizer.sum)
-    return (sinks_H.detach()[:, None] - normalizer.maximum).exp() / normalizer.sum
+    is_empty = normalizer.sum == 0  # no visible key, and a sink of -inf
+    exponential_BHQ = (sinks_H.detach()[:, None] - normalizer.maximum).exp()
+    return torch.where(is_empty, 0.0, exponential_BHQ / torch.where(is_empty, 1.0, normalizer.sum))
 
 
 def counting(call: Call) -> Call:

@@ -12,10 +12,12 @@ from torch import Tensor
 from uwaga.maps import available, edges, gradients, lowering, per_query, selecting, tiles
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.edges import Bins, Spans
+from uwaga.maps.indexing import integer, start_of
 from uwaga.maps.results import Peak, Pooled, Sink, TopK
 from uwaga.maps.rows import RowCache
 from uwaga.maps.score_map import ScoreMap
 from uwaga.maps.spec import Normalizer, RowsWanted, Selection
+from uwaga.maps.surroundings import may_branch_on, need_lengths
 from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse, sizes
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.attention.spec import Call, compute_dtype
@@ -86,9 +88,13 @@ class AttentionMap(WeightMap):
     def _set(
         self, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
     ) -> None:
-        self._query, self._key, self._call, self._mask, self._engine = query, key, call, mask, engine
+        self._query, self._key, self._call, self._mask = query, key, call, mask
         self._rows = RowCache(call, engine, known)
         self._parts: list[AttentionMap] | None = None
+
+    @property
+    def _engine(self) -> ModuleType:
+        return self._rows.engine
 
     # What kind of array this is.
 
@@ -118,6 +124,7 @@ class AttentionMap(WeightMap):
         if not isinstance(self._query, Ragged) or not isinstance(self._key, Ragged):
             return None
         if self._parts is None:
+            need_lengths()
             queries, keys = lowering.sequences(self._query), lowering.sequences(self._key)
             normalizers = lowering.split(self._rows.known, self._query)
             self._parts = [
@@ -152,6 +159,8 @@ class AttentionMap(WeightMap):
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """As every map's; found in one pass over the diagonal's tiles."""
+        offset = integer(offset, "AttentionMap.diagonal: offset")
+        start = start_of(start, "AttentionMap.diagonal: start")
         return self._per_query(self._mass(lowering.diagonal(offset, start, self._sizes(), self._call)))
 
     # One number per query.
@@ -177,8 +186,8 @@ class AttentionMap(WeightMap):
 
     def topk(self, k: int) -> TopK:
         """The k largest weights of every query and their keys, (..., H, Q, k)."""
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k!r}")
+        if (k := integer(k, "AttentionMap.topk: k")) < 1:
+            raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
         return TopK(*(restore(self._query, x) for x in self._rows.top(k)))
 
     def peak(self) -> Peak:
@@ -187,20 +196,23 @@ class AttentionMap(WeightMap):
 
     def distance(self, start: Start = None) -> Operand:
         """(..., H, Q): sum_j a_ij |j - (i + start)|, how far a query looks, in tokens; `start` as in masks."""
+        start = start_of(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(lower_start(self._sizes(), start)))
 
     def support(self, order: int = 2) -> Operand:
         """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
 
         Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of the same weight. Weights are not
-        normalised again without a learned sink's share. 0 where no key is visible.
+        normalised again without a learned sink's share: where it takes nearly all, order 1 nears 1, and order 2 infinity.
+        0 where no key is visible.
         """
         if order not in (1, 2):
             raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
-        self._rows.find(RowsWanted(squares=True, entropy=order == 1))
+        self._rows.find(RowsWanted(squares=True, entropy=order == 1, top=self._top_of_support))
         squares = self._rows.squares()
+        sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_support else squares == 0
         found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
-        return self._per_query(torch.where(squares == 0, 0.0, found))
+        return self._per_query(torch.where(sees_none, 0.0, found))
 
     def sink(self) -> Sink:
         """Weight on the first key, and the learned sinks' shares (Xiao et al., "Efficient Streaming Language Models with
@@ -216,9 +228,16 @@ class AttentionMap(WeightMap):
         return self._per_query(self._mass(lowering.program(mask, self._sizes(), self._call)))
 
     def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
-        """Find in one pass what later calls will ask for: `lse` always, and what is named here."""
+        """Find in one pass what later calls will ask for: `lse` always, and what is named here.
+
+        Raises:
+            ValueError: topk is no integer from 0.
+        """
+        if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
+            raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
         start = lower_start(self._sizes(), None) if distance else None
-        self._rows.find(RowsWanted(entropy=entropy, squares=support, distance=start, top=topk))
+        most = max(topk, self._top_of_support) if support else topk
+        self._rows.find(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
 
     # One number per key, and pictures.
 
@@ -278,7 +297,7 @@ class AttentionMap(WeightMap):
     def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
         """Its rows between these edges are known: a few cells of a long map need no pass over all of it."""
         sequences, heads, queries, _ = self._call.query.shape
-        if self.parts() is not None or not row_edges.numel():
+        if self.parts() is not None or not row_edges.numel() or not may_branch_on(row_edges):
             return self._rows.normalizer()
         rows = torch.arange(int(row_edges.min()), int(row_edges.max()), device=self.device)
         if len(rows) == queries:
@@ -293,6 +312,11 @@ class AttentionMap(WeightMap):
     def _log_visible_keys(self) -> Tensor:
         """(B, H, Q): the logarithm of how many keys a query sees; -inf for none."""
         return tiles.log_sum_exp(RowCache(lowering.counting(self._call), self._engine).normalizer())
+
+    @property
+    def _top_of_support(self) -> int:
+        """How many of the largest weights tell who sees a key: a learned sink can leave squares that are 0 in a float."""
+        return int(self._call.sinks is not None)
 
     def _sizes(self) -> Sizes:
         return sizes(self._query, self._key, self._call)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import without_autocast
 from uwaga._base.shapes import Named, shape_error
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DerivedMap
@@ -42,9 +43,10 @@ def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
     compute = compute_dtype(value.values.dtype if isinstance(value, Ragged) else value.dtype)
     w_HEM = output_projection.to(compute).unflatten(0, (-1, v_GKE.shape[-1]))
     # W_O^h = R^T P with orthonormal rows in P, so |v R^T| is the same length: nothing of size K x M is made.
-    r_HXE = torch.linalg.qr(w_HEM.mT, mode="r").R
     v_HKE = v_GKE.to(compute).repeat_interleave(w_HEM.shape[0] // v_GKE.shape[-3], dim=-3)
-    norms_HK = torch.linalg.vector_norm(v_HKE @ r_HXE.mT, dim=-1)
+    with without_autocast(v_HKE.device):
+        r_HXE = torch.linalg.qr(w_HEM.mT, mode="r").R
+        norms_HK = torch.linalg.vector_norm(v_HKE @ r_HXE.mT, dim=-1)
     if isinstance(value, Ragged):
         return value.with_values(norms_HK.transpose(0, 1))
     return norms_HK if dense.dim() > 2 else norms_HK[0]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from uwaga.maps.indexing import Positions, expand
+from uwaga.maps.indexing import Positions, expand, per_sequence
 from uwaga.maps.spec import Selection
 
 _BLOCK = 64  # rows of the blocks that a diagonal is read in
@@ -47,10 +47,10 @@ def diagonal(m: Readable, offset: int, start: int | Tensor | None) -> Tensor:
     """(..., H, Q): for every query i the weight on key i + start + offset, 0 where there is none."""
     *leading, queries, keys = m.shape
     batch = leading[:-1]
-    if not isinstance(start, Tensor) or start.dim() == 0:
-        first = keys - queries if start is None else int(start)
+    if not isinstance(start, Tensor):
+        first = keys - queries if start is None else start
         return _band(m, range(math.prod(batch)), first + offset).reshape((*leading, queries))
-    firsts = start.broadcast_to(batch).flatten().tolist()
+    firsts = per_sequence(start, tuple(batch), f"{m.kind}.diagonal: start")
     found = [_band(m, range(b, b + 1), first + offset) for b, first in enumerate(firsts)]
     return torch.cat(found).reshape((*leading, queries)) if found else _band(m, range(0), 0).reshape(*leading, queries)
 
@@ -59,7 +59,7 @@ def _gather(m: Readable, found: list[Positions]) -> Tensor:
     """The unique positions read once, then put in the order of the index: as many dimensions as the map."""
     *leading, queries, keys = [positions.unique for positions in found]
     heads = leading.pop().tolist() if leading else [0]
-    flat = torch.zeros(1, dtype=torch.int64)
+    flat = torch.zeros(1, dtype=torch.int64, device="cpu")
     for size, listed in zip(m.shape, leading, strict=False):
         flat = (flat[:, None] * size + listed).flatten()
     sizes = [len(positions.unique) for positions in found]

@@ -9,7 +9,9 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from uwaga.maps import available
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.surroundings import may_branch_on
 from uwaga.ops.attention.spec import Call, compute_dtype
 
 _NORMALIZER_ONLY = RowsWanted()
@@ -24,6 +26,12 @@ class RowCache:
         self._normalizer = normalizer
         self._known: Tensor | None = None  # (B, H, Q) bool, while the normalizer holds some rows only
         self._found: dict[object, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"engine": available.name(self.engine)}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__ |= state | {"engine": available.again(state["call"], state["engine"])}
 
     @property
     def known(self) -> Normalizer | None:
@@ -41,6 +49,8 @@ class RowCache:
         """A normalizer whose selected rows are known; the others may hold anything."""
         if self.known is not None:
             return self.known
+        if not may_branch_on(self.call.query):  # which rows are known is not to be asked
+            return self.normalizer()
         if self._normalizer is None:
             self._forget()
         assert self._normalizer is not None

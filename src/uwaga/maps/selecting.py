@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from uwaga.maps.indexing import integer
 from uwaga.maps.narrow import narrow
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention.spec import Call
@@ -20,13 +21,15 @@ def places(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ...]:
 
     Raises:
         IndexError: too many of them, or one that is out of range.
+        ValueError: one that is no integer.
     """
     if len(at) > len(leading):
         raise IndexError(f"AttentionMap.select: {len(at)} indices for the leading dimensions {tuple(leading)}")
-    for axis, (index, size) in enumerate(zip(at, leading, strict=False)):
+    chosen = [integer(index, "AttentionMap.select: an index") for index in at]
+    for axis, (index, size) in enumerate(zip(chosen, leading, strict=False)):
         if not -size <= index < size:
             raise IndexError(f"AttentionMap.select: index {index} is out of range for axis {axis} of size {size}")
-    return tuple(int(index) % size for index, size in zip(at, leading, strict=False))
+    return tuple(index % size for index, size in zip(chosen, leading, strict=False))
 
 
 def part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: tuple[int, ...]) -> Part:

@@ -14,7 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import without_autocast
 from uwaga.maps.spec import Normalizer
+from uwaga.maps.surroundings import may_branch_on
 from uwaga.ops.attention.distances import relative_scores
 from uwaga.ops.attention.spec import Call, compute_dtype
 from uwaga.ops.mask_program import listed, visible
@@ -30,8 +32,8 @@ class Keys(NamedTuple):
     """The keys as every tile reads them."""
 
     finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
-    bad: Tensor  # (J,) int64: which of them are not, in any sequence and head
-    raw: Tensor  # (B, H, J, D): what those hold
+    bad: Tensor | None  # (J,) int64: which of them are not, in any sequence and head; None where none may ask
+    raw: Tensor  # (B, H, J, D): what those hold; (B, H, K, D) of all where none may ask
     columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
 
 
@@ -46,7 +48,7 @@ class Tile(NamedTuple):
 def height(call: Call) -> int:
     """How many rows a tile has: a power of two."""
     batch, heads, _, _ = call.query.shape
-    fitting = _TILE // max(batch * heads * call.key.shape[2], 1)
+    fitting = int(_TILE // max(batch * heads * call.key.shape[2], 1))  # torch.jit.trace counts in tensors
     return min(_MOST_ROWS, 1 << max(fitting.bit_length() - 1, 0))
 
 
@@ -67,7 +69,10 @@ def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
         columns = blocks(wanted, _BLOCK, call.key.shape[2])
         key_BGKD = key_BGKD.index_select(2, columns)
     key_BHKD = key_BGKD.to(compute_dtype(key_BGKD.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
-    bad_K = ~key_BHKD.detach().isfinite().all(-1).flatten(0, 1).all(0)
+    good_BHK1 = key_BHKD.detach().isfinite().all(-1, keepdim=True)
+    if not may_branch_on(key_BHKD):
+        return Keys(torch.where(good_BHK1, key_BHKD, 0.0), None, key_BHKD.detach(), columns)
+    bad_K = ~good_BHK1.flatten(0, 1).all(0).squeeze(-1)
     j_J = bad_K.nonzero().squeeze(-1)
     finite_BHKD = key_BHKD.masked_fill(bad_K[:, None], 0.0) if len(j_J) else key_BHKD
     return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J), columns)
@@ -90,13 +95,23 @@ def tile(call: Call, keys: Keys, rows: Tensor) -> Tile:
     seen_BHCK = seen(call, rows, keys.columns)
     q_BHCD = call.query.index_select(2, rows).to(compute_dtype(call.query.dtype))
     q_BHCD = torch.where(seen_BHCK.any(-1, keepdim=True), q_BHCD, 0.0)
-    blocks = keys.finite.split(_BLOCK, dim=2)
-    scores_BHCK = torch.cat([q_BHCD @ block.transpose(-1, -2) for block in blocks], dim=-1)
-    if len(keys.bad):
+    scores_BHCK = _products(q_BHCD, keys.finite)
+    if keys.bad is None:
+        # A product of its own, which no gradient enters: there 0 * nan would be in every query's.
+        good_BH1K = keys.raw.isfinite().all(-1)[:, :, None]
+        scores_BHCK = torch.where(good_BH1K, scores_BHCK, _products(q_BHCD.detach(), keys.raw))
+    elif len(keys.bad):
         sees_BHCJ1 = seen_BHCK[..., keys.bad, None]
         raw_BHCJD = torch.where(sees_BHCJ1, keys.raw[:, :, None], 0.0)
         scores_BHCK = scores_BHCK.index_copy(-1, keys.bad, (q_BHCD[..., None, :] * raw_BHCJD).sum(-1))
     return Tile(rows, finish(call, scores_BHCK, rows, keys.columns), seen_BHCK)
+
+
+def _products(q_BHCD: Tensor, key_BHKD: Tensor) -> Tensor:
+    """(B, H, C, K): q_i . k_j, block by block."""
+    with without_autocast(q_BHCD.device):
+        products = [q_BHCD @ block.transpose(-1, -2) for block in key_BHKD.split(_BLOCK, dim=2)]
+    return torch.cat(products, dim=-1)
 
 
 def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:

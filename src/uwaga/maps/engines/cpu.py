@@ -3,11 +3,15 @@
 Letters as in maps/spec.py.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from uwaga._base import native
+from uwaga._base.eager import has_tangent, is_transformed, is_written_down
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.surroundings import is_memory
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
     FORWARD_RESULT,
@@ -32,11 +36,19 @@ _HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
 
 def refusal(call: Call) -> str | None:
     """Why this engine cannot serve the call, or None."""
-    return cpu.refusal(call)
+    if is_transformed() or has_tangent(*call.operands):
+        return "it serves neither torch.func nor derivatives of forward mode"
+    if is_written_down():
+        return "no tracer can write down what its kernels do"
+    if not all(map(is_memory, call.tensors)):
+        return "it reads memory, and not all tensors have some of their own"
+    # A map has no value, or one without width: the key stands in.
+    return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))
 
 
 def rows(call: Call, wanted: RowsWanted) -> Rows:
     """Statistics of the rows, and the output where it is wanted, in one pass."""
+    _check()
     found = _new_rows(call, wanted)
     result = FORWARD_RESULT.pack(*tensor_fields(found.output), *row_fields(None))
     statistics = ROW_STATISTICS.pack(
@@ -58,6 +70,7 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
 
 def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
     """(B, H, Q): the weight on keys that a second mask shows too."""
+    _check(*tensors)
     if len(program) > RECORD * MAX_OPERATIONS:
         raise ValueError(f"AttentionMap: a mask has more than {MAX_OPERATIONS} parts")
     out = _empty(*call.query.shape[:3])
@@ -68,6 +81,7 @@ def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: 
 
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
     """(B, H, K): sum_i w_i a_ij."""
+    _check(row_weights)
     out = _empty(*call.query.shape[:2], call.key.shape[2])
     weights = TENSOR.pack(*row_fields(row_weights))
     _run("uwaga_received", call, _softmax(normalizer), weights, TENSOR.pack(*row_fields(out)))
@@ -78,10 +92,11 @@ def pool(
     call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """Cells (S, H, rows, cols), and where the largest weights stand (S, H, rows, cols, 2)."""
+    _check(query_edges, key_edges)
     query_edges, key_edges = query_edges.contiguous(), key_edges.contiguous()
     sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = _empty(*sizes)
-    positions = torch.empty(*sizes, 2, dtype=torch.int64) if how == "max" else None
+    positions = _empty(*sizes, 2, dtype=torch.int64) if how == "max" else None
     arguments = POOL_ARGUMENTS.pack(
         _HOW[how],
         0,
@@ -97,10 +112,11 @@ def pool(
 
 def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
     """(sequences, heads, queries, keys) of the selection."""
+    _check(selection.queries, keys)
     chosen, alive = _selection(selection)
     keys = keys.contiguous()
     sizes = (len(selection.sequences), len(selection.heads), selection.queries.shape[0], keys.shape[0])
-    out = torch.zeros(sizes, dtype=torch.float32)  # what the mask hides is not written
+    out = _empty(*sizes).zero_()  # what the mask hides is not written
     _run(
         "uwaga_weights",
         call,
@@ -120,8 +136,27 @@ def _run(name: str, call: Call, *arguments) -> None:
     del alive
 
 
-def _empty(*sizes: int) -> Tensor:
-    return torch.empty(sizes, dtype=torch.float32)
+def _check(*given: Tensor | None) -> None:
+    """What `refusal` asks, once more: who looks on may have changed since the map was made.
+
+    Raises:
+        RuntimeError: a tracer, which would write down uninitialised results.
+        TypeError: something beside the call that is no memory.
+    """
+    if is_written_down():
+        raise RuntimeError(
+            "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map "
+            "inside of what is traced, or with impl='reference'"
+        )
+    if not all(map(is_memory, given)):
+        raise TypeError(
+            "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors; 'reference' takes all"
+        )
+
+
+def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """On the CPU, whatever torch.set_default_device says."""
+    return torch.empty(sizes, dtype=dtype, device="cpu")
 
 
 def _new_rows(call: Call, wanted: RowsWanted) -> Rows:
@@ -135,7 +170,7 @@ def _new_rows(call: Call, wanted: RowsWanted) -> Rows:
         squares=_empty(*sizes) if wanted.squares else None,
         distance=_empty(*sizes) if wanted.distance is not None else None,
         top_weights=_empty(*top) if wanted.top else None,
-        top_positions=torch.empty(top, dtype=torch.int64) if wanted.top else None,
+        top_positions=_empty(*top, dtype=torch.int64) if wanted.top else None,
     )
 
 
@@ -147,6 +182,6 @@ def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor,
     """A uwaga_selection, and the tensors that it points into."""
     if selection is None:
         return None, ()
-    numbers = (torch.tensor(selection.sequences), torch.tensor(selection.heads), selection.queries.contiguous())
-    numbers = tuple(x.long() for x in numbers)
+    listed = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
+    numbers = (*listed, selection.queries.long().contiguous())
     return SELECTION.pack(*(field for x in numbers for field in (x.data_ptr(), x.shape[0]))), numbers

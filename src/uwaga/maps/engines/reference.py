@@ -11,6 +11,7 @@ from torch import Tensor
 from uwaga.maps import definition
 from uwaga.maps.definition import weights as weights
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted
+from uwaga.maps.surroundings import need_lengths
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.attention.spec import START_VALUE, Call
 
@@ -23,6 +24,7 @@ def refusal(call: Call) -> None:
 def rows(call: Call, wanted: RowsWanted) -> Rows:
     if call.query_offsets is None:
         return definition.rows(call, wanted)
+    need_lengths()
     parts = [definition.rows(part, _of_sequence(wanted, at)) for at, part in enumerate(split(call))]
     return definition.join([definition.rows(*_nothing(call, wanted)), *parts])
 
@@ -77,6 +79,7 @@ def _nothing(call: Call, wanted: RowsWanted) -> tuple[Call, RowsWanted]:
 
 def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     """The sequences of a ragged call, each with its part of the normalizer."""
+    need_lengths()
     lengths = call.query_offsets.diff().tolist()
     known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
     return [(part, Normalizer(*x)) for part, x in zip(split(call), known, strict=True)]

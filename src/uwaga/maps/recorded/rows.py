@@ -49,9 +49,10 @@ def new_tokens(key: Operand, this: Pass) -> Operand:
     """The keys of the queries' own tokens."""
     if isinstance(key, Ragged):
         stretches = zip(key.offsets.tolist(), this.starts, this.queries, strict=False)
-        places = [torch.arange(at + start, at + start + more) for at, start, more in stretches]
-        total = torch.tensor([0, *this.queries]).cumsum(0).to(key.offsets.device)
-        return Ragged(key.values[torch.cat(places).to(key.values.device)], total)
+        device = key.values.device
+        places = [torch.arange(at + start, at + start + more, device=device) for at, start, more in stretches]
+        total = torch.tensor([0, *this.queries], device=key.offsets.device).cumsum(0)
+        return Ragged(key.values[torch.cat(places)], total)
     count = this.queries[0] if this.queries else 0
     if len(set(this.starts)) == 1:
         return key[:, :, this.starts[0] : this.starts[0] + count]

@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_autocast
+from uwaga._base.eager import without_autocast
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.available import engine as engine_named
 from uwaga.ops.attention.spec import DIFFERENTIABLE, Call
@@ -58,7 +58,7 @@ def double_backward(
 
     It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
     """
-    with _recording(call.query.device.type):
+    with _recording(call.query.device):
         inputs = [_leaf(x, True) for x in (*call.operands, grad_output, grad_lse)]
         repeated = replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=False)))
         first = _differentiate(reference.attend, repeated, inputs[6], inputs[7], needs, create_graph=True)
@@ -67,7 +67,7 @@ def double_backward(
 
 
 def _differentiate(attend, call, grad_output, grad_lse, needs, create_graph: bool = False) -> Gradients:
-    with _recording(call.query.device.type):
+    with _recording(call.query.device):
         # Within a double backward the operands are leaves already, and a detached copy would cut the graph.
         inputs = call.operands if create_graph else [_leaf(x, n) for x, n in zip(call.operands, needs, strict=True)]
         output, lse = attend(replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=True))))
@@ -94,17 +94,13 @@ def _grad(outputs, weights, inputs, needs, create_graph: bool = False) -> Gradie
 
 
 @contextmanager
-def _recording(device: str) -> Iterator[None]:
-    """Autograd without autocast, also inside an operator's kernel: there the dispatcher leaves it out, and without this guard all
-    gradients would be zeros."""
+def _recording(device: torch.device) -> Iterator[None]:
+    """Autograd without autocast, also inside an operator's kernel: there the dispatcher leaves autograd out, and without
+    this guard all gradients would be zeros."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     excluded = excluded - torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradCPU)
-    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
-        if is_autocast(device):
-            with torch.autocast(device, enabled=False):
-                yield
-        else:
-            yield
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad(), without_autocast(device):
+        yield
 
 
 def _leaf(tensor: Tensor | None, needs_grad: bool) -> Tensor | None:

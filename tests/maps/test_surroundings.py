@@ -1,0 +1,366 @@
+"""Maps under tracers, torch.func, tensor subclasses, other default devices and autocast: what they are without, or an error.
+
+Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key width.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, attend, attention
+from uwaga._base import native
+from uwaga.maps import KeptMap, WordMap, head_table, induction, previous_token, rollout, value_norms
+
+needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+READINGS: dict[str, Callable[[AttentionMap], object]] = {
+    "an index": lambda m: m[0, 1, [4, 0, 0], ::-2],
+    "row": lambda m: m.row(-1),
+    "column": lambda m: m.column(1),
+    "to_dense": lambda m: m.to_dense(),
+    "scores": lambda m: m.scores[0, 1, 2:],
+    "select": lambda m: m.select(1, 0).to_dense(),
+    "diagonal": lambda m: m.diagonal(-1),
+    "diagonal of every map": lambda m: KeptMap(m, [0, 2, 3]).diagonal(-1, start=torch.tensor([0, 1], device="cpu")),
+    "lse": lambda m: m.lse,
+    "entropy": lambda m: m.entropy(),
+    "normalized entropy": lambda m: m.entropy(normalize=True),
+    "topk": lambda m: m.topk(3),
+    "peak": lambda m: m.peak(),
+    "distance": lambda m: m.distance(),
+    "support": lambda m: m.support(),
+    "sink": lambda m: m.sink(),
+    "mass": lambda m: m.mass(Causal(start=1)),
+    "received": lambda m: m.received(),
+    "received, last": lambda m: m.received(last=2),
+    "pool": lambda m: m.pool(2, 3),
+    "pool, max": lambda m: m.pool(2, 3, how="max"),
+    "pool, edges": lambda m: m.pool([0, 1, 4], 3, how="max"),
+    "between": lambda m: m.between([(0, 2), (1, 5)]),
+    "words": lambda m: WordMap(m, [0, 0, 1, 2, 3]).to_dense(),
+    "rollout": lambda m: rollout([m, m]),
+    "previous token": previous_token,
+    "induction": lambda m: induction(m, torch.tensor([1, 2, 1, 2, 1], device="cpu")),
+    "head_table": lambda m: head_table(m).matrix("entropy"),
+}
+# What a tracer cannot follow: here Python decides by numbers that it is given in tensors. PyTorch says so.
+DECIDED = ("diagonal of every map", "pool, edges", "between", "rollout")
+TRACED = [name for name in READINGS if name not in (*DECIDED, "head_table")]  # which is of Python's own numbers
+
+
+def _x(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+QUERY, OTHER = _x(2, 4, 5, 8), _x(2, 4, 5, 8).flip(-1)
+KEY = _x(2, 2, 5, 8)
+SINKS, PROJECTION = _x(4), _x(32, 16)
+
+
+def _map(query: Tensor, impl: str | None = None) -> AttentionMap:
+    return AttentionMap(query, KEY, mask=Causal(), bias=AlibiBias(SINKS.abs()), sinks=SINKS, impl=impl)
+
+
+def _tensors(found: object) -> list[Tensor]:
+    if isinstance(found, Tensor):
+        return [found]
+    return [y for x in found for y in _tensors(x)] if isinstance(found, tuple) else []
+
+
+def _assert_same(found: object, expected: object) -> None:
+    pairs = list(zip(_tensors(found), _tensors(expected), strict=True))
+    assert pairs
+    for x, y in pairs:
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def _jit(f: Callable, *given: Tensor) -> Callable:
+    return torch.jit.trace(f, given, check_trace=False)
+
+
+TRACERS = {
+    "torch.jit.trace": _jit,
+    "make_fx": lambda f, *given: make_fx(f)(*given),
+    "make_fx before autograd": lambda f, *given: make_fx(f, pre_dispatch=True)(*given),
+}
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("reading", TRACED)
+@pytest.mark.parametrize("tracer", TRACERS)
+def test_what_a_tracer_writes_down_computes_the_map(tracer: str, reading: str) -> None:
+    def f(query: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_tensors(READINGS[reading](_map(query))))
+
+    _assert_same(TRACERS[tracer](f, QUERY)(OTHER), f(OTHER))
+
+
+@pytest.mark.parametrize("reading", DECIDED)
+def test_what_a_tracer_cannot_follow_is_an_error(reading: str) -> None:
+    with pytest.raises(RuntimeError, match="value out of a tracing tensor"):
+        make_fx(lambda x: tuple(_tensors(READINGS[reading](_map(x)))))(QUERY)
+
+
+@pytest.mark.parametrize(
+    "read", [lambda m: m.entropy(), lambda m: m.received(), lambda m: m[0]], ids=["rows", "keys", "part"]
+)
+def test_the_lengths_of_a_ragged_map_are_not_written_down(read: Callable) -> None:
+    def f(offsets: Tensor) -> object:
+        batch = Ragged(KEY[0].transpose(0, 1), offsets, max_length=5)
+        return read(AttentionMap(batch, batch)).values
+
+    with pytest.raises(NotImplementedError) as error:
+        make_fx(f)(torch.tensor([0, 2, 5]))
+    assert str(error.value) == (
+        "AttentionMap: no tracer can write down a ragged map, whose lengths are numbers for Python; trace dense maps, or "
+        "the output of attend alone"
+    )
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("tracer", ["torch.jit.trace", "make_fx"])
+def test_what_a_tracer_writes_down_of_attend(tracer: str) -> None:
+    def f(query: Tensor) -> tuple[Tensor, ...]:
+        output, lse, m = attend(query, KEY, KEY, mask=Causal(), entropy=True)
+        return output, lse, m.entropy()
+
+    _assert_same(TRACERS[tracer](f, QUERY)(OTHER), f(OTHER))
+
+
+def test_a_recorded_map_hides_what_it_hides() -> None:
+    """Which keys are finite is asked of the tensors of each call, and not of those that were traced."""
+
+    def f(key: Tensor) -> Tensor:
+        return AttentionMap(QUERY, key, mask=KeyLengths(torch.tensor([3, 5]))).entropy()
+
+    key = KEY.clone()
+    key[0, :, 4] = torch.nan
+    key[1, :, 4, 0] = torch.inf
+    _assert_same(make_fx(f)(KEY)(key), f(key))
+    assert f(key)[0].isfinite().all()
+    assert f(key)[1].isnan().any()
+
+
+def test_a_recorded_gradient_meets_no_hidden_number() -> None:
+    def f(key: Tensor) -> Tensor:
+        m = AttentionMap(QUERY.double(), key, mask=KeyLengths(torch.tensor([3, 5])))
+        return torch.autograd.grad(m.entropy().square().sum(), key)[0]
+
+    key = KEY.double()
+    key[0, :, 4] = torch.nan
+    _assert_same(make_fx(f)(KEY.double().requires_grad_())(key.requires_grad_()), f(key))
+
+
+@needs_native
+def test_a_map_that_was_made_before_is_not_recorded() -> None:
+    m = AttentionMap(QUERY, KEY)
+    with pytest.raises(RuntimeError) as error:
+        make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
+    assert str(error.value) == (
+        "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map inside "
+        "of what is traced, or with impl='reference'"
+    )
+    m = AttentionMap(QUERY, KEY, impl="reference")
+    traced = make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
+    _assert_same(traced(OTHER[..., 0]), OTHER[..., 0] + m.entropy())
+
+
+@needs_native
+def test_the_native_engine_by_name_is_not_recorded() -> None:
+    with pytest.raises(ValueError, match="no tracer can write down what its kernels do"):
+        make_fx(lambda x: AttentionMap(x, KEY, impl="cpu").entropy())(QUERY)
+
+
+@needs_native
+def test_flop_counters_let_the_native_engine_be() -> None:
+    m = AttentionMap(QUERY, KEY)
+    with FlopCounterMode(display=False):
+        _assert_same(
+            (AttentionMap(QUERY, KEY, impl="cpu").entropy(), attend(QUERY, KEY, KEY).output),
+            (
+                m.entropy(),
+                attention(QUERY, KEY, KEY),
+            ),
+        )
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
+def test_torch_compile_goes_around_a_map() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: AttentionMap(x, KEY).entropy() * 2, backend="aot_eager")
+    _assert_same(compiled(QUERY), AttentionMap(QUERY, KEY).entropy() * 2)
+
+
+def test_attend_is_one_graph_of_torch_compile() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: attend(x, KEY, KEY).output * 2, backend="aot_eager", fullgraph=True)
+    _assert_same(compiled(QUERY), attention(QUERY, KEY, KEY) * 2)
+
+
+def test_torch_export_keeps_statistics_and_the_output_of_attend() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            m = AttentionMap(x, x, mask=Causal())
+            return attend(x, x, x).output, m.entropy(), m.received(), m.pool(2, 2).weights
+
+    program = torch.export.export(Module(), (QUERY,), strict=False)
+    _assert_same(program.module()(OTHER), Module()(OTHER))
+
+
+@pytest.mark.parametrize("reading", ["entropy", "lse", "received", "peak", "sink"])
+def test_torch_func_maps_over_maps(reading: str) -> None:
+    def f(query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        return tuple(_tensors(READINGS[reading](AttentionMap(query, key, mask=Causal()))))
+
+    _assert_same(torch.func.vmap(f)(QUERY, KEY), f(QUERY, KEY))
+
+
+def test_torch_func_maps_over_attend() -> None:
+    found = torch.func.vmap(lambda x, y: attend(x, y, y, mask=Causal())[:2])(QUERY, KEY)
+    _assert_same(found, attend(QUERY, KEY, KEY, mask=Causal())[:2])
+
+
+@needs_native
+def test_weights_without_memory_are_refused() -> None:
+    m = AttentionMap(QUERY, KEY)
+    with pytest.raises(TypeError) as error:
+        torch.func.vmap(lambda w: m.received(weights=w))(torch.ones(3, 5))
+    assert str(error.value) == (
+        "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors; 'reference' takes all"
+    )
+
+
+def test_fake_tensors_give_shapes() -> None:
+    with FakeTensorMode() as mode:
+        query, key = mode.from_tensor(QUERY), mode.from_tensor(KEY)
+        assert AttentionMap(query, key).entropy().shape == (2, 4, 5)
+        output, lse, m = attend(query, key, key, entropy=True)
+        assert output.shape == (2, 4, 5, 8)
+        assert lse.shape == m.entropy().shape == (2, 4, 5)
+        with pytest.raises(RuntimeError):
+            m[0, 0, 3]
+
+
+def test_meta_tensors_give_shapes() -> None:
+    query, key = QUERY.to("meta"), KEY.to("meta")
+    m = AttentionMap(query, key, mask=Causal())
+    assert m.entropy().shape == m.peak().position.shape == (2, 4, 5)
+    assert m.received().device.type == "meta"
+    assert attend(query, key, key).output.shape == (2, 4, 5, 8)
+
+
+def test_tensor_subclasses_go_by_their_own_operators() -> None:
+    query, key = TwoTensor(QUERY, OTHER), TwoTensor(KEY, KEY)
+    found = AttentionMap(query, key).entropy()
+    _assert_same((found.a, found.b), (AttentionMap(QUERY, KEY).entropy(), AttentionMap(OTHER, KEY).entropy()))
+    output = attend(query, key, key).output
+    _assert_same((output.a, output.b), (attention(QUERY, KEY, KEY), attention(OTHER, KEY, KEY)))
+
+
+def test_zeros_without_memory_are_zeros() -> None:
+    zeros = torch._efficientzerotensor(QUERY.shape)
+    _assert_same(AttentionMap(zeros, KEY).entropy(), AttentionMap(torch.zeros_like(QUERY), KEY).entropy())
+    _assert_same(
+        AttentionMap(QUERY, KEY, sinks=torch._efficientzerotensor((4,))).entropy(),
+        AttentionMap(QUERY, KEY, sinks=torch.zeros(4)).entropy(),
+    )
+
+
+@pytest.mark.parametrize("name", ["query", "mask", "bias", "sinks"])
+@needs_native
+def test_the_native_engine_by_name_reads_memory(name: str) -> None:
+    given = {
+        "query": QUERY,
+        "key": KEY,
+        "mask": torch.ones(5, 5, dtype=torch.bool),
+        "bias": torch.zeros(5, 5),
+        "sinks": SINKS,
+    }
+    given[name] = TwoTensor(given[name], given[name])
+    with pytest.raises(ValueError) as error:
+        AttentionMap(**given, impl="cpu")
+    assert str(error.value) == (
+        "AttentionMap: engine 'cpu' cannot serve this map: it reads memory, and not all tensors have some of their own"
+    )
+
+
+@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+@pytest.mark.parametrize("reading", READINGS)
+def test_another_default_device_changes_nothing(reading: str, impl: str) -> None:
+    expected = READINGS[reading](_map(QUERY, impl))
+    with torch.device("meta"):
+        found = READINGS[reading](_map(QUERY, impl))
+    _assert_same(found, expected)
+
+
+def test_another_default_device_changes_nothing_of_ragged_maps() -> None:
+    batch = Ragged(_x(7, 2, 8), torch.tensor([0, 3, 3, 7]))
+
+    def read() -> tuple[Tensor, ...]:
+        m = AttentionMap(batch, batch, mask=Causal())
+        values = [
+            x.values
+            for x in (
+                m.diagonal(),
+                m.entropy(),
+                m.received(last=2),
+                m.received(weights=m.entropy()),
+                m.sink().first_key,
+            )
+        ]
+        return (*values, m[2].to_dense(), m.pool(2, 2).weights, attend(batch, batch, batch).output.values)
+
+    expected = read()
+    with torch.device("meta"):
+        found = read()
+    _assert_same(found, expected)
+
+
+def test_another_default_device_changes_nothing_of_norms() -> None:
+    with torch.device("meta"):
+        found = value_norms(KEY, PROJECTION)
+    assert torch.equal(found, value_norms(KEY, PROJECTION))
+
+
+@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+@pytest.mark.parametrize("reading", READINGS)
+def test_autocast_changes_nothing(reading: str, impl: str) -> None:
+    expected = READINGS[reading](_map(QUERY, impl))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = READINGS[reading](_map(QUERY, impl))
+    for x, y in zip(_tensors(found), _tensors(expected), strict=True):
+        assert x.dtype == y.dtype
+        assert torch.equal(x, y)
+
+
+def test_autocast_changes_nothing_of_norms() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        found = value_norms(KEY, PROJECTION)
+    assert torch.equal(found, value_norms(KEY, PROJECTION))
+
+
+@pytest.mark.parametrize("impl", ["reference", pytest.param("cpu", marks=needs_native)])
+def test_autocast_changes_nothing_of_attend(impl: str) -> None:
+    expected = attend(QUERY, KEY, KEY, impl=impl).output
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attend(QUERY, KEY, KEY, impl=impl).output
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("reading", ["entropy", "lse", "received"])
+def test_autocast_changes_no_gradient(reading: str) -> None:
+    def gradient(create_graph: bool) -> Tensor:
+        query = QUERY.clone().requires_grad_()
+        loss = READINGS[reading](_map(query)).square().sum()
+        return torch.autograd.grad(loss, query, create_graph=create_graph)[0].detach()
+
+    for create_graph in (False, True):
+        expected = gradient(create_graph)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = gradient(create_graph)
+        assert torch.equal(found, expected)
