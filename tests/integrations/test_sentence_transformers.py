@@ -83,6 +83,21 @@ def test_ways_of_pooling(pooling: str, make: Callable) -> None:
     agrees(make("bert", pooling), TEXTS)
 
 
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_vectors_of_tokens(family: str, make: Callable) -> None:
+    model = make(family)
+    own = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
+    everything = model.encode(TEXTS, output_value=None, batch_size=4)
+    unpad(unpad(model))
+    ours = model.encode(TEXTS, output_value="token_embeddings", batch_size=4)
+    assert [x.shape for x in ours] == [x.shape for x in own]
+    for found, expected in zip(ours, own, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for found, expected in zip(model.encode(TEXTS, output_value=None, batch_size=4), everything, strict=True):
+        torch.testing.assert_close(found["sentence_embedding"], expected["sentence_embedding"], rtol=1e-4, atol=1e-5)
+        assert found["attention_mask"].sum() == expected["attention_mask"].sum()
+
+
 def test_texts_of_a_batch_are_one_row(make: Callable) -> None:
     model = unpad(make("bert"))
     rows = []

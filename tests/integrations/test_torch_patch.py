@@ -69,6 +69,11 @@ ELSEWHERE = {
     "float64": lambda f: f(Q.double(), K.double(), V.double()),
     "meta": lambda f: f(Q.to("meta"), K.to("meta"), V.to("meta")),
     "all dropped": lambda f: f(Q, K, V, dropout_p=1.0),
+    "a scale that is a tensor": lambda f: f(Q, K, V, scale=torch.tensor(0.5)),
+    "an infinite scale": lambda f: f(Q, K, V, scale=float("inf")),
+    "values of no width": lambda f: f(Q, K, V[..., :0]),
+    "less than no dropout": lambda f: f(Q, K, V, dropout_p=-0.1),
+    "no heads": lambda f: f(Q[:, :0], K[:, :0], V[:, :0]),
 }
 
 
@@ -80,6 +85,8 @@ def test_what_is_not_served_goes_to_pytorch(served: list, name: str) -> None:
     assert served == []
     assert found.shape == expected.shape
     assert found.device == expected.device
+    if found.device.type == "cpu":
+        torch.testing.assert_close(found, expected, equal_nan=True)
 
 
 def test_a_kernel_that_was_asked_for_is_left_to_pytorch(served: list) -> None:
@@ -94,15 +101,19 @@ ERRORS = {
     "two masks": lambda f: f(Q, K, V, attn_mask=torch.ones(5, 7, dtype=torch.bool), is_causal=True),
     "a mask that does not fit": lambda f: f(Q, K, V, attn_mask=torch.ones(3, 7, dtype=torch.bool)),
     "heads": lambda f: f(Q, K[:, :3], V[:, :3], enable_gqa=True),
+    "a mask that is a number": lambda f: f(Q, K, V, attn_mask=torch.tensor(0.5)),
+    "a mask of keys alone": lambda f: f(Q, K, V, attn_mask=torch.ones(7, dtype=torch.bool)),
+    "causal by a number": lambda f: f(Q, K, V, is_causal=1),
 }
 
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_what_pytorch_refuses_is_refused_in_its_words(name: str) -> None:
-    with pytest.raises(RuntimeError) as expected:
+    with pytest.raises((RuntimeError, IndexError, TypeError)) as expected:
         ERRORS[name](SDPA)
-    with patch_torch(), pytest.raises(RuntimeError) as found:
+    with patch_torch(), pytest.raises((RuntimeError, IndexError, TypeError)) as found:
         ERRORS[name](F.scaled_dot_product_attention)
+    assert found.type is expected.type
     assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]
 
 

@@ -15,6 +15,7 @@ import tiny_models as tiny  # noqa: E402
 
 from uwaga._base import native  # noqa: E402
 from uwaga.integrations import register_with_transformers  # noqa: E402
+from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
@@ -89,6 +90,89 @@ def test_pairs(family: str, side: str) -> None:
         return torch.cat((tokens, made.encoder_last_hidden_state[of_encoder.bool()]))
 
     tiny.agrees(model, run)
+
+
+WITHOUT_A_WORD = {
+    "splinter": lambda wide: transformers.SplinterModel(transformers.SplinterConfig(**wide)),
+    "align": lambda wide: transformers.AlignTextModel(transformers.AlignTextConfig(**wide)),
+    "clap": lambda wide: transformers.ClapTextModel(transformers.ClapTextConfig(**wide)),
+}
+
+
+@pytest.mark.parametrize("side", ["none", "right"])
+@pytest.mark.parametrize("family", WITHOUT_A_WORD)
+def test_layers_that_do_not_say_whether_they_are_causal(family: str, side: str) -> None:
+    torch.manual_seed(0)
+    wide = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+    }
+    model = WITHOUT_A_WORD[family](wide).eval()
+    model.set_attn_implementation("eager")
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, 0.0, 0.3)
+    ids, mask = tiny.tokens(BATCH, LENGTH), mask_of(side)
+
+    def run(model: nn.Module) -> Tensor:
+        if model.dtype == torch.float64:  # some have no attention but this, whose mask of float64 serves whole batches
+            model.set_attn_implementation("eager")
+        with torch.no_grad():
+            return model(ids, attention_mask=mask)[0][mask.bool()]
+
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(ids, attention_mask=mask)[0][mask.bool()]
+    tiny.agrees(model, run, exact)
+
+
+def test_cross_attention_without_a_mask() -> None:
+    from transformers.models.mllama.configuration_mllama import MllamaTextConfig
+
+    config = MllamaTextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, cross_attention_layers=[1], pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.MllamaForCausalLM._from_config(config, attn_implementation="eager").eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, 0.0, 0.3)
+    ids, image = tiny.tokens(BATCH, LENGTH), torch.randn(BATCH, 7, 32)
+
+    def run(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            return model(ids, cross_attention_states=image.to(model.dtype), use_cache=False).logits
+
+    tiny.agrees(model, run, run(copy.deepcopy(model).double()))
+
+
+def test_a_layer_that_says_it_is_causal_where_the_model_wants_no_mask() -> None:
+    """As those of the pictures of Phi-4: eager attention is full there."""
+    layer = nn.Identity()
+    layer.is_causal = True
+    query, key, value = torch.randn(3, 1, 2, 5, 8)
+    found, _ = uwaga_attention(layer, query, key, value, None)
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2)
+    torch.testing.assert_close(found, expected)
+    told, _ = uwaga_attention(layer, query, key, value, None, is_causal=True)
+    causal = torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
+    torch.testing.assert_close(told, causal)
+
+
+def test_windows_that_no_layer_takes() -> None:
+    """The default config of Qwen2-MoE has a window of 0 for none of its layers."""
+    config = transformers.Qwen2MoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, moe_intermediate_size=16, num_hidden_layers=2,
+        shared_expert_intermediate_size=16, num_attention_heads=4, num_key_value_heads=4, num_experts=4,
+        num_experts_per_tok=2,
+    )  # fmt: skip
+    config._experts_implementation = "eager"
+    assert config.sliding_window == 0
+    torch.manual_seed(0)
+    model = transformers.Qwen2MoeModel._from_config(config, attn_implementation="eager").eval()
+    for side in ("none", "right"):
+        tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), [(1, 3), (3, 1)])
@@ -175,6 +259,24 @@ def test_a_batch_is_its_sequences_one_by_one() -> None:
             torch.testing.assert_close(batch[row, :length], alone[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_hooks_that_write_into_states(family: str) -> None:
+    """To turn a head off, as eager attention lets them."""
+    model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
+
+    def turn_off(layer: nn.Module, arguments: tuple) -> None:
+        arguments[0].view(BATCH, LENGTH, 4, -1)[:, :, 1] = 0.0
+
+    def run(model: nn.Module) -> Tensor:
+        first = model.layers[0].self_attn.o_proj if family == "llama" else model.encoder.layer[0].attention.output.dense
+        hook = first.register_forward_pre_hook(turn_off)
+        found = states(tiny.tokens(BATCH, LENGTH), mask_of("right"))(model)
+        hook.remove()
+        return found
+
+    tiny.agrees(model, run)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Against float64 as everywhere; the same model, rounded first."""
@@ -210,6 +312,18 @@ def test_masks_of_the_caller() -> None:
     tiny.agrees(model, lambda model: run(model, added), exact)
     model.set_attn_implementation("uwaga")
     torch.testing.assert_close(run(model, seen), run(model, added), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("of_model", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("of_mask", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_masks_of_the_caller_of_another_type_than_the_model(of_mask: torch.dtype, of_model: torch.dtype) -> None:
+    query, key, value = torch.randn(3, 2, 2, 5, 8, generator=torch.Generator().manual_seed(0)).to(of_model)
+    seen = torch.ones(5, 5, dtype=torch.bool).tril()
+    added = torch.full((2, 1, 5, 5), 0.5, dtype=of_mask).masked_fill(~seen, torch.finfo(of_mask).min)
+    found, _ = uwaga_attention(nn.Identity(), query, key, value, added)
+    expected, _ = uwaga_attention(nn.Identity(), query, key, value, seen.expand(2, 1, 5, 5))
+    assert found.dtype == of_model
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("side", ["none", "right", "left"])

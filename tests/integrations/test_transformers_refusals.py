@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
+from transformers import masking_utils  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
@@ -18,7 +19,7 @@ from uwaga.integrations.transformers.masks import planned_mask  # noqa: E402
 register_with_transformers()
 
 _WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2"]
+BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2", "bloom"]
 
 
 def ignores(model: nn.Module) -> str:
@@ -35,6 +36,11 @@ def test_families_that_compute_attention_by_themselves(family: str) -> None:
     with pytest.raises(ValueError) as raised:
         transformers.AutoModel.from_config(config, attn_implementation="uwaga")
     assert str(raised.value) == ignores(model)
+    for changed in ("uwaga", {"": "uwaga"}):
+        with pytest.raises(ValueError) as raised:
+            model.set_attn_implementation(changed)
+        assert str(raised.value) == ignores(model)
+    model.set_attn_implementation("eager")
 
 
 def test_other_names_are_left_to_transformers() -> None:
@@ -71,6 +77,23 @@ def test_maps_of_packed_queries_that_go_on() -> None:
         "attn_implementation='uwaga': Identity attends causally or in a window over a packed batch whose cu_seq_lens_q and "
         "cu_seq_lens_k differ; neither a map nor a position bias is served there"
     )
+
+
+def test_windows_in_which_a_token_sees_nothing() -> None:
+    """Masks of them are made and thrown away by models that have no layer with a window; attention says what is wrong."""
+    said = "attn_implementation='uwaga': sliding_window=0 lets a token see nothing; set it to 1 or more, or to None for no window"
+    window = masking_utils.sliding_window_causal_mask_function(0)
+    mask = planned_mask(batch_size=1, q_length=4, kv_length=4, mask_function=window)
+    assert repr(mask) == f"PlannedMask(shape=(1, 1, 4, 4), Refused(reason={said!r}))"
+    offsets = {"cu_seq_lens_q": torch.tensor([0, 4])}
+    for compute in (
+        lambda: uwaga_attention(nn.Identity(), x(1), x(1), x(1), mask),
+        lambda: uwaga_attention(nn.Identity(), x(1), x(1), x(1), None, sliding_window=0, **offsets),
+        lambda: mask[0],
+    ):
+        with pytest.raises(ValueError) as raised:
+            compute()
+        assert str(raised.value) == said
 
 
 @pytest.mark.parametrize(

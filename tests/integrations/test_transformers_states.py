@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from uwaga.integrations.transformers.states import PackedStates, Packing
+from uwaga.integrations.transformers.states import PackedStates, Packing, plain
 
 TOKENS = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]]).bool()
 B, N, D, T = 3, 4, 6, 6
@@ -55,6 +55,17 @@ TURN_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "chunks of tokens": lambda x: x.chunk(2, dim=1)[0],
     "norm over tokens": lambda x: F.layer_norm(x.transpose(1, 2), (N,)),
     "heads with others": lambda x: x.view(B, N, 2, 3).transpose(1, 2) + torch.ones(N, 3),
+    "heads with a scale of each": lambda x: (
+        x.view(B, N, 2, 3).transpose(1, 2) * torch.tensor([2.0, 3.0])[:, None, None]
+    ),
+    "heads with numbers of their tokens": lambda x: x.view(B, N, 2, 3).transpose(1, 2) * values(B, 2, N, 1),
+    "heads one behind the other": lambda x: x.view(B, N, 2, 3).transpose(1, 2).contiguous(),
+    "a linear layer by name": lambda x: F.linear(input=x, weight=WEIGHT),
+    "other bits": lambda x: x.view(torch.int32),
+    "norm over tokens and width": lambda x: F.layer_norm(x, (N, D)),
+    "rms norm over tokens and width": lambda x: F.rms_norm(x, (N, D)),
+    "pieces of tokens without a width": lambda x: F.linear(x, SCALE).chunk(2, -1)[0],
+    "mean over tokens without a width": lambda x: F.linear(x, SCALE).mean(-1, keepdim=True),
 }
 
 
@@ -101,6 +112,45 @@ def test_what_is_written_into_the_plain_tensor_counts() -> None:
     packed = states()
     packed[:, 0] = 1.0
     assert torch.equal((packed + 0)[:, 0], torch.ones(B, D))
+
+
+# What may lie between the states that are written to and those that are read.
+VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "view": lambda x: x.view(B, N, 2, 3),
+    "heads": lambda x: x.view(B, N, 2, 3).transpose(1, 2),
+    "heads and back": lambda x: x.view(B, N, 2, 3).transpose(1, 2).transpose(1, 2).reshape(B, N, D),
+    "piece": lambda x: x.chunk(2, dim=-1)[1],
+    "heads of a piece": lambda x: x.chunk(2, -1)[0].view(B, N, 3, 1),
+    "same type": lambda x: x.to(torch.float32).float().type_as(x),
+    "contiguous": lambda x: x.contiguous(),
+    "no dropout": lambda x: F.dropout(x, 0.5, False),
+    "copy of heads": lambda x: x.view(B, N, 2, 3).transpose(1, 2).contiguous(),
+    "copy of a piece": lambda x: x.chunk(2, dim=-1)[0].contiguous(),
+    "copy of pieces of heads": lambda x: x.view(B, N, 2, 3).chunk(3, -1)[0].reshape(B, N, 2),
+}
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "first": lambda x: x.__setitem__((slice(None), 0), 9.0),
+    "last": lambda x: x.__setitem__((..., -1), 9.0),
+    "sum": lambda x: x.add_(1.0),
+    "sum and all": lambda x: (x.mul_(3.0), x.zero_()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("into", ["view", "base"])
+def test_what_is_written_into_a_view_is_in_its_base_and_the_other_way_round(view: str, write: str, into: str) -> None:
+    packed = states()
+    whole = packed.packing.unpack(packed.values)
+    for x in (packed, whole):
+        seen = VIEWS[view](x)
+        WRITES[write](seen if into == "view" else x)
+        x.late = seen
+    for found, expected in ((packed, whole), (packed.late, whole.late)):
+        rows = TOKENS.reshape(B, N, *[1] * (expected.dim() - 2))
+        if expected.shape[1] != N:  # heads first
+            rows = rows.transpose(1, 2)
+        assert torch.equal(torch.where(rows, plain(found), 0), torch.where(rows, expected, 0))
 
 
 def test_states_of_other_tokens_meet_as_plain_tensors() -> None:

@@ -151,6 +151,51 @@ def test_the_maps_of_an_answer_are_those_of_one_pass_over_it(family: str, how: s
 
 
 @torch.no_grad()
+def drafted(family: str) -> tuple[nn.Module, uwaga.Recording, Tensor]:
+    """A model, what was recorded of a generation that looks its drafts up in the prompt, and the text."""
+    model = tiny.make(family, DECODERS[family], transformers.AutoModelForCausalLM)
+    prompt = tiny.tokens(1, 10).repeat(1, 2)
+    with uwaga.watch(model) as recording:
+        text = model.generate(prompt, max_new_tokens=8, min_new_tokens=8, do_sample=False, prompt_lookup_num_tokens=3)
+    for read in (lambda: recording.maps[("decoder", 0)], lambda: recording.tokens):
+        with pytest.raises(ValueError) as raised:
+            read()
+        assert str(raised.value) == (
+            "Recording: an assisted generation read drafts that may not be in its text; recording.of(texts) has the texts "
+            "that you name, by all ids that the decoder read and wrote"
+        )
+    assert "_get_candidate_generator" not in vars(model)
+    return model, recording, text
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_drafts_that_were_thrown_away_are_in_no_map(family: str) -> None:
+    model, recording, text = drafted(family)
+    found = recording.of(text)
+    assert found.tokens == {"decoder": [[str(each) for each in text[0, :-1].tolist()]]}
+    with torch.no_grad():
+        whole = model(text[:, :-1], output_attentions=True, use_cache=False).attentions
+    for layer, expected in enumerate(whole):
+        torch.testing.assert_close(found.maps[("decoder", layer)].to_dense(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_drafts_in_a_window_are_refused() -> None:
+    _, recording, text = drafted("mistral")
+    with pytest.raises(ValueError, match=r"Recording\.of: "):
+        recording.of(text)
+
+
+def test_watches_of_one_generation_may_be_nested() -> None:
+    model = tiny.make("gpt2", DECODERS["gpt2"], transformers.AutoModelForCausalLM)
+    prompt = tiny.tokens(1, 10).repeat(1, 2)
+    with uwaga.watch(model) as outer, uwaga.watch(model) as inner:
+        text = model.generate(prompt, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
+    for recording in (outer, inner):
+        with pytest.raises(ValueError, match="drafts"):
+            _ = recording.tokens
+        assert len(recording.of(text).tokens["decoder"][0]) == text.shape[1] - 1
+
+
 def test_a_bias_by_distance_is_kept_as_a_vector() -> None:
     model = tiny.make("t5", PAIRS["t5"], transformers.AutoModelForSeq2SeqLM)
     sizes = []

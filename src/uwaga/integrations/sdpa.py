@@ -11,7 +11,10 @@ from torch import Tensor
 from uwaga._base.eager import is_plain
 from uwaga.integrations.serving import autocast, serves
 from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.native_structs import MAX_WIDTH
 from uwaga.ops.masks import Causal, Mask
+
+_LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 
 def door(original: Callable) -> Callable:
@@ -30,23 +33,38 @@ def door(original: Callable) -> Callable:
         """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
         q, k, v, *masks = autocast(*tensors)
-        if serves(q, k, v) and _fits(q, k, v, masks, enable_gqa) and not (is_causal and masks) and dropout_p < 1.0:
+        known = _are_known(masks, dropout_p, is_causal, scale)
+        if known and serves(q, k, v) and _fits(q, k, v, masks, enable_gqa):
             q, k, v = _aligned(q, k, v, enable_gqa)
             mask, bias = _mask_and_bias(masks, is_causal)
             output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
             assert isinstance(output, Tensor)
             return output
-        return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        return original(query, key, value, attn_mask=attn_mask, **options)
 
     return scaled_dot_product_attention
+
+
+def _are_known(masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None) -> bool:
+    """Whether the options are of the kinds that both functions take; PyTorch takes tensors and infinities, too."""
+    return (
+        (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
+        and isinstance(dropout_p, int | float)
+        and 0.0 <= dropout_p < 1.0
+        and isinstance(is_causal, bool)
+        and not (is_causal and masks)
+    )
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
     """Whether PyTorch would take these; where it would not, its own error is the right one."""
     if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
         return False
-    if q.shape[-1] != k.shape[-1] or q.shape[-1] == 0 or k.shape[-2] != v.shape[-2]:
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         return False
+    if not all(0 < x.shape[-1] <= MAX_WIDTH for x in (q, v)) or 0 in q.shape[-3:-2]:
+        return False  # what the engine does not compute
     if _other_kernel_named():
         return False
     grouped = 3 if enable_gqa else 2
@@ -60,8 +78,9 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
         return True
     heads = q.shape[-3:-2] if enable_gqa else ()
     scores = (*common, *heads, q.shape[-2], k.shape[-2])
-    kinds = (torch.bool, q.dtype)
-    return is_plain(masks[0]) and masks[0].dtype in kinds and _broadcast([masks[0].shape, scores]) == scores
+    mask = masks[0]
+    of_kind = is_plain(mask) and mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2
+    return of_kind and _broadcast([mask.shape, scores]) == scores
 
 
 def _other_kernel_named() -> bool:

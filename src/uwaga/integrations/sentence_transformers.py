@@ -1,8 +1,13 @@
-"""sentence-transformers without padding, on the CPU."""
+"""sentence-transformers without padding, on the CPU.
 
-from typing import TYPE_CHECKING, TypeVar
+Letters: B texts, N tokens of a text, T tokens of all texts, M width.
+"""
 
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from uwaga.integrations.transformers.register import NAME, register_with_transformers
 
@@ -23,8 +28,9 @@ def unpad(model: Model) -> Model:
 
     Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
     batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
-    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. To call it
-    twice does nothing more; `model[0].unpad_inputs = False` takes the packing back.
+    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. What
+    encode(output_value="token_embeddings") and forward() give of single tokens is padded behind the last module. To call
+    it twice does nothing more; `model[0].unpad_inputs = False` takes the packing back.
 
     Raises:
         ImportError: sentence-transformers is not installed, or older than 6.
@@ -39,6 +45,7 @@ def unpad(model: Model) -> Model:
         transformer.model.set_attn_implementation(NAME)
         if not transformer.can_flatten_inputs and _can_pack(transformer):
             _pack(transformer)
+    _give_tokens(model)
     return model
 
 
@@ -94,3 +101,22 @@ def _pack(transformer: "Transformer") -> None:
         transformer.model_forward_params |= _PACKED_KEYS
     transformer._flatten_position_offset = transformer._infer_flatten_position_offset()
     transformer.can_flatten_inputs = True
+
+
+def _give_tokens(model: nn.Module) -> None:
+    """encode() reads vectors of tokens by their attention mask, which a packed row does not have."""
+    from sentence_transformers import SentenceTransformer
+
+    for module in model.modules():
+        if isinstance(module, SentenceTransformer) and _pad not in module._forward_hooks.values():
+            module.register_forward_hook(_pad)
+
+
+def _pad(module: nn.Module, arguments: tuple, features: dict[str, Any]) -> None:
+    """The tokens of a packed row, (1, T, M), as those of a batch of texts, (B, N, M), and their mask."""
+    offsets, tokens = features.get("cu_seq_lens_q"), features.get("token_embeddings")
+    if offsets is None or tokens is None or "attention_mask" in features or tokens.shape[0] != 1:
+        return
+    texts = tokens[0].split(offsets.diff().tolist())
+    features["token_embeddings"] = pad_sequence(texts, batch_first=True)
+    features["attention_mask"] = pad_sequence([text.new_ones(len(text), dtype=torch.long) for text in texts], True)

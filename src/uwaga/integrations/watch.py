@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from uwaga.integrations.watching import foreign, own
 from uwaga.integrations.watching.attentions import Attentions
+from uwaga.integrations.watching.drafts import DraftedRecording, noticing
 from uwaga.integrations.watching.words import embeddings
 from uwaga.maps.recorded.keeping import Options
 from uwaga.maps.recorded.strings import Given, Strings
@@ -59,7 +60,7 @@ def watch(
     """
     found = Attentions.of([*own.find(model), *foreign.find(model)])
     wanted = found.chosen(type(model).__name__, layers, kinds)
-    recording = Recording(heads=heads, dtype=dtype, strings=Strings(tokenizer, tokens))
+    recording = DraftedRecording(heads=heads, dtype=dtype, strings=Strings(tokenizer, tokens))
     seen: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def tell(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
@@ -83,6 +84,7 @@ def watch(
             stack.callback(embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
         stack.enter_context(own.watching(found.where, tell))
         stack.enter_context(foreign.watching(model, tell))
+        stack.enter_context(noticing(model, recording))
         stack.callback(recording.close)
         yield recording
     if not recording.maps:

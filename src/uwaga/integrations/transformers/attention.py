@@ -44,9 +44,11 @@ def uwaga_attention(
     """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
 
     Args:
-        module: the layer; `module.is_causal` counts where there is no mask and is_causal is None.
+        module: the layer.
         query, key, value: (B, H, Q, D), (B, G, K, D), (B, G, K, E).
         attention_mask: a PlannedMask; or (B or 1, H or 1, Q, K), bool or to be added to the scores.
+        is_causal: counts where there is no mask. None is False, as in eager attention: what is causal has a mask. In a packed
+            batch it is `module.is_causal`, as in FlashAttention.
         sliding_window: counts for packed batches without a mask; a mask has it in itself.
         s_aux: (H,) a sink for each head.
         position_bias: (B or 1, H, Q, K), added to the scores.
@@ -61,7 +63,7 @@ def uwaga_attention(
         mask=attention_mask,
         plan=plan_of(attention_mask),
         position_bias=position_bias,
-        is_causal=bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal,
+        is_causal=_is_causal(module, cu_seq_lens_q) if is_causal is None else is_causal,
         sliding_window=sliding_window,
         query_offsets=cu_seq_lens_q,
         key_offsets=cu_seq_lens_k,
@@ -83,6 +85,11 @@ def uwaga_attention(
         dropout=dropout,
     )
     return _as_expected(layer, call, output, query.shape[2], others), weights
+
+
+def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
+    """Of a layer that has no mask and is not told. Classes of bidirectional layers may say True, or nothing."""
+    return query_offsets is not None and bool(getattr(module, "is_causal", False))
 
 
 def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from uwaga.integrations.transformers.plan import Plan
+from uwaga.integrations.transformers.plan import Plan, Refused
 from uwaga.ops.sizes import Sizes
 
 _ARITHMETIC = ("aten::add", "aten::sub", "aten::rsub", "aten::mul")
@@ -23,11 +23,11 @@ class PlannedMask(Tensor):
     the dense form, and attention gets what the model made of them.
     """
 
-    plan: Plan
+    plan: Plan | Refused
     settled: Tensor | None  # the dense form, once somebody has a view of it and may write there
 
     @staticmethod
-    def of(plan: Plan, batch: int, queries: int, keys: int, device: torch.device | str) -> "PlannedMask":
+    def of(plan: Plan | Refused, batch: int, queries: int, keys: int, device: torch.device | str) -> "PlannedMask":
         made = Tensor._make_wrapper_subclass(
             PlannedMask, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
         )
@@ -67,4 +67,5 @@ class PlannedMask(Tensor):
         return self.plan.mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch's own has an option of its own
-        return f"PlannedMask(shape={tuple(self.shape)}, {self.plan.mask})"
+        plan = self.plan
+        return f"PlannedMask(shape={tuple(self.shape)}, {plan if isinstance(plan, Refused) else plan.mask})"

@@ -25,6 +25,16 @@ class UnknownMaskError(Exception):
     """A mask function that is not one of transformers' own."""
 
 
+class EmptyWindowError(ValueError):
+    """A window in which a token does not see even itself."""
+
+    def __init__(self, sliding_window: int) -> None:
+        super().__init__(
+            f"attn_implementation='uwaga': sliding_window={sliding_window} lets a token see nothing; set it to 1 or more, or to "
+            "None for no window"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Which queries and keys of the whole sequence a mask is laid over."""
@@ -77,6 +87,13 @@ def is_band(mask: Mask | None) -> bool:
     return mask is None or isinstance(mask, Causal | Window)
 
 
+def reach(sliding_window: int) -> int:
+    """How far behind itself a query sees: transformers counts the query, too. Raises EmptyWindowError."""
+    if sliding_window < 1:
+        raise EmptyWindowError(sliding_window)
+    return sliding_window - 1
+
+
 def _closure(function: Callable) -> dict[str, Any]:
     cells = function.__closure__ or ()
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
@@ -112,7 +129,7 @@ def _causal(variables: Mapping, place: Place) -> Mask | None:
 
 
 def _window(variables: Mapping, place: Place) -> Mask | None:
-    return Window(variables["sliding_window"] - 1, None, start=place.start)  # transformers counts the query itself
+    return Window(reach(variables["sliding_window"]), None, start=place.start)
 
 
 def _window_both_ways(variables: Mapping, place: Place) -> Mask | None:

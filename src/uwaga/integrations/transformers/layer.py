@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from uwaga.integrations.transformers.carrier import PlannedMask
-from uwaga.integrations.transformers.plan import Plan
+from uwaga.integrations.transformers.closures import reach
+from uwaga.integrations.transformers.plan import Plan, Refused
 from uwaga.ops.masks import Causal, Documents, Mask, Window, as_mask
 
 
@@ -18,7 +19,7 @@ class Layer(NamedTuple):
 
     module: nn.Module
     mask: Tensor | None
-    plan: Plan | None  # what the mask was made from, where nobody has changed it since
+    plan: Plan | Refused | None  # what the mask was made from, where nobody has changed it since
     position_bias: Tensor | None
     is_causal: bool  # where there is no mask
     sliding_window: int | None  # where there is no mask, of a packed batch
@@ -26,19 +27,25 @@ class Layer(NamedTuple):
     key_offsets: Tensor | None
 
 
-def plan_of(mask: Tensor | None) -> Plan | None:
-    """What a mask was made from, where nobody has changed it since."""
-    return mask.plan if isinstance(mask, PlannedMask) and mask.settled is None else None
+def plan_of(mask: Tensor | None) -> Plan | Refused | None:
+    """What a mask was made from, where nobody has changed it since. Under torch.compile no more than the mask itself: states
+    without padding have no place in a graph. Raises ValueError: a plan that was refused."""
+    if not isinstance(mask, PlannedMask) or mask.settled is not None:
+        return None
+    plan = mask.plan
+    says_more = plan.stretches is not None or plan.tokens is not None
+    return Plan(mask=plan.mask) if says_more and torch.compiler.is_compiling() else plan
 
 
-def whole_mask(layer: Layer, queries: int, keys: int) -> tuple[Mask | None, Tensor | None]:
-    """The mask and the bias over the scores (B, H, queries, keys)."""
+def whole_mask(layer: Layer, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """The mask and the bias over the scores (B, H, Q, K)."""
     if layer.query_offsets is None:
-        return _mask_and_bias(layer, queries)
+        return _mask_and_bias(layer, query)
+    queries, keys = query.shape[2], key.shape[2]
     of_queries, of_keys = documents(layer)
     same = Documents(_ids(of_keys, keys), query_ids=_ids(of_queries, queries))
     if layer.mask is not None:
-        mask, bias = _mask_and_bias(layer, queries)
+        mask, bias = _mask_and_bias(layer, query)
         return same if mask is None else mask & same, bias
     inside = band(layer)
     if inside is None:
@@ -63,22 +70,29 @@ def band(layer: Layer) -> Mask | None:
     """What FlashAttention makes of is_causal and sliding_window, where there is no mask."""
     if layer.sliding_window is None:
         return Causal() if layer.is_causal else None
-    reach = layer.sliding_window - 1  # transformers counts the query itself
-    return Window(reach, 0 if layer.is_causal else reach)
+    left = reach(layer.sliding_window)
+    return Window(left, 0 if layer.is_causal else left)
 
 
-def _mask_and_bias(layer: Layer, queries: int) -> tuple[Mask | None, Tensor | None]:
+def _mask_and_bias(layer: Layer, query: Tensor) -> tuple[Mask | None, Tensor | None]:
     mask, bias = layer.mask, layer.position_bias
     if mask is None:
         # Upper left, as transformers does it for a cache of fixed size that is still empty.
-        return (Causal(start=0) if layer.is_causal and queries > 1 else None), bias
+        return (Causal(start=0) if layer.is_causal and query.shape[2] > 1 else None), bias
     if layer.plan is not None:
         return layer.plan.mask, bias
     if isinstance(mask, PlannedMask):
         mask = mask.dense()
     if mask.is_floating_point():
-        return None, mask if bias is None else mask + bias
+        return None, _added(mask if bias is None else mask + bias, query.dtype)
     return as_mask(mask), bias
+
+
+def _added(mask: Tensor, to: torch.dtype) -> Tensor:
+    """A mask that is added to scores of this type: eager attention takes one of any other type, too."""
+    if mask.dtype == to:
+        return mask
+    return mask.to(torch.promote_types(to, torch.float32))
 
 
 def _ids(offsets: Tensor, tokens: int) -> Tensor:

@@ -12,9 +12,17 @@ from torch import Tensor
 
 from uwaga._base.eager import is_traced
 from uwaga.integrations.transformers.carrier import PlannedMask
-from uwaga.integrations.transformers.closures import Place, UnknownMaskError, is_band, packed_documents, read
+from uwaga.integrations.transformers.closures import (
+    EmptyWindowError,
+    Place,
+    UnknownMaskError,
+    is_band,
+    packed_documents,
+    read,
+)
 from uwaga.integrations.transformers.plan import (
     Plan,
+    Refused,
     hide_keys,
     hide_queries_too,
     packed_stretches,
@@ -56,6 +64,8 @@ def planned_mask(
             plan = make_plan(mask_function, place, attention_mask)
         except UnknownMaskError:
             pass
+        except EmptyWindowError as error:
+            return PlannedMask.of(Refused(str(error)), batch_size, q_length, kv_length, device)
         else:
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None

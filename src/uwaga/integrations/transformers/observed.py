@@ -69,7 +69,7 @@ def observe(
     if not (wants_map or observers()):
         return None
     query, key = whole(query, key)
-    mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
+    mask, bias = whole_mask(layer, query, key)
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     for observer in observers():
         observer(layer.module, query, key, options)

@@ -47,7 +47,7 @@ def operands(layer: Layer, tensors: Three) -> Operands:
         call = None
     if call is not None:
         return call
-    mask, bias = whole_mask(layer, query.shape[2], key.shape[2])
+    mask, bias = whole_mask(layer, query, key)
     return Operands(query, key, value, mask, bias)
 
 

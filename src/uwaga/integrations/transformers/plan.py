@@ -5,6 +5,7 @@ Letters: B batch, Q queries, K keys, N tokens of a sequence, R stretches of the 
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -39,6 +40,19 @@ class Plan:
     stretches: Stretches | None = None  # the same without what padded queries see, where Q and K are the same tokens
     is_self_attention: bool = False  # they are: else two sequences of one length may have met here
     tokens: Tensor | None = None  # (B, N) bool, False in padding, where there is some
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """In the place of a plan that is an error where a layer reads it. transformers also makes masks that no layer takes."""
+
+    reason: str
+
+    @property
+    def mask(self) -> NoReturn:
+        raise ValueError(self.reason)
+
+    stretches = tokens = is_self_attention = mask
 
 
 def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:

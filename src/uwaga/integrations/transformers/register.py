@@ -31,24 +31,35 @@ def register_with_transformers() -> None:
     AttentionInterface.register(NAME, uwaga_attention)
     # Without a mask function of its own, transformers hands such an implementation no mask at all: padding would count.
     AttentionMaskInterface.register(NAME, planned_mask)
-    _guard(PreTrainedModel)
+    if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
+        _guard(PreTrainedModel)
 
 
 def _guard(base: Any) -> None:
-    """Let models that ignore the interface say so. transformers itself believes that every name is served by all."""
-    original = base.get_correct_attn_implementation
-    if hasattr(original, "_uwaga"):
-        return
+    """Let models that ignore the interface say so. transformers itself believes that every name is served by all, when a
+    model is made, and says so in a log alone, when it is changed."""
+    when_made, when_changed = base.get_correct_attn_implementation, base.set_attn_implementation
 
-    @wraps(original)
+    @wraps(when_made)
     def get_correct_attn_implementation(self: Any, requested_attention: str | None, is_init_check: bool = False) -> str:
-        found = original(self, requested_attention, is_init_check)
-        if found == NAME and not self._can_set_attn_implementation():
-            raise ValueError(
-                f"attn_implementation='uwaga': {type(self).__name__} computes attention by itself and would ignore it; "
-                "load it with attn_implementation='eager'"
-            )
+        found = when_made(self, requested_attention, is_init_check)
+        _check(self, found)
         return found
+
+    @wraps(when_changed)
+    def set_attn_implementation(self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
+        whole = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
+        _check(self, whole)
+        when_changed(self, attn_implementation, *others, **more)
 
     get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
     base.get_correct_attn_implementation = get_correct_attn_implementation
+    base.set_attn_implementation = set_attn_implementation
+
+
+def _check(model: Any, name: str | None) -> None:
+    if name == NAME and not model._can_set_attn_implementation():
+        raise ValueError(
+            f"attn_implementation='uwaga': {type(model).__name__} computes attention by itself and would ignore it; "
+            "load it with attn_implementation='eager'"
+        )

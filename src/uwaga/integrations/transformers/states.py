@@ -77,12 +77,18 @@ _LATEST = threading.local()  # .packing: of the pass through a model that this t
 
 
 class PackedStates(Tensor):
-    """Stands for (B, N, ...), or where `heads_first` for (B, H, N, D); holds `values`, (T, ...) or (T, H, D)."""
+    """Stands for (B, N, ...), or where `heads_first` for (B, H, N, D); holds `values`, (T, ...) or (T, H, D).
+
+    A view stays one: its values are a view of its base's values, and its plain tensor one of its base's plain tensor, so
+    that what is written into one is in the other. Base and views turn plain together.
+    """
 
     packing: Packing
     values: Tensor  # type: ignore[assignment]  # a sparse tensor's method, which has no meaning here
     heads_first: bool
     settled: Tensor | None  # the plain tensor, once somebody asked for it: what is written there counts
+    base: "PackedStates | None"  # whose view these are
+    again: Callable[[Tensor], Tensor] | None  # makes of the base's plain tensor that of the view
 
     @staticmethod
     def of(packing: Packing, values: Tensor, *, heads_first: bool = False) -> "PackedStates":
@@ -90,10 +96,13 @@ class PackedStates(Tensor):
         if heads_first:
             shape[1], shape[2] = shape[2], shape[1]
         made = Tensor._make_wrapper_subclass(PackedStates, shape, dtype=values.dtype, device=values.device)
-        made.packing, made.values, made.heads_first, made.settled = packing, values, heads_first, None
+        made.packing, made.values, made.heads_first = packing, values, heads_first
+        made.settled = made.base = made.again = None
         return made
 
+    # torch.compile loses track of what states hold: it may compile what is between their operations.
     @classmethod
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(
         cls, function: Callable, types: Sequence[type], args: Sequence = (), kwargs: Mapping | None = None
     ) -> object:
@@ -114,18 +123,35 @@ class PackedStates(Tensor):
 
     @property
     def is_packed(self) -> bool:
-        return self.settled is None and not self.packing.is_closed
+        first = self
+        while first.base is not None:
+            first = first.base
+        return first.settled is None and not self.packing.is_closed
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def plain(self) -> Tensor:
         """The plain tensor, the same one every time."""
         if self.settled is None:
-            whole = self.packing.unpack(self.values)
-            self.settled = whole.transpose(1, 2) if self.heads_first else whole
+            if self.base is not None and self.again is not None:
+                self.settled = self.again(self.base.plain())
+            else:
+                whole = self.packing.unpack(self.values)
+                self.settled = whole.transpose(1, 2) if self.heads_first else whole
         return self.settled
 
     def like(self, values: Tensor) -> "PackedStates":
-        """Other states of the same tokens."""
+        """Other states of the same tokens; themselves, where the values are."""
+        if values is self.values:
+            return self
         return PackedStates.of(self.packing, values, heads_first=self.heads_first)
+
+    def view_of(
+        self, values: Tensor, again: Callable[[Tensor], Tensor], *, heads_first: bool = False
+    ) -> "PackedStates":
+        """A view of these states, whose values are one of theirs."""
+        made = PackedStates.of(self.packing, values, heads_first=heads_first)
+        made.base, made.again = self, again
+        return made
 
 
 def plain(x: Tensor) -> Tensor:

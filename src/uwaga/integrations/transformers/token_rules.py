@@ -5,6 +5,7 @@ Letters as in states.py.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -17,12 +18,10 @@ Rule = Callable[[Callable, Sequence, Mapping], object]
 
 def _each_token(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
     """Functions of one tensor of states that work on their last dimensions: layers, norms, activations."""
-    states, *rest = args
-    if not isinstance(states, PackedStates) or not states.is_packed or states.heads_first:
+    states = _states(args)
+    if states is None or any(isinstance(x, PackedStates) for x in (*args[1:], *kwargs.values())):
         return None
-    if any(isinstance(x, PackedStates) for x in (*rest, *kwargs.values())):
-        return None
-    return states.like(function(states.values, *rest, **kwargs))
+    return states.like(function(states.values, *args[1:], **kwargs))
 
 
 def _each_number(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
@@ -30,43 +29,68 @@ def _each_number(function: Callable, args: Sequence, kwargs: Mapping) -> PackedS
     return None if _has_tensors((*args[1:], *kwargs.values())) else _each_token(function, args, kwargs)
 
 
+def _linear(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
+    return _each_token(function, args, kwargs) if _width(args) > 0 else None
+
+
+def _norm(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
+    """Over the last dimensions, where none of them is that of the tokens."""
+    shape = args[1] if len(args) > 1 else kwargs.get("normalized_shape", ())
+    return _each_token(function, args, kwargs) if len(shape) <= _width(args) else None
+
+
 def _last_dimension(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
     """A mean over the width that leaves a dimension of one."""
     dimension = args[1] if len(args) > 1 else kwargs.get("dim")
     keeps = args[2] if len(args) > 2 else kwargs.get("keepdim", False)
-    return _each_token(function, args, kwargs) if dimension in (-1, (-1,), [-1]) and keeps else None
+    fits = dimension in (-1, (-1,), [-1]) and keeps and _width(args) > 0
+    return _each_token(function, args, kwargs) if fits else None
 
 
 def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedStates, ...] | None:
     """The width in pieces, as gated layers take it."""
-    states, *count = args
-    is_width = kwargs.get("dim") == -1 if len(count) == 1 else count[1:] == [-1] and not kwargs
-    if not isinstance(states, PackedStates) or not states.is_packed or states.heads_first or not is_width:
+    states = _states(args)
+    is_width = kwargs == {"dim": -1} if len(args) == 2 else args[2:] == (-1,) and not kwargs
+    if states is None or not is_width or _width(args) == 0:
         return None
-    return tuple(states.like(part) for part in function(states.values, count[0], dim=-1))
+    count = args[1]
+    return tuple(
+        states.view_of(part, partial(_part, function, count, index))
+        for index, part in enumerate(function(states.values, count, -1))
+    )
+
+
+def _part(function: Callable, count: int, index: int, plain: Tensor) -> Tensor:
+    return function(plain, count, -1)[index]
 
 
 def _cast(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    return _each_token(function, args, kwargs) if len(args) == 2 and isinstance(args[1], torch.dtype) else None
+    known = len(args) == 2 and isinstance(args[1], torch.dtype) and kwargs.keys() <= {"copy", "non_blocking"}
+    return _each_token(function, args, kwargs) if known else None
+
+
+def _to_float(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
+    return None if kwargs else _each_token(function, args, kwargs)
 
 
 def _cast_like(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    states, other = args
-    return _each_token(Tensor.to, (states, other.dtype), {}) if states.device == other.device else None
+    if len(args) != 2 or args[0].device != args[1].device:
+        return None
+    return _each_token(Tensor.to, (args[0], args[1].dtype), {})
 
 
 def _elementwise(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
     """Sums and products with states of the same tokens, numbers, and what broadcasts to (B, N, ...)."""
     first = next((x for x in args if isinstance(x, PackedStates)), None)
-    operands = [] if first is None else [_beside(first, x) for x in args]
-    if first is None or any(x is None for x in operands) or _has_tensors(kwargs.values()):
+    if first is None or first.heads_first or _has_tensors(kwargs.values()):
         return None
-    return first.like(function(*operands, **kwargs))
+    operands = [_beside(first, x) for x in args]
+    return None if any(x is None for x in operands) else first.like(function(*operands, **kwargs))
 
 
 def _in_place(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    states = args[0]
-    if not isinstance(states, PackedStates) or states.heads_first or _has_tensors(kwargs.values()):
+    states = _states(args)
+    if states is None or _has_tensors(kwargs.values()):
         return None
     operands = [_beside(states, x) for x in args]
     if any(x is None for x in operands):
@@ -88,9 +112,21 @@ def _beside(states: PackedStates, x: object) -> object | None:
         return x.values if fits else None
     if not isinstance(x, Tensor) or x.dim() <= inner:
         return x
-    if x.dim() > inner + 2:
+    packing, x = states.packing, x if x.dim() > inner + 1 else x[None]
+    if x.dim() > inner + 2 or x.shape[0] not in (1, packing.batch) or x.shape[1] not in (1, packing.length):
         return None
-    return states.packing.pack(x if x.dim() == inner + 2 else x[None])
+    return packing.pack(x)
+
+
+def _states(args: Sequence) -> PackedStates | None:
+    """The first argument, where it is states (B, N, ...) that are still packed."""
+    states = args[0] if args else None
+    return states if isinstance(states, PackedStates) and states.is_packed and not states.heads_first else None
+
+
+def _width(args: Sequence) -> int:
+    """How many dimensions the first argument, states, has for each token."""
+    return args[0].values.dim() - 1 if args and isinstance(args[0], PackedStates) else 0
 
 
 def _has_tensors(options: Iterable) -> bool:
@@ -99,14 +135,18 @@ def _has_tensors(options: Iterable) -> bool:
 
 def _reshape(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
     """What leaves (B, N) as it is."""
-    states, *shape = args
-    if len(shape) == 1 and not isinstance(shape[0], int):
-        shape = list(shape[0])
-    if not states.is_packed or states.heads_first or kwargs or len(shape) < 3:
+    states, shape = _states(args), args[1:]
+    if len(shape) == 1 and isinstance(shape[0], tuple | list):
+        shape = tuple(shape[0])
+    if states is None or kwargs or len(shape) < 3 or not all(isinstance(size, int) for size in shape):
         return None
-    if list(shape[:2]) != [states.packing.batch, states.packing.length]:
+    tokens = states.values.shape[0]
+    if tuple(shape[:2]) != (states.packing.batch, states.packing.length) or tokens == 0:
         return None
-    return states.like(states.values.reshape(states.values.shape[0], *shape[2:]))
+    values = function(states.values, (tokens, *shape[2:]))
+    if values.data_ptr() != states.values.data_ptr():
+        return states.like(values)  # a copy
+    return states.view_of(values, partial(_called, function, shape))
 
 
 def _transpose(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
@@ -114,11 +154,21 @@ def _transpose(function: Callable, args: Sequence, kwargs: Mapping) -> PackedSta
     states, *dimensions = args
     if not states.is_packed or states.values.dim() != 3 or sorted(dimensions) != [1, 2] or kwargs:
         return None
-    return PackedStates.of(states.packing, states.values, heads_first=not states.heads_first)
+    return states.view_of(states.values, _other_way, heads_first=not states.heads_first)
 
 
-def _same(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    return args[0] if args[0].is_packed and len(args) == 1 and not kwargs else None
+def _called(function: Callable, argument: object, plain: Tensor) -> Tensor:
+    return function(plain, argument)
+
+
+def _other_way(plain: Tensor) -> Tensor:
+    return plain.transpose(1, 2)
+
+
+def _contiguous(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
+    """Themselves, where the plain tensor would be itself."""
+    states = _states(args)
+    return states.like(states.values.contiguous()) if states is not None and len(args) == 1 and not kwargs else None
 
 
 def _getters(*names: str) -> frozenset[Callable]:
@@ -134,10 +184,11 @@ ABOUT: frozenset[Callable] = _getters("shape", "ndim", "dtype", "device", "requi
 }
 
 _RULES_OF: Mapping[Rule, Sequence[Callable]] = {
-    _each_token: (F.linear, F.layer_norm, F.rms_norm),
+    _linear: (F.linear,),
+    _norm: (F.layer_norm, F.rms_norm),
     _each_number: (
         F.gelu, F.relu, F.silu, F.dropout, F.tanh, F.sigmoid, torch.tanh, torch.sigmoid, torch.rsqrt, torch.relu, torch.pow,
-        Tensor.pow, Tensor.__pow__, Tensor.tanh, Tensor.float, Tensor.neg,
+        Tensor.pow, Tensor.__pow__, Tensor.tanh, Tensor.neg,
     ),
     _elementwise: (
         torch.add, torch.sub, torch.mul, torch.div, Tensor.add, Tensor.sub, Tensor.mul, Tensor.div, Tensor.__add__,
@@ -148,8 +199,9 @@ _RULES_OF: Mapping[Rule, Sequence[Callable]] = {
     _parts: (Tensor.chunk, torch.chunk),
     _cast: (Tensor.to, Tensor.type),
     _cast_like: (Tensor.type_as,),
+    _to_float: (Tensor.float,),
     _reshape: (Tensor.view, Tensor.reshape),
     _transpose: (Tensor.transpose,),
-    _same: (Tensor.contiguous,),
+    _contiguous: (Tensor.contiguous,),
 }  # fmt: skip
 RULES: Mapping[Callable, Rule] = {function: rule for rule, functions in _RULES_OF.items() for function in functions}

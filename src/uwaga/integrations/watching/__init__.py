@@ -2,4 +2,5 @@
 
 own         the layers of this package
 foreign     those of transformers
+drafts      which of their generations read more than they write
 """

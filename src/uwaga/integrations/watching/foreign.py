@@ -65,9 +65,9 @@ def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
     before = [(config, config._attn_implementation_internal) for config in _configs(models)]
     try:
         for each in models:
-            each.set_attn_implementation(NAME)
-            if each.config._attn_implementation != NAME:  # transformers says so in a log alone
+            if not each._can_set_attn_implementation():
                 raise _by_itself(each)
+            each.set_attn_implementation(NAME)
         with observing(tell):
             yield
     finally:
