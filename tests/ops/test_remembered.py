@@ -15,7 +15,7 @@ from torch import Tensor
 from uwaga import Causal, Documents, KeyLengths, Ragged, Window, attention
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import fast_path
+from uwaga.ops.attention import fast_path, layouts
 from uwaga.ops.masks import DenseMask, Mask
 
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
@@ -88,10 +88,10 @@ def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 @pytest.fixture
-def layouts(monkeypatch) -> list:
+def laid_out(monkeypatch) -> list:
     """One entry for each call that is laid out."""
-    made, lower = [], fast_path.lower
-    monkeypatch.setattr(fast_path, "lower", lambda *given: made.append(given) or lower(*given))
+    made, lower = [], layouts.lower
+    monkeypatch.setattr(layouts, "lower", lambda *given: made.append(given) or lower(*given))
     return made
 
 
@@ -136,18 +136,18 @@ def test_lengths_that_fit_no_longer_are_an_error(operands: Callable, lengths: li
         attention(*given, mask=mask)
 
 
-def test_the_layers_of_a_model_lay_a_mask_out_once(layouts: list) -> None:
+def test_the_layers_of_a_model_lay_a_mask_out_once(laid_out: list) -> None:
     mask = Causal() & KeyLengths(torch.tensor([3, 7]))
     for layer in range(6):
         attention(_x(2, 4, 5, 8, seed=layer), _x(2, 2, 7, 8), _x(2, 2, 7, 6), mask=mask)
-    assert len(layouts) == 1
+    assert len(laid_out) == 1
 
 
-def test_a_call_of_other_sizes_is_another_one(layouts: list) -> None:
+def test_a_call_of_other_sizes_is_another_one(laid_out: list) -> None:
     mask = KeyLengths(torch.tensor([3, 6]))
     for keys in (7, 6, 6, 9):
         _assert_same(_both(_dense(keys), mask), _long(_dense(keys), mask))
-    assert len(layouts) == 3
+    assert len(laid_out) == 3
     with pytest.raises(ValueError, match="5 keys, but they reach from 3 to 6"):
         attention(*_dense(5), mask=mask)
 
