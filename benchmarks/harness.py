@@ -160,6 +160,15 @@ def figures(report: Report, contest: Contest, measured: Race) -> tuple[str, ...]
     )
 
 
+def need_agreement(ours: torch.Tensor, theirs: torch.Tensor, *, roundings: int) -> None:
+    """A comparison of sides that disagree means nothing: AssertionError where they differ, as a root mean square, by more
+    than so many roundings of their type."""
+    difference = (ours.float() - theirs.float()).square().mean().sqrt()
+    allowed = roundings * torch.finfo(ours.dtype).eps * theirs.float().std()
+    if not difference <= allowed:
+        raise AssertionError(f"the sides differ by {difference:.2e}, more than {allowed:.2e}")
+
+
 def summary(ratios: list[float]) -> str:
     """
     >>> summary([1.0, 4.0])

@@ -220,6 +220,10 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: uwaga.attention(Q, K, V, softcap=torch.tensor(0.5)),
         "attention: softcap must be a positive number or None, not tensor(0.5000)",
     ),
+    "a dropout that is a tensor": (
+        lambda: uwaga.attention(Q, K, V, dropout=torch.tensor(0.5)),
+        "attention: dropout must be at least 0 and less than 1, not tensor(0.5000)",
+    ),
     "a scale that is a word": (
         lambda: uwaga.attention(Q, K, V, scale="0.5"),
         "attention: scale must be a finite number or None, not '0.5'",

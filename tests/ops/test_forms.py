@@ -3,10 +3,11 @@
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
+import numpy as np
 import pytest
 import torch
 
-from uwaga import Causal, KeyLengths, Ragged, attention, explain
+from uwaga import Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga.ops import attention_and_lse
 
 
@@ -140,3 +141,22 @@ def test_numbers_beyond_float32_are_not_lost() -> None:
         assert explain(x, x, x, **options).engine != "cpu"
         found, expected = (attention(x, x, x, **options, impl=impl) for impl in (None, "reference"))
         torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+def test_widths_beyond_the_kernels() -> None:
+    x = _x(2, 70_000)
+    assert explain(x, x, x).engine != "cpu"
+    torch.testing.assert_close(attention(x, x, x), attention(x, x, x, impl="reference"))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    x = _x(2, 5, 4)
+    found = attention(x, x, x, mask=Window(np.int64(2), 0, start=np.int32(1)), scale=np.float32(0.5))
+    assert torch.equal(found, attention(x, x, x, mask=Window(2, 0, start=1), scale=0.5))
+
+
+def test_a_gradient_of_zeros_without_memory() -> None:
+    x = _x(2, 5, 4).requires_grad_()
+    nothing = torch._efficientzerotensor((2, 5, 4))
+    (grad,) = torch.autograd.grad(attention(x, x, x), x, nothing)
+    assert torch.equal(grad, torch.zeros(2, 5, 4))

@@ -1,5 +1,7 @@
 """What masks and biases may be made of, and the words for what they may not."""
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -7,8 +9,8 @@ _MOST = 1 << 62  # beyond any sequence, and far from overflowing when a length i
 
 
 def is_integer(x: object) -> bool:
-    """A number that Python counts with, or one that torch.compile does not know yet."""
-    return isinstance(x, int | torch.SymInt)
+    """An integer of Python or NumPy, or one that torch.compile does not know yet."""
+    return isinstance(x, Integral | torch.SymInt)
 
 
 def need_start(name: str, start: object) -> None:
@@ -17,7 +19,7 @@ def need_start(name: str, start: object) -> None:
         return
     if not is_integer(start):
         raise ValueError(f"{name}: start must be an integer, a tensor of them or None, not {start!r}")
-    if isinstance(start, int) and abs(start) >= _MOST:
+    if isinstance(start, Integral) and abs(int(start)) >= _MOST:
         raise ValueError(f"{name}: start {start} is further away than any sequence is long")
 
 

@@ -19,6 +19,7 @@ from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import Report
 from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Ragged
+from uwaga.ops.values import is_integer
 
 
 class Encoded(NamedTuple):
@@ -46,7 +47,7 @@ class Reader:
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.budget, int) or self.budget < 1:
+        if not is_integer(self.budget) or self.budget < 1:
             raise ValueError(f"TextEncoder: budget must be at least 1 token, not {self.budget!r}")
         if not isinstance(self.normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {self.normalize!r}")

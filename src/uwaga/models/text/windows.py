@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
+from uwaga.ops.values import is_integer
+
 LONG = ("error", "truncate", "mean", "windows")
 
 
@@ -28,11 +30,7 @@ class Policy:
             raise ValueError(f"TextEncoder: long must be one of {', '.join(map(repr, LONG))}, not {self.long!r}")
         if self.overlap and self.long not in ("mean", "windows"):
             raise ValueError(f"TextEncoder: overlap belongs to long='mean' and long='windows', not to {self.long!r}")
-        if (
-            not isinstance(self.overlap, int)
-            or self.overlap < 0
-            or (self.room is not None and self.overlap >= self.room)
-        ):
+        if not is_integer(self.overlap) or self.overlap < 0 or (self.room is not None and self.overlap >= self.room):
             least = "at least 0" if self.room is None else f"from 0 to {self.room - 1}"
             raise ValueError(f"TextEncoder: overlap must be {least}, not {self.overlap!r}")
 

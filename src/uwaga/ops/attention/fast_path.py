@@ -18,7 +18,7 @@ from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Ragged
 
 _MASKS = (type(None), Causal, Window)
-_NUMBERS = (type(None), float, int)  # a tensor could be written to, and is remembered by its place alone
+_NUMBERS = (float, int, type(None))  # a tensor could be written to, and is remembered by its place alone
 
 
 def attend(
@@ -35,7 +35,9 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if is_watched() or type(scale) not in _NUMBERS or type(softcap) not in _NUMBERS:
+    if is_watched() or not (
+        isinstance(scale, _NUMBERS) and isinstance(softcap, _NUMBERS) and isinstance(dropout, float | int)
+    ):
         return None
     is_ragged = type(query) is Ragged
     if is_ragged:
@@ -58,9 +60,9 @@ def attend(
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     try:
         if type(mask) not in _MASKS or (mask is not None and isinstance(mask.start, Tensor)):
-            if records or not isinstance(mask, Mask):
+            if records or not isinstance(mask, Mask):  # autograd has to keep its tensors
                 return None
-            layout = layouts.of_mask(query, key, value, v, mask, (scale, normalize, softcap, impl))
+            layout = layouts.of_mask(query, key, value, mask, (scale, normalize, softcap, impl))
         elif is_ragged:
             layout = layouts.of_ragged(query, key, v, (mask, scale, normalize, softcap, impl))
         else:

@@ -75,14 +75,15 @@ def of_ragged(query: Ragged, key: Ragged, v: Tensor, rules: tuple) -> Layout | N
     return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _ragged(plan, query, key, v)
 
 
-def of_mask(query: Operand, key: Operand, value: Operand, v: Tensor, mask: Mask, rules: tuple) -> Layout | None:
+def of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, rules: tuple) -> Layout | None:
     """Of a call whose mask has tensors. It is kept with the mask: a model hands the same one to its layers."""
     if type(query) is Ragged:
-        q, k, offsets, longest = query.values, key.values, query.offsets, (query.max_length, key.max_length)
+        q, k, v = query.values, key.values, value.values
+        offsets, longest = query.offsets, (query.max_length, key.max_length)
         if q.dim() != 3 or key.offsets is not offsets:
             return None
     else:
-        q, k, offsets, longest = query, key, None, ()
+        q, k, v, offsets, longest = query, key, value, None, ()
         if q.dim() != 4:
             return None
     asked = (q.dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), longest, rules)

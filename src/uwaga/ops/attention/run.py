@@ -24,11 +24,11 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
 
 
 def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple[Tensor, Tensor | None]:
-    if has_tangent(*call.operands) and engine != "torch":
+    if engine == "torch":
+        return available.engine(engine).attend(call)
+    if has_tangent(*call.operands):
         if engine == "cpu":
             raise no_forward_mode()
-        return available.engine(engine).attend(call)
-    if engine == "torch":
         return available.engine(engine).attend(call)
     if is_traced() or not all(map(is_plain, call.operands)):
         return schema.run(call, engine)
