@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 
-.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize emulate clean
+.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -59,6 +59,25 @@ sanitize: $(VENV)/installed
 		-DCMAKE_BUILD_TYPE=Sanitize -DCMAKE_CXX_FLAGS_SANITIZE="-O1 -g1 -fno-var-tracking"
 	cmake --build build/sanitize
 	ctest --test-dir build/sanitize --output-on-failure
+
+# Python's tests of the operation with the instrumented library in a process whose memory AddressSanitizer watches, tensors
+# too. The sanitizers' runtimes must be there before Python is, and Python itself leaks at exit.
+SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so) $$(g++ -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+sanitize-python: setup sanitize
+	UWAGA_LIBRARY=build/sanitize/libuwaga_native.so OMP_NUM_THREADS=1 $(SANITIZERS) \
+		python -m pytest -q -n 2 --dist loadfile tests/ops tests/conformance/test_hidden.py tests/conformance/test_map_hidden.py tests/conformance/test_equivalences.py
+
+# Random calls of the C interface, from calls of the conformance suite on, under the sanitizers (see native/fuzz).
+FUZZ_SECONDS ?= 60
+FUZZ_SEED ?= 1
+fuzz: setup sanitize
+	rm -rf build/fuzz && mkdir -p build/fuzz
+	UWAGA_RECORD_CALLS=build/fuzz/inputs OMP_NUM_THREADS=1 python -m pytest -q -n 2 tests/conformance/test_fuzz.py \
+		tests/conformance/test_map_fuzz.py tests/conformance/test_hidden.py
+	cmake --build build/sanitize --target fuzz_c_api
+	cd build/fuzz && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+		../sanitize/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
 
 # The same tests on AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels.
 emulate: $(VENV)/installed

@@ -1,33 +1,43 @@
 // The C boundary: checks, calls the drivers, turns what they throw into a status and a sentence.
 #include "uwaga/c_api.h"
 
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
 #include <chrono>
 #include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "base/parallel.h"
 #include "drivers/backward.h"
+#include "drivers/boundary.h"
 #include "drivers/forward.h"
 #include "drivers/linear.h"
 #include "drivers/mask.h"
-#include "drivers/problem.h"
 #include "drivers/weights.h"
 
 namespace {
 
-thread_local const char* g_last_error = "";
+thread_local char g_last_error[sizeof(uwaga::Refusal)] = "";
 
 int fail(int status, const char* sentence) {
-  g_last_error = sentence;
+  snprintf(g_last_error, sizeof g_last_error, "%s", sentence);
   return status;
 }
 
+// Runs work(boundary) on a problem that the boundary lets pass.
 template <class Work>
 int serve(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
-  if (const char* reason = uwaga::reason_to_refuse(problem, reads_values)) return fail(UWAGA_BAD_ARGUMENT, reason);
   try {
-    work();
+    uwaga::Boundary boundary(problem, reads_values);
+    work(boundary);
+  } catch (const uwaga::Refusal& refusal) {
+    return fail(UWAGA_BAD_ARGUMENT, refusal.sentence);
   } catch (const std::bad_alloc&) {
+    return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::length_error&) {
     return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
   }
   return UWAGA_OK;
@@ -35,14 +45,11 @@ int serve(const uwaga_problem& problem, const Work& work, bool reads_values = tr
 
 // Work on weights, which reads no value.
 template <class Work>
-int serve_weights(const uwaga_problem& problem, const char* reason, const Work& work) {
-  if (reason) return fail(UWAGA_BAD_ARGUMENT, reason);
+int serve_weights(const uwaga_problem& problem, const Work& work) {
   if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
   uwaga_problem p = problem;
-  p.value_width = 0;
-  p.value = {};
   p.dropout = 0.0f;
-  return serve(p, [&] { work(p); }, false);
+  return serve(p, work, false);
 }
 
 }  // namespace
@@ -50,91 +57,136 @@ int serve_weights(const uwaga_problem& problem, const char* reason, const Work& 
 extern "C" {
 
 int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  return serve(*problem, [&] { uwaga::forward(*problem, *result); });
+  return serve(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*result);
+    uwaga::forward(boundary.problem(), *result);
+  });
 }
 
 int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args) {
-  if (problem->rows) return fail(UWAGA_BAD_ARGUMENT, "the backward pass takes all rows");
-  return serve(*problem, [&] { uwaga::backward(*problem, *args); });
+  return serve(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*args);
+    uwaga::backward(boundary.problem(), *args);
+  });
 }
 
 int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  if (const char* reason = uwaga::reason_to_refuse(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
-  if (const char* reason = uwaga::reason_to_refuse_linear(*problem)) return fail(UWAGA_BAD_ARGUMENT, reason);
-  return serve(*problem, [&] { uwaga::linear_forward(*problem, *result); });
+  return serve(*problem, [&](uwaga::Boundary& boundary) {
+    if (const char* reason = uwaga::reason_to_refuse_linear(boundary.problem())) uwaga::refuse("%s", reason);
+    boundary.check(*result);
+    uwaga::linear_forward(boundary.problem(), *result);
+  });
 }
 
 int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
                const uwaga_row_statistics* statistics, const uwaga_selection* selection) {
-  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
-  if (statistics->top < 0 || statistics->top > INT32_MAX) return fail(UWAGA_BAD_ARGUMENT, "a number of largest weights is negative");
-  const char* reason = selection ? uwaga::reason_to_refuse_selection(*problem, *selection) : nullptr;
-  const auto work = [&](const uwaga_problem& p) {
-    if (selection) return uwaga::selected_rows(p, *result, *statistics, *selection);
-    uwaga::forward(p, *result, statistics);
+  const auto work = [&](uwaga::Boundary& boundary) {
+    boundary.check(*result);
+    const uwaga_row_statistics wanted = boundary.checked(*statistics);
+    if (selection) return uwaga::selected_rows(boundary.problem(), *result, wanted, boundary.checked(*selection));
+    uwaga::forward(boundary.problem(), *result, &wanted);
   };
-  if (!result->output.data) return serve_weights(*problem, reason, work);
-  if (reason) return fail(UWAGA_BAD_ARGUMENT, reason);
-  return serve(*problem, [&] { work(*problem); });
+  if (!result->output.data) return serve_weights(*problem, work);
+  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
+  return serve(*problem, work);
 }
 
 int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_selection* selection,
-                  const int64_t* keys, int64_t key_count, const uwaga_tensor* out) {
-  const char* reason = uwaga::reason_to_refuse_selection(*problem, *selection);
-  if (!reason) reason = uwaga::reason_to_refuse_keys(*problem, keys, key_count);
-  return serve_weights(*problem, reason, [&](const uwaga_problem& p) {
-    uwaga::weights(p, *softmax, *selection, keys, key_count, *out);
+                  const uwaga_integers* keys, const uwaga_tensor* out) {
+  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*softmax);
+    const uwaga_selection chosen = boundary.checked(*selection);
+    const uwaga_integers rising = boundary.checked_keys(*keys);
+    boundary.check_entries(*out, chosen, rising);
+    uwaga::weights(boundary.problem(), *softmax, chosen, rising, *out);
   });
 }
 
 int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_mask_operation* other,
                int64_t other_operations, const uwaga_tensor* out) {
-  uwaga_problem under_other = *problem;
-  under_other.mask = other;
-  under_other.mask_operations = other_operations;
-  const char* reason = uwaga::reason_to_refuse(under_other, false);
-  return serve_weights(*problem, reason, [&](const uwaga_problem& p) {
-    uwaga::mass(p, *softmax, other, other_operations, *out);
+  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*softmax);
+    boundary.numbers_of_queries("mass", *out);
+    uwaga::mass(boundary.problem(), *softmax, boundary.checked_mask(other, other_operations), *out);
   });
 }
 
 int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
                    const uwaga_tensor* out) {
-  return serve_weights(*problem, nullptr,
-                       [&](const uwaga_problem& p) { uwaga::received(p, *softmax, *row_weights, *out); });
+  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*softmax);
+    if (row_weights->data) boundary.numbers_of_queries("weights of the rows", *row_weights);
+    boundary.numbers_of_keys("received weights", *out);
+    uwaga::received(boundary.problem(), *softmax, *row_weights, *out);
+  });
 }
 
 int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
-  const char* reason = uwaga::reason_to_refuse(*problem, false);
-  if (!reason) reason = uwaga::reason_to_refuse_pool(*problem, *args);
-  return serve_weights(*problem, reason, [&](const uwaga_problem& p) { uwaga::pool(p, *softmax, *args); });
+  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check(*softmax);
+    uwaga::pool(boundary.problem(), *softmax, boundary.checked(*args));
+  });
 }
 
 const char* uwaga_last_error(void) { return g_last_error; }
 
-int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t, int64_t i0, int64_t i1, int64_t j0,
+int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
                      int64_t j1) {
   int found = -1;
-  serve(*problem, [&] {
-    const uwaga::Mask mask(*problem);
-    found = static_cast<int>(mask.block(uwaga::sequence_of(*problem, b), i0, i1, j0, j1));
+  serve(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check_block(b, h, i0, i1, j0, j1);
+    const uwaga::Mask mask(boundary.problem());
+    found = static_cast<int>(mask.block(uwaga::sequence_of(boundary.problem(), b), i0, i1, j0, j1));
   });
   return found;
 }
 
 uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0) {
   uint64_t bits = 0;
-  serve(*problem, [&] {
-    const uwaga::Mask mask(*problem);
-    const uwaga::Sequence s = uwaga::sequence_of(*problem, b);
-    const int64_t count = s.keys - j0 < 64 ? s.keys - j0 : 64;
-    if (count > 0) bits = mask.bits(s, h, i, j0, static_cast<int>(count));
+  serve(*problem, [&](uwaga::Boundary& boundary) {
+    boundary.check_block(b, h, i, i + 1, j0, j0 + 1);
+    const uwaga::Mask mask(boundary.problem());
+    const uwaga::Sequence s = uwaga::sequence_of(boundary.problem(), b);
+    bits = mask.bits(s, h, i, j0, static_cast<int>(s.keys - j0 < 64 ? s.keys - j0 : 64));
   });
   return bits;
 }
 
 int uwaga_abi_version(void) { return UWAGA_ABI_VERSION; }
-int64_t uwaga_problem_size(void) { return sizeof(uwaga_problem); }
+
+const int64_t* uwaga_struct_layout(const char* name) {
+#define AT(field) static_cast<int64_t>(offsetof(T, field))
+#define LAYOUT(type, ...)                                                               \
+  {                                                                                     \
+    using T = type;                                                                     \
+    static const int64_t layout[] = {static_cast<int64_t>(sizeof(T)), __VA_ARGS__, -1}; \
+    if (strcmp(name, #type) == 0) return layout;                                        \
+  }
+  LAYOUT(uwaga_integers, AT(data), AT(count))
+  LAYOUT(uwaga_floats, AT(data), AT(count))
+  LAYOUT(uwaga_tensor, AT(data), AT(bytes), AT(batch), AT(head), AT(row), AT(column), AT(dtype), AT(reserved))
+  LAYOUT(uwaga_start, AT(mode), AT(reserved), AT(value), AT(starts))
+  LAYOUT(uwaga_mask_operation, AT(operation), AT(reserved), AT(start), AT(low), AT(high), AT(ids),
+         AT(query_ids), AT(id_batch), AT(query_id_batch), AT(bits), AT(bytes), AT(batch), AT(head), AT(row),
+         AT(column))
+  LAYOUT(uwaga_problem, AT(sequences), AT(query_heads), AT(key_heads), AT(queries), AT(keys), AT(query_width),
+         AT(value_width), AT(query_tokens), AT(key_tokens), AT(query_offsets), AT(key_offsets), AT(query),
+         AT(key), AT(value), AT(mask), AT(mask_operations), AT(scale), AT(softcap), AT(relative),
+         AT(relative_head), AT(relative_zero), AT(relative_start), AT(bias), AT(sinks), AT(normalize),
+         AT(threads), AT(dropout), AT(reserved), AT(seed), AT(rows))
+  LAYOUT(uwaga_forward_result, AT(output), AT(lse))
+  LAYOUT(uwaga_softmax, AT(maximum), AT(sum))
+  LAYOUT(uwaga_row_statistics, AT(softmax), AT(entropy), AT(squares), AT(distance), AT(distance_start), AT(top),
+         AT(top_weights), AT(top_positions))
+  LAYOUT(uwaga_selection, AT(sequences), AT(heads), AT(queries))
+  LAYOUT(uwaga_pool_args, AT(how), AT(reserved), AT(query_edges), AT(key_edges), AT(rows), AT(columns),
+         AT(cells), AT(positions), AT(position_count))
+  LAYOUT(uwaga_backward_args, AT(output), AT(grad_output), AT(lse), AT(grad_lse), AT(grad_query), AT(grad_key),
+         AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
+#undef LAYOUT
+#undef AT
+  return nullptr;
+}
 
 const char* uwaga_level_name(int index) {
   const uwaga::Kernels* level = uwaga::level_at(index);

@@ -30,14 +30,14 @@ class Backward {
     for (int64_t b = 0; b < p.sequences; ++b) {
       for (int64_t g = 0; g < p.key_heads; ++g) units_.push_back({b, g});
     }
-    if (p.query_offsets || p.key_offsets) {  // longest first, so that no long piece comes last
+    if (p.query_offsets.data || p.key_offsets.data) {  // longest first, so that no long piece comes last
       std::stable_sort(units_.begin(), units_.end(), [&](Unit a, Unit b) {
         const Sequence x = sequence_of(p, a.sequence), y = sequence_of(p, b.sequence);
         return x.queries * x.keys > y.queries * y.keys;
       });
     }
-    if (args.grad_relative) relative_size_ = group_ * p.relative_head;
-    if (args.grad_sinks) sinks_size_ = group_;
+    if (args.grad_relative.data) relative_size_ = group_ * p.relative_head;
+    if (args.grad_sinks.data) sinks_size_ = group_;
     shared_.assign(units_.size() * (relative_size_ + sinks_size_), 0.0f);
   }
 
@@ -74,7 +74,7 @@ class Backward {
       if (n > 0) kernels_.add_to(total, part, pass.grad_query_size());
       add_relative(unit, relative);
     }
-    if (args_.grad_sinks) pass.add_grad_sinks(shared_sums(unit).sinks);
+    if (args_.grad_sinks.data) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (args_.grad_query.data) pass.write_grad_query(total, 0, pass.rows());
   }
 
@@ -99,7 +99,7 @@ class Backward {
         add_relative(unit, relative_of(k));
       }
     }
-    if (args_.grad_sinks) pass.add_grad_sinks(shared_sums(unit).sinks);
+    if (args_.grad_sinks.data) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (!args_.grad_query.data) return;
     for_pieces(threads_, pass.row_blocks(), [&](int64_t n, int) {
       pass.write_grad_query(total, n * kBlockRows, std::min(pass.rows(), (n + 1) * kBlockRows));
@@ -119,8 +119,8 @@ class Backward {
   void add_shared(int64_t unit) {
     const SharedSums sums = shared_sums(unit);
     const int64_t head = units_[unit].key_head * group_;
-    for (int64_t m = 0; m < relative_size_; ++m) args_.grad_relative[head * p_.relative_head + m] += sums.relative[m];
-    for (int64_t m = 0; m < sinks_size_; ++m) args_.grad_sinks[head + m] += sums.sinks[m];
+    for (int64_t m = 0; m < relative_size_; ++m) args_.grad_relative.data[head * p_.relative_head + m] += sums.relative[m];
+    for (int64_t m = 0; m < sinks_size_; ++m) args_.grad_sinks.data[head + m] += sums.sinks[m];
   }
 
   const uwaga_problem& p_;

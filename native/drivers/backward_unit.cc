@@ -108,7 +108,7 @@ void UnitPass::write_grad_query(const float* grad_query, int64_t first, int64_t 
 void UnitPass::add_grad_sinks(float* grad_sinks) const {
   const int64_t group = p_.query_heads / p_.key_heads;
   for (int64_t own = 0; own < group; ++own) {
-    const float sink = p_.sinks[unit_.key_head * group + own];
+    const float sink = p_.sinks.data[unit_.key_head * group + own];
     double sum = 0.0;
     for (int64_t r = own; r < rows_; r += group) {
       if (rows_packed_.lse[r] != kHidden) sum -= std::exp(sink - rows_packed_.lse[r]) * rows_packed_.delta[r];

@@ -18,8 +18,8 @@ constexpr int64_t kPeak = 64;  // distances
 constexpr float kLost = 104.0f, kRounding = 1.01f;
 
 bool may_lose_keys(const uwaga_problem& p) {
-  return p.relative && !p.bias.data && p.normalize && p.softcap == 0.0f && p.query_heads == p.key_heads &&
-         p.keys >= kKeysWorthLooking && (p.rows ? p.row_count : p.queries) >= kQueriesWorthLooking;
+  return p.relative.data && !p.bias.data && p.normalize && p.softcap == 0.0f && p.query_heads == p.key_heads &&
+         p.keys >= kKeysWorthLooking && (p.rows.data ? p.rows.count : p.queries) >= kQueriesWorthLooking;
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ FarKeys::FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernel
   const int64_t peaks = (distances_ + kPeak - 1) / kPeak;
   peaks_.resize(p.query_heads * peaks);
   for (int64_t h = 0; h < p.query_heads; ++h) {
-    const float* of_head = p.relative + h * p.relative_head;
+    const float* of_head = p.relative.data + h * p.relative_head;
     for (int64_t n = 0; n < peaks; ++n) {
       const float* first = of_head + n * kPeak;
       peaks_[h * peaks + n] = *std::max_element(first, std::min(first + kPeak, of_head + distances_));
@@ -80,7 +80,7 @@ float FarKeys::lost_below(const Sequence& s, const RowBlock& rows) const {
                                            static_cast<int>(p_.query_width));
     query = std::max(query, square), sum += square - square;
   }
-  const float own = p_.relative[rows.key_head * p_.relative_head + p_.relative_zero];
+  const float own = p_.relative.data[rows.key_head * p_.relative_head + p_.relative_zero];
   const float reach = 2.0f * kRounding * std::sqrt(query) * sizes.key * std::fabs(p_.scale) + sum;
   const float below = own - reach - kLost - std::log(std::max(1.0f, sizes.value)) - std::fabs(own) * 1e-5f;
   return std::isfinite(below) ? below : kHidden;

@@ -33,7 +33,7 @@ constexpr int64_t kRowBlockFloats = 96 * 1024;
 int64_t rows_per_block(const uwaga_problem& p) {
   const int64_t group = p.query_heads / p.key_heads;
   int64_t rows = 768;
-  const int64_t queries = p.rows ? p.row_count : p.queries;
+  const int64_t queries = p.rows.data ? p.rows.count : p.queries;
   const auto blocks = [&] { return p.sequences * p.key_heads * ((queries * group + rows - 1) / rows); };
   while (rows > 48 && (rows * (p.query_width + p.value_width) > kRowBlockFloats || blocks() < 4 * p.threads)) rows /= 2;
   return rows;
@@ -51,7 +51,7 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
       }
     }
   }
-  if (p.query_offsets || p.key_offsets) {
+  if (p.query_offsets.data || p.key_offsets.data) {
     std::stable_sort(blocks.begin(), blocks.end(), [&](const RowBlock& a, const RowBlock& b) {
       return (a.last - a.first) * sequence_of(p, a.sequence).keys > (b.last - b.first) * sequence_of(p, b.sequence).keys;
     });
@@ -217,7 +217,7 @@ class Forward {
       const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
       double top = sees_none ? kHidden : sum.maximum;
-      const double sink = p_.sinks ? p_.sinks[at.head] : kHidden;
+      const double sink = p_.sinks.data ? p_.sinks.data[at.head] : kHidden;
       if (sink != kHidden) {  // one more key, with a logit but no value
         const double highest = std::max(top, sink);
         const double share = sees_none ? 0.0 : std::exp(top - highest);

@@ -17,6 +17,8 @@ class Head {
   const uwaga_problem& problem() const { return problem_; }
   // The same head under another mask; it must outlive the result's use.
   uwaga_problem under(const std::vector<uwaga_mask_operation>& mask) const;
+  // A start of the whole problem as this head sees it.
+  uwaga_start start_of_sequence(const uwaga_start& start) const;
   // The operations of a mask of the whole problem as this head sees them.
   std::vector<uwaga_mask_operation> mask_of(const uwaga_mask_operation* operations, int64_t count) const;
   // A (B, H, Q, ...) or (B, H, K, ...) tensor of the whole problem from this head's first query or key on.
@@ -24,7 +26,7 @@ class Head {
   uwaga_tensor key_rows(const uwaga_tensor& t, int64_t entry_size) const;
 
  private:
-  uwaga_start start_of_sequence(const uwaga_start& start) const;
+  uwaga_tensor rows(uwaga_tensor t, bool packed, int64_t offset, int64_t entry_size) const;
   const uwaga_problem& whole_;
   const Sequence s_;
   const int64_t h_;

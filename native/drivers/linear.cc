@@ -41,7 +41,7 @@ struct Limit {
         limit->high = op.high;
       } else if (op.operation == UWAGA_MASK_LENGTHS) {
         ++lengths;
-        limit->lengths = op.ids;
+        limit->lengths = op.ids.data;
       } else if (op.operation == UWAGA_MASK_AND) {
         ++joints;
       } else {
@@ -265,7 +265,8 @@ class Linear {
 const char* reason_to_refuse_linear(const uwaga_problem& p) {
   Limit limit;
   if (p.normalize) return "softmax cannot be reassociated";
-  if (p.softcap != 0.0f || p.dropout > 0.0f || p.relative || p.bias.data) {
+  if (p.rows.data) return "the linear form takes all rows";
+  if (p.softcap != 0.0f || p.dropout > 0.0f || p.relative.data || p.bias.data) {
     return "softcap, dropout and biases act on each score";
   }
   return Limit::read(p, &limit) ? nullptr : "of masks the linear form knows one causal band, lengths, and both";

@@ -28,12 +28,12 @@ uint64_t word_of_range(int64_t first, int64_t last) {
 }
 
 const int64_t* key_ids(const uwaga_problem& p, const uwaga_mask_operation& op, const Sequence& s) {
-  return op.ids + (p.key_offsets ? s.key_offset : s.index * op.id_batch);
+  return op.ids.data + (p.key_offsets.data ? s.key_offset : s.index * op.id_batch);
 }
 
 const int64_t* query_ids(const uwaga_problem& p, const uwaga_mask_operation& op, const Sequence& s) {
-  if (!op.query_ids) return key_ids(p, op, s) + s.keys - s.queries;
-  return op.query_ids + (p.query_offsets ? s.query_offset : s.index * op.query_id_batch);
+  if (!op.query_ids.data) return key_ids(p, op, s) + s.keys - s.queries;
+  return op.query_ids.data + (p.query_offsets.data ? s.query_offset : s.index * op.query_id_batch);
 }
 
 Visibility both(Visibility a, Visibility b) { return std::min(a, b); }
@@ -84,7 +84,7 @@ Mask::Mask(const uwaga_problem& problem) : problem_(problem) {
     for (int64_t b = 0; b < problem.sequences; ++b) {
       const Sequence s = sequence_of(problem, b);
       documents_[n].keys.append(key_ids(problem, op, s), s.keys);
-      if (op.query_ids) documents_[n].queries.append(query_ids(problem, op, s), s.queries);
+      if (op.query_ids.data) documents_[n].queries.append(query_ids(problem, op, s), s.queries);
     }
   }
 }
@@ -120,8 +120,8 @@ Visibility Mask::block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, in
       case UWAGA_MASK_BAND:
         return band_block(op, s, i0, i1, j0, j1);
       case UWAGA_MASK_LENGTHS:
-        return j1 <= op.ids[s.index] ? Visibility::kFull
-                                     : (j0 < op.ids[s.index] ? Visibility::kPartial : Visibility::kEmpty);
+        return j1 <= op.ids.data[s.index] ? Visibility::kFull
+                                     : (j0 < op.ids.data[s.index] ? Visibility::kPartial : Visibility::kEmpty);
       case UWAGA_MASK_DOCUMENTS:
         return documents_block(documents_[n], s, query_cover(documents_[n], s, i0, i1), j0, j1);
       default:
@@ -142,7 +142,7 @@ KeyRange Mask::hull(const Sequence& s, int64_t i0, int64_t i1) const {
       case UWAGA_MASK_BAND:
         return clamped(band_first(op, s, i0), band_last(op, s, i1 - 1) + 1);
       case UWAGA_MASK_LENGTHS:
-        return clamped(0, op.ids[s.index]);
+        return clamped(0, op.ids.data[s.index]);
       case UWAGA_MASK_DOCUMENTS:
         return documents_hull(documents_[n], s, query_cover(documents_[n], s, i0, i1));
       default:
@@ -168,7 +168,7 @@ uint64_t Mask::bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int cou
       case UWAGA_MASK_BAND:
         return word_of_range(band_first(op, s, i) - j0, band_last(op, s, i) - j0);
       case UWAGA_MASK_LENGTHS:
-        return word_of_range(0, op.ids[s.index] - 1 - j0);
+        return word_of_range(0, op.ids.data[s.index] - 1 - j0);
       case UWAGA_MASK_DOCUMENTS: {
         const int64_t* ids = key_ids(problem_, op, s) + j0;
         const int64_t own = query_ids(problem_, op, s)[i];

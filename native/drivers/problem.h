@@ -1,4 +1,4 @@
-// Reading a uwaga_problem: where each sequence lies, and which of its queries and heads a row of work stands for.
+// Reading a uwaga_problem that has passed the boundary (boundary.h): where each sequence lies, and which of its queries and heads a row of work stands for.
 #ifndef UWAGA_DRIVERS_PROBLEM_H_
 #define UWAGA_DRIVERS_PROBLEM_H_
 
@@ -17,13 +17,13 @@ struct Sequence {
 
 inline Sequence sequence_of(const uwaga_problem& p, int64_t b) {
   Sequence s{b, 0, 0, p.queries, p.keys};
-  if (p.query_offsets) {
-    s.query_offset = p.query_offsets[b];
-    s.queries = p.query_offsets[b + 1] - s.query_offset;
+  if (p.query_offsets.data) {
+    s.query_offset = p.query_offsets.data[b];
+    s.queries = p.query_offsets.data[b + 1] - s.query_offset;
   }
-  if (p.key_offsets) {
-    s.key_offset = p.key_offsets[b];
-    s.keys = p.key_offsets[b + 1] - s.key_offset;
+  if (p.key_offsets.data) {
+    s.key_offset = p.key_offsets.data[b];
+    s.keys = p.key_offsets.data[b + 1] - s.key_offset;
   }
   return s;
 }
@@ -31,7 +31,7 @@ inline Sequence sequence_of(const uwaga_problem& p, int64_t b) {
 inline int64_t start_of(const uwaga_start& start, const Sequence& s) {
   if (start.mode == UWAGA_START_LAST) return s.keys - s.queries;
   if (start.mode == UWAGA_START_VALUE) return start.value;
-  return start.starts[s.index];
+  return start.starts.data[s.index];
 }
 
 inline int element_size(int dtype) { return dtype == UWAGA_FLOAT32 ? 4 : 2; }
@@ -41,10 +41,10 @@ inline char* row_address(const uwaga_tensor& t, int64_t b, int64_t h, int64_t ro
   return static_cast<char*>(t.data) + (b * t.batch + h * t.head + row * t.row) * element_size(t.dtype);
 }
 inline char* query_address(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, int64_t h, int64_t i) {
-  return row_address(t, p.query_offsets ? 0 : s.index, h, s.query_offset + i);
+  return row_address(t, p.query_offsets.data ? 0 : s.index, h, s.query_offset + i);
 }
 inline char* key_address(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, int64_t g, int64_t j) {
-  return row_address(t, p.key_offsets ? 0 : s.index, g, s.key_offset + j);
+  return row_address(t, p.key_offsets.data ? 0 : s.index, g, s.key_offset + j);
 }
 
 // Query heads that share a key/value head work as one list of rows, query by query, so that a packed block of keys
@@ -53,18 +53,15 @@ struct RowOfWork {
   int64_t query, head;
 };
 inline RowOfWork row_of_work(const uwaga_problem& p, int64_t g, int64_t r) {
-  if (p.query_heads == p.key_heads) return {p.rows ? p.rows[r] : r, g};  // the usual case, without divisions
+  if (p.query_heads == p.key_heads) return {p.rows.data ? p.rows.data[r] : r, g};  // the usual case, without divisions
   const int64_t group = p.query_heads / p.key_heads;
-  return {p.rows ? p.rows[r / group] : r / group, g * group + r % group};
+  return {p.rows.data ? p.rows.data[r / group] : r / group, g * group + r % group};
 }
 // How many of a sequence's queries take part.
-inline int64_t queries_at_work(const uwaga_problem& p, const Sequence& s) { return p.rows ? p.row_count : s.queries; }
+inline int64_t queries_at_work(const uwaga_problem& p, const Sequence& s) { return p.rows.data ? p.rows.count : s.queries; }
 
 inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 inline int64_t padded_width(int64_t width) { return rounded_up(width, kMaxLanes); }
-
-// A sentence for uwaga_last_error, or null where the problem can be served.
-const char* reason_to_refuse(const uwaga_problem& p, bool reads_values = true);
 
 ScoreRule rule_of(const uwaga_problem& p);
 

@@ -139,7 +139,7 @@ void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, c
   if (out.top == 0) return;
   float* weights = entry(p, out.top_weights, s, at);
   const uwaga_tensor& t = out.top_positions;
-  int64_t* positions = static_cast<int64_t*>(t.data) + (p.query_offsets ? 0 : s.index * t.batch) + at.head * t.head +
+  int64_t* positions = static_cast<int64_t*>(t.data) + (p.query_offsets.data ? 0 : s.index * t.batch) + at.head * t.head +
                        (s.query_offset + at.query) * t.row;
   for (int64_t n = 0; n < out.top; ++n) {
     const int32_t key = found.top_keys[n];

@@ -45,13 +45,13 @@ TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, 
 
 void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,
                  uint64_t* bits) {
-  const int64_t start = p.relative ? start_of(p.relative_start, s) : 0;
+  const int64_t start = p.relative.data ? start_of(p.relative_start, s) : 0;
   for (int r = 0; r < tile.count; ++r) {
     float* row = bias + r * kBlockKeys;
     const RowOfWork at = tile.rows[r];
     memset(row, 0, kBlockKeys * sizeof(float));
-    if (p.relative) {
-      const float* from = p.relative + at.head * p.relative_head + (j0 - at.query - start) + p.relative_zero;
+    if (p.relative.data) {
+      const float* from = p.relative.data + at.head * p.relative_head + (j0 - at.query - start) + p.relative_zero;
       memcpy(row, from, count * sizeof(float));
     }
     if (!p.bias.data) continue;
@@ -74,7 +74,7 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   view->empty = known == Visibility::kEmpty;
   if (view->empty) return;
   if (known == Visibility::kFull && count == kBlockKeys && !p.bias.data) {
-    if (p.relative) gather_bias(p, s, tile, j0, count, bias, view->bits);
+    if (p.relative.data) gather_bias(p, s, tile, j0, count, bias, view->bits);
     view->hides = false;
     view->mask = {nullptr, 0, kBlockKeys, false};
     std::fill(view->bits, view->bits + tile.count, all);
@@ -85,7 +85,7 @@ void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, c
   } else {
     mask.bits_of_rows(s, tile.rows, tile.count, j0, count, view->bits);
   }
-  if (p.relative || p.bias.data) gather_bias(p, s, tile, j0, count, bias, view->bits);
+  if (p.relative.data || p.bias.data) gather_bias(p, s, tile, j0, count, bias, view->bits);
   uint64_t any = 0, every = ~uint64_t{0};
   for (int r = 0; r < tile.count; ++r) {
     any |= view->bits[r];

@@ -2,6 +2,8 @@
 #ifndef UWAGA_DRIVERS_WEIGHTS_H_
 #define UWAGA_DRIVERS_WEIGHTS_H_
 
+#include <vector>
+
 #include "uwaga/c_api.h"
 
 namespace uwaga {
@@ -10,17 +12,12 @@ namespace uwaga {
 void selected_rows(const uwaga_problem& problem, const uwaga_forward_result& result,
                    const uwaga_row_statistics& statistics, const uwaga_selection& selection);
 void weights(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_selection& selection,
-             const int64_t* keys, int64_t key_count, const uwaga_tensor& out);
-void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_mask_operation* other,
-          int64_t other_operations, const uwaga_tensor& out);
+             const uwaga_integers& keys, const uwaga_tensor& out);
+void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
+          const uwaga_tensor& out);
 void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
               const uwaga_tensor& out);
 void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
-
-// Why a selection cannot be served, or null.
-const char* reason_to_refuse_selection(const uwaga_problem& problem, const uwaga_selection& selection);
-const char* reason_to_refuse_keys(const uwaga_problem& problem, const int64_t* keys, int64_t key_count);
-const char* reason_to_refuse_pool(const uwaga_problem& problem, const uwaga_pool_args& args);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_WEIGHTS_H_

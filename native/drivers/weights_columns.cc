@@ -75,9 +75,9 @@ class Cells {
 
   Cells(const uwaga_pool_args& args, int64_t b, int64_t first_key, int64_t last_key)
       : how_(args.how),
-        row_edges_(args.query_edges + b * (args.rows + 1)),
+        row_edges_(args.query_edges.data + b * (args.rows + 1)),
         rows_(args.rows),
-        key_edges_(args.key_edges + b * (args.columns + 1)),
+        key_edges_(args.key_edges.data + b * (args.columns + 1)),
         columns_(args.columns) {
     first_bin_ = bin_of(key_edges_, columns_, std::max(first_key, key_edges_[0]));
     const int64_t last = std::min(last_key, key_edges_[columns_]) - 1;
@@ -206,7 +206,7 @@ class Pool {
       : p_(p), softmax_(softmax), args_(args) {}
 
   void run_head(int64_t b, int64_t h, int threads) const {
-    const int64_t* edges = args_.query_edges + b * (args_.rows + 1);
+    const int64_t* edges = args_.query_edges.data + b * (args_.rows + 1);
     std::vector<int64_t> queries;
     for (int64_t i = edges[0]; i < edges[args_.rows]; ++i) queries.push_back(i);
     const int64_t keys = sequence_of(p_, b).keys, step = segment_blocks(p_) * kBlockKeys;
@@ -239,7 +239,7 @@ class Pool {
       double weight = cell.weight;
       if (args_.how == UWAGA_POOL_MASS) weight = queries > 0 ? weight / queries : 0.0;
       if (args_.how == UWAGA_POOL_MAX && cell.query < 0) weight = 0.0;
-      args_.cells[at + n] = static_cast<float>(weight);
+      args_.cells.data[at + n] = static_cast<float>(weight);
       if (!args_.positions) continue;
       args_.positions[2 * (at + n)] = cell.query;
       args_.positions[2 * (at + n) + 1] = cell.key;
@@ -293,20 +293,6 @@ void pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool
   const auto run = [&](int64_t n, int within) { pool.run_head(n / p.query_heads, n % p.query_heads, within); };
   if (by_head) return for_pieces(threads, heads, [&](int64_t n, int) { run(n, 1); });
   for (int64_t n = 0; n < heads; ++n) run(n, threads);
-}
-
-const char* reason_to_refuse_pool(const uwaga_problem& p, const uwaga_pool_args& args) {
-  if (args.how != UWAGA_POOL_MASS && args.how != UWAGA_POOL_MAX) return "cells are pooled by mass or by maximum";
-  if (args.rows < 0 || args.columns < 0) return "a number of cells is negative";
-  const auto bad = [](const int64_t* edges, int64_t bins, int64_t size) {
-    return edges[0] < 0 || edges[bins] > size || !std::is_sorted(edges, edges + bins + 1);
-  };
-  for (int64_t b = 0; b < p.sequences; ++b) {
-    const Sequence s = sequence_of(p, b);
-    if (bad(args.query_edges + b * (args.rows + 1), args.rows, s.queries)) return "edges of queries do not rise within them";
-    if (bad(args.key_edges + b * (args.columns + 1), args.columns, s.keys)) return "edges of keys do not rise within them";
-  }
-  return nullptr;
 }
 
 }  // namespace uwaga

@@ -20,8 +20,6 @@ struct Piece {
   int64_t first_key, last_key;
 };
 
-const int64_t* end_of(const int64_t* numbers, int64_t count) { return numbers + count; }
-
 // The part of the rising `keys` in [first, last).
 struct KeyPart {
   const int64_t *first, *last;
@@ -32,17 +30,17 @@ struct KeyPart {
 
 class Rectangle {
  public:
-  Rectangle(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen, const int64_t* keys,
-            int64_t key_count, const uwaga_tensor& out)
-      : p_(p), softmax_(softmax), chosen_(chosen), keys_(keys), keys_end_(end_of(keys, key_count)), out_(out) {}
+  Rectangle(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen,
+            const uwaga_integers& keys, const uwaga_tensor& out)
+      : p_(p), softmax_(softmax), chosen_(chosen), keys_(keys.data), keys_end_(keys.data + keys.count), out_(out) {}
 
   std::vector<Piece> pieces() const {
     std::vector<Piece> list;
-    for (int64_t b = 0; b < chosen_.sequence_count; ++b) {
-      for (int64_t h = 0; h < chosen_.head_count; ++h) {
-        for (int64_t i = 0; i < chosen_.query_count; i += kRowsAtOnce) {
+    for (int64_t b = 0; b < chosen_.sequences.count; ++b) {
+      for (int64_t h = 0; h < chosen_.heads.count; ++h) {
+        for (int64_t i = 0; i < chosen_.queries.count; i += kRowsAtOnce) {
           for (int64_t j = 0; j < p_.keys; j += kPieceKeys) {
-            const Piece piece{b, h, i, std::min(i + kRowsAtOnce, chosen_.query_count), j, std::min(j + kPieceKeys, p_.keys)};
+            const Piece piece{b, h, i, std::min(i + kRowsAtOnce, chosen_.queries.count), j, std::min(j + kPieceKeys, p_.keys)};
             if (!keys_of(piece.first_key, piece.last_key).empty()) list.push_back(piece);
           }
         }
@@ -59,8 +57,8 @@ class Rectangle {
   }
 
   void run(const Piece& piece) const {
-    HeadWeights weights(p_, softmax_, chosen_.sequences[piece.sequence], chosen_.heads[piece.head], 0.0f, 1);
-    weights.take_rows(chosen_.queries + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
+    HeadWeights weights(p_, softmax_, chosen_.sequences.data[piece.sequence], chosen_.heads.data[piece.head], 0.0f, 1);
+    weights.take_rows(chosen_.queries.data + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
     for (int64_t j0 = piece.first_key; j0 < piece.last_key; j0 += kBlockKeys) {
       const int64_t j1 = std::min(j0 + kBlockKeys, piece.last_key);
       const KeyPart part = keys_of(j0, j1);
@@ -99,13 +97,13 @@ class Rectangle {
 
 class Mass {
  public:
-  Mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask_operation* other, int64_t operations,
+  Mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
        const uwaga_tensor& out)
-      : p_(p), softmax_(softmax), other_(other), operations_(operations), out_(out) {}
+      : p_(p), softmax_(softmax), other_(other), out_(out) {}
 
   void run(const Piece& piece) const {
     HeadWeights weights(p_, softmax_, piece.sequence, piece.head, 0.0f, 1);
-    const std::vector<uwaga_mask_operation> operations = weights.head().mask_of(other_, operations_);
+    const std::vector<uwaga_mask_operation> operations = weights.head().mask_of(other_.data(), other_.size());
     const uwaga_problem problem = weights.head().under(operations);
     const Mask other(problem);
     std::vector<int64_t> queries;
@@ -150,8 +148,7 @@ class Mass {
 
   const uwaga_problem& p_;
   const uwaga_softmax& softmax_;
-  const uwaga_mask_operation* other_;
-  const int64_t operations_;
+  const std::vector<uwaga_mask_operation>& other_;
   const uwaga_tensor& out_;
 };
 
@@ -159,12 +156,11 @@ class Mass {
 
 void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, const uwaga_row_statistics& statistics,
                    const uwaga_selection& chosen) {
-  for (int64_t b = 0; b < chosen.sequence_count; ++b) {
-    for (int64_t h = 0; h < chosen.head_count; ++h) {
-      const Head head(p, chosen.sequences[b], chosen.heads[h]);
+  for (int64_t b = 0; b < chosen.sequences.count; ++b) {
+    for (int64_t h = 0; h < chosen.heads.count; ++h) {
+      const Head head(p, chosen.sequences.data[b], chosen.heads.data[h]);
       uwaga_problem one = head.problem();
       one.rows = chosen.queries;
-      one.row_count = chosen.query_count;
       const auto at = [&](const uwaga_tensor& t, int64_t size) { return head.query_rows(t, size); };
       const uwaga_forward_result here{at(result.output, element_size(result.output.dtype)), at(result.lse, sizeof(float))};
       uwaga_row_statistics row = statistics;
@@ -173,26 +169,24 @@ void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, c
         *t = at(*t, sizeof(float));
       }
       row.top_positions = at(row.top_positions, sizeof(int64_t));
-      if (row.distance_start.mode == UWAGA_START_PER_ROW) {
-        row.distance_start = {UWAGA_START_VALUE, 0, row.distance_start.starts[chosen.sequences[b]], nullptr};
-      }
+      row.distance_start = head.start_of_sequence(row.distance_start);
       forward(one, here, &row);
     }
   }
 }
 
-void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen, const int64_t* keys,
-             int64_t key_count, const uwaga_tensor& out) {
-  const Rectangle rectangle(p, softmax, chosen, keys, key_count, out);
+void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen,
+             const uwaga_integers& keys, const uwaga_tensor& out) {
+  const Rectangle rectangle(p, softmax, chosen, keys, out);
   const std::vector<Piece> pieces = rectangle.pieces();
   double work = 0.0;
   for (const Piece& piece : pieces) work += rectangle.work(piece);
   for_pieces(useful_threads(p, work), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
 }
 
-void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask_operation* other, int64_t operations,
+void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
           const uwaga_tensor& out) {
-  const Mass mass(p, softmax, other, operations, out);
+  const Mass mass(p, softmax, other, out);
   std::vector<Piece> pieces;
   for (int64_t b = 0; b < p.sequences; ++b) {
     const Sequence s = sequence_of(p, b);
@@ -203,27 +197,6 @@ void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_mask
     }
   }
   for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { mass.run(pieces[n]); });
-}
-
-const char* reason_to_refuse_selection(const uwaga_problem& p, const uwaga_selection& chosen) {
-  if (p.query_offsets || p.key_offsets) return "rows are selected in dense problems only";
-  const auto outside = [](const int64_t* numbers, int64_t count, int64_t size) {
-    return std::any_of(numbers, numbers + count, [&](int64_t n) { return n < 0 || n >= size; });
-  };
-  if (outside(chosen.sequences, chosen.sequence_count, p.sequences)) return "a selected sequence does not exist";
-  if (outside(chosen.heads, chosen.head_count, p.query_heads)) return "a selected head does not exist";
-  uwaga_problem rows = p;
-  rows.rows = chosen.queries;
-  rows.row_count = chosen.query_count;
-  return reason_to_refuse(rows, false);
-}
-
-const char* reason_to_refuse_keys(const uwaga_problem& p, const int64_t* keys, int64_t count) {
-  for (int64_t n = 0; n < count; ++n) {
-    if (keys[n] < 0 || keys[n] >= p.keys) return "a selected key does not exist";
-    if (n > 0 && keys[n] <= keys[n - 1]) return "selected keys do not rise";
-  }
-  return nullptr;
 }
 
 }  // namespace uwaga

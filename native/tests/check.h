@@ -78,6 +78,7 @@ class Array {
 
   int dtype() const { return dtype_; }
   int64_t count() const { return count_; }
+  int64_t bytes() const { return count_ * size_of_type(dtype_); }
   void* data() const { return data_; }
   void* at(int64_t n) const { return static_cast<char*>(data_) + n * size_of_type(dtype_); }
   double get(int64_t n) const {

@@ -11,12 +11,12 @@ void MaskProgram::band(int64_t low, int64_t high, int mode, int64_t value) {
 void MaskProgram::band_per_row(int64_t low, int64_t high, std::vector<int64_t> starts) {
   numbers_.push_back(starts);
   band(low, high, UWAGA_START_PER_ROW);
-  operations_.back().start.starts = numbers_.back().data();
+  operations_.back().start.starts = integers(numbers_.back());
 }
 void MaskProgram::lengths(std::vector<int64_t> lengths) {
   numbers_.push_back(lengths);
   uwaga_mask_operation op{};
-  op.operation = UWAGA_MASK_LENGTHS, op.ids = numbers_.back().data();
+  op.operation = UWAGA_MASK_LENGTHS, op.ids = integers(numbers_.back());
   operations_.push_back(op);
 }
 void MaskProgram::documents(Random& random, int64_t mean_length, bool own_query_ids, bool sorted) {
@@ -30,7 +30,7 @@ void MaskProgram::documents(Random& random, int64_t mean_length, bool own_query_
       }
     }
     numbers_.push_back(ids);
-    return numbers_.back().data();
+    return integers(numbers_.back());
   };
   uwaga_mask_operation op{};
   op.operation = UWAGA_MASK_DOCUMENTS;
@@ -57,7 +57,7 @@ void MaskProgram::dense(const std::function<bool(int64_t, int64_t, int64_t, int6
   }
   bytes_.push_back(bits);
   uwaga_mask_operation op{};
-  op.operation = UWAGA_MASK_DENSE, op.bits = bytes_.back().data();
+  op.operation = UWAGA_MASK_DENSE, op.bits = bytes_.back().data(), op.bytes = static_cast<int64_t>(bytes_.back().size());
   op.column = 1, op.row = k, op.head = q * k, op.batch = shape_.query_heads * q * k;
   operations_.push_back(op);
 }
@@ -107,16 +107,16 @@ bool MaskProgram::atom_sees(const uwaga_mask_operation& op, int64_t b, int64_t h
     case UWAGA_MASK_BAND: {
       int64_t start = shape_.keys[b] - shape_.queries[b];
       if (op.start.mode == UWAGA_START_VALUE) start = op.start.value;
-      if (op.start.mode == UWAGA_START_PER_ROW) start = op.start.starts[b];
+      if (op.start.mode == UWAGA_START_PER_ROW) start = op.start.starts.data[b];
       const int64_t distance = j - (i + start);
       return op.low <= distance && distance <= op.high;
     }
     case UWAGA_MASK_LENGTHS:
-      return j < op.ids[b];
+      return j < op.ids.data[b];
     case UWAGA_MASK_DOCUMENTS: {
-      const int64_t* keys = op.ids + (shape_.ragged ? Shape::offset(shape_.keys, b) : b * op.id_batch);
-      if (!op.query_ids) return keys[j] == keys[i + shape_.keys[b] - shape_.queries[b]];
-      const int64_t* queries = op.query_ids + (shape_.ragged ? Shape::offset(shape_.queries, b) : b * op.query_id_batch);
+      const int64_t* keys = op.ids.data + (shape_.ragged ? Shape::offset(shape_.keys, b) : b * op.id_batch);
+      if (!op.query_ids.data) return keys[j] == keys[i + shape_.keys[b] - shape_.queries[b]];
+      const int64_t* queries = op.query_ids.data + (shape_.ragged ? Shape::offset(shape_.queries, b) : b * op.query_id_batch);
       return keys[j] == queries[i];
     }
     default:

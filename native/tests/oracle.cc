@@ -37,30 +37,28 @@ Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vect
   return {static_cast<int64_t>(queries.size()), h, g, d, e, true, queries, keys};
 }
 
+// Entries that a row takes.
+static int64_t room(int64_t columns, int layout) { return layout == 2 ? 2 * columns : layout == 3 ? columns + 3 : columns; }
+
 Operand::Operand(int dtype, const Shape& shape, int64_t heads, const std::vector<int64_t>& rows, int64_t columns, int layout)
     : ragged_(shape.ragged),
       rows_(rows),
-      array_(dtype, (layout == 2 ? 2 : 1) * heads * columns *
-                        std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
-  const int64_t apart = layout == 2 ? 2 : 1;
+      array_(dtype, heads * room(columns, layout) * std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
+  const int64_t width = room(columns, layout);
   const int64_t all = ragged_ ? std::accumulate(rows.begin(), rows.end(), int64_t{0}) : (rows.empty() ? 0 : rows[0]);
-  column_ = apart;
-  row_ = layout == 1 ? heads * columns * apart : columns * apart;
-  head_ = layout == 1 ? columns * apart : all * columns * apart;
-  batch_ = heads * all * columns * apart;
-  if (layout == 3 && array_.count() > 0) {
-    origin_ = array_.count() - 1;
-    column_ = -column_, row_ = -row_, head_ = -head_, batch_ = -batch_;
-  }
+  column_ = layout == 2 ? 2 : 1;
+  row_ = layout == 1 ? heads * width : width;
+  head_ = layout == 1 ? width : all * width;
+  batch_ = heads * all * width;
 }
 
 int64_t Operand::index(int64_t b, int64_t h, int64_t row, int64_t column) const {
   const int64_t packed = ragged_ ? Shape::offset(rows_, b) + row : row;
-  return origin_ + (ragged_ ? 0 : b) * batch_ + h * head_ + packed * row_ + column * column_;
+  return (ragged_ ? 0 : b) * batch_ + h * head_ + packed * row_ + column * column_;
 }
 
 uwaga_tensor Operand::tensor() const {
-  return {array_.at(origin_), batch_, head_, row_, column_, array_.dtype(), 0};
+  return {array_.data(), array_.bytes(), batch_, head_, row_, column_, array_.dtype(), 0};
 }
 
 Call::Call(const Shape& s, const Options& o)
@@ -109,14 +107,17 @@ uwaga_problem Call::problem() const {
   p.sequences = shape.sequences, p.query_heads = shape.query_heads, p.key_heads = shape.key_heads;
   p.queries = shape.longest(shape.queries), p.keys = shape.longest(shape.keys);
   p.query_width = shape.query_width, p.value_width = shape.value_width;
-  if (shape.ragged) p.query_offsets = query_offsets_.data(), p.key_offsets = key_offsets_.data();
+  if (shape.ragged) {
+    p.query_offsets = integers(query_offsets_), p.key_offsets = integers(key_offsets_);
+    p.query_tokens = query_offsets_.back(), p.key_tokens = key_offsets_.back();
+  }
   p.query = query.tensor(), p.key = key.tensor(), p.value = value.tensor();
   p.mask = mask.operations().data(), p.mask_operations = static_cast<int64_t>(mask.operations().size());
   p.scale = static_cast<float>(options.scale), p.softcap = static_cast<float>(options.softcap);
   p.dropout = static_cast<float>(options.dropout), p.seed = options.seed;
-  if (options.relative) p.relative = relative.data(), p.relative_head = relative_length, p.relative_zero = relative_zero;
+  if (options.relative) p.relative = floats(relative), p.relative_head = relative_length, p.relative_zero = relative_zero;
   if (bias) p.bias = bias->tensor();
-  if (options.sinks) p.sinks = sinks.data();
+  if (options.sinks) p.sinks = floats(sinks);
   p.normalize = options.softmax, p.threads = options.threads;
   return p;
 }
@@ -141,8 +142,8 @@ int Call::backward() {
   a.grad_query = grad_query.tensor(), a.grad_key = grad_key.tensor(), a.grad_value = grad_value.tensor();
   std::fill(grad_relative.begin(), grad_relative.end(), 0.0f);
   std::fill(grad_sinks.begin(), grad_sinks.end(), 0.0f);
-  if (options.relative) a.grad_relative = grad_relative.data();
-  if (options.sinks) a.grad_sinks = grad_sinks.data();
+  if (options.relative) a.grad_relative = floats(grad_relative);
+  if (options.sinks) a.grad_sinks = floats(grad_sinks);
   if (grad_bias) {
     for (int64_t n = 0; n < grad_bias->array().count(); ++n) grad_bias->array().set(n, 0.0);
     a.grad_bias = grad_bias->tensor();

@@ -13,6 +13,14 @@
 
 namespace uwaga_tests {
 
+inline uwaga_integers integers(const std::vector<int64_t>& numbers) {
+  return {numbers.data(), static_cast<int64_t>(numbers.size())};
+}
+// As the library takes them, which writes to gradients alone.
+inline uwaga_floats floats(const std::vector<float>& numbers) {
+  return {const_cast<float*>(numbers.data()), static_cast<int64_t>(numbers.size())};
+}
+
 struct Shape {
   int64_t sequences = 1, query_heads = 1, key_heads = 1, query_width = 8, value_width = 8;
   bool ragged = false;
@@ -51,7 +59,7 @@ class MaskProgram {
 struct Options {
   int dtype = UWAGA_FLOAT32;
   int value_dtype = -1;  // as dtype
-  int layout = 0;        // 0: rows of a head together, 1: heads of a token together, 2: columns apart, 3: backwards
+  int layout = 0;        // 0: rows of a head together, 1: heads of a token together, 2: columns apart, 3: rows apart
   double scale = 0.3, softcap = 0.0, dropout = 0.0, spread = 1.0;  // spread: size of the entries
   bool softmax = true, relative = false, bias = false, sinks = false;
   int threads = 1;
@@ -72,7 +80,7 @@ class Operand {
   int64_t index(int64_t b, int64_t h, int64_t row, int64_t column) const;
   bool ragged_;
   std::vector<int64_t> rows_;
-  int64_t batch_, head_, row_, column_, origin_ = 0;
+  int64_t batch_, head_, row_, column_;
   Array array_;
 };
 

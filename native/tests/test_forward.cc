@@ -140,7 +140,8 @@ void refuse(const char* rule, const std::function<void(uwaga_problem&)>& spoil, 
 }
 
 void test_refusals() {
-  static const int64_t falling[] = {0, 3, 2}, negative[] = {-1, 3, 4}, too_long[] = {0, 5, 6};
+  const std::vector<int64_t> falling = {0, 3, 2}, negative = {-1, 3, 4}, too_long = {0, 5, 6}, early = {0, 1, 2};
+  const std::vector<int64_t> far = {0, 3, 2004}, few = {0, 4};
   static uwaga_mask_operation ops[40];
   const auto program = [](std::vector<int> operations) {
     for (size_t n = 0; n < operations.size(); ++n) ops[n] = uwaga_mask_operation{}, ops[n].operation = operations[n];
@@ -155,9 +156,17 @@ void test_refusals() {
   refuse("dropout of one", [](uwaga_problem& p) { p.dropout = 1.0f; });
   refuse("dropout of NaN", [](uwaga_problem& p) { p.dropout = kNan; });
   refuse("threads", [](uwaga_problem& p) { p.threads = 0; });
-  refuse("falling offsets", [&](uwaga_problem& p) { p.query_offsets = falling; });
-  refuse("negative offsets", [&](uwaga_problem& p) { p.key_offsets = negative; });
-  refuse("longer than announced", [&](uwaga_problem& p) { p.key_offsets = too_long; });
+  refuse("falling offsets", [&](uwaga_problem& p) { p.query_offsets = integers(falling); });
+  refuse("negative offsets", [&](uwaga_problem& p) { p.key_offsets = integers(negative); });
+  refuse("longer than announced", [&](uwaga_problem& p) { p.key_offsets = integers(too_long); });
+  refuse("offsets that end early", [&](uwaga_problem& p) { p.key_offsets = integers(early); });
+  refuse("offsets beyond the packed rows", [&](uwaga_problem& p) { p.key_offsets = integers(far), p.keys = 3000; });
+  refuse("too few offsets", [&](uwaga_problem& p) { p.key_offsets = integers(few); });
+  refuse("packed rows beyond the memory", [&](uwaga_problem& p) { p.query.bytes -= 4; });
+  refuse("a stride beyond the memory", [&](uwaga_problem& p) { p.key.row *= 2; });
+  refuse("a negative stride", [&](uwaga_problem& p) { p.value.row = -p.value.row; });
+  refuse("strides that overflow", [&](uwaga_problem& p) { p.value.row = INT64_MAX; });
+  refuse("no query", [&](uwaga_problem& p) { p.query.data = nullptr; });
   const std::vector<std::vector<int>> programs = {{UWAGA_MASK_AND}, {UWAGA_MASK_BAND, UWAGA_MASK_OR}, {UWAGA_MASK_BAND, UWAGA_MASK_BAND},
                                                   {5}, {UWAGA_MASK_LENGTHS}, {UWAGA_MASK_DOCUMENTS}, {UWAGA_MASK_DENSE}};
   for (const auto& operations : programs) {
@@ -168,16 +177,17 @@ void test_refusals() {
   refuse("no starts", [&](uwaga_problem& p) {
     p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = UWAGA_START_PER_ROW, p.mask = ops;
   });
-  static const float one = 1.0f;
+  static float one = 1.0f;
   refuse("linear with softmax", [](uwaga_problem& p) { p.normalize = 1; }, true);
   refuse("linear with softcap", [](uwaga_problem& p) { p.softcap = 1.0f; }, true);
   refuse("linear with dropout", [](uwaga_problem& p) { p.dropout = 0.5f; }, true);
-  refuse("linear with relative", [](uwaga_problem& p) { p.relative = &one; }, true);
+  refuse("linear with relative", [](uwaga_problem& p) { p.relative = {&one, 1}; }, true);
   refuse("linear with a window", [&](uwaga_problem& p) {
     p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].low = -4, ops[0].high = 4, p.mask = ops;
   }, true);
   expect(uwaga_set_level("no such level") == UWAGA_BAD_ARGUMENT, "an unknown level was taken");
-  expect(uwaga_abi_version() == UWAGA_ABI_VERSION && uwaga_problem_size() == sizeof(uwaga_problem), "the versions");
+  expect(uwaga_abi_version() == UWAGA_ABI_VERSION && uwaga_struct_layout("uwaga_problem")[0] == sizeof(uwaga_problem), "versions");
+  expect(!uwaga_struct_layout("no such struct"), "the layout of a struct that is not there");
   expect(uwaga_level_name(100) == nullptr && uwaga_level_possible(100) == 0, "levels past the end");
 }
 

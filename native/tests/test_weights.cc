@@ -49,6 +49,7 @@ struct Readings {
     s.distance_start.mode = UWAGA_START_VALUE, s.distance_start.value = kStart;
     s.top = kTop, s.top_weights = top_weights.tensor(), s.top_positions = top_weights.tensor();
     s.top_positions.data = top_positions.data();
+    s.top_positions.bytes = static_cast<int64_t>(top_positions.size() * sizeof(int64_t));
     const uwaga_problem p = call.problem();
     uwaga_forward_result result{};
     if (with_output) result = {call.output.tensor(), call.lse.tensor()};
@@ -164,9 +165,9 @@ void check_cells(const Readings& r, Random& random) {
   std::vector<int64_t> positions(2 * count, -7);
   const uwaga_problem p = r.call.problem();
   const uwaga_softmax known = r.softmax();
-  uwaga_pool_args args{UWAGA_POOL_MASS, 0, query_edges.data(), key_edges.data(), rows, columns, mass.data(), nullptr};
+  uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(query_edges), integers(key_edges), rows, columns, floats(mass), nullptr, 0};
   expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
-  args.how = UWAGA_POOL_MAX, args.cells = most.data(), args.positions = positions.data();
+  args.how = UWAGA_POOL_MAX, args.cells = floats(most), args.positions = positions.data(), args.position_count = 2 * count;
   expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
   int64_t n = 0;
   for (int64_t b = 0; b < shape.sequences; ++b) {
@@ -218,10 +219,11 @@ void check_entries(const Readings& r, Random& random) {
   std::vector<float> entries(sequences.size() * heads.size() * q * k, 0.0f);
   const uwaga_problem p = r.call.problem();
   const uwaga_softmax known = r.softmax();
-  const uwaga_selection chosen{sequences.data(), static_cast<int64_t>(sequences.size()), heads.data(),
-                               static_cast<int64_t>(heads.size()), queries.data(), q};
-  const uwaga_tensor out{entries.data(), static_cast<int64_t>(heads.size()) * q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
-  expect(uwaga_weights(&p, &known, &chosen, keys.data(), k, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
+  const uwaga_selection chosen{integers(sequences), integers(heads), integers(queries)};
+  const uwaga_tensor out{entries.data(), static_cast<int64_t>(entries.size() * sizeof(float)),
+                         static_cast<int64_t>(heads.size()) * q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
+  const uwaga_integers some_keys = integers(keys);
+  expect(uwaga_weights(&p, &known, &chosen, &some_keys, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
   size_t n = 0;
   for (const int64_t b : sequences) {
     for (const int64_t h : heads) {
@@ -292,7 +294,7 @@ void test_same_bits() {
   one.read_rows(true), three.read_rows(false);
   std::vector<int64_t> zero = {0}, heads = {0, 1, 2}, all(70);
   std::iota(all.begin(), all.end(), 0);
-  const uwaga_selection selection{zero.data(), 1, heads.data(), 3, all.data(), 70};
+  const uwaga_selection selection{integers(zero), integers(heads), integers(all)};
   chosen.read_rows(false, &selection);
   MaskProgram other(shape);
   other.band(-2000, 0);
@@ -339,29 +341,32 @@ void test_refusals() {
   Readings r(call);
   uwaga_problem p = call.problem();
   const uwaga_softmax known = r.softmax();
-  const int64_t falling[] = {3, 2}, outside[] = {0, 9}, zero[] = {0};
+  const std::vector<int64_t> falling = {3, 2}, outside = {0, 9}, zero = {0};
   const uwaga_tensor out = r.masses.tensor();
   const auto says = [](int status, const char* sentence) {
     expect(status == UWAGA_BAD_ARGUMENT && std::string(uwaga_last_error()) == sentence, "said: %s", uwaga_last_error());
   };
-  const auto read = [&](const int64_t* queries, int64_t count, const int64_t* keys, int64_t key_count) {
-    const uwaga_selection chosen{zero, 1, zero, 1, queries, count};
-    return uwaga_weights(&p, &known, &chosen, keys, key_count, &out);
+  const auto read = [&](const std::vector<int64_t>& queries, const std::vector<int64_t>& keys) {
+    const uwaga_selection chosen{integers(zero), integers(zero), integers(queries)};
+    const uwaga_integers of_keys = integers(keys);
+    return uwaga_weights(&p, &known, &chosen, &of_keys, &out);
   };
-  says(read(falling, 2, zero, 1), "selected rows do not rise");
-  says(read(outside, 2, zero, 1), "a selected row is none of the queries");
-  says(read(zero, 1, falling, 2), "selected keys do not rise");
-  says(read(zero, 1, outside, 2), "a selected key does not exist");
-  const int64_t good[] = {0, 5}, bad[] = {0, 10};
-  float cell[2];
-  uwaga_pool_args args{UWAGA_POOL_MASS, 0, good, bad, 1, 1, cell, nullptr};
-  says(uwaga_pool(&p, &known, &args), "edges of keys do not rise within them");
-  args.query_edges = bad;
-  says(uwaga_pool(&p, &known, &args), "edges of queries do not rise within them");
+  says(read(falling, zero), "selected queries do not rise");
+  says(read(outside, zero), "selected queries: 9 must lie between 0 and 4");
+  says(read(zero, falling), "selected keys do not rise");
+  says(read(zero, outside), "selected keys: 9 must lie between 0 and 8");
+  const std::vector<int64_t> good = {0, 5}, bad = {0, 10};
+  std::vector<float> cell(2);
+  uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(good), integers(bad), 1, 1, floats(cell), nullptr, 0};
+  says(uwaga_pool(&p, &known, &args), "edges of keys of sequence 0 do not rise from 0 to 9 at most");
+  args.query_edges = integers(bad);
+  says(uwaga_pool(&p, &known, &args), "edges of queries of sequence 0 do not rise from 0 to 5 at most");
+  args.query_edges = args.key_edges = integers(good), args.cells.count = 1;
+  says(uwaga_pool(&p, &known, &args), "cells: there are 1 numbers, and must be 2");
   args.how = 2;
   says(uwaga_pool(&p, &known, &args), "cells are pooled by mass or by maximum");
   p.normalize = 0;
-  says(read(zero, 1, zero, 1), "there are no attention weights without softmax");
+  says(read(zero, zero), "there are no attention weights without softmax");
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 """One suite per abstraction: every engine, and the native one at every instruction-set level that this machine has."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -48,3 +49,22 @@ def cpu(request: pytest.FixtureRequest):
 def _one_thread(one_thread):
     """Tensors of a few thousand numbers: a second thread only waits. That it changes no bit is a test of its own, in
     test_equivalences.py, which sets its own number."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _recorded_calls():
+    """With UWAGA_RECORD_CALLS=folder: some of this suite's calls of the native library, as inputs of its fuzzer."""
+    folder = os.environ.get("UWAGA_RECORD_CALLS")
+    if not folder or _WHY_NOT_NATIVE is not None:
+        yield
+        return
+    import recording
+
+    functions = native.library().functions
+    originals = {name: getattr(functions, name) for name in recording.FUNCTIONS}
+    recorder = recording.Recorder(Path(folder))
+    for name, function in originals.items():
+        setattr(functions, name, recorder.wrapped(name, function))
+    yield
+    for name, function in originals.items():
+        setattr(functions, name, function)

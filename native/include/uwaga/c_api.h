@@ -1,7 +1,12 @@
 // The whole boundary between the native library and everything above it.
 //
 // Plain C, no Python and no PyTorch: the caller passes pointers, strides and sizes, and gets a status back.
-// Every stride is in elements, may be zero (broadcast) or negative, and is honoured in place.
+// Every stride is in elements, may be zero (broadcast) but not negative, and is honoured in place.
+//
+// Memory: every pointer comes with how much may be touched from it on, and a call whose sizes, strides, offsets or positions
+// reach further is refused before anything is read or written. So the caller owes the truth about its memory alone: all
+// other fields may hold anything. Arrays of int64 are copied first where an address depends on them, so that another
+// thread that writes to them meanwhile cannot lead the kernels astray.
 //
 // Letters: B sequences, H query heads, G key/value heads (H % G == 0), Q queries, K keys, D query/key width,
 // E value width, all per sequence. Query i of a sequence stands at position i + start among its keys.
@@ -21,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 2
+#define UWAGA_ABI_VERSION 3
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -32,9 +37,20 @@ enum {
   UWAGA_OUT_OF_MEMORY = 2,
 };
 
+// `count` numbers side by side.
+typedef struct {
+  const int64_t* data;  // null where there are none
+  int64_t count;
+} uwaga_integers;
+typedef struct {
+  float* data;
+  int64_t count;
+} uwaga_floats;
+
 // One (B, H, rows, columns) operand. Ragged operands have one `batch` and token offsets in uwaga_problem.
 typedef struct {
   void* data;          // null where the operand is absent
+  int64_t bytes;       // that may be touched from `data` on
   int64_t batch, head, row, column;  // strides, in elements
   int32_t dtype;
   int32_t reserved;
@@ -63,7 +79,7 @@ typedef struct {
   int32_t mode;
   int32_t reserved;
   int64_t value;
-  const int64_t* starts;
+  uwaga_integers starts;  // one per sequence
 } uwaga_start;
 
 typedef struct {
@@ -71,38 +87,39 @@ typedef struct {
   int32_t reserved;
   uwaga_start start;      // BAND
   int64_t low, high;      // BAND
-  const int64_t* ids;     // LENGTHS: one per sequence. DOCUMENTS: per key, at ids + b*id_batch + key_offset[b] + j
-  const int64_t* query_ids;  // DOCUMENTS: per query, likewise with query_offset; null: ids at i + K - Q
+  uwaga_integers ids;     // LENGTHS: one per sequence. DOCUMENTS: per key, at b*id_batch + key_offset[b] + j
+  uwaga_integers query_ids;  // DOCUMENTS: per query, likewise with query_offset; null: ids at i + K - Q
   int64_t id_batch, query_id_batch;
   const uint8_t* bits;    // DENSE
+  int64_t bytes;          // DENSE: that may be read from `bits` on
   int64_t batch, head, row, column;  // DENSE: strides in bytes
 } uwaga_mask_operation;
 
 // What every driver is told about one call of attention.
 typedef struct {
   int64_t sequences, query_heads, key_heads;  // B, H, G
-  int64_t queries, keys;                      // Q, K of a dense batch; the largest of a ragged one
+  int64_t queries, keys;                      // Q, K of a dense batch; of a ragged one, the largest or more
   int64_t query_width, value_width;           // D, E
-  const int64_t* query_offsets;  // (B+1,) rows in the packed query, or null: dense, Q rows each
-  const int64_t* key_offsets;    // (B+1,) rows in the packed key and value, or null
+  int64_t query_tokens, key_tokens;           // rows of the packed query, and of the packed key and value
+  uwaga_integers query_offsets;  // (B+1,) from 0 to query_tokens, never falling; or null: dense, Q rows each
+  uwaga_integers key_offsets;    // (B+1,) from 0 to key_tokens, or null
   uwaga_tensor query, key, value;
   const uwaga_mask_operation* mask;
   int64_t mask_operations;
   // scores: s = softcap(q.k * scale) + relative + bias, then the mask; a bias of -inf masks too
   float scale;
   float softcap;                 // 0: none
-  const float* relative;         // relative[h * relative_head + (j - i - start) + relative_zero], or null
+  uwaga_floats relative;         // at h * relative_head + (j - i - start) + relative_zero, or null
   int64_t relative_head, relative_zero;  // relative_head: so many distances has each head
   uwaga_start relative_start;
   uwaga_tensor bias;             // dense float bias, broadcast by zero strides
-  const float* sinks;            // (H,) logits in the denominator, or null
+  uwaga_floats sinks;            // (H,) logits in the denominator, or null
   int32_t normalize;             // 1: softmax. 0: a_ij = s_ij
   int32_t threads;
   float dropout;                 // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
   uint32_t reserved;
   uint64_t seed;
-  const int64_t* rows;           // the queries that take part, rising, or null: all. Dense problems, forward only
-  int64_t row_count;
+  uwaga_integers rows;           // the queries that take part, rising, or null: all. Dense problems, forward only
 } uwaga_problem;
 
 typedef struct {
@@ -130,12 +147,8 @@ typedef struct {
 
 // Rows of some heads of a dense problem.
 typedef struct {
-  const int64_t* sequences;
-  int64_t sequence_count;
-  const int64_t* heads;
-  int64_t head_count;
-  const int64_t* queries;  // rising
-  int64_t query_count;
+  uwaga_integers sequences, heads;
+  uwaga_integers queries;  // rising
 } uwaga_selection;
 
 enum { UWAGA_POOL_MASS = 0, UWAGA_POOL_MAX = 1 };
@@ -144,11 +157,12 @@ enum { UWAGA_POOL_MASS = 0, UWAGA_POOL_MAX = 1 };
 typedef struct {
   int32_t how;
   int32_t reserved;
-  const int64_t* query_edges;  // (B, rows + 1), not falling
-  const int64_t* key_edges;    // (B, columns + 1)
+  uwaga_integers query_edges;  // (B, rows + 1), not falling
+  uwaga_integers key_edges;    // (B, columns + 1)
   int64_t rows, columns;
-  float* cells;        // (B, H, rows, columns). MASS: sum over keys, mean over queries. MAX: the largest weight
+  uwaga_floats cells;  // (B, H, rows, columns). MASS: sum over keys, mean over queries. MAX: the largest weight
   int64_t* positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where the cell sees nothing; or null
+  int64_t position_count;  // of int64 that may be written from `positions` on
 } uwaga_pool_args;
 
 typedef struct {
@@ -156,8 +170,8 @@ typedef struct {
   uwaga_tensor lse;                  // (B, H, Q) float32, as the forward pass gave it
   uwaga_tensor grad_lse;             // (B, H, Q) float32, or data null: zero
   uwaga_tensor grad_query, grad_key, grad_value;  // dtypes of query, key, value; data null: not wanted
-  float* grad_relative;  // like relative, zeroed by the caller and added to, or null
-  float* grad_sinks;     // (H,), zeroed by the caller and added to, or null
+  uwaga_floats grad_relative;  // like relative, zeroed by the caller and added to, or null
+  uwaga_floats grad_sinks;     // (H,), zeroed by the caller and added to, or null
   uwaga_tensor grad_bias;  // (B, H, Q, K) float32, or data null: not wanted
 } uwaga_backward_args;
 
@@ -177,8 +191,7 @@ UWAGA_EXPORT int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_re
                             const uwaga_row_statistics* statistics, const uwaga_selection* selection);
 // out[s, h, i, j] for the selected rows and the rising keys; hidden entries are left as they are.
 UWAGA_EXPORT int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax,
-                               const uwaga_selection* selection, const int64_t* keys, int64_t key_count,
-                               const uwaga_tensor* out);
+                               const uwaga_selection* selection, const uwaga_integers* keys, const uwaga_tensor* out);
 // out (B, H, Q) float32: the weight on keys that `other`, a second mask, shows too.
 UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax,
                             const uwaga_mask_operation* other, int64_t other_operations, const uwaga_tensor* out);
@@ -194,7 +207,9 @@ UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64
 UWAGA_EXPORT uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0);
 
 UWAGA_EXPORT int uwaga_abi_version(void);
-UWAGA_EXPORT int64_t uwaga_problem_size(void);  // in bytes: the caller checks its own layout against it
+// Of a struct of this file by name: its size, then the offset of each field, in bytes, then -1; null where there is none. The
+// caller checks its own layout against it.
+UWAGA_EXPORT const int64_t* uwaga_struct_layout(const char* name);
 // Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `possible` asks the processor.
 UWAGA_EXPORT const char* uwaga_level_name(int index);
 UWAGA_EXPORT int uwaga_level_possible(int index);

@@ -10,9 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from uwaga._base import env
+from uwaga._base import env, native_layout
 
-ABI_VERSION = 2  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 3  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -58,6 +58,8 @@ def _load() -> Library | str:
         return f"the native library at {path} cannot be loaded: {error}"
     if (found := functions.uwaga_abi_version()) != ABI_VERSION:
         return f"the native library at {path} has interface {found}, and this package needs {ABI_VERSION}"
+    if (name := _misplaced_struct(functions)) is not None:
+        return f"the native library at {path} lays out struct {name} otherwise than this package"
     if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
         return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, possible=True))}"
     return Library(path=path, functions=functions, thread_pool=_share_thread_pool(functions))
@@ -70,7 +72,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_backward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_linear_forward": (ctypes.c_int, (pointer, pointer)),
         "uwaga_rows": (ctypes.c_int, (pointer,) * 4),
-        "uwaga_weights": (ctypes.c_int, (pointer, pointer, pointer, pointer, ctypes.c_int64, pointer)),
+        "uwaga_weights": (ctypes.c_int, (pointer,) * 5),
         "uwaga_mass": (ctypes.c_int, (pointer, pointer, pointer, ctypes.c_int64, pointer)),
         "uwaga_received": (ctypes.c_int, (pointer,) * 4),
         "uwaga_pool": (ctypes.c_int, (pointer,) * 3),
@@ -78,7 +80,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_mask_block": (ctypes.c_int, (pointer, *(ctypes.c_int64,) * 6)),
         "uwaga_mask_bits": (ctypes.c_uint64, (pointer, *(ctypes.c_int64,) * 4)),
         "uwaga_abi_version": (ctypes.c_int, ()),
-        "uwaga_problem_size": (ctypes.c_int64, ()),
+        "uwaga_struct_layout": (ctypes.POINTER(ctypes.c_int64), (text,)),
         "uwaga_level_name": (text, (ctypes.c_int,)),
         "uwaga_level_possible": (ctypes.c_int, (ctypes.c_int,)),
         "uwaga_level": (text, ()),
@@ -89,6 +91,16 @@ def _declare(functions: ctypes.CDLL) -> None:
     for name, (result, arguments) in signatures.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
+
+
+def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
+    """A struct that the library has otherwise than native_layout: another compiler's padding, another pointer size."""
+    for name in native_layout.STRUCTS:
+        ours = native_layout.layout(name)
+        theirs = functions.uwaga_struct_layout(name.encode())
+        if not theirs or theirs[: len(ours) + 1] != [*ours, -1]:
+            return name
+    return None
 
 
 def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:

@@ -15,6 +15,7 @@ from uwaga.maps.surroundings import is_memory
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
     FORWARD_RESULT,
+    INTEGERS,
     MAX_OPERATIONS,
     POOL_ARGUMENTS,
     ROW_STATISTICS,
@@ -23,6 +24,7 @@ from uwaga.ops.attention.native_structs import (
     TENSOR,
     entry_fields,
     mask_operations,
+    numbers_fields,
     problem,
     row_fields,
     start_fields,
@@ -100,11 +102,11 @@ def pool(
     arguments = POOL_ARGUMENTS.pack(
         _HOW[how],
         0,
-        query_edges.data_ptr(),
-        key_edges.data_ptr(),
+        *numbers_fields(query_edges),
+        *numbers_fields(key_edges),
         *sizes[2:],
-        cells.data_ptr(),
-        0 if positions is None else positions.data_ptr(),
+        *numbers_fields(cells, torch.float32),
+        *numbers_fields(positions),
     )
     _run("uwaga_pool", call, _softmax(normalizer), arguments)
     return cells, positions
@@ -122,8 +124,7 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
         call,
         _softmax(normalizer),
         chosen,
-        keys.data_ptr(),
-        keys.shape[0],
+        INTEGERS.pack(*numbers_fields(keys)),
         TENSOR.pack(*entry_fields(out)),
     )
     del alive
@@ -184,4 +185,4 @@ def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor,
         return None, ()
     listed = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
     numbers = (*listed, selection.queries.long().contiguous())
-    return SELECTION.pack(*(field for x in numbers for field in (x.data_ptr(), x.shape[0]))), numbers
+    return SELECTION.pack(*(field for x in numbers for field in numbers_fields(x))), numbers

@@ -32,6 +32,7 @@ class Layout(NamedTuple):
     frame: Frame
     result: ResultFrame
     sizes: tuple[int, ...]
+    tokens: tuple[int, int]  # packed rows of query and key
     strides: tuple[tuple[int, ...], ...]  # of query, key and value
     output: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
     lse: tuple[tuple[int, ...], tuple[int, ...]]
@@ -116,6 +117,7 @@ def _dense(plan: Plan, dtype: torch.dtype, query, key, value, strides) -> Layout
         plan,
         dtype,
         (batch, heads, key[1], queries, key[2], width, value_width),
+        (queries, key[2]),
         (None, None),
         strides,
         ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
@@ -132,6 +134,7 @@ def _ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
         plan,
         q.dtype,
         (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
+        (tokens, k.shape[0]),
         (query.offsets, key.offsets),
         (q.stride(), k.stride(), v.stride()),
         ((tokens, heads, value_width), (heads * value_width, value_width, 1)),
@@ -139,10 +142,9 @@ def _ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
     )
 
 
-def _laid_out(plan: Plan, dtype: torch.dtype, sizes, offsets, strides, output, lse) -> Layout:
-    number = DTYPES[dtype]
-    frame = Frame.of(plan.rule, sizes, offsets, number, strides)
-    return Layout(plan, frame, ResultFrame.of(number, output[1], lse[1]), sizes, strides, output, lse)
+def _laid_out(plan: Plan, dtype: torch.dtype, sizes, tokens, offsets, strides, output, lse) -> Layout:
+    frame = Frame.of(plan.rule, sizes, tokens, offsets, DTYPES[dtype], strides)
+    return Layout(plan, frame, ResultFrame.of(dtype, output, lse), sizes, tokens, strides, output, lse)
 
 
 @lru_cache(maxsize=256)

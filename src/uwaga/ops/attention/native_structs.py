@@ -1,10 +1,12 @@
 """A Call as the C structs of native/include/uwaga/c_api.h.
 
-Nothing is copied: tensors go as pointers and strides. Structs are packed with `struct` rather than ctypes fields,
-which would cost more than a small call's arithmetic.
+Nothing is copied: tensors go as pointers and strides, with the number of bytes that their storage has from there on, by
+which the library refuses what does not fit. Structs are packed with `struct` rather than ctypes fields, which would cost
+more than a small call's arithmetic; their layouts are compared with the library's when it is loaded (_base/native.py).
 """
 
 import ctypes
+import math
 import struct
 from functools import lru_cache
 from typing import NamedTuple
@@ -13,35 +15,48 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
+from uwaga._base.native_layout import codes, struct_of
 from uwaga.ops.attention.spec import START_PER_ROW, Call
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
+ShapeAndStrides = tuple[tuple[int, ...], tuple[int, ...]]
+
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
 MAX_OPERATIONS = 32  # UWAGA_MASK_MAX_OPERATIONS
-MAX_WIDTH = 65536  # as native/drivers/problem.cc has it
+MAX_WIDTH = 65536  # as native/drivers/boundary.cc has it
 
-_NO_TENSOR = (0, 0, 0, 0, 0, 0, 0)
-_TENSOR = "Q4q2i"
-_START = "2iqQ"
-_OPERATION = struct.Struct("=2i" + _START + "2q 2Q 2q Q 4q")
-_RULE = struct.Struct("=Qq 2f Q2q" + _START + _TENSOR + "Qi")
-_SIZES = struct.Struct("=7q 2Q")
-_PLACE = struct.Struct("=4q2i")  # a uwaga_tensor without its address
-_PLACED = f"Q{_PLACE.size}s"
-_PROBLEM = struct.Struct(f"={_SIZES.size}s" + _PLACED * 3 + f"{_RULE.size}s i fI Q Qq")
-TENSOR = struct.Struct("=" + _TENSOR)
-FORWARD_RESULT = struct.Struct("=" + _TENSOR * 2)
-_PLACED_RESULT = struct.Struct("=" + _PLACED * 2)
-BACKWARD_ARGUMENTS = struct.Struct("=" + _TENSOR * 7 + "2Q" + _TENSOR)
-SOFTMAX = struct.Struct("=" + _TENSOR * 2)
-ROW_STATISTICS = struct.Struct("=" + _TENSOR * 5 + _START + "q" + _TENSOR * 2)
-SELECTION = struct.Struct("=" + "Qq" * 3)
-POOL_ARGUMENTS = struct.Struct("=2i 2Q 2q 2Q")
+_NO_TENSOR = (0, 0, 0, 0, 0, 0, 0, 0)
+_NONE = (0, 0)  # a uwaga_integers or uwaga_floats
+_OPERATION = struct_of("uwaga_mask_operation")
+# A uwaga_problem in parts: what is the same for many calls is packed once.
+_SIZES = struct_of("uwaga_problem", "sequences", "key_offsets")
+_PLACE = struct_of("uwaga_tensor", "batch")  # a uwaga_tensor without its address and bytes
+_RULE = struct_of("uwaga_problem", "mask", "normalize")
+_PROBLEM = struct.Struct(
+    f"={_SIZES.size}s" + f"Qq{_PLACE.size}s" * 3 + f"{_RULE.size}s" + codes("uwaga_problem", "threads")
+)
+TENSOR = struct_of("uwaga_tensor")
+INTEGERS = struct_of("uwaga_integers")
+FORWARD_RESULT = struct_of("uwaga_forward_result")
+_PLACED_ROOM = struct_of("uwaga_tensor", "bytes")  # a uwaga_tensor without its address
+_PLACED_RESULT = struct.Struct("=" + f"Q{_PLACED_ROOM.size}s" * 2)
+BACKWARD_ARGUMENTS = struct_of("uwaga_backward_args")
+SOFTMAX = struct_of("uwaga_softmax")
+ROW_STATISTICS = struct_of("uwaga_row_statistics")
+SELECTION = struct_of("uwaga_selection")
+POOL_ARGUMENTS = struct_of("uwaga_pool_args")
+
+
+def _bytes(tensor: Tensor) -> int:
+    """Of a tensor's storage, from its first element on: less than it needs where the storage was resized."""
+    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
-    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *_steps(tensor.stride()), DTYPES[tensor.dtype], 0)
+    if tensor is None:
+        return _NO_TENSOR
+    return tensor.data_ptr(), _bytes(tensor), *_steps(tensor.stride()), DTYPES[tensor.dtype], 0
 
 
 def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -54,7 +69,9 @@ def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
-    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *_row_steps(tensor.stride()), 0, 0)
+    if tensor is None:
+        return _NO_TENSOR
+    return tensor.data_ptr(), _bytes(tensor), *_row_steps(tensor.stride()), 0, 0
 
 
 def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,11 +83,27 @@ def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of four dimensions whose dtype goes without saying."""
-    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), *tensor.stride(), 0, 0)
+    return _NO_TENSOR if tensor is None else (tensor.data_ptr(), _bytes(tensor), *tensor.stride(), 0, 0)
 
 
-def _pointer(tensor: Tensor | None) -> int:
-    return 0 if tensor is None else tensor.data_ptr()
+def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> tuple[int, int]:
+    """A uwaga_integers or uwaga_floats: address and how many there are.
+
+    Raises:
+        ValueError: they do not lie side by side, are of another type, or their storage was resized.
+    """
+    if tensor is None:
+        return _NONE
+    if tensor.dtype != dtype or not tensor.is_contiguous():
+        name = str(dtype).removeprefix("torch.")
+        raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} {tensor.dtype} must be contiguous {name} here")
+    count = tensor.numel()
+    if count * tensor.element_size() > _bytes(tensor):
+        raise ValueError(
+            f"attention: a tensor of {tuple(tensor.shape)} needs {count * tensor.element_size()} bytes, and its storage "
+            f"has {max(_bytes(tensor), 0)}"
+        )
+    return tensor.data_ptr(), count
 
 
 class Rule(NamedTuple):
@@ -88,12 +121,12 @@ def rule(call: Call) -> Rule:
         len(options.mask_program) // RECORD,
         options.scale,
         options.softcap,
-        _pointer(relative),
+        *numbers_fields(relative, torch.float32),
         0 if relative is None else relative.shape[1],
         options.relative_zero,
         *start_fields(options.relative_start_mode, options.relative_start, call.relative_starts),
         *_broadcast_fields(call.bias),
-        _pointer(call.sinks),
+        *numbers_fields(call.sinks, torch.float32),
         options.softmax,
     )
     return Rule(packed, mask)
@@ -107,6 +140,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
     frame = Frame.of(
         found,
         (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
+        (query.shape[2], key.shape[2]),
         (call.query_offsets, call.key_offsets),
         DTYPES[query.dtype],
         (query.stride(), key.stride(), value.stride()),
@@ -128,23 +162,28 @@ class Frame(NamedTuple):
     def of(
         rule: Rule,
         sizes: tuple[int, ...],
+        tokens: tuple[int, int],
         offsets: tuple[Tensor | None, Tensor | None],
         dtype: int,
         strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     ) -> "Frame":
-        """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `strides` those of
-        query, key and value."""
+        """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
+        rows of query and key; `strides` those of query, key and value."""
         places = [_PLACE.pack(*_steps(x), dtype, 0) for x in strides]
-        return Frame(_SIZES.pack(*sizes, *map(_pointer, offsets)), *places, rule.packed)
+        query_offsets, key_offsets = map(numbers_fields, offsets)
+        return Frame(_SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets), *places, rule.packed)
 
     def problem(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
         return _PROBLEM.pack(
             self.sizes,
             query.data_ptr(),
+            _bytes(query),
             self.query,
             key.data_ptr(),
+            _bytes(key),
             self.key,
             value.data_ptr(),
+            _bytes(value),
             self.value,
             self.rule,
             native.threads(),
@@ -157,23 +196,27 @@ class Frame(NamedTuple):
 
 
 class ResultFrame(NamedTuple):
-    """A uwaga_forward_result but for the addresses of output and lse."""
+    """A uwaga_forward_result but for the addresses of output and lse, which the caller allocates as they are laid out."""
 
     output: bytes
     lse: bytes
 
     @staticmethod
-    def of(dtype: int, output: tuple[int, ...], lse: tuple[int, ...]) -> "ResultFrame":
-        """From the strides of both."""
-        return ResultFrame(_PLACE.pack(*_steps(output), dtype, 0), _PLACE.pack(*_row_steps(lse), 0, 0))
+    def of(dtype: torch.dtype, output: ShapeAndStrides, lse: ShapeAndStrides) -> "ResultFrame":
+        """From the dtype of the output, and the shapes and strides of both."""
+        room, room_of_lse = math.prod(output[0]) * dtype.itemsize, math.prod(lse[0]) * torch.float32.itemsize
+        return ResultFrame(
+            _PLACED_ROOM.pack(room, *_steps(output[1]), DTYPES[dtype], 0),
+            _PLACED_ROOM.pack(room_of_lse, *_row_steps(lse[1]), 0, 0),
+        )
 
     def result(self, output: Tensor, lse: Tensor | None) -> bytes:
         return _PLACED_RESULT.pack(output.data_ptr(), self.output, 0 if lse is None else lse.data_ptr(), self.lse)
 
 
-def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, int, int, int]:
+def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, ...]:
     """A uwaga_start."""
-    return mode, 0, value, _pointer(starts)
+    return mode, 0, value, *numbers_fields(starts)
 
 
 def mask_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ctypes.Array | None:
@@ -198,19 +241,20 @@ def _packed_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) ->
 def _operation(
     operation: int, mode: int, start: int, low: int, high: int, index: int, tensors: tuple[Tensor, ...]
 ) -> bytes:
-    band = strides = (0, 0, 0, 0)
-    ids = query_ids = id_batch = query_batch = bits = 0
+    band, strides, ids, query_ids, bits = (0, 0, 0, *_NONE), (0, 0, 0, 0), _NONE, _NONE, _NONE
+    id_batch = query_batch = 0
     if operation == BAND:
         band = start_fields(mode, start, tensors[index] if mode == START_PER_ROW else None)
     elif operation == LENGTHS:
-        ids = tensors[index].data_ptr()
+        ids = numbers_fields(tensors[index])
     elif operation == DOCUMENTS:
-        ids, id_batch = tensors[index].data_ptr(), _batch_stride(tensors[index])
+        ids, id_batch = _ids(tensors[index])
         if start != -1:
-            query_ids, query_batch = tensors[start].data_ptr(), _batch_stride(tensors[start])
+            query_ids, query_batch = _ids(tensors[start])
     elif operation == DENSE:
-        bits, strides = tensors[index].data_ptr(), _broadcast_strides(tensors[index])
-    return _OPERATION.pack(operation, 0, *band, low, high, ids, query_ids, id_batch, query_batch, bits, *strides)
+        dense = tensors[index]
+        bits, strides = (dense.data_ptr(), _bytes(dense)), _broadcast_strides(dense)
+    return _OPERATION.pack(operation, 0, *band, low, high, *ids, *query_ids, id_batch, query_batch, *bits, *strides)
 
 
 def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
@@ -218,13 +262,17 @@ def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
     return tuple(0 if size == 1 else step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _batch_stride(tensor: Tensor) -> int:
-    """Of ids: (B, K), (1, K), or packed (N,)."""
-    return 0 if tensor.dim() == 1 else _broadcast_strides(tensor)[0]
+def _ids(tensor: Tensor) -> tuple[tuple[int, int], int]:
+    """A uwaga_integers of ids (B, K), (1, K), or packed (N,), and the stride of B: rows lie anywhere, their ids side by side."""
+    if tensor.dim() == 1 or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
+        return numbers_fields(tensor), 0
+    return (tensor.data_ptr(), _bytes(tensor) // 8), _broadcast_strides(tensor)[0]
 
 
 def _broadcast_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor that broadcasts to (B, H, Q, K)."""
     if tensor is None:
         return _NO_TENSOR
-    return tensor.data_ptr(), *_broadcast_strides(tensor), DTYPES[tensor.dtype], 0
+    if not tensor.data_ptr() and tensor.numel():  # which would read as an absent one
+        raise ValueError(f"attention: the bias of {tuple(tensor.shape)} has no storage any more")
+    return tensor.data_ptr(), _bytes(tensor), *_broadcast_strides(tensor), DTYPES[tensor.dtype], 0

@@ -55,7 +55,8 @@ class PlainAttention(torch.autograd.Function):
             return None, None, None, None, *found, *absent
         frame, strides = layout.frame, (q.stride(), k.stride(), v.stride())
         if offsets or strides != layout.strides:  # hooks may have moved what was saved
-            frame = Frame.of(layout.plan.rule, layout.sizes, tuple(offsets) or (None, None), DTYPES[q.dtype], strides)
+            kept = tuple(offsets) or (None, None)
+            frame = Frame.of(layout.plan.rule, layout.sizes, layout.tokens, kept, DTYPES[q.dtype], strides)
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None
         grad_v = torch.empty_like(v) if needs_v else None

@@ -84,7 +84,7 @@ def _tensors(mask: Mask) -> tuple[Tensor, ...] | None:
 
 
 def _places(tensors: tuple[Tensor, ...]) -> tuple[tuple, ...]:
-    return tuple((x.data_ptr(), x.shape, x.stride()) for x in tensors)
+    return tuple((x.data_ptr(), x.untyped_storage().nbytes(), x.shape, x.stride()) for x in tensors)
 
 
 def _memories(tensors: tuple[Tensor, ...]) -> set[int]:

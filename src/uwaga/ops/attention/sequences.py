@@ -8,19 +8,33 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_readable
 from uwaga.ops.attention.spec import START_PER_ROW, Call, compute_dtype
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 
 def split(call: Call) -> list[Call]:
-    """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens."""
-    assert call.query_offsets is not None
-    assert call.key_offsets is not None
-    queries, keys = call.query_offsets.tolist(), call.key_offsets.tolist()
+    """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens.
+
+    Raises:
+        ValueError: offsets that do not fit (any more), as the native library refuses them.
+    """
+    queries = _numbers("query", call.query_offsets, call.query.shape[2])
+    keys = _numbers("key", call.key_offsets, call.key.shape[2])
     return [
         _sequence(call, row, slice(queries[row], queries[row + 1]), slice(keys[row], keys[row + 1]))
         for row in range(len(queries) - 1)
     ]
+
+
+def _numbers(name: str, offsets: Tensor | None, tokens: int) -> list[int]:
+    assert offsets is not None
+    numbers = offsets.tolist()
+    if is_readable(offsets) and not (numbers[0] == 0 and numbers[-1] == tokens and numbers == sorted(numbers)):
+        raise ValueError(
+            f"attention: {name} offsets must rise from 0 to {tokens}, the number of packed rows, not {numbers}"
+        )
+    return numbers
 
 
 def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[Tensor, Tensor | None]:

@@ -10,6 +10,7 @@ from uwaga.ops.attention.native_structs import (
     FORWARD_RESULT,
     MAX_OPERATIONS,
     MAX_WIDTH,
+    numbers_fields,
     problem,
     row_fields,
     tensor_fields,
@@ -91,8 +92,8 @@ def run_backward(
         *tensor_fields(query),
         *tensor_fields(key),
         *tensor_fields(value),
-        0 if relative is None else relative.data_ptr(),
-        0 if sinks is None else sinks.data_ptr(),
+        *numbers_fields(relative, torch.float32),
+        *numbers_fields(sinks, torch.float32),
         *tensor_fields(bias),
     )
     native.check(native.library().functions.uwaga_backward(packed, arguments))

@@ -1,0 +1,70 @@
+// What comes through the C boundary: checked against the memory that it stands in, and copied where it is small.
+//
+// Nothing behind this file checks a size, a stride, an offset or a position again.
+#ifndef UWAGA_DRIVERS_BOUNDARY_H_
+#define UWAGA_DRIVERS_BOUNDARY_H_
+
+#include <stdint.h>
+
+#include <deque>
+#include <vector>
+
+#include "drivers/problem.h"
+
+namespace uwaga {
+
+// Why a call is not served, in a sentence.
+struct Refusal {
+  char sentence[160];
+};
+[[noreturn]] __attribute__((format(printf, 1, 2))) void refuse(const char* format, ...);
+
+class Boundary {
+ public:
+  // The first two throw Refusal, all std::bad_alloc. `reads_values`: whether the value takes part.
+  Boundary(const uwaga_problem& given, bool reads_values);
+  Boundary(const Boundary&) = delete;  // the problem points into the copies
+
+  // The same problem over copies of its offsets, lengths, starts and selected rows.
+  const uwaga_problem& problem() const { return p_; }
+
+  // Is there memory for a float32 tensor (B, H, Q) or (B, H, K), packed where the problem's operands are?
+  void numbers_of_queries(const char* name, const uwaga_tensor& t) const;
+  void numbers_of_keys(const char* name, const uwaga_tensor& t) const;
+
+  void check(const uwaga_forward_result& result) const;
+  void check(const uwaga_softmax& softmax) const;
+  void check(const uwaga_backward_args& args) const;
+  // These also copy.
+  uwaga_row_statistics checked(const uwaga_row_statistics& statistics);
+  uwaga_selection checked(const uwaga_selection& selection);
+  uwaga_pool_args checked(const uwaga_pool_args& args);
+  uwaga_integers checked_keys(const uwaga_integers& keys);
+  std::vector<uwaga_mask_operation> checked_mask(const uwaga_mask_operation* operations, int64_t count);
+  // Entries of a selection by rising keys.
+  void check_entries(const uwaga_tensor& out, const uwaga_selection& selection, const uwaga_integers& keys) const;
+
+  // For questions about single blocks and rows.
+  void check_block(int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
+
+ private:
+  // Likewise, of (B, H, Q, columns) or (B, heads, K, columns).
+  void query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;
+  void key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const;
+  uwaga_integers copied(const char* name, const uwaga_integers& numbers, int64_t count);
+  uwaga_integers checked_offsets(const char* name, const uwaga_integers& offsets, int64_t tokens, int64_t longest);
+  uwaga_integers checked_edges(const char* name, const uwaga_integers& edges, int64_t bins, bool of_queries);
+  uwaga_integers rising(const char* name, const uwaga_integers& numbers, int64_t size);
+  uwaga_start checked_start(const char* name, const uwaga_start& start);
+  void check_sizes(bool reads_values) const;
+  void check_relative() const;
+  void check_documents(const uwaga_mask_operation& op) const;
+
+  uwaga_problem p_;
+  int64_t most_queries_ = 0, most_keys_ = 0;  // of any sequence
+  std::vector<uwaga_mask_operation> mask_;
+  std::deque<std::vector<int64_t>> numbers_;
+};
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_BOUNDARY_H_

@@ -1,0 +1,231 @@
+// Any call of the C interface whose caller tells the truth about its memory, and about nothing else.
+//
+// An input is a call as bytes: the number of a function, the structs that it takes, the operations of its mask, and then
+// numbers for its arrays of int64 (tests/conformance/conftest.py writes such inputs from real calls). Pointers among these
+// bytes only say whether there is memory; each operand then gets a block of exactly the size that its struct claims, made
+// smaller where that is more than a fuzzer can spare. So whatever is touched beyond is a finding of AddressSanitizer.
+//
+// Built with clang and -fsanitize=fuzzer this is libFuzzer's target; fuzz_main.cc runs it without.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "drivers/boundary.h"
+#include "fuzz/fuzz_c_api.h"
+#include "kernels/kernels.h"
+#include "uwaga/c_api.h"
+
+namespace uwaga_fuzz {
+namespace {
+
+Counts g_counts;
+
+constexpr int64_t kMostBytes = 1 << 18, kMostNumbers = 1 << 12;
+constexpr double kMostWork = 2e6;  // multiply-adds of a call, give or take
+
+class Input {
+ public:
+  Input(const uint8_t* data, size_t size) : data_(data), left_(size) {}
+  void read(void* to, size_t size) {
+    memset(to, 0, size);
+    const size_t n = std::min(size, left_);
+    memcpy(to, data_, n);
+    data_ += n, left_ -= n;
+  }
+  template <class T>
+  T take() {
+    T x;
+    read(&x, sizeof x);
+    return x;
+  }
+  bool empty() const { return left_ == 0; }
+
+ private:
+  const uint8_t* data_;
+  size_t left_;
+};
+
+// The memory of one call, freed with it.
+class Memory {
+ public:
+  explicit Memory(Input& input) : input_(input) {}
+
+  void give(uwaga_tensor& t) {
+    if (!t.data) return;
+    t.bytes = std::min(std::max<int64_t>(t.bytes, 0), kMostBytes);
+    t.data = block(t.bytes);
+    fill(t.data, t.bytes, t.dtype);
+  }
+  void give(uwaga_integers& numbers) {
+    if (!numbers.data) return;
+    numbers.count = std::min(std::max<int64_t>(numbers.count, 0), kMostNumbers);
+    auto* data = static_cast<int64_t*>(block(numbers.count * sizeof(int64_t)));
+    input_.read(data, numbers.count * sizeof(int64_t));
+    numbers.data = data;
+  }
+  void give(uwaga_floats& numbers) {
+    if (!numbers.data) return;
+    numbers.count = std::min(std::max<int64_t>(numbers.count, 0), kMostBytes / 4);
+    numbers.data = static_cast<float*>(block(numbers.count * sizeof(float)));
+    fill(numbers.data, numbers.count * sizeof(float), UWAGA_FLOAT32);
+  }
+  void give(uwaga_mask_operation& op) {
+    give(op.start.starts), give(op.ids), give(op.query_ids);
+    if (!op.bits) return;
+    op.bytes = std::min(std::max<int64_t>(op.bytes, 0), kMostBytes);
+    auto* bits = static_cast<uint8_t*>(block(op.bytes));
+    for (int64_t n = 0; n < op.bytes; ++n) bits[n] = n % 3 != 0;
+    op.bits = bits;
+  }
+  void give(uwaga_softmax& softmax) { give(softmax.maximum), give(softmax.sum); }
+  void give(uwaga_selection& chosen) { give(chosen.sequences), give(chosen.heads), give(chosen.queries); }
+
+  // Reads `count` operations and gives them their memory.
+  std::vector<uwaga_mask_operation> mask(int64_t count) {
+    std::vector<uwaga_mask_operation> operations(std::min<int64_t>(std::max<int64_t>(count, 0), UWAGA_MASK_MAX_OPERATIONS));
+    for (auto& op : operations) op = input_.take<uwaga_mask_operation>();
+    for (auto& op : operations) give(op);
+    return operations;
+  }
+
+ private:
+  void* block(int64_t bytes) {
+    blocks_.emplace_back(malloc(static_cast<size_t>(bytes)), free);
+    return blocks_.back().get();
+  }
+  // Mostly small numbers; some that are not finite.
+  void fill(void* data, int64_t bytes, int dtype) {
+    const int64_t size = dtype == UWAGA_FLOAT32 ? 4 : 2;
+    for (int64_t n = 0; n + size <= bytes; n += size) {
+      const uint32_t word = static_cast<uint32_t>(n) * 2654435761u;
+      const float x = word % 1021 == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(word % 64) / 32.0f - 1.0f;
+      uint32_t bits;
+      memcpy(&bits, &x, sizeof bits);
+      if (size == 2) bits >>= 16;
+      memcpy(static_cast<char*>(data) + n, &bits, size);
+    }
+  }
+
+  Input& input_;
+  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+};
+
+// More than a fuzzer waits for: many rows may share little memory by strides of zero.
+bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
+  try {
+    uwaga::Boundary boundary(given, false);
+    const uwaga_problem& p = boundary.problem();
+    const double heads = static_cast<double>(p.sequences) * p.query_heads;
+    double pairs = 0.0;
+    if (heads > 1e4) return true;
+    for (int64_t b = 0; b < p.sequences; ++b) {
+      const uwaga::Sequence s = uwaga::sequence_of(p, b);
+      pairs += static_cast<double>(s.queries) * (s.keys + 64) + s.keys;
+    }
+    const double widths = static_cast<double>(given.query_width) + std::max<int64_t>(given.value_width, 0) + 64.0;
+    return pairs * p.query_heads * widths + heads * static_cast<double>(given.queries) * top + cells > kMostWork;
+  } catch (const uwaga::Refusal&) {
+    return false;  // it is refused at once
+  }
+}
+
+void give_all(Memory& memory, uwaga_problem& p) {
+  for (uwaga_tensor* t : {&p.query, &p.key, &p.value, &p.bias}) memory.give(*t);
+  memory.give(p.query_offsets), memory.give(p.key_offsets), memory.give(p.relative), memory.give(p.relative_start.starts);
+  memory.give(p.sinks), memory.give(p.rows);
+}
+
+int call(Input& input, int function, uwaga_problem p) {
+  Memory memory(input);
+  uwaga_forward_result result{};
+  uwaga_backward_args backward{};
+  uwaga_row_statistics statistics{};
+  uwaga_softmax softmax{};
+  uwaga_selection selection{};
+  uwaga_integers keys{};
+  uwaga_pool_args pool{};
+  uwaga_tensor out{}, weights{};
+  int64_t operations = 0;
+  uint8_t selects = 0;
+  if (function <= 3 && function != 1) result = input.take<uwaga_forward_result>();
+  if (function == 1) backward = input.take<uwaga_backward_args>();
+  if (function == 3) statistics = input.take<uwaga_row_statistics>(), selects = input.take<uint8_t>();
+  if (function >= 4 && function <= 7) softmax = input.take<uwaga_softmax>();
+  if (function == 3 || function == 4) selection = input.take<uwaga_selection>();
+  if (function == 4) keys = input.take<uwaga_integers>();
+  if (function == 6) weights = input.take<uwaga_tensor>();
+  if (function >= 4 && function <= 6) out = input.take<uwaga_tensor>();
+  if (function == 5) operations = input.take<uint8_t>();
+  if (function == 7) pool = input.take<uwaga_pool_args>();
+
+  std::vector<uwaga_mask_operation> mask = memory.mask(p.mask_operations), other = memory.mask(operations);
+  p.mask = mask.data(), p.mask_operations = static_cast<int64_t>(mask.size());
+  give_all(memory, p);
+  memory.give(result.output), memory.give(result.lse);
+  for (uwaga_tensor* t : {&backward.output, &backward.grad_output, &backward.lse, &backward.grad_lse, &backward.grad_query,
+                          &backward.grad_key, &backward.grad_value, &backward.grad_bias}) {
+    memory.give(*t);
+  }
+  memory.give(backward.grad_relative), memory.give(backward.grad_sinks);
+  memory.give(statistics.softmax), memory.give(statistics.distance_start.starts);
+  for (uwaga_tensor* t : {&statistics.entropy, &statistics.squares, &statistics.distance, &statistics.top_weights,
+                          &statistics.top_positions, &out, &weights}) {
+    memory.give(*t);
+  }
+  memory.give(softmax), memory.give(selection), memory.give(keys);
+  memory.give(pool.query_edges), memory.give(pool.key_edges), memory.give(pool.cells);
+  std::vector<int64_t> positions(std::min(std::max<int64_t>(pool.position_count, 0), kMostNumbers));
+  if (pool.positions) pool.positions = positions.data(), pool.position_count = static_cast<int64_t>(positions.size());
+
+  const double cells = pool.cells.data ? static_cast<double>(std::max<int64_t>(pool.rows, 0)) * std::max<int64_t>(pool.columns, 0) : 0.0;
+  const double chosen = static_cast<double>(selection.sequences.count) * selection.heads.count * 1e4;
+  if (takes_long(p, std::max<int64_t>(statistics.top, 0), cells + (selection.queries.data ? chosen : 0.0))) return -1;
+  switch (function) {
+    case 0: return uwaga_forward(&p, &result);
+    case 1: return uwaga_backward(&p, &backward);
+    case 2: return uwaga_linear_forward(&p, &result);
+    case 3: return uwaga_rows(&p, &result, &statistics, selects % 2 ? &selection : nullptr);
+    case 4: return uwaga_weights(&p, &softmax, &selection, &keys, &out);
+    case 5: return uwaga_mass(&p, &softmax, other.data(), static_cast<int64_t>(other.size()), &out);
+    case 6: return uwaga_received(&p, &softmax, &weights, &out);
+    case 7: return uwaga_pool(&p, &softmax, &pool);
+    case 8: {
+      int64_t at[6];
+      input.read(at, sizeof at);
+      return uwaga_mask_block(&p, at[0], at[1], at[2], at[3], at[4], at[5]) < 0 ? UWAGA_BAD_ARGUMENT : UWAGA_OK;
+    }
+    default: {
+      int64_t at[4];
+      input.read(at, sizeof at);
+      uwaga_mask_bits(&p, at[0], at[1], at[2], at[3]);
+      return UWAGA_OK;
+    }
+  }
+}
+
+}  // namespace
+
+const Counts& counts() { return g_counts; }
+
+}  // namespace uwaga_fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace uwaga_fuzz;
+  Input input(data, size);
+  const int function = input.take<uint8_t>() % kFunctions, level = input.take<uint8_t>();
+  const uwaga_problem p = input.take<uwaga_problem>();
+  int levels = 0;
+  while (uwaga_level_name(levels) && uwaga_level_possible(levels)) ++levels;
+  uwaga_set_level(uwaga_level_name(level % levels));
+  const int status = call(input, function, p);
+  ++g_counts.tried[function];
+  if (status < 0) ++g_counts.skipped[function];
+  if (status == UWAGA_OK) ++g_counts.served[function];
+  return 0;
+}

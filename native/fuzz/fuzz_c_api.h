@@ -1,0 +1,22 @@
+// What the fuzzer did, function by function.
+#ifndef UWAGA_FUZZ_FUZZ_C_API_H_
+#define UWAGA_FUZZ_FUZZ_C_API_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace uwaga_fuzz {
+
+constexpr int kFunctions = 10;
+constexpr const char* kNames[kFunctions] = {"forward", "backward", "linear_forward", "rows",       "weights",
+                                            "mass",    "received", "pool",           "mask_block", "mask_bits"};
+
+struct Counts {
+  int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than a fuzzer waits for
+};
+const Counts& counts();
+
+}  // namespace uwaga_fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+#endif  // UWAGA_FUZZ_FUZZ_C_API_H_

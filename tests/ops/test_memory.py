@@ -1,0 +1,310 @@
+"""No call reads or writes memory that is not its own, whatever happened to its tensors since they were checked.
+
+Histories are random in test_random_histories; what goes wrong without a check shows under AddressSanitizer (`make sanitize`),
+and in results elsewhere.
+"""
+
+import os
+import random
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+import uwaga
+from uwaga import AttentionMap, Causal, Documents, KeyLengths, Ragged, attend, attention
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+STEPS = int(os.environ.get("UWAGA_HISTORY_STEPS", "1000"))  # of random histories
+NATIVE = pytest.mark.skipif(uwaga._base.native.reason_unavailable() is not None, reason="there is no native library")
+
+
+def _batch(offsets: list[int], dtype: torch.dtype = torch.float32, *, grad: bool = False) -> Ragged:
+    torch.manual_seed(0)
+    values = torch.randn(offsets[-1], 2, 8, dtype=dtype).requires_grad_(grad)
+    return Ragged(values, torch.tensor(offsets))
+
+
+def _itself(values: Tensor, offsets: Tensor) -> Tensor:
+    batch = Ragged(values, offsets)
+    return attention(batch, batch, batch).values
+
+
+# -- offsets --------------------------------------------------------------------------------------------------------------
+
+BAD_OFFSETS = [
+    ([10**9, 10**9 + 2, 10**9 + 4], "query offsets start at 1000000000, and must start at 0"),
+    ([2000, 2002, 2004], "query offsets start at 2000, and must start at 0"),
+    ([0, 2, 2004], "query offsets reach 2004, and there are 4 packed rows"),
+    ([0, 2, 3], "query offsets end at 3, and there are 4 packed rows"),
+    ([0, 3, 2], "query offsets fall from 3 to 2"),
+    ([0, -1, 4], "query offsets fall from 0 to -1"),
+    ([0, 2, 2**62], "query offsets reach 4611686018427387904, and there are 4 packed rows"),
+]
+
+
+@NATIVE
+@pytest.mark.parametrize(("offsets", "message"), BAD_OFFSETS)
+def test_offsets_are_checked_where_a_graph_runs(offsets: list[int], message: str) -> None:
+    compiled = torch.compile(_itself, backend="eager")
+    values = _batch([0, 2, 4]).values
+    assert torch.equal(compiled(values, torch.tensor([0, 2, 4])), _itself(values, torch.tensor([0, 2, 4])))
+    with pytest.raises(ValueError, match=f"^uwaga native library: {message}$"):
+        compiled(values, torch.tensor(offsets))
+
+
+@NATIVE
+def test_offsets_are_checked_where_a_differentiated_graph_runs() -> None:
+    compiled = torch.compile(_itself, backend="aot_eager")
+    values = _batch([0, 2, 4], grad=True).values
+    compiled(values, torch.tensor([0, 2, 4])).sum().backward()
+    with pytest.raises(ValueError, match="query offsets start at 2000, and must start at 0"):
+        compiled(values, torch.tensor([2000, 2002, 2004]))
+
+
+@NATIVE
+def test_key_offsets_beside_fitting_query_offsets() -> None:
+    def call(query: Tensor, key: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> Tensor:
+        keys = Ragged(key, key_offsets)
+        return attention(Ragged(query, query_offsets), keys, keys).values
+
+    values, good = _batch([0, 2, 4]).values, torch.tensor([0, 2, 4])
+    compiled = torch.compile(call, backend="eager")
+    with pytest.raises(ValueError, match="key offsets start at 2000, and must start at 0"):
+        compiled(values, values, good, torch.tensor([2000, 2002, 2004]))
+
+
+CHANGES = {
+    "added to": lambda batch: batch.offsets.add_(1),
+    "written through NumPy": lambda batch: batch.offsets.numpy().__setitem__(slice(None), [0, 2, 2000]),
+    "ends early": lambda batch: batch.offsets.numpy().__setitem__(slice(None), [0, 1, 2]),
+    "replaced": lambda batch: setattr(batch, "offsets", torch.tensor([0, 2, 2000])),
+    "replaced by fewer": lambda batch: setattr(batch, "offsets", torch.tensor([0, 2])),
+    "storage gone": lambda batch: batch.offsets.untyped_storage().resize_(0),
+    "storage shorter": lambda batch: batch.offsets.untyped_storage().resize_(8),
+    "values gone": lambda batch: batch.values.untyped_storage().resize_(0),
+    "values shorter": lambda batch: batch.values.untyped_storage().resize_(40),
+    "values replaced": lambda batch: setattr(batch, "values", batch.values[:2]),
+}
+USES = {
+    "attention": lambda batch: attention(batch, batch, batch, mask=Causal()),
+    "reference": lambda batch: attention(batch, batch, batch, impl="reference"),
+    "linear": lambda batch: attention(batch, batch, batch, normalize=None),
+    "attend": lambda batch: attend(batch, batch, batch, topk=2),
+    "map": lambda batch: AttentionMap(batch, batch).entropy(),
+    "documents": lambda batch: attention(batch, batch, batch, mask=Documents(torch.zeros(4, dtype=torch.int64))),
+}
+BY_PYTORCH = ("reference", "linear")
+
+
+@NATIVE
+@pytest.mark.parametrize(
+    ("use", "change"),
+    # The engines made of PyTorch's own operations read a storage as those do.
+    [
+        (use, change)
+        for use in USES
+        for change in CHANGES
+        if use not in BY_PYTORCH or not change.endswith(("gone", "shorter"))
+    ],
+)
+def test_what_was_changed_since_it_was_checked(use: str, change: str) -> None:
+    batch = _batch([0, 2, 4])
+    USES[use](batch)
+    CHANGES[change](batch)
+    with pytest.raises((ValueError, RuntimeError, IndexError)):
+        USES[use](batch)
+
+
+@NATIVE
+def test_offsets_written_between_the_passes() -> None:
+    batch = _batch([0, 2, 4], grad=True)
+    output = attention(batch, batch, batch).values.sum()
+    batch.offsets.numpy()[:] = [0, 2, 2000]
+    with pytest.raises(
+        ValueError, match=r"uwaga native library: query offsets reach 2000, and there are 4 packed rows"
+    ):
+        output.backward()
+
+
+@NATIVE
+def test_offsets_written_by_another_thread() -> None:
+    batch = _batch([0, 400, 800])
+    wanted = attention(batch, batch, batch).values
+    stop = threading.Event()
+    numbers = batch.offsets.numpy()
+
+    def write() -> None:
+        while not stop.is_set():
+            numbers[1:] = 10**12
+            numbers[1:] = [400, 800]
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    served = refused = 0
+    for _ in range(150):
+        try:
+            output = attention(batch, batch, batch).values
+        except ValueError:
+            refused += 1
+        else:
+            served += torch.equal(output, wanted)
+    stop.set()
+    writer.join()
+    assert served + refused > 0
+
+
+# -- storages -------------------------------------------------------------------------------------------------------------
+
+
+def _dense(**changes: Tensor) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    return {name: torch.randn(1, 2, 6, 8) for name in ("query", "key", "value")} | changes
+
+
+@NATIVE
+@pytest.mark.parametrize("size", [0, 4, 380])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_storage_that_was_resized(name: str, size: int) -> None:
+    tensors = _dense()
+    attention(**tensors)  # its layout is remembered
+    tensors[name].untyped_storage().resize_(size)
+    message = f"{name}: missing" if size == 0 else f"{name} reaches over 384 bytes, and its memory has {size}"
+    with pytest.raises(ValueError, match=f"^uwaga native library: {message}$"):
+        attention(**tensors)
+
+
+@NATIVE
+@pytest.mark.parametrize("kind", ["bias", "sinks", "mask", "lengths", "ids", "starts"])
+def test_a_storage_beside_the_operands_that_was_resized(kind: str) -> None:
+    number = {
+        "bias": torch.zeros(1, 2, 6, 6),
+        "sinks": torch.zeros(2),
+        "mask": torch.ones(6, 6, dtype=torch.bool),
+        "lengths": torch.tensor([6]),
+        "ids": torch.zeros(1, 6, dtype=torch.int64),
+        "starts": torch.tensor([0]),
+    }[kind]
+    options = {
+        "bias": {"bias": number},
+        "sinks": {"sinks": number},
+        "mask": {"mask": number},
+        "lengths": {"mask": KeyLengths(number)},
+        "ids": {"mask": Documents(number)},
+        "starts": {"mask": Causal(start=number)},
+    }[kind]
+    attention(**_dense(), **options)
+    number.untyped_storage().resize_(0)
+    with pytest.raises((ValueError, RuntimeError)):
+        attention(**_dense(), **options)
+
+
+@NATIVE
+def test_a_storage_resized_between_the_passes() -> None:
+    tensors = {name: x.requires_grad_() for name, x in _dense().items()}
+    output = attention(**tensors).sum()
+    tensors["key"].untyped_storage().resize_(100)
+    with pytest.raises(ValueError, match=r"^uwaga native library: key reaches over 384 bytes, and its memory has 100$"):
+        output.backward()
+
+
+@NATIVE
+def test_a_map_whose_keys_are_gone() -> None:
+    query, key = _dense()["query"], _dense()["key"]
+    found = AttentionMap(query, key)
+    found.entropy()
+    key.untyped_storage().resize_(0)
+    for read in (lambda: found[0, 0, 1], lambda: found.received(), lambda: found.topk(2), lambda: found.pool(2, 2)):
+        with pytest.raises(ValueError, match="uwaga native library: key: missing"):
+            read()
+
+
+def test_views_of_a_whole_storage_still_fit() -> None:
+    whole = torch.randn(3, 50, 2, 16)
+    query, key, value = (x[:, 7:29, :, 4:12].transpose(1, 2) for x in (whole, whole + 1, whole - 1))
+    found = attention(query, key, value)
+    wanted = attention(query.contiguous(), key.contiguous(), value.contiguous())
+    assert torch.equal(found, wanted)
+    last = torch.as_strided(whole, (1, 2, 3, 8), (0, 8, 16, 1), whole.numel() - 48)  # ends where the storage ends
+    assert torch.equal(attention(last, last, last), attention(*[last.clone()] * 3))
+
+
+# -- histories ------------------------------------------------------------------------------------------------------------
+
+
+class _History:
+    """Random things that happen to a ragged batch, in random order. Each call gives what a fresh batch gives, or an error."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        torch.manual_seed(seed)
+        self.compiled = torch.compile(_itself, backend="eager", dynamic=True)
+        self.done: list[str] = []
+        self.construct()
+
+    def construct(self) -> None:
+        offsets = [0]
+        for _ in range(self.random.randint(1, 4)):
+            offsets.append(offsets[-1] + self.random.choice([0, 1, 3, 70]))
+        dtype = self.random.choice([torch.float32, torch.bfloat16, torch.float16])
+        values = torch.randn(offsets[-1], 2, 8).to(dtype).requires_grad_(self.random.random() < 0.5)
+        self.batch = Ragged(values, torch.tensor(offsets))
+
+    def change_offsets(self) -> None:
+        numbers = self.batch.offsets.detach().numpy()
+        if len(numbers):
+            numbers[self.random.randrange(len(numbers))] = self.random.choice(
+                [-(2**63), -1, 0, 1, 5, 71, 2000, 10**12, 2**63 - 1]
+            )
+
+    def replace_offsets(self) -> None:
+        rows = self.random.randint(1, 5)
+        self.batch.offsets = torch.tensor(sorted(self.random.choices([0, 1, 3, 70, 73, 500], k=rows)))
+
+    def resize_offsets(self) -> None:
+        self.batch.offsets.untyped_storage().resize_(self.random.choice([0, 8, 16]))
+
+    def resize_values(self) -> None:
+        with torch.no_grad():
+            self.batch.values.untyped_storage().resize_(self.random.choice([0, 4, 100]))
+
+    def replace_values(self) -> None:
+        self.batch.values = torch.randn(self.random.choice([0, 1, 70, 74]), 2, 8)
+
+    def use(self) -> None:
+        use = self.random.choice([u for name, u in USES.items() if name not in BY_PYTORCH])
+        use(self.batch)
+
+    def use_compiled(self) -> None:
+        self.compiled(self.batch.values.detach(), self.batch.offsets)
+
+    def differentiate(self) -> None:
+        output = attention(self.batch, self.batch, self.batch, mask=self.random.choice([None, Causal()])).values
+        if self.random.random() < 0.5:
+            self.change_offsets()
+        if output.requires_grad:
+            output.float().sum().backward()
+
+    def step(self) -> bool:
+        """Whether a call was served."""
+        actions = ("change_offsets", "replace_offsets", "resize_offsets", "resize_values", "replace_values")
+        uses = ("use", "use_compiled", "differentiate")
+        name = self.random.choice((*actions, *uses * 3, "construct"))
+        self.done.append(name)
+        try:
+            getattr(self, name)()
+        except (ValueError, RuntimeError, IndexError):
+            if name in uses:
+                self.construct()
+            return False
+        return name in uses
+
+
+@NATIVE
+@pytest.mark.filterwarnings("ignore:.*resize:UserWarning")
+def test_random_histories() -> None:
+    torch._dynamo.reset()
+    history = _History(seed=1)
+    served = sum(history.step() for _ in range(STEPS))
+    assert 0.1 * STEPS < served < 0.95 * STEPS, f"{served} of {len(history.done)} steps were calls that were served"
