@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 
-.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz emulate clean
+.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -71,13 +71,26 @@ sanitize-python: setup sanitize
 # Random calls of the C interface, from calls of the conformance suite on, under the sanitizers (see native/fuzz).
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 1
-fuzz: setup sanitize
-	rm -rf build/fuzz && mkdir -p build/fuzz
-	UWAGA_RECORD_CALLS=build/fuzz/inputs OMP_NUM_THREADS=1 python -m pytest -q -n 2 tests/conformance/test_fuzz.py \
-		tests/conformance/test_map_fuzz.py tests/conformance/test_hidden.py
+fuzz: build/fuzz/inputs/recorded sanitize
 	cmake --build build/sanitize --target fuzz_c_api
 	cd build/fuzz && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 		../sanitize/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
+
+build/fuzz/inputs/recorded: build/native/installed
+	rm -rf build/fuzz && mkdir -p build/fuzz
+	UWAGA_RECORD_CALLS=build/fuzz/inputs OMP_NUM_THREADS=1 python -m pytest -q -n 2 tests/conformance/test_fuzz.py \
+		tests/conformance/test_map_fuzz.py tests/conformance/test_hidden.py tests/conformance/test_far_keys.py \
+		tests/conformance/test_exactness.py -k "not exactness or bias or keys or long"
+	touch $@
+
+# Which lines of the drivers that reaches, by gcc's counters.
+fuzz-coverage: build/fuzz/inputs/recorded
+	python -m pip install --quiet gcovr
+	cmake -S . -B build/coverage -G Ninja -DUWAGA_TESTS=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="--coverage -O1 -g0"
+	cmake --build build/coverage --target fuzz_c_api
+	find build/coverage -name '*.gcda' -delete
+	cd build/fuzz && ../coverage/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
+	gcovr --root . --filter native/drivers --filter native/c_api.cc --exclude-throw-branches build/coverage
 
 # The same tests on AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels.
 emulate: $(VENV)/installed

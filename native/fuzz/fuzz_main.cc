@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "fuzz/fuzz_c_api.h"
+#include "uwaga/c_api.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -49,6 +50,57 @@ Bytes read(const fs::path& path) {
   return Bytes(std::istreambuf_iterator<char>(file), {});
 }
 
+template <class T>
+void append(Bytes& bytes, const T& x) {
+  const auto* first = reinterpret_cast<const uint8_t*>(&x);
+  bytes.insert(bytes.end(), first, first + sizeof x);
+}
+
+uwaga_tensor tensor(int64_t heads, int64_t rows, int64_t columns) {
+  static float there;
+  return {&there, heads * rows * columns * 4, heads * rows * columns, rows * columns, columns, 1, UWAGA_FLOAT32, 0};
+}
+
+// One sequence of more keys than the conformance suite has, by several threads: chunks and segments of keys, and keys that
+// a bias puts too far away.
+uwaga_problem many_keys(int64_t queries, int64_t keys, bool biased) {
+  uwaga_problem p{};
+  p.sequences = p.query_heads = p.key_heads = 1;
+  p.queries = queries, p.keys = keys, p.query_width = p.value_width = 2;
+  p.query = tensor(1, queries, 2), p.key = p.value = tensor(1, keys, 2);
+  p.scale = 1.0f, p.normalize = 1, p.threads = 3;
+  if (!biased) return p;
+  p.relative = {static_cast<float*>(p.query.data), queries + keys};
+  p.relative_head = queries + keys, p.relative_zero = keys;
+  return p;
+}
+
+std::vector<Bytes> built_in() {
+  std::vector<Bytes> found;
+  for (const bool biased : {false, true}) {
+    for (const int64_t queries : {3, 70}) {
+      const uwaga_problem p = many_keys(queries, 4500, biased);
+      const uwaga_tensor numbers = tensor(1, queries, 1);
+      Bytes forward = {0, 0};
+      append(forward, p), append(forward, uwaga_forward_result{tensor(1, queries, 2), numbers});
+      uwaga_row_statistics statistics{};
+      statistics.softmax = {numbers, numbers}, statistics.entropy = statistics.squares = statistics.distance = numbers;
+      statistics.top = 3, statistics.top_weights = statistics.top_positions = tensor(1, queries, 3);
+      statistics.top_positions.bytes *= 2;
+      Bytes rows = {3, 0};
+      append(rows, p), append(rows, uwaga_forward_result{}), append(rows, statistics);
+      found.insert(found.end(), {forward, rows});
+    }
+    const uwaga_problem p = many_keys(100, 1100, biased);
+    const uwaga_tensor query = tensor(1, 100, 2), key = tensor(1, 1100, 2), numbers = tensor(1, 100, 1);
+    Bytes backward = {1, 0};
+    append(backward, p);
+    append(backward, uwaga_backward_args{query, query, numbers, numbers, query, key, key, p.relative, {}, {}});
+    found.push_back(backward);
+  }
+  return found;
+}
+
 std::vector<Bytes> inputs(int count, char** names) {
   std::vector<Bytes> found;
   for (int n = 0; n < count; ++n) {
@@ -60,7 +112,8 @@ std::vector<Bytes> inputs(int count, char** names) {
     std::sort(paths.begin(), paths.end());
     for (const fs::path& path : paths) found.push_back(read(path));
   }
-  if (found.empty()) found.push_back(Bytes(4096, 0));
+  const std::vector<Bytes> more = built_in();
+  found.insert(found.end(), more.begin(), more.end());
   return found;
 }
 

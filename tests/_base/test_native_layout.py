@@ -1,0 +1,59 @@
+"""The structs of the C interface: laid out here as the compiler laid them out."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from uwaga._base import native, native_layout
+
+HEADER = Path(__file__).parents[2] / "native/include/uwaga/c_api.h"
+pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
+
+
+def _as_the_library_has_it(name: str) -> list[int]:
+    numbers = native.library().functions.uwaga_struct_layout(name.encode())
+    end = next(n for n in range(1000) if numbers[n] == -1)
+    return numbers[:end]
+
+
+@pytest.mark.parametrize("name", native_layout.STRUCTS)
+def test_a_struct_is_laid_out_as_in_c(name: str) -> None:
+    assert native_layout.layout(name) == _as_the_library_has_it(name)
+    assert native_layout.struct_of(name).size == native_layout.layout(name)[0]
+
+
+def test_every_struct_and_field_of_the_header_is_there() -> None:
+    found = {}
+    for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", HEADER.read_text(), re.DOTALL):
+        declarations = re.sub(r"//.*", "", body).replace("const ", "").split(";")
+        fields = [field for line in declarations for field in line.split(None, 1)[1:]]
+        found[name] = [field.strip().lstrip("*") for line in fields for field in line.split(",")]
+    assert found == {
+        name: [field.split(":")[0] for field in fields.split()] for name, fields in native_layout.STRUCTS.items()
+    }
+
+
+def test_a_library_with_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = native_layout.STRUCTS["uwaga_start"].replace("value:q starts:uwaga_integers", "starts:uwaga_integers value:q")
+    monkeypatch.setitem(native_layout.STRUCTS, "uwaga_start", fields)
+    native._load.cache_clear()
+    try:
+        path = native.env.library() or native.default_path()
+        wanted = f"the native library at {path} lays out struct uwaga_start otherwise than this package"
+        assert native.reason_unavailable() == wanted
+    finally:
+        monkeypatch.undo()
+        native._load.cache_clear()
+    assert native.reason_unavailable() is None
+
+
+def test_fields_can_be_packed_in_parts() -> None:
+    whole = native_layout.codes("uwaga_problem")
+    parts = [
+        native_layout.codes("uwaga_problem", "sequences", "key_offsets"),
+        native_layout.codes("uwaga_problem", "query", "value"),
+        native_layout.codes("uwaga_problem", "mask", "normalize"),
+        native_layout.codes("uwaga_problem", "threads"),
+    ]
+    assert "".join(parts) == whole
