@@ -35,7 +35,9 @@ def test_every_struct_and_field_of_the_header_is_there() -> None:
 
 
 def test_a_library_with_another_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    fields = native_layout.STRUCTS["uwaga_start"].replace("value:q starts:uwaga_integers", "starts:uwaga_integers value:q")
+    fields = native_layout.STRUCTS["uwaga_start"].replace(
+        "value:q starts:uwaga_integers", "starts:uwaga_integers value:q"
+    )
     monkeypatch.setitem(native_layout.STRUCTS, "uwaga_start", fields)
     native._load.cache_clear()
     try:
