@@ -132,3 +132,46 @@ def test_only_what_is_asked_for_has_a_gradient(impl: str) -> None:
         assert lse.requires_grad == (at < 2 or impl == "cpu")
         (gradient,) = torch.autograd.grad(out.sum(), [operands[at]])
         assert gradient.shape == operands[at].shape
+
+
+BATCHED = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "ragged": {},
+    "no softmax": {"normalize": None, "softcap": 1.0},
+    "everything": {
+        "mask": Causal() & KeyLengths(torch.tensor([3, 5])),
+        "bias": AlibiBias(torch.tensor([0.5, 0.1])),
+        "sinks": torch.tensor([0.3, -0.2]),
+        "softcap": 2.0,
+    },
+}
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_batch_of_gradients_is_a_loop(name: str, impl: str) -> None:
+    """torch.autograd.grad(..., is_grads_batched=True)."""
+    operands = _operands(torch.float32)
+    if name == "ragged":
+        offsets = torch.tensor([0, 2, 2, 6])
+        values = torch.randn(6, 2, 4, generator=torch.Generator().manual_seed(0))
+        operands = [(values * n).requires_grad_() for n in (1.0, 0.5, 2.0)]
+        out = attention(*(Ragged(x, offsets) for x in operands), impl=impl).values
+    else:
+        out = attention(*operands, impl=impl, **BATCHED[name])
+    weights = torch.randn(3, *out.shape, generator=torch.Generator().manual_seed(1))
+    found = torch.autograd.grad(out, operands, weights, is_grads_batched=True, retain_graph=True)
+    loop = [torch.autograd.grad(out, operands, weight, retain_graph=True) for weight in weights]
+    for x, parts in zip(found, zip(*loop, strict=True), strict=True):
+        torch.testing.assert_close(x, torch.stack(parts))
+
+
+@pytest.mark.parametrize("impl", ["reference", NATIVE])
+def test_a_vectorized_hessian_is_the_hessian(impl: str) -> None:
+    def loss(query: torch.Tensor) -> torch.Tensor:
+        return attention(query, key, key, mask=Causal(), impl=impl).square().sum()
+
+    query, key, _ = (x.detach()[:1] for x in _operands(torch.float32))
+    found = torch.autograd.functional.hessian(loss, query, vectorize=True)
+    torch.testing.assert_close(found, torch.autograd.functional.hessian(loss, query))

@@ -18,6 +18,9 @@ _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _BEFORE_AUTOGRAD = torch._C.DispatchKey.PreDispatch  # where make_fx and export stand with pre_dispatch=True
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
+_levels = torch._C._functorch.get_interpreter_stack
+_is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
+Transform = torch._C._functorch.TransformType
 
 
 def is_traced() -> bool:
@@ -41,6 +44,17 @@ def is_written_down() -> bool:
 def is_transformed() -> bool:
     """Inside torch.func's vmap, grad and their relatives."""
     return _transforms()
+
+
+def transforms() -> tuple[Transform, ...]:
+    """The kinds of torch.func's transforms that are active, from the outermost to the innermost."""
+    return tuple(level.key() for level in _levels()) if is_transformed() else ()
+
+
+def is_batch_of_gradients(gradient: Tensor | None) -> bool:
+    """Whether a backward pass stands for many at once: torch.autograd.grad(..., is_grads_batched=True), which
+    torch.autograd.functional calls with vectorize=True. It is no transform of torch.func."""
+    return gradient is not None and _is_legacy_batched(gradient)
 
 
 def is_in_forward_mode() -> bool:

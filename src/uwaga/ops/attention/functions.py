@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.eager import is_transformed
-from uwaga.ops.attention import folding, gradients
+from uwaga._base.eager import is_batch_of_gradients, is_transformed
+from uwaga.ops.attention import folding, gradients, schema
 from uwaga.ops.attention.spec import Call, Options, no_forward_mode
 
 
@@ -91,8 +91,18 @@ def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, creat
         found = AttentionBackward.apply(ctx.options, ctx.engine, needs, *state, *tensors)
     else:
         call = Call.of(tensors, ctx.options)
-        found = gradients.backward(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
+        found = _gradients(ctx.engine, call, output, lse, grad_output, grad_lse, needs)
     return None, None, *found, *absent
+
+
+def _gradients(engine: str, call: Call, output, lse, grad_output, grad_lse, needs) -> gradients.Gradients:
+    if not (is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)):
+        return gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
+    # PyTorch runs an operator once per gradient of the batch.
+    lse = call.query.new_empty(0) if lse is None else lse
+    arguments = schema.flatten(call.tensors, call.options, engine)
+    found = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
+    return tuple(x if needed else None for x, needed in zip(found, needs, strict=True))
 
 
 class AttentionBackward(torch.autograd.Function):
@@ -100,7 +110,7 @@ class AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(options, engine, needs, grad_output, grad_lse, output, lse, *tensors):
-        return gradients.backward(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
+        return _gradients(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_transformed
+from uwaga._base.eager import is_batch_of_gradients, is_transformed
 from uwaga.ops.attention import functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.layouts import Layout
@@ -48,7 +48,8 @@ class PlainAttention(torch.autograd.Function):
         grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
         grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
         needs_q, needs_k, needs_v = ctx.needs_input_grad[4:7]
-        if torch.is_grad_enabled() or is_transformed():
+        is_batch = is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)
+        if torch.is_grad_enabled() or is_transformed() or is_batch:
             needs = (needs_q, needs_k, needs_v, False, False, False)
             call = _long_call(layout, dropout, seed, q, k, v, offsets)
             found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)

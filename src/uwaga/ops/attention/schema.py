@@ -1,7 +1,8 @@
 """The registered operators uwaga::forward, uwaga::backward and uwaga::double_backward.
 
 torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (functions.py).
-All of them take the same flat list of a call's operands and options, CALL below.
+All of them take the same flat list of a call's operands and options, CALL below. A mask that has no tensors, or no mask, is
+None there and no empty list: packages of torch._inductor.aoti_compile_and_package hand over None for an empty list.
 
 Letters as in spec.py.
 """
@@ -16,8 +17,8 @@ from uwaga.ops.attention.spec import FIXED_TENSORS, Call, Options, new_lse, new_
 
 CALL = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative, Tensor? bias, Tensor? sinks, "
-    "Tensor? query_offsets, Tensor? key_offsets, Tensor? relative_starts, Tensor? seed, Tensor[] mask_tensors, "
-    "SymInt[] mask_program, SymInt relative_zero, int relative_start_mode, SymInt relative_start, "
+    "Tensor? query_offsets, Tensor? key_offsets, Tensor? relative_starts, Tensor? seed, Tensor[]? mask_tensors, "
+    "SymInt[]? mask_program, SymInt relative_zero, int relative_start_mode, SymInt relative_start, "
     "SymInt max_queries, SymInt max_keys, float scale, float softcap, bool softmax, float dropout, str engine"
 )
 CALL_LENGTH = CALL.count(",") + 1
@@ -50,8 +51,8 @@ def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> 
     """A call as the operators' list CALL."""
     o = options
     places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
-    plain = (list(o.mask_program), *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
-    return (*tensors[:FIXED_TENSORS], list(tensors[FIXED_TENSORS:]), *plain)
+    plain = (list(o.mask_program) or None, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
+    return (*tensors[:FIXED_TENSORS], list(tensors[FIXED_TENSORS:]) or None, *plain)
 
 
 def unflatten(arguments: Sequence) -> tuple[Call, str]:
@@ -69,7 +70,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
         softcap=softcap,
         softmax=softmax,
         dropout=dropout,
-        mask_program=tuple(mask_program),
+        mask_program=tuple(mask_program or ()),
         relative_zero=zero,
         relative_start_mode=mode,
         relative_start=start,
@@ -77,7 +78,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
         max_keys=max_keys,
         wants_lse=softmax,
     )
-    return Call.of((*fixed, *mask_tensors), options), engine
+    return Call.of((*fixed, *(mask_tensors or ())), options), engine
 
 
 # Kernels. An operator returns tensors of its own in the layout that its fake promises, never None.
@@ -142,7 +143,7 @@ def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> 
 
 
 def _forward_setup(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:FIXED_TENSORS], *inputs[FIXED_TENSORS], *output)
+    ctx.save_for_backward(*inputs[:FIXED_TENSORS], *(inputs[FIXED_TENSORS] or ()), *output)
     ctx.plain = inputs[FIXED_TENSORS + 1 :]
     if not unflatten(inputs)[0].options.softmax:
         ctx.mark_non_differentiable(output[1])
@@ -151,10 +152,10 @@ def _forward_setup(ctx, inputs, output):
 
 def _forward_autograd(ctx, grad_output, grad_lse):
     *tensors, output, lse = ctx.saved_tensors
-    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:], *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.plain)
     # Only the operands' own needs count: those of offsets and masks are false.
     needs = list(ctx.needs_input_grad[:6])
-    nothing = _nothing(tensors[FIXED_TENSORS:], ctx.plain[0])
+    nothing = _nothing(tensors[FIXED_TENSORS:])
     if grad_output is None and grad_lse is None:
         return (*(None,) * 6, *nothing)
     if grad_output is None:
@@ -165,14 +166,14 @@ def _forward_autograd(ctx, grad_output, grad_lse):
 
 def _backward_setup(ctx, inputs, output):
     grad_output, grad_lse, _, _, needs, *arguments = inputs
-    ctx.save_for_backward(grad_output, grad_lse, *arguments[:FIXED_TENSORS], *arguments[FIXED_TENSORS])
+    ctx.save_for_backward(grad_output, grad_lse, *arguments[:FIXED_TENSORS], *(arguments[FIXED_TENSORS] or ()))
     ctx.plain, ctx.needs = arguments[FIXED_TENSORS + 1 :], needs
     ctx.set_materialize_grads(False)
 
 
 def _backward_autograd(ctx, *cotangents):
     grad_output, grad_lse, *tensors = ctx.saved_tensors
-    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:], *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.plain)
     found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
     *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
@@ -183,7 +184,7 @@ def _backward_autograd(ctx, *cotangents):
         None,
         None,
         *of_operands,
-        *_nothing(tensors[FIXED_TENSORS:], ctx.plain[0]),
+        *_nothing(tensors[FIXED_TENSORS:]),
     )
 
 
@@ -195,10 +196,9 @@ def _forward_vmap(info, in_dims, *arguments):
     return folding.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
-def _nothing(mask_tensors: Sequence[Tensor], mask_program: Sequence[int]) -> tuple:
-    """The gradients of all arguments of CALL behind the six operands. PyTorch wants a list for a list of tensors, and
-    takes an empty list of anything for one."""
-    return (*(None,) * 4, [None] * len(mask_tensors), None if mask_program else [], *(None,) * (CALL_LENGTH - 12))
+def _nothing(mask_tensors: Sequence[Tensor]) -> tuple:
+    """The gradients of all arguments of CALL behind the six operands; PyTorch wants a list for a list of tensors."""
+    return (*(None,) * 4, [None] * len(mask_tensors) or None, *(None,) * (CALL_LENGTH - FIXED_TENSORS - 1))
 
 
 for _name, _kernel, _fake in (
