@@ -252,6 +252,78 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: uwaga.Causal(start=2**63),
         "Causal: start 9223372036854775808 is further away than any sequence is long",
     ),
+    "a start far before": (
+        lambda: AlibiBias(_x(4), start=-(2**59) - 1),
+        "AlibiBias: start -576460752303423489 is further away than any sequence is long",
+    ),
+    "starts far away": (
+        lambda: uwaga.attention(Q, K, V, mask=uwaga.Causal(start=torch.tensor([2**62, 0]))),
+        "attention: start reaches from 0 to 4611686018427387904, further away than any sequence is long",
+    ),
+    "starts of a bias far away": (
+        lambda: uwaga.attention(Q, K, V, bias=AlibiBias(_x(4), start=torch.tensor(-(2**63)))),
+        "attention: start reaches from -9223372036854775808 to -9223372036854775808, further away than any sequence is long",
+    ),
+    "a window far away": (
+        lambda: uwaga.Window(2**63, 0),
+        "Window: left 9223372036854775808 is further away than any sequence is long",
+    ),
+    "a window far ahead": (
+        lambda: uwaga.Window(0, 2**59 + 1),
+        "Window: right 576460752303423489 is further away than any sequence is long",
+    ),
+    "a window far behind": (
+        lambda: uwaga.Window(-(2**63), 0),
+        "Window: left must be an integer of at least 0 or None (unbounded), not -9223372036854775808",
+    ),
+    "a start that is a bool": (
+        lambda: uwaga.Causal(start=True),
+        "Causal: start must be an integer, a tensor of them or None, not True",
+    ),
+    "a window that is a bool": (
+        lambda: uwaga.Window(True, None),
+        "Window: left must be an integer of at least 0 or None (unbounded), not True",
+    ),
+    "floating starts": (
+        lambda: uwaga.attention(Q, K, V, mask=uwaga.Window(1, 0, start=_x(2))),
+        "attention: start must be integers, not torch.float32",
+    ),
+    "starts that are bools": (
+        lambda: uwaga.attention(Q, K, V, mask=uwaga.Causal(start=_x(2).bool())),
+        "attention: start must be integers, not torch.bool",
+    ),
+    "ids that are bools": (
+        lambda: uwaga.attention(Q, K, V, mask=Documents(_x(7).bool())),
+        "attention: Documents ids must be integers, not torch.bool",
+    ),
+    "lengths without a sign": (
+        lambda: uwaga.attention(Q, K, V, mask=KeyLengths(_x(2).to(torch.uint64))),
+        "attention: KeyLengths must be integers, not torch.uint64",
+    ),
+    "starts of a bias elsewhere": (
+        lambda: uwaga.attention(Q, K, V, bias=AlibiBias(_x(4), start=torch.zeros(2, dtype=torch.int64, device="meta"))),
+        "attention: bias start is on meta, query on cpu",
+    ),
+    "a sparse mask": (
+        lambda: uwaga.attention(Q, K, V, mask=_x(5, 7).bool().to_sparse()),
+        "attention: mask must be a strided tensor, not torch.sparse_coo",
+    ),
+    "a sparse bias": (
+        lambda: uwaga.attention(Q, K, V, bias=_x(5, 7).to_sparse()),
+        "attention: bias must be a strided tensor, not torch.sparse_coo",
+    ),
+    "sparse sinks": (
+        lambda: uwaga.attention(Q, K, V, sinks=_x(4).to_sparse()),
+        "attention: sinks must be a strided tensor, not torch.sparse_coo",
+    ),
+    "sparse lengths": (
+        lambda: KeyLengths(_x(2).long().to_sparse()),
+        "KeyLengths: lengths must be a strided tensor, not torch.sparse_coo",
+    ),
+    "sparse starts": (
+        lambda: uwaga.Causal(start=_x(2).long().to_sparse()),
+        "Causal: start must be a strided tensor, not torch.sparse_coo",
+    ),
     "include_self as a number": (
         lambda: uwaga.Causal(5),
         "Causal: include_self must be True or False, not 5",

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from uwaga import AlibiBias, Causal, Ragged, RelativeBias, attention
+from uwaga.ops.attention import distances
+from uwaga.ops.sizes import Sizes
 
 
 def _t5_bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
@@ -51,6 +53,38 @@ def test_a_distance_bias_is_its_matrix(kind: str, start) -> None:
     torch.testing.assert_close(attention(query, key, key, bias=bias), attention(query, key, key, bias=dense))
 
 
+@pytest.mark.parametrize("impl", ["reference", None])
+@pytest.mark.parametrize("is_ragged", [False, True])
+def test_starts_far_apart_cost_no_memory(is_ragged: bool, impl: str | None) -> None:
+    starts = torch.tensor([0, 10**12, 3])
+    table = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    sizes = Sizes(queries=4, keys=6, batch=(3,), heads=2)
+    bias = RelativeBias(table, max_distance=16, start=starts)
+    vector = distances.lower(bias, sizes, torch.float32, table.device)["relative"]
+    assert vector.shape == (2, 3 * (4 + 6 - 1))
+    rows = [torch.randn(2, n, 4) for n in ((1, 4, 3) if is_ragged else (4, 4, 4))]
+    batch = Ragged.from_list([x.transpose(0, 1) for x in rows]) if is_ragged else torch.stack(rows)
+    found = attention(batch, batch, batch, bias=bias, impl=impl)
+    parts = [x.transpose(0, 1) for x in found.to_list()] if isinstance(found, Ragged) else found.unbind()
+    expected = [
+        attention(x, x, x, bias=RelativeBias(table, max_distance=16, start=int(start)), impl=impl)
+        for x, start in zip(rows, starts, strict=True)
+    ]
+    for part, alone in zip(parts, expected, strict=True):
+        torch.testing.assert_close(part, alone)
+    gradients = [torch.autograd.grad(sum(x.square().sum() for x in outputs), table)[0] for outputs in (parts, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("far", [2**59, -(2**59)])
+def test_a_bias_as_far_as_can_be_does_not_overflow(far: int) -> None:
+    x, table = torch.randn(2, 2, 4, 8), torch.randn(8, 2)
+    for start in (far, torch.tensor(far), torch.tensor([0, far])):
+        bias = RelativeBias(table, max_distance=16, start=start)
+        found = attention(x, x, x, bias=bias)
+        torch.testing.assert_close(found, attention(x, x, x, bias=bias, impl="reference"))
+
+
 def test_ragged_rows_have_the_distances_of_their_own() -> None:
     rows = [torch.randn(n, 2, 4) for n in (3, 0, 7)]
     batch = Ragged.from_list(rows)
@@ -73,6 +107,10 @@ def test_ragged_rows_have_the_distances_of_their_own() -> None:
         ),
         (lambda: RelativeBias(torch.zeros(32, 2) * 1j), "RelativeBias: table must be real, not torch.complex64"),
         (lambda: AlibiBias(torch.zeros(2, 2)), "AlibiBias: slopes must be (H,), one per query head, not (2, 2)"),
+        (
+            lambda: RelativeBias(torch.zeros(32, 2), max_distance=float("nan")),
+            "RelativeBias: max_distance must be an integer, not nan",
+        ),
         (lambda: RelativeBias(torch.zeros(2)), "RelativeBias: table must be (buckets, H), not (2,)"),
         (
             lambda: RelativeBias(torch.zeros(2, 4)),

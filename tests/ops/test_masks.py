@@ -3,12 +3,14 @@
 Letters: B sequences, H query heads, Q queries, K keys.
 """
 
+import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
-from uwaga import Causal, Documents, KeyLengths, Window
+from uwaga import Causal, Documents, KeyLengths, Window, attention
 from uwaga.ops.mask_program import Block
 from uwaga.ops.masks import Both, DenseMask, Either, Mask
 from uwaga.ops.sizes import Sizes
@@ -94,6 +96,25 @@ def test_two_leading_dimensions_become_one() -> None:
     lengths = torch.tensor([[1], [3]])
     dense = KeyLengths(lengths).dense(sizes)
     assert dense[:, 0, 0].sum(-1).tolist() == [1, 1, 1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
+def test_integers_of_numpy_are_integers(dtype: type) -> None:
+    sizes = Sizes(queries=120, keys=250)
+    mask, plain = Window(dtype(3), dtype(2), start=dtype(120)), Window(3, 2, start=120)
+    assert torch.equal(mask.dense(sizes), plain.dense(sizes))
+    for rows, columns in itertools.product(((0, 5), (100, 120)), ((0, 64), (120, 130), (220, 240))):
+        assert mask.block(rows, columns, sizes) == plain.block(rows, columns, sizes)
+
+
+@pytest.mark.parametrize("far", [2**59, -(2**59)])
+def test_what_is_as_far_as_can_be_does_not_overflow(far: int) -> None:
+    x = torch.randn(1, 5, 8)
+    for mask in (Causal(start=far), Window(None, 2**59, start=far), Window(2**59, 0, start=far)):
+        for start in (far, torch.tensor(far)):
+            exact = dataclasses.replace(mask, start=start)
+            found = attention(x, x, x, mask=exact)
+            torch.testing.assert_close(found, attention(x, x, x, mask=exact, impl="reference"))
 
 
 def test_windows_reach_forward() -> None:

@@ -202,3 +202,17 @@ def test_a_mask_of_ones_own_is_asked_every_time() -> None:
     mask, given = Growing([]), _dense()
     for seen in (1, 2, 3):
         _assert_same(_both(given, mask), _long(given, KeyLengths(torch.tensor([seen, 7]))))
+
+
+def test_starts_that_are_moved_too_far_are_noticed(laid_out: list) -> None:
+    start = torch.tensor([0, 2])
+    mask, given = Causal(start=start), _dense()
+    attention(*given, mask=mask)
+    start[1] = 2**62
+    with pytest.raises(ValueError) as error:
+        attention(*given, mask=mask)
+    assert str(error.value) == (
+        "attention: start reaches from 0 to 4611686018427387904, further away than any sequence is long"
+    )
+    start[1] = 3
+    _assert_same(_both(given, mask), _long(given, mask))

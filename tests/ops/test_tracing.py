@@ -3,8 +3,12 @@
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
@@ -120,12 +124,81 @@ def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> 
 @pytest.mark.parametrize("impl", OPAQUE)
 def test_other_lengths_need_no_new_graph(impl: str) -> None:
     torch.compiler.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda q, k: attention(q, k, k, mask=Causal(), impl=impl), backend=counter, fullgraph=True)
     for queries, keys in ((5, 7), (6, 9), (8, 11), (12, 13)):
         q, k = _x(2, 4, queries, 8), _x(2, 2, keys, 8)
         torch.testing.assert_close(compiled(q, k), attention(q, k, k, mask=Causal(), impl=impl))
     assert counter.frame_count <= 2
+
+
+# Of a decoding step whose query stands at a position that is a tensor.
+STEPS = {
+    "causal": lambda q, k, at: attention(q, k, k, mask=Causal(start=at)),
+    "window": lambda q, k, at: attention(q, k, k, mask=Window(4, 0, start=at)),
+    "causal and lengths": lambda q, k, at: attention(q, k, k, mask=Causal(start=at) & KeyLengths(at + 1)),
+    "distances": lambda q, k, at: attention(
+        q, k, k, mask=Causal(start=at), bias=AlibiBias(torch.tensor([0.5, 0.25, 0.1, 0.0]), start=at)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)], ids=["scalar", "one", "per sequence"])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ...]) -> None:
+    def step(q: torch.Tensor, new: torch.Tensor, cache: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        cache.index_copy_(2, at.reshape(-1)[:1], new)
+        return STEPS[name](q, cache, at)
+
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, backend=counter, fullgraph=True, dynamic=False)
+    eager_cache, cache = torch.zeros(2, 2, 2, 24, 8).unbind()
+    for position in range(20):
+        q, new = _x(2, 4, 1, 8, seed=position), _x(2, 2, 1, 8, seed=-position)
+        at = torch.full(shape, position)
+        assert torch.equal(compiled(q, new, cache, at), step(q, new, eager_cache, at))
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "distances"])
+def test_starts_that_are_numbers_share_a_graph(name: str) -> None:
+    torch.compiler.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(STEPS[name], backend=counter, fullgraph=True)
+    for position in range(20):
+        q, k = _x(2, 4, 1, 8, seed=position), _x(2, 2, 24, 8)
+        assert torch.equal(compiled(q, k, position), STEPS[name](q, k, position))
+    assert counter.frame_count == 2  # the first makes one of its own number
+
+
+def test_starts_beyond_any_sequence_hide_or_show_all_in_a_compiled_program() -> None:
+    torch.compiler.reset()
+    x = _x(2, 4, 5, 8)
+    compiled = torch.compile(lambda at: attention(x, x, x, mask=Causal(start=at)), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(torch.tensor(2**63 - 1)), attention(x, x, x))
+    assert torch.equal(compiled(torch.tensor(-(2**63))), torch.zeros_like(x))
+
+
+class _Exported(torch.nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        masked = attention(q, k, k, mask=KeyLengths(torch.tensor([3, 2])), bias=AlibiBias(torch.ones(2)))
+        return attention(q, k, k), attention(q, k, k, mask=Causal()), masked
+
+
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")  # PyTorch's own
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch._inductor compiles with g++")
+def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
+    q, k = _x(2, 2, 5, 8), _x(2, 2, 7, 8, seed=1)
+    lengths = {2: torch.export.Dim.DYNAMIC}
+    with torch.no_grad():
+        program = torch.export.export(_Exported(), (q, k), dynamic_shapes=(lengths, lengths))
+        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "attention.pt2"))
+        loaded = torch._inductor.aoti_load_package(path)
+        for queries, keys in ((5, 7), (3, 9)):
+            q, k = _x(2, 2, queries, 8), _x(2, 2, keys, 8, seed=1)
+            for found, expected in zip(loaded(q, k), _Exported()(q, k), strict=True):
+                assert torch.equal(found, expected)
 
 
 def test_inductor_compiles_it_too() -> None:
@@ -224,6 +297,15 @@ def test_vmap_of_a_biass_gradient_is_a_loop(impl: str, of_bias: int | None) -> N
 
 
 @pytest.mark.parametrize("impl", OPAQUE)
+def test_functionalize_sees_an_operator(impl: str) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return attention(x, x, x, mask=Causal() & KeyLengths(torch.tensor([4, 5])), impl=impl)
+
+    x = _x(2, 4, 5, 8)
+    assert torch.equal(torch.func.functionalize(call)(x), call(x))
+
+
+@pytest.mark.parametrize("impl", OPAQUE)
 def test_vmap_over_nothing(impl: str) -> None:
     x = _x(0, 2, 4, 5, 8)
     assert torch.func.vmap(lambda x: attention(x, x, x, impl=impl))(x).shape == x.shape
@@ -296,6 +378,18 @@ def test_jit_trace_records_distances_for_other_sizes(start: int | None) -> None:
     for tokens in (3, 8, 300):
         x = _x(1, 2, tokens, 16, seed=tokens)
         torch.testing.assert_close(traced(x), call(x))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_jit_trace_records_distances_for_other_sizes_and_starts() -> None:
+    def call(q: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        return attention(q, q, q, bias=AlibiBias(torch.tensor([0.5, 0.1]), start=start))
+
+    traced = torch.jit.trace(call, (_x(2, 2, 8, 16), torch.tensor([1, 3])))
+    for tokens in (3, 8, 300):
+        x, start = _x(2, 2, tokens, 16, seed=tokens), torch.tensor([5, -tokens])
+        torch.testing.assert_close(traced(x, start), call(x, start))
 
 
 @pytest.mark.parametrize("impl", [None, *OPAQUE])

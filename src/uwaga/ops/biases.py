@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.mask_program import Start
-from uwaga.ops.values import need_real, need_start
+from uwaga.ops.values import is_integer, need_real, need_start
 
 
 class DistanceBias(ABC):
@@ -79,6 +79,8 @@ class RelativeBias(DistanceBias):
         need_start("RelativeBias", self.start)
         if self.table.dim() != 2:
             raise ValueError(f"RelativeBias: table must be (buckets, H), not {tuple(self.table.shape)}")
+        if not is_integer(self.max_distance):
+            raise ValueError(f"RelativeBias: max_distance must be an integer, not {self.max_distance!r}")
         one_way = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]
         if one_way < 2 or self.max_distance <= one_way // 2:
             rule = "needs at least two buckets a direction and a max_distance beyond half of them"

@@ -22,6 +22,7 @@ from torch import Tensor
 from uwaga._base.eager import is_readable
 from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, START_VALUE
 from uwaga.ops.sizes import Sizes
+from uwaga.ops.values import MAX_DISTANCE, plain_integer
 
 BAND, LENGTHS, DOCUMENTS, DENSE, AND, OR = 0, 1, 2, 3, 10, 11
 UNBOUNDED = 1 << 62  # as high, or negated as low, of a band
@@ -113,6 +114,14 @@ def check_lengths(lengths: Tensor, keys: int) -> None:
         raise ValueError(f"attention: {rule}")
 
 
+def check_starts(starts: Tensor) -> None:
+    """ValueError unless all of them lie within MAX_DISTANCE."""
+    numbers = starts.tolist()
+    if numbers and max(map(abs, numbers)) > MAX_DISTANCE:
+        where = f"start reaches from {min(numbers)} to {max(numbers)}"
+        raise ValueError(f"attention: {where}, further away than any sequence is long")
+
+
 def _any_more(query_offsets: Tensor, key_offsets: Tensor) -> bool:
     return bool((query_offsets.diff() > key_offsets.diff()).any())
 
@@ -122,8 +131,17 @@ def lower_start(sizes: Sizes, start: Start) -> tuple[int, int, Tensor | None]:
     if start is None:
         return START_LAST, 0, None
     if isinstance(start, Tensor):
-        return START_PER_ROW, 0, sizes.per_sequence("start", start)
-    return START_VALUE, start, None
+        return START_PER_ROW, 0, _bounded(sizes.per_sequence("start", start))
+    return START_VALUE, plain_integer(start), None
+
+
+def _bounded(starts: Tensor) -> Tensor:
+    """Starts within MAX_DISTANCE. One beyond is an error where reading is free; elsewhere it is moved to there, which
+    means the same for a mask: no key is as far away."""
+    if not is_readable(starts):
+        return starts.clamp(-MAX_DISTANCE, MAX_DISTANCE)
+    check_starts(starts)
+    return starts
 
 
 def evaluate(program: tuple[int, ...], atom: Callable, both: Callable, either: Callable):

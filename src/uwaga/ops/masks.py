@@ -4,8 +4,9 @@
     Both(left=Causal(...), right=Window(...))
 
 Query i stands at position p = i + start among the keys; `start` is None (lower right: the last query meets the last
-key, right for a cache), a number (0 is the upper left of SDPA's and ONNX's is_causal) or an int64 tensor with one per
-batch row. Letters: B batch, H query heads, Q queries, K keys, N packed tokens.
+key, right for a cache), a number (0 is the upper left of SDPA's and ONNX's is_causal) or an integer tensor with one per
+batch row, or one for all. torch.compile makes one graph for all values of a tensor, and with dynamic=False one per number.
+Letters: B batch, H query heads, Q queries, K keys, N packed tokens.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +18,7 @@ from uwaga.ops import mask_blocks
 from uwaga.ops.mask_blocks import Interval
 from uwaga.ops.mask_program import AND, OR, Block, MaskProgram, Start, visible
 from uwaga.ops.sizes import Sizes
-from uwaga.ops.values import is_integer, need_start, need_tensor
+from uwaga.ops.values import is_integer, need_distance, need_start, need_tensor, plain_integer
 
 
 class Mask(ABC):
@@ -89,10 +90,12 @@ class Window(Mask):
         for name, reach in (("left", self.left), ("right", self.right)):
             if reach is not None and (not is_integer(reach) or reach < 0):
                 raise ValueError(f"Window: {name} must be an integer of at least 0 or None (unbounded), not {reach!r}")
+            need_distance("Window", name, reach)
         need_start("Window", self.start)
 
     def encode(self, program: MaskProgram) -> None:
-        program.band(None if self.left is None else -self.left, self.right, self.start)
+        low = None if self.left is None else -plain_integer(self.left)
+        program.band(low, None if self.right is None else plain_integer(self.right), self.start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

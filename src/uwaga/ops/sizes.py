@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.shapes import Named, shape_error
+from uwaga.ops.values import need_strided
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -54,6 +55,7 @@ class Sizes:
 
     def per_score(self, name: str, tensor: Tensor) -> Tensor:
         """A view of four dimensions that broadcasts to (B, H, Q, K), from a tensor that broadcasts to the scores."""
+        need_strided("attention", name, tensor)
         if not _broadcasts(tensor.shape, self.scores):
             raise self.misfit(name, tensor, f"{name} must broadcast to the scores {self.scores}")
         if tensor.dim() <= 4 and len(self.batch) <= 1:

@@ -11,6 +11,7 @@ from uwaga._base.shapes import Named, bind, shape_error
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.sizes import Sizes
+from uwaga.ops.values import need_strided
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _OPERANDS = ("query", "key", "value")
@@ -97,6 +98,7 @@ def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise ValueError(f"attention: sinks must be a tensor (H,), not {type(sinks).__name__}")
+    need_strided("attention", "sinks", sinks)
     if sinks.shape != (sizes.heads,):
         culprit = Named(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({sizes.heads},)"
@@ -124,6 +126,8 @@ def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
         rule = f"{type(bias).__name__} must be made for {sizes.heads} query heads"
         raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"is made for {bias.heads()}")
     same_device("bias", parameter, query)
+    if isinstance(bias.start, Tensor):
+        same_device("bias start", bias.start, query)
 
 
 def same_device(name: str, tensor: Tensor, query: Tensor) -> None:
@@ -196,8 +200,7 @@ def _check_kinds(given: dict[str, Tensor]) -> None:
     if given["query"].dtype not in DTYPES:
         raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
     for name, x in given.items():
-        if x.layout is not torch.strided:
-            raise ValueError(f"attention: {name} must be a strided tensor, not {x.layout}")
+        need_strided("attention", name, x)
     devices = [str(x.device) for x in given.values()]
     if len(set(devices)) > 1:
         raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")

@@ -6,6 +6,7 @@ Letters: B sequences, H query heads, Q queries, K keys, L distances.
 import torch
 from torch import Tensor
 
+from uwaga._base.eager import is_readable
 from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import lower_start
@@ -15,16 +16,14 @@ from uwaga.ops.sizes import Sizes
 def lower(bias: DistanceBias, sizes: Sizes, dtype: torch.dtype, device: torch.device) -> dict:
     """The operands of a Call: the vector (H, L) over every distance that the call meets, and where its zero is."""
     mode, value, starts = lower_start(sizes, bias.start)
-    given, spread = sizes.queries - 1, 0
-    if starts is not None and starts.numel():
-        if torch._C._functorch.is_batchedtensor(starts):
-            raise ValueError("attention: vmap over a bias's start is not supported; loop over the mapped dimension")
-        least, most = (int(x) for x in starts.aminmax())
-        given, spread = given + most, most - least
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
-    first = zero(mode, value, given, sizes.queries, sizes.keys)
-    length = max(sizes.queries + sizes.keys - 1 + spread, 0)
-    vector_HL = bias.vector(torch.arange(length, device=device) - first)
+    length = max(sizes.queries + sizes.keys - 1, 0)
+    if starts is None:
+        first = zero(mode, value, 0, sizes.queries, sizes.keys)
+        distance_L = torch.arange(length, device=device) - first
+    else:
+        first, starts, distance_L = _per_sequence(starts, sizes.queries, length)
+    vector_HL = bias.vector(distance_L)
     return {
         "relative": vector_HL.to(dtype).contiguous(),
         "relative_starts": starts,
@@ -32,6 +31,24 @@ def lower(bias: DistanceBias, sizes: Sizes, dtype: torch.dtype, device: torch.de
         "relative_start_mode": mode,
         "relative_start": value,
     }
+
+
+def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tensor, Tensor]:
+    """Where the vector has its zero, the starts to read it with, and the distance of each of its entries.
+
+    Sequences whose starts lie close together share entries. Those far apart, or of starts that cannot be read here, have
+    `length` entries each, one sequence behind the other: of the vector and not of the keys are the starts of these.
+    """
+    if torch._C._functorch.is_batchedtensor(starts):
+        raise ValueError("attention: vmap over a bias's start is not supported; loop over the mapped dimension")
+    if is_readable(starts) and starts.numel():
+        least, most = (int(x) for x in starts.aminmax())
+        if most - least <= length * (starts.numel() - 1):
+            first = queries - 1 + most
+            return first, starts, torch.arange(length + most - least, device=starts.device) - first
+    places = torch.arange(length, device=starts.device) - (queries - 1)
+    behind = torch.arange(starts.shape[0], device=starts.device) * length
+    return 0, -behind - (queries - 1), (places - starts[:, None]).flatten()
 
 
 def zero(mode: int, start: int, given: int, queries: int, keys: int) -> int:

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from uwaga.ops.mask_program import LENGTHS, RECORD, check_lengths
+from uwaga.ops.attention.spec import START_PER_ROW
+from uwaga.ops.mask_program import BAND, LENGTHS, RECORD, check_lengths, check_starts
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 
 _PARTS = {
@@ -31,16 +32,20 @@ class Remembered(NamedTuple):
     read: tuple[Tensor, ...]  # those of the mask as the kernels read them, which keeps their memory alive
     lengths: tuple[Tensor, ...]  # those among them that may not exceed `keys`
     keys: int
+    starts: tuple[Tensor, ...]  # those that say where queries stand
     answer: Any
 
 
 def recall(mask: Mask, asked: object, offsets: Tensor | None) -> Any:
-    """The answer to the same question; None where it must be found anew. ValueError where lengths do not fit any more."""
+    """The answer to the same question; None where it must be found anew. ValueError where lengths or starts do not fit any
+    more."""
     found: Remembered | None = getattr(mask, "remembered", None)
     if found is None or found.asked != asked or found.offsets is not offsets or _places(found.tensors) != found.places:
         return None
     for lengths in found.lengths:
         check_lengths(lengths, found.keys)
+    for starts in found.starts:
+        check_starts(starts)
     return found.answer
 
 
@@ -59,9 +64,10 @@ def remember(
         return
     if offsets is not None:
         tensors = (*tensors, offsets)
-    records = (program[at : at + RECORD] for at in range(0, len(program), RECORD))
+    records = [program[at : at + RECORD] for at in range(0, len(program), RECORD)]
+    starts = tuple(read[record[5]] for record in records if record[0] == BAND and record[1] == START_PER_ROW)
     lengths = tuple(read[record[5]] for record in records if record[0] == LENGTHS and read[record[5]].numel())
-    found = Remembered(asked, offsets, tensors, _places(tensors), read, lengths, keys, answer)
+    found = Remembered(asked, offsets, tensors, _places(tensors), read, lengths, keys, starts, answer)
     object.__setattr__(mask, "remembered", found)
 
 
