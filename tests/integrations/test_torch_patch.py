@@ -3,12 +3,18 @@
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens.
 """
 
+import contextlib
+import io
+import pickle
 import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, bias, sdpa_kernel, varlen
+from torch.overrides import TorchFunctionMode, get_testing_overrides
+from torch.testing._internal.two_tensor import TwoTensor
 
 import uwaga
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
@@ -52,7 +58,6 @@ CALLS = {
     "three dimensions": lambda f: f(Q[0], K[0], V[0]),
     "five dimensions": lambda f: f(Q[None], K[None], V[None]),
     "strided": lambda f: f(*(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (Q, K, V))),
-    "bfloat16": lambda f: f(Q.bfloat16(), K.bfloat16(), V.bfloat16()),
 }
 
 
@@ -65,6 +70,17 @@ def test_what_is_served_gives_what_pytorch_gives(served: list, name: str) -> Non
     torch.testing.assert_close(found, expected)
 
 
+HALF = [x.bfloat16() for x in (Q, K, V)]
+
+
+def test_bfloat16_is_as_exact_as_pytorchs(served: list, assert_as_exact) -> None:
+    with patch_torch():
+        found = F.scaled_dot_product_attention(*HALF)
+    assert served == ["cpu"]
+    assert found.dtype == torch.bfloat16
+    assert_as_exact(found, SDPA(*HALF), SDPA(*(x.double() for x in HALF)))
+
+
 ELSEWHERE = {
     "float64": lambda f: f(Q.double(), K.double(), V.double()),
     "meta": lambda f: f(Q.to("meta"), K.to("meta"), V.to("meta")),
@@ -74,9 +90,11 @@ ELSEWHERE = {
     "values of no width": lambda f: f(Q, K, V[..., :0]),
     "less than no dropout": lambda f: f(Q, K, V, dropout_p=-0.1),
     "no heads": lambda f: f(Q[:, :0], K[:, :0], V[:, :0]),
+    "strided nested tensors": lambda f: f(*(torch.nested.nested_tensor([x[0], x[1]]) for x in (Q, K, K))).values(),
 }
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_what_is_not_served_goes_to_pytorch(served: list, name: str) -> None:
     with patch_torch():
@@ -104,6 +122,19 @@ ERRORS = {
     "a mask that is a number": lambda f: f(Q, K, V, attn_mask=torch.tensor(0.5)),
     "a mask of keys alone": lambda f: f(Q, K, V, attn_mask=torch.ones(7, dtype=torch.bool)),
     "causal by a number": lambda f: f(Q, K, V, is_causal=1),
+    "groups by a number": lambda f: f(Q, K, V, enable_gqa=1),
+    "no key": lambda f: f(Q, None, V),
+    "a query that is a list": lambda f: f([1.0], K, V),
+    "a mask that is a list": lambda f: f(Q, K, V, attn_mask=[[True]]),
+    "a sparse query": lambda f: f(Q.to_sparse(), K, V),
+    "a sparse mask": lambda f: f(Q, K, V, attn_mask=_x(5, 7).bool().to_sparse()),
+    "a scale by its position": lambda f: f(Q, K, V, None, 0.0, False, 0.5),
+    "an unknown option": lambda f: f(Q, K, V, causal=True),
+    # PyTorch's fused kernel has no such derivatives either.
+    "forward mode": lambda f: torch.func.jvp(lambda q: f(q, K, K), (Q,), (Q,)),
+    "a Hessian": lambda f: torch.func.hessian(lambda q: f(q, K, K).sum())(Q),
+    "second derivatives": lambda f: torch.func.grad(lambda q: torch.func.grad(lambda q: f(q, K, K).sum())(q).sum())(Q),
+    "dropout in vmap": lambda f: torch.func.vmap(lambda q: f(q, K, K, dropout_p=0.5))(Q[None]),
 }
 
 
@@ -117,6 +148,79 @@ def test_what_pytorch_refuses_is_refused_in_its_words(name: str) -> None:
     assert str(found.value).splitlines()[0] == str(expected.value).splitlines()[0]
 
 
+def _loss(query: torch.Tensor, **options) -> torch.Tensor:
+    key, value = K.to(query.dtype), V.to(query.dtype)
+    return F.scaled_dot_product_attention(query, key, value, **options).square().sum()
+
+
+MASK = _x(5, 7, seed=3)
+ROWS = torch.stack((Q, -Q))  # for vmap
+TRANSFORMED = {
+    "gradients": lambda: torch.func.grad(_loss)(Q),
+    "gradients, causal": lambda: torch.func.grad(lambda q: _loss(q, is_causal=True))(Q),
+    "a Jacobian": lambda: torch.func.jacrev(lambda q: F.scaled_dot_product_attention(q, K, V).sum((0, 1)))(Q),
+    "vmap": lambda: torch.func.vmap(F.scaled_dot_product_attention)(Q, K, V),
+    "vmap over masks": lambda: torch.func.vmap(lambda m: F.scaled_dot_product_attention(Q, K, V, m))(
+        torch.stack((MASK, -MASK))
+    ),
+    "vmap of gradients": lambda: torch.func.vmap(torch.func.grad(_loss))(ROWS),
+}
+SMALL = Q[:1, :1, :2]
+# Values of another width than the keys go to PyTorch's kernel made of operations, which has all derivatives.
+TRANSFORMED_BY_PYTORCH = {
+    "functionalize": lambda: torch.func.functionalize(_loss)(Q),
+    "functionalize of gradients": lambda: torch.func.functionalize(torch.func.grad(_loss))(Q),
+    "dropout in vmap, the same": lambda: torch.func.vmap(lambda q: _loss(q, dropout_p=0.5), randomness="same")(ROWS),
+    "dropout in vmap, different": lambda: torch.func.vmap(lambda q: _loss(q, dropout_p=0.5), randomness="different")(
+        ROWS
+    ),
+    "jvp": lambda: torch.func.jvp(_loss, (Q,), (Q,))[1],
+    "jvp along a mask": lambda: torch.func.jvp(lambda m: _loss(Q, attn_mask=m), (MASK,), (MASK,))[1],
+    "jacfwd": lambda: torch.func.jacfwd(_loss)(SMALL),
+    "jacfwd, causal": lambda: torch.func.jacfwd(lambda q: _loss(q, is_causal=True))(SMALL),
+    "a Hessian": lambda: torch.func.hessian(_loss)(SMALL),
+    "a Hessian, causal": lambda: torch.func.hessian(lambda q: _loss(q, is_causal=True))(SMALL),
+    "a Hessian with a mask": lambda: torch.func.hessian(lambda q: _loss(q, attn_mask=MASK[:2] > 0))(SMALL),
+    "a Hessian in bfloat16": lambda: torch.func.hessian(lambda q: _loss(q.bfloat16()))(SMALL),
+    "gradients of gradients": lambda: torch.func.grad(lambda q: torch.func.grad(_loss)(q).sum())(Q),
+    "reverse mode of forward mode": lambda: torch.func.jacrev(torch.func.jacfwd(_loss))(SMALL),
+    "dual numbers": lambda: _tangent(Q, None),
+    "dual numbers as a mask": lambda: _tangent(Q, MASK),
+}
+
+
+def _tangent(query: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """The tangent of the output along the mask, or else along the query."""
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(*[query if mask is None else mask] * 2)
+        given = (dual, K, V) if mask is None else (query, K, V, dual)
+        tangent = forward_ad.unpack_dual(F.scaled_dot_product_attention(*given)).tangent
+        assert tangent is not None
+        return tangent
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMED, *TRANSFORMED_BY_PYTORCH])
+def test_what_transforms_see_is_what_pytorch_shows_them(served: list, name: str) -> None:
+    transformed = {**TRANSFORMED, **TRANSFORMED_BY_PYTORCH}[name]
+    torch.manual_seed(0)
+    expected = transformed()
+    with patch_torch():
+        torch.manual_seed(0)
+        found = transformed()
+    assert bool(served) == (name in TRANSFORMED)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_batch_of_gradients_is_a_loop() -> None:
+    query = Q.clone().requires_grad_()
+    weights = torch.stack([_x(2, 4, 5, 6, seed=n) for n in range(3)])
+    with patch_torch():
+        out = F.scaled_dot_product_attention(query, K, V, MASK)
+    (found,) = torch.autograd.grad(out, query, weights, is_grads_batched=True, retain_graph=True)
+    loop = [torch.autograd.grad(out, query, weight, retain_graph=True)[0] for weight in weights]
+    assert torch.equal(found, torch.stack(loop))
+
+
 def test_gradients_and_dropout_go_through(served: list) -> None:
     query = Q.clone().requires_grad_()
     with patch_torch():
@@ -128,14 +232,14 @@ def test_gradients_and_dropout_go_through(served: list) -> None:
     assert query.grad.isfinite().all()
 
 
-def test_autocast_casts_as_pytorch_does(served: list) -> None:
+def test_autocast_casts_as_pytorch_does(served: list, assert_as_exact) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         expected = SDPA(Q, K, V, _x(5, 7))
         with patch_torch():
             found = F.scaled_dot_product_attention(Q, K, V, _x(5, 7))
     assert served == ["cpu"]
     assert found.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected)
+    assert_as_exact(found, expected, SDPA(*(x.double() for x in (*HALF, _x(5, 7).bfloat16()))))
 
 
 def test_modules_gain_without_change(served: list) -> None:
@@ -154,6 +258,141 @@ def test_a_compiled_program_gains_too() -> None:
     with patch_torch():
         compiled = torch.compile(lambda q: F.scaled_dot_product_attention(q, K, V), fullgraph=True, backend="aot_eager")
         torch.testing.assert_close(compiled(Q), SDPA(Q, K, V))
+
+
+class _Noted(torch.Tensor):
+    """Notes down the functions that it is asked to carry out."""
+
+    functions: list = []  # noqa: RUF012  (of the test that runs)
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        cls.functions.append(function)
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class _Listed(torch.Tensor):
+    """Looks functions up in a table, as PyTorch's documents do."""
+
+    overrides: dict = {}  # noqa: RUF012  (of the test that runs)
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function in cls.overrides:
+            return cls.overrides[function]
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+class _Calling(torch.Tensor):
+    """Calls the function by its name, with overrides off."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            return F.scaled_dot_product_attention(*args, **(kwargs or {})).neg()
+
+
+SUBCLASSES = {
+    "causal, upper left": lambda: F.scaled_dot_product_attention(Q, K, V, bias.causal_upper_left(5, 7)),
+    "causal, lower right": lambda: F.scaled_dot_product_attention(Q, K, V, bias.causal_lower_right(5, 7)),
+    "causal, two heads": lambda: F.scaled_dot_product_attention(
+        Q[:, :2], K[:, :2], V[:, :2], bias.causal_lower_right(5, 7)
+    ),
+    "jagged nested tensors": lambda: F.scaled_dot_product_attention(
+        *(
+            torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged).transpose(1, 2)
+            for x in [_x(2, 5, 4, 8)] * 3
+        )
+    ).values(),
+    "a subclass that listens": lambda: F.scaled_dot_product_attention(Q.as_subclass(_Noted), K, V),
+    "a subclass that calls": lambda: F.scaled_dot_product_attention(Q, K.as_subclass(_Calling), V),
+    "a subclass of the dispatcher": lambda: F.scaled_dot_product_attention(*(TwoTensor(x, x) for x in (Q, K, V))).a,
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage:UserWarning")
+@pytest.mark.parametrize("name", SUBCLASSES)
+def test_tensor_subclasses_give_what_they_gave(name: str) -> None:
+    expected = SUBCLASSES[name]()
+    with patch_torch():
+        found = SUBCLASSES[name]()
+    assert type(found) is type(expected)
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
+
+
+@pytest.mark.parametrize("make", [bias.causal_upper_left, bias.causal_lower_right])
+def test_causal_biases_compile(make) -> None:
+    torch.compiler.reset()
+    mask = make(5, 7)
+    with patch_torch():
+        compiled = torch.compile(
+            lambda q: F.scaled_dot_product_attention(q, K, V, mask), fullgraph=True, backend="aot_eager"
+        )
+        found = compiled(Q)
+    torch.testing.assert_close(found, SDPA(Q, K, V, mask))
+
+
+def test_overrides_see_the_function_that_has_the_name(served: list) -> None:
+    class Noting(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            functions.append(function)
+            return function(*args, **(kwargs or {}))
+
+    functions: list = []
+    with patch_torch():
+        with Noting():
+            F.scaled_dot_product_attention(Q, K, V)
+        assert functions == [F.scaled_dot_product_attention]
+        assert served == ["cpu"]
+        _Noted.functions.clear()
+        F.scaled_dot_product_attention(Q.as_subclass(_Noted), K, V)
+        assert _Noted.functions == [F.scaled_dot_product_attention]
+        assert _Noted.functions[0] is F.scaled_dot_product_attention
+
+
+@pytest.mark.parametrize("is_made_under_the_patch", [False, True])
+def test_tables_of_overrides_find_either_function(is_made_under_the_patch: bool) -> None:
+    def call() -> object:
+        return F.scaled_dot_product_attention(Q.as_subclass(_Listed), K, V)
+
+    with patch_torch() if is_made_under_the_patch else contextlib.nullcontext():
+        _Listed.overrides = {F.scaled_dot_product_attention: "overridden"}
+    assert call() == "overridden"
+    with patch_torch():
+        assert call() == "overridden"
+        assert pickle.loads(pickle.dumps(F.scaled_dot_product_attention)) is F.scaled_dot_product_attention
+        assert F.scaled_dot_product_attention in get_testing_overrides()
+    assert F.scaled_dot_product_attention in get_testing_overrides()
+
+
+class Scripted(torch.nn.Module):
+    def forward(self, query: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(query, query, query, is_causal=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_modules_are_scripted_under_the_patch_and_after_it() -> None:
+    expected = SDPA(Q, Q, Q, is_causal=True)
+    mha = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    x = _x(2, 5, 16)
+    with patch_torch():
+        scripted = torch.jit.script(Scripted())
+        assert torch.equal(scripted(Q), expected)
+        alone = torch.jit.script(mha)(x, x, x, need_weights=False)[0]
+    assert torch.equal(scripted(Q), expected)
+    assert torch.equal(torch.jit.script(Scripted())(Q), expected)
+    torch.testing.assert_close(alone, mha(x, x, x, need_weights=False)[0])
+
+
+def test_a_graph_of_torch_fx_names_pytorchs_function() -> None:
+    with patch_torch():
+        graph = torch.fx.symbolic_trace(Scripted())
+    file = io.BytesIO()
+    torch.save(graph, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert SDPA in [node.target for node in loaded.graph.nodes]
+    assert torch.equal(loaded(Q), SDPA(Q, Q, Q, is_causal=True))
 
 
 OFFSETS, KEY_OFFSETS = torch.tensor([0, 3, 3, 9], dtype=torch.int32), torch.tensor([0, 4, 6, 8], dtype=torch.int32)
@@ -193,9 +432,24 @@ def test_varlen_works_on_the_cpu(served: list, options: dict, mask) -> None:
     torch.testing.assert_close(out, _ragged(mask))
 
 
-def test_varlen_refuses_as_before() -> None:
-    with patch_torch(), pytest.raises(ValueError, match="Try setting enable_gqa=True"):
-        varlen.varlen_attn(PACKED, KEYS, KEYS, OFFSETS, KEY_OFFSETS, 6, 4)
+VARLEN_ERRORS = {
+    "fewer key heads": lambda f: f(PACKED, KEYS, KEYS, OFFSETS, KEY_OFFSETS, 6, 4),
+    "three windows": lambda f: f(PACKED, PACKED, PACKED, OFFSETS, OFFSETS, 6, 6, window_size=(1, 2, 3)),
+    "floating offsets": lambda f: f(PACKED, PACKED, PACKED, OFFSETS.float(), OFFSETS, 6, 6),
+    "float64": lambda f: f(PACKED.double(), PACKED.double(), PACKED.double(), OFFSETS, OFFSETS, 6, 6),
+    "forward mode": lambda f: torch.func.jvp(lambda x: f(x, x, x, OFFSETS, OFFSETS, 6, 6), (PACKED,), (PACKED,)),
+    "vmap": lambda f: torch.func.vmap(lambda x: f(x, x, x, OFFSETS, OFFSETS, 6, 6))(PACKED[None]),
+}
+
+
+@pytest.mark.parametrize("name", VARLEN_ERRORS)
+def test_varlen_refuses_as_before(name: str) -> None:
+    with pytest.raises((ValueError, RuntimeError)) as expected:
+        VARLEN_ERRORS[name](VARLEN)
+    with patch_torch(), pytest.raises((ValueError, RuntimeError)) as found:
+        VARLEN_ERRORS[name](varlen.varlen_attn)
+    assert found.type is expected.type
+    assert str(found.value) == str(expected.value)
 
 
 def test_offsets_that_lie_are_an_error() -> None:

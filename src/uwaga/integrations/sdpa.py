@@ -4,12 +4,14 @@ Letters: H query heads, G key/value heads, Q queries, K keys, D query/key width,
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from uwaga._base.eager import is_plain
-from uwaga.integrations.serving import autocast, serves
+from uwaga.integrations.serving import Replacement, autocast, is_differentiable, is_mapped, serves
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.native_structs import MAX_WIDTH
 from uwaga.ops.masks import Causal, Mask
@@ -17,8 +19,9 @@ from uwaga.ops.masks import Causal, Mask
 _LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 
-def door(original: Callable) -> Callable:
-    """The function that serves what it can, and hands the rest to `original`."""
+@cache
+def door(original: Callable) -> Replacement:
+    """The function that serves what it can, and hands the rest to `original`; always the same one for the same."""
 
     def scaled_dot_product_attention(
         query: Tensor,
@@ -27,34 +30,53 @@ def door(original: Callable) -> Callable:
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
+        *,
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
         """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
         tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
-        q, k, v, *masks = autocast(*tensors)
-        known = _are_known(masks, dropout_p, is_causal, scale)
-        if known and serves(q, k, v) and _fits(q, k, v, masks, enable_gqa):
-            q, k, v = _aligned(q, k, v, enable_gqa)
-            mask, bias = _mask_and_bias(masks, is_causal)
-            output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
-            assert isinstance(output, Tensor)
-            return output
         options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        if has_torch_function(tensors) and not _is_nested(query):
+            return handle_torch_function(replacement, tensors, query, key, value, attn_mask=attn_mask, **options)
+        if all(isinstance(x, Tensor) and is_plain(x) for x in tensors):
+            q, k, v, *masks = autocast(*tensors)
+            known = _are_known(masks, dropout_p, is_causal, scale, enable_gqa)
+            if known and serves(q, k, v) and _fits(q, k, v, masks, enable_gqa) and _derives(tensors, dropout_p):
+                q, k, v = _aligned(q, k, v, enable_gqa)
+                mask, bias = _mask_and_bias(masks, is_causal)
+                output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+                assert isinstance(output, Tensor)
+                return output
         return original(query, key, value, attn_mask=attn_mask, **options)
 
-    return scaled_dot_product_attention
+    replacement = Replacement(scaled_dot_product_attention, original, "torch.nn.functional")
+    return replacement
 
 
-def _are_known(masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None) -> bool:
+def _is_nested(query: Tensor) -> bool:
+    """Whether this is a nested tensor: the jagged ones compare the function with torch._C._nn's, which is not replaced."""
+    if torch.compiler.is_dynamo_compiling():
+        return isinstance(query, Tensor) and query.is_nested
+    with torch._C.DisableTorchFunction():  # which would ask the overrides
+        return isinstance(query, Tensor) and query.is_nested
+
+
+def _are_known(masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool) -> bool:
     """Whether the options are of the kinds that both functions take; PyTorch takes tensors and infinities, too."""
     return (
         (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
         and isinstance(dropout_p, int | float)
         and 0.0 <= dropout_p < 1.0
         and isinstance(is_causal, bool)
+        and isinstance(enable_gqa, bool)
         and not (is_causal and masks)
     )
+
+
+def _derives(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
+    """Whether the derivatives that the surroundings ask for are ours to give, and vmap a dropout that is."""
+    return is_differentiable(*tensors) and not (dropout_p and is_mapped())
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
@@ -79,7 +101,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
     heads = q.shape[-3:-2] if enable_gqa else ()
     scores = (*common, *heads, q.shape[-2], k.shape[-2])
     mask = masks[0]
-    of_kind = is_plain(mask) and mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2
+    of_kind = mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2 and mask.layout is torch.strided
     return of_kind and _broadcast([mask.shape, scores]) == scores
 
 
@@ -94,6 +116,8 @@ vars(_other_kernel_named)["_dynamo_marked_constant"] = True
 
 def _broadcast(shapes: list) -> tuple[int, ...] | None:
     """The common shape, or None where there is none."""
+    if all(shape == shapes[0] for shape in shapes):  # torch.broadcast_shapes takes longer than a small call
+        return tuple(shapes[0])
     try:
         return tuple(torch.broadcast_shapes(*shapes))
     except RuntimeError:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 import torch
+from torch.jit import _builtins
 
 from uwaga.integrations import sdpa, varlen
 
@@ -58,8 +59,10 @@ class Patch:
 def patch_torch() -> Patch:
     """From now on scaled_dot_product_attention and varlen_attn on CPU tensors run through this engine.
 
-    What it does not serve goes to PyTorch's own function: other devices, float64, tensor subclasses, a kernel chosen by
-    torch.nn.attention.sdpa_kernel, calls that PyTorch refuses, and everything where there is no native library.
+    What it does not serve goes to PyTorch's own function: other devices, float64, a kernel chosen by
+    torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
+    torch.func.functionalize, calls that PyTorch refuses, and everything where there is no native library. So do tensor
+    subclasses and TorchFunctionModes, whose `__torch_function__` comes first, and what torch.jit.script compiles.
 
     >>> with patch_torch():
     ...     x = torch.nn.functional.scaled_dot_product_attention(*torch.zeros(3, 1, 2, 4, 8))
@@ -95,7 +98,12 @@ def _find_doors() -> list[_Door]:
     import torch.nn.attention.varlen as torch_varlen  # here, since importing it registers operators
 
     plain, packed = torch.nn.functional.scaled_dot_product_attention, torch_varlen.varlen_attn
-    return [
+    doors = [
         _Door(module=torch.nn.functional, name="scaled_dot_product_attention", ours=sdpa.door(plain), original=plain),
         _Door(module=torch_varlen, name="varlen_attn", ours=varlen.door(packed), original=packed),
     ]
+    for door in doors:
+        builtin = _builtins._find_builtin(door.original)
+        if builtin is not None:  # torch.jit.script does not compile the door, but calls PyTorch's own operator
+            _builtins._register_builtin(door.ours, builtin)
+    return doors
