@@ -11,7 +11,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the tests are no package
 
-import tolerance  # noqa: E402
+import tolerance
 
 # Words and pieces of them; what is in none of them becomes [UNK].
 WORDS = [

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 # Errors are compared by their root mean square. That of n errors is itself a draw: relative to what they have in common,
-# its standard deviation is 1 / sqrt(2 n), and that of a quotient of two, sqrt(1 / n). By as few as three numbers a peer is
-# three times better than it is on the average once in ten times; by forty, a quotient of 2 is four standard deviations off.
+# its standard deviation is 1 / sqrt(2 n), and that of a quotient of two, sqrt(1 / n). By three numbers,
+# one peer in seven is twice as good as on the average; by forty, a quotient of 2 is four standard deviations off.
 _ENOUGH = 40
 
 

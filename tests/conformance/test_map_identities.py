@@ -69,7 +69,9 @@ def test_weights_are_read_with_the_scores_that_were_normalized(map_engine: str, 
             m.pool(8, 1).weights[..., 0],
             m.between([(i, i + 1) for i in range(8)], [(0, 70)])[..., 0],
         ):
-            torch.testing.assert_close(sums, ones, rtol=0, atol=ROUNDINGS, msg=lambda text, w=width: f"width {w}: {text}")
+            torch.testing.assert_close(
+                sums, ones, rtol=0, atol=ROUNDINGS, msg=lambda text, w=width: f"width {w}: {text}"
+            )
         torch.testing.assert_close(m.received(), dense.sum(-2), rtol=ROUNDINGS, atol=ROUNDINGS * eps)
         torch.testing.assert_close(m.support(), 1 / dense.square().sum(-1), rtol=2 * ROUNDINGS, atol=0)
 
