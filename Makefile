@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 
-.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage emulate clean
+.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -92,11 +92,26 @@ fuzz-coverage: build/fuzz/inputs/recorded
 	cd build/fuzz && ../coverage/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
 	gcovr --root . --filter native/drivers --filter native/c_api.cc --exclude-throw-branches build/coverage
 
-# The same tests on AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels.
-emulate: $(VENV)/installed
+# The kernels' Python tests, $(1), at each of the shell's $$levels. Tracers and compilers see no kernel.
+at_levels = for level in $$levels; do echo "level $$level"; UWAGA_LEVEL=$$level OMP_NUM_THREADS=1 \
+	python -m pytest -q -n 2 --dist worksteal -m "not timing" --ignore=tests/ops/test_tracing.py $(1) || exit 1; done
+
+# At the instruction-set levels below the best one, at which `make test` runs them, or at those of LEVELS="scalar avx2".
+# tests/conformance runs at every level by itself.
+levels: setup
+	levels=$${LEVELS-$$(python -c "from uwaga._base import native; print(*native.levels_possible()[:-1])")} && \
+	$(call at_levels,tests/ops tests/maps)
+
+# AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels: the C++ tests, and the
+# Python ones at the levels that this processor lacks, or at those of LEVELS="avx512 avx512_bf16".
+emulate: setup
 	cmake -S . -B build/emulate -G Ninja -DCMAKE_BUILD_TYPE=Release -DUWAGA_TESTS=ON -DUWAGA_EMULATE_AVX512=ON
 	cmake --build build/emulate
 	ctest --test-dir build/emulate --output-on-failure
+	levels=$${LEVELS-$$(python -c "from uwaga._base import native; \
+	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.levels_possible()))")} && \
+	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
+	$(call at_levels,tests/conformance tests/ops tests/maps)
 
 setup: $(VENV)/installed build/native/installed
 

@@ -1,13 +1,17 @@
-"""What several folders share: one thread, the derived tolerance (DESIGN.md, "Exactness"), a front end and a model made in
-a test."""
+"""What several folders share: one thread, the derived tolerance (tolerance.py), a front end and a model made in a test."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the tests are no package
+
+import tolerance
 
 # Words and pieces of them; what is in none of them becomes [UNK].
 WORDS = [
@@ -46,21 +50,8 @@ def one_thread():
 
 @pytest.fixture
 def assert_as_exact() -> Callable[[Tensor, Tensor, Tensor], None]:
-    """`found` is at most twice as far from the float64 result as the peer's own float32 result is, by their root mean
-    square, and one unit of rounding beside it: where that is exact by chance, another order of sums may still round."""
-
-    def check(found: Tensor, peer: Tensor, exact: Tensor) -> None:
-        assert found.shape == exact.shape
-        assert exact.dtype == torch.float64
-        allowed = 2 * _rms(peer.double() - exact) + torch.finfo(found.dtype).eps * _rms(exact)
-        error = _rms(found.double() - exact)
-        assert error <= allowed, f"error {error:.3g}, allowed {allowed:.3g}, of values of {_rms(exact):.3g}"
-
-    return check
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.detach().square().mean().sqrt())
+    """tolerance.assert_as_exact(found, peer, exact)."""
+    return tolerance.assert_as_exact
 
 
 @pytest.fixture

@@ -50,7 +50,7 @@ UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, cons
       args_(args),
       mask_(mask),
       kernels_(kernels),
-      rule_(rule_of(p)),
+      scoring_(scoring_of(p, kernels)),
       unit_(unit),
       s_(sequence_of(p, unit.sequence)),
       rows_(s_.queries * (p.query_heads / p.key_heads)),
@@ -79,8 +79,8 @@ void UnitPass::pack(int64_t n) {
     }
     pack_rows_of_tile(n, t, tile.count, queries, grads);
     const int64_t at = n * kTilesPerBlock + t;
-    kernels_.pack_tile(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
-                       p_.query.column, p_.query.dtype, p_.scale);
+    scoring_.pack_queries(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
+                          p_.query.column, p_.query.dtype, scoring_.query_factor);
     kernels_.pack_tile(rows_packed_.grad_tiles + at * rows_packed_.grad_tile, grads, tile.count, value_width_,
                        args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }
@@ -160,7 +160,7 @@ bool UnitPass::rows_are_finite(int64_t n) const {
 void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
   const Rows keys{key_address(p_, p_.key, s_, unit_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
   const Rows values{key_address(p_, p_.value, s_, unit_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
-  kernels_.pack_columns(w.key_columns, keys, count, query_width_);
+  scoring_.pack_keys(w.key_columns, keys, count, query_width_);
   kernels_.pack_rows(w.key_rows, keys, count, kBlockKeys, query_width_);
   kernels_.pack_columns(w.value_columns, values, count, value_width_);
   std::fill(w.grad_key, w.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
@@ -207,12 +207,12 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
     last_seen = at + rows.count;
     const int64_t tile_index = r0 / kTileRows;
     const bool wants_bias = grad_relative || args_.grad_bias.data;
-    kernels_.backward_tile({rows_packed_.query_tiles + tile_index * rows_packed_.query_tile,
+    scoring_.backward_tile({rows_packed_.query_tiles + tile_index * rows_packed_.query_tile,
                             rows_packed_.grad_tiles + tile_index * rows_packed_.grad_tile,
-                            rule_.biased ? w.bias : nullptr, rows_packed_.lse + r0, rows_packed_.delta + r0,
+                            scoring_.rule.biased ? w.bias : nullptr, rows_packed_.lse + r0, rows_packed_.delta + r0,
                             rows.row_keys, weights, grad_scores, wants_bias ? w.grad_bias : nullptr, rows.count,
                             query_width_, value_width_, view.mask},
-                           block, rule_);
+                           block, scoring_.rule);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
     if (!view.hides || finite()) {
@@ -286,7 +286,7 @@ void UnitPass::write_grad_bias(const TileRows& rows, int64_t j0, int count, cons
 }
 
 void UnitPass::write_keys(const KeyBlockSpace& w, int64_t j0, int count) const {
-  const float growth = 1.0f / rule_.keep;
+  const float growth = 1.0f / scoring_.rule.keep;
   for (int n = 0; n < count; ++n) {
     if (args_.grad_key.data) {
       kernels_.write_row(key_address(p_, args_.grad_key, s_, unit_.key_head, j0 + n), args_.grad_key.column,

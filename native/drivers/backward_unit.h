@@ -92,7 +92,7 @@ class UnitPass {
   const uwaga_backward_args& args_;
   const Mask& mask_;
   const Kernels& kernels_;
-  const ScoreRule rule_;
+  const Scoring scoring_;
   const Unit unit_;
   const Sequence s_;
   const int64_t rows_;

@@ -20,15 +20,13 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
       mask_(mask),
       kernels_(kernels),
       far_keys_(far_keys),
-      rule_(rule_of(p)),
+      scoring_(scoring_of(p, kernels)),
+      value_pairs_(scoring_.pairs && p.value_width > 0 && p.value.dtype == UWAGA_BFLOAT16),
       block_(block),
       s_(sequence_of(p, block.sequence)) {
   // The largest weights are wanted in order, however small.
   lost_below_ = wanted && wanted->top > 0 ? kHidden : far_keys.lost_below(s_, block);
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
-  pairs_ = kernels.pairs && p.query.dtype == UWAGA_BFLOAT16 && p.key.dtype == UWAGA_BFLOAT16 &&
-           (p.value_width == 0 || p.value.dtype == UWAGA_BFLOAT16) && p.scale != 0.0f;
-  rule_.scale = pairs_ ? std::fabs(p.scale) : 1.0f;
   rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
@@ -49,7 +47,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
 
 void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
-  std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, rule_.softmax ? kHidden : 0.0f);
+  std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, scoring_.rule.softmax ? kHidden : 0.0f);
   std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
   if (gathering_) gathering_->clear_sums(tiles_);
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
@@ -64,15 +62,14 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
 }
 
 void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
-  if (!rule_.softmax) {
+  if (!scoring_.rule.softmax) {
     std::fill(of_rows, of_rows + rows_[t].count, RowResult{0.0f, 1.0f});
     return;
   }
   float sums[kTileRows];
   kernels_.lane_sums(w_.sum + t * kTileRows * kMaxLanes, sums);
   for (int r = 0; r < rows_[t].count; ++r) {
-    const float top = w_.maximum[t * kMaxLanes + r];
-    of_rows[r] = {top == kHidden ? top : top * unit(), sums[r]};
+    of_rows[r] = {w_.maximum[t * kMaxLanes + r], sums[r]};
   }
 }
 
@@ -83,29 +80,25 @@ void RowBlockPass::copy_to(const PartialRows& part) const {
 }
 
 void RowBlockPass::pack_queries() {
-  // Queries bring the scale, except where they must stay bfloat16: then only its sign.
-  const float factor = !pairs_ ? p_.scale : (p_.scale < 0.0f ? -1.0f : 1.0f);
-  const auto pack = pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile;
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& tile = rows_[t];
     const void* addresses[kTileRows];
     for (int r = 0; r < tile.count; ++r) {
       addresses[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
     }
-    pack(w_.query + t * w_.query_tile, addresses, tile.count, static_cast<int>(p_.query_width), p_.query.column,
-         p_.query.dtype, factor);
+    scoring_.pack_queries(w_.query + t * w_.query_tile, addresses, tile.count, static_cast<int>(p_.query_width),
+                          p_.query.column, p_.query.dtype, scoring_.query_factor);
   }
 }
 
 bool RowBlockPass::reads_values_in_place() const {
-  return !pairs_ && tiles_ <= kTilesWorthPacking && p_.value.dtype == UWAGA_FLOAT32 && p_.value.column == 1 &&
+  return !value_pairs_ && tiles_ <= kTilesWorthPacking && p_.value.dtype == UWAGA_FLOAT32 && p_.value.column == 1 &&
          p_.value_width % kMaxLanes == 0;
 }
 
 Block RowBlockPass::pack_block(int64_t j0, int count) {
   const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
-  (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(w_.keys, keys, count,
-                                                                 static_cast<int>(p_.query_width));
+  scoring_.pack_keys(w_.keys, keys, count, static_cast<int>(p_.query_width));
   const int first_key = static_cast<int>(j0);
   if (p_.value_width == 0) return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
   const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
@@ -113,14 +106,14 @@ Block RowBlockPass::pack_block(int64_t j0, int count) {
   if (reads_values_in_place()) {
     return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
   }
-  (pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
-                                                           static_cast<int>(p_.value_width));
-  return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
+  (value_pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(w_.values, values, count, kBlockKeys,
+                                                                 static_cast<int>(p_.value_width));
+  return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count, value_pairs_};
 }
 
 bool RowBlockPass::values_are_finite(const Block& block) const {
   if (block.values == w_.values) {
-    const auto all_finite = pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
+    const auto all_finite = value_pairs_ ? packed_pairs_are_finite : packed_rows_are_finite;
     return all_finite(kernels_, w_.values, block.count, kBlockKeys, static_cast<int>(p_.value_width));
   }
   for (int n = 0; n < block.count; ++n) {
@@ -131,7 +124,6 @@ bool RowBlockPass::values_are_finite(const Block& block) const {
 
 void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
   const Block block = pack_block(j0, count);
-  const auto forward_tile = pairs_ ? kernels_.forward_tile_pairs : kernels_.forward_tile;
   int finite = -1;  // not looked yet
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& rows = rows_[t];
@@ -147,7 +139,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     const RowWatch watch = gathering_ ? gathering_->watch(t) : RowWatch{};
     const ForwardTile tile{w_.query + t * w_.query_tile,
                            w_.scores,
-                           rule_.biased ? w_.bias : nullptr,
+                           scoring_.rule.biased ? w_.bias : nullptr,
                            rows.row_keys,
                            rows.count,
                            static_cast<int>(p_.query_width),
@@ -155,7 +147,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
                            view.mask,
                            state,
                            gathering_ ? &watch : nullptr};
-    forward_tile(tile, block, rule_);
+    scoring_.forward_tile(tile, block, scoring_.rule);
   }
 }
 

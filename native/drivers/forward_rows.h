@@ -62,10 +62,9 @@ class RowBlockPass {
 
   void copy_to(const PartialRows& part) const;
   RowMoments moments(int64_t row) const { return gathering_->moments(row, kernels_); }
-  void copy_top(int64_t row, RowFindings* to) const { gathering_->copy_top(row, unit(), to); }
+  void copy_top(int64_t row, RowFindings* to) const { gathering_->copy_top(row, to); }
 
  private:
-  float unit() const { return rule_.plain() ? rule_.scale : 1.0f; }  // of the scores in scratch
   int64_t query_of(int64_t r) const { return row_of_work(p_, block_.key_head, r).query; }
 
   void pack_queries();
@@ -80,7 +79,8 @@ class RowBlockPass {
   const Mask& mask_;
   const Kernels& kernels_;
   const FarKeys& far_keys_;
-  ScoreRule rule_;
+  const Scoring scoring_;
+  const bool value_pairs_;  // whether values stay bfloat16 too
   const RowBlock block_;
   const Sequence s_;
   RowBlockSpace w_;
@@ -88,7 +88,6 @@ class RowBlockPass {
   std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
   float lost_below_;  // see far_keys.h
-  bool pairs_;
 };
 
 }  // namespace uwaga

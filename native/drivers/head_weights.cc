@@ -9,7 +9,7 @@ HeadWeights::HeadWeights(const uwaga_problem& whole, const uwaga_softmax& softma
     : head_(whole, b, h),
       mask_(head_.problem()),
       kernels_(*active_level()),
-      rule_(rule_of(head_.problem())),
+      scoring_(scoring_of(head_.problem(), kernels_)),
       s_(sequence_of(head_.problem(), 0)),
       maximum_(head_.query_rows(softmax.maximum, sizeof(float))),
       sum_(head_.query_rows(softmax.sum, sizeof(float))),
@@ -49,8 +49,8 @@ void HeadWeights::take_rows(const int64_t* queries, int64_t count, const float* 
       maxima_[t * kTileRows + r] = softmax_entry(maximum_, i);
       factors_[t * kTileRows + r] = sum == 0.0f ? 0.0f : weight / sum;
     }
-    kernels_.pack_tile(queries_ + t * query_tile_, addresses, tile.count, static_cast<int>(p.query_width),
-                       p.query.column, p.query.dtype, p.scale);
+    scoring_.pack_queries(queries_ + t * query_tile_, addresses, tile.count, static_cast<int>(p.query_width),
+                          p.query.column, p.query.dtype, scoring_.query_factor);
   }
 }
 
@@ -66,7 +66,7 @@ int HeadWeights::pack_keys(int64_t n, int64_t j0) {
   const uwaga_problem& p = head_.problem();
   const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
   const Rows keys{key_address(p, p.key, s_, 0, j0), p.key.row, p.key.column, p.key.dtype};
-  kernels_.pack_columns(keys_ + n * kBlockKeys * (p.query_width + 1), keys, count, static_cast<int>(p.query_width));
+  scoring_.pack_keys(keys_ + n * kBlockKeys * (p.query_width + 1), keys, count, static_cast<int>(p.query_width));
   return count;
 }
 
@@ -76,10 +76,10 @@ bool HeadWeights::tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileV
   look_at_tile(p, mask_, s_, tiles_[t], known, j0, count, bias_, view);
   if (view->empty) return false;
   const Block block{keys_ + n * kBlockKeys * (p.query_width + 1), nullptr, 0, 0, static_cast<int>(j0), count};
-  kernels_.weights_tile({queries_ + t * query_tile_, rule_.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
+  scoring_.weights_tile({queries_ + t * query_tile_, scoring_.rule.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
                          factors_ + t * kTileRows, hidden_, weights_, tiles_[t].count,
                          static_cast<int>(p.query_width), view->mask},
-                        block, rule_);
+                        block, scoring_.rule);
   return true;
 }
 

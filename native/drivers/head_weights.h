@@ -57,7 +57,7 @@ class HeadWeights {
   const Head head_;
   const Mask mask_;
   const Kernels& kernels_;
-  const ScoreRule rule_;
+  const Scoring scoring_;
   const Sequence s_;
   const uwaga_tensor maximum_, sum_;
   const float hidden_;

@@ -75,14 +75,13 @@ RowMoments RowGathering::moments(int64_t row, const Kernels& kernels) const {
   return {sum(entropy_), sum(squares_), sum(distance_)};
 }
 
-void RowGathering::copy_top(int64_t row, float unit, RowFindings* to) const {
+void RowGathering::copy_top(int64_t row, RowFindings* to) const {
   const int64_t first = row * top_row(wanted_.top) + kMaxLanes;
   for (int64_t n = 0; n < wanted_.top; ++n) {
     const float score = top_scores_[first + n];
-    const bool is_there = score != kHidden;
-    to->top_scores[n] = is_there ? score * unit : score;
+    to->top_scores[n] = score;
     to->top_keys[n] = -1;
-    if (is_there) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
+    if (score != kHidden) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
   }
 }
 

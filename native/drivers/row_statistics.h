@@ -46,9 +46,9 @@ class RowGathering {
   void clear_top(int64_t tiles) const;
   void set_position(int64_t row, const Sequence& s, int64_t query) const;
   RowWatch watch(int64_t tile) const;
-  // Of row `row` of the block; `unit` turns its scores into natural ones.
+  // Of row `row` of the block.
   RowMoments moments(int64_t row, const Kernels& kernels) const;
-  void copy_top(int64_t row, float unit, RowFindings* to) const;
+  void copy_top(int64_t row, RowFindings* to) const;
 
  private:
   const uwaga_problem& p_;

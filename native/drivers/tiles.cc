@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/half.h"
@@ -29,6 +30,17 @@ uint64_t add_dense_row(const T* from, int64_t column, int count, float* bias) {
 }
 
 }  // namespace
+
+Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
+  ScoreRule rule = rule_of(p);
+  if (!kernels.pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
+    return {false, p.scale, rule, kernels.pack_tile, kernels.pack_columns, kernels.forward_tile, kernels.weights_tile,
+            kernels.backward_tile};
+  }
+  rule.scale = std::fabs(p.scale);
+  return {true, p.scale < 0.0f ? -1.0f : 1.0f, rule, kernels.pack_tile_pairs, kernels.pack_columns_pairs,
+          kernels.forward_tile_pairs, kernels.weights_tile_pairs, kernels.backward_tile_pairs};
+}
 
 TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last) {
   TileRows tile{};

@@ -1,4 +1,4 @@
-// What forward and backward drivers share about tiles: their masks, their biases, dropout's keys.
+// What forward and backward drivers share about tiles: their scores, their masks, their biases, dropout's keys.
 #ifndef UWAGA_DRIVERS_TILES_H_
 #define UWAGA_DRIVERS_TILES_H_
 
@@ -8,6 +8,23 @@
 #include "drivers/problem.h"
 
 namespace uwaga {
+
+// How the scores of a problem are computed: in float32, from queries that bring the scale, or on pairs of bfloat16, whose
+// products are scaled afterwards. Each pass (forward, weights from a known softmax, backward) takes its kernels from here:
+// a weight that is made again needs the very score that was normalised, since the rounding of a score of 1,000 is a factor
+// of 1 + 1e-4 to its weight.
+struct Scoring {
+  bool pairs;
+  float query_factor;  // what the packed queries bring
+  ScoreRule rule;
+  decltype(Kernels::pack_tile) pack_queries;
+  decltype(Kernels::pack_columns) pack_keys;
+  decltype(Kernels::forward_tile) forward_tile;
+  decltype(Kernels::weights_tile) weights_tile;
+  decltype(Kernels::backward_tile) backward_tile;
+};
+
+Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels);
 
 // Rows [first, last) of the work list of one sequence and key head.
 struct RowBlock {

@@ -16,8 +16,8 @@ inline BackwardRow backward_row(const BackwardTile& tile, int r) {
   return {broadcast(lse), broadcast(tile.delta[r])};
 }
 
-// Scores come scaled: the packed queries bring the scale. P and dS of VECTORS vectors of a row where nothing but softmax acts, from raw scores in `weights` and dP in
-// `grads`, both in place.
+// P and dS of VECTORS vectors of a row where nothing but softmax acts, from scores in `weights` and dP in `grads`, both
+// in place.
 template <int VECTORS>
 inline __attribute__((always_inline)) void plain_backward(const BackwardRow& row, float* weights, float* grads) {
   F p[VECTORS];
@@ -90,11 +90,13 @@ inline void clear_columns(float* tile, int rows, int first, int last) {
   }
 }
 
-// `block.keys` and `block.values` are both packed as columns here.
-inline void backward_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
+// `block.keys` and `block.values` are both packed as columns here; the products of queries and keys are `depth` steps
+// deep.
+template <class Step>
+inline void gradients_of_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule, int depth) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
-  scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.weights);
-  scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last,
+  scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.last, rule, tile.weights);
+  scores_of_tile<FloatProduct>(tile.grad_output, block.values, tile.rows, tile.value_width, tile.mask.last, rule,
                                tile.grad_scores);
   const bool plain = rule.plain() && rule.keep == 1.0f && !tile.grad_bias;
   for (int r = 0; r < tile.rows; ++r) {
@@ -107,6 +109,10 @@ inline void backward_tile(const BackwardTile& tile, const Block& block, const Sc
   clear_columns(tile.weights, tile.rows, first, last);
   clear_columns(tile.grad_scores, tile.rows, first, last);
   if (tile.grad_bias) clear_columns(tile.grad_bias, tile.rows, first, last);
+}
+
+inline void backward_tile(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
+  gradients_of_tile<FloatProduct>(tile, block, rule, tile.query_width);
 }
 
 template <int A_ROW, int A_DEPTH>

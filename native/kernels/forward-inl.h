@@ -5,9 +5,11 @@
 // broadcast element of each row, so ROWS * VECTORS accumulators stay in registers and every load feeds ROWS (or VECTORS)
 // multiply-adds. Entries of `a` lie A_ROW apart between rows and A_DEPTH apart along the depth of the product.
 
-// Multiply-add on whole vectors of one 32-bit word per lane: a float, or a pair of bfloat16 (see pairs-inl.h).
+// Multiply-add on whole vectors of one 32-bit word per lane: a float, or a pair of bfloat16 (see pairs-inl.h); and the
+// score, in natural units, of a sum of products.
 struct FloatProduct {
   static inline F step(F a, F b, F c) { return fma(a, b, c); }
+  static inline F score(F sum, F) { return sum; }  // the packed queries bring the scale
 };
 
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
@@ -28,9 +30,9 @@ inline __attribute__((always_inline)) void accumulate(const float* a, const floa
   }
 }
 
-// scores[r][0:VECTORS * kLanes] of one strip of keys; where TOP, top[r] keeps the largest by lane.
+// scores[r][0:VECTORS * kLanes] of one strip of keys, scaled; where TOP, top[r] keeps the largest by lane.
 template <class Step, int ROWS, int VECTORS, bool TOP>
-inline __attribute__((always_inline)) void score_strip(const float* query, const float* keys, int depth,
+inline __attribute__((always_inline)) void score_strip(const float* query, const float* keys, int depth, F scale,
                                                        float* scores, float* top) {
   F c[ROWS][VECTORS];
 #pragma GCC unroll 6
@@ -44,8 +46,9 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
     F best = TOP ? load(top + r * kLanes) : zero();
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; ++v) {
-      store(scores + r * kBlockKeys + v * kLanes, c[r][v]);
-      if (TOP) best = max(c[r][v], best);
+      const F score = Step::score(c[r][v], scale);
+      store(scores + r * kBlockKeys + v * kLanes, score);
+      if (TOP) best = max(score, best);
     }
     if (TOP) store(top + r * kLanes, best);
   }
@@ -105,7 +108,7 @@ inline __attribute__((always_inline)) void with_row_count(int rows, const Functi
 
 // One row alone would wait for its own sums, two or four at a time: it takes all strips of a block side by side.
 template <class Step, bool TOP>
-inline void scores_of_row(const float* query, const float* keys, int depth, float* scores, float* top) {
+inline void scores_of_row(const float* query, const float* keys, int depth, F scale, float* scores, float* top) {
   constexpr int kStrips = kBlockKeys / kStrip < 4 ? kBlockKeys / kStrip : 4;
   for (int n = 0; n < kBlockKeys; n += kStrips * kStrip) {
     F c[kStrips][kStripVectors];
@@ -129,20 +132,22 @@ inline void scores_of_row(const float* query, const float* keys, int depth, floa
     for (int s = 0; s < kStrips; ++s) {
 #pragma GCC unroll 4
       for (int v = 0; v < kStripVectors; ++v) {
-        store(scores + n + s * kStrip + v * kLanes, c[s][v]);
-        if (TOP) store(top, max(c[s][v], load(top)));
+        const F score = Step::score(c[s][v], scale);
+        store(scores + n + s * kStrip + v * kLanes, score);
+        if (TOP) store(top, max(score, load(top)));
       }
     }
   }
 }
 
 template <class Step, bool TOP = false>
-inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns, float* scores,
-                           float* top = nullptr) {
-  if (rows == 1 && columns == kBlockKeys) return scores_of_row<Step, TOP>(query, keys, depth, scores, top);
+inline void scores_of_tile(const float* query, const float* keys, int rows, int depth, int columns,
+                           const ScoreRule& rule, float* scores, float* top = nullptr) {
+  const F scale = broadcast(rule.scale);
+  if (rows == 1 && columns == kBlockKeys) return scores_of_row<Step, TOP>(query, keys, depth, scale, scores, top);
   with_row_count(rows, [&](auto r) {
     for_strips(columns, [&](auto v, int n) {
-      score_strip<Step, r.value, v.value, TOP>(query, keys + int64_t{n} * depth, depth, scores + n, top);
+      score_strip<Step, r.value, v.value, TOP>(query, keys + int64_t{n} * depth, depth, scale, scores + n, top);
     });
   });
 }
@@ -152,13 +157,12 @@ inline uint32_t lane_bits(const uint64_t* bits, int row, int n) {
   return bits ? static_cast<uint32_t>(bits[row] >> n) : ~0u;
 }
 
-// Scores to natural units: scale, softcap, bias. Only where the rule is not plain.
+// Softcap and bias, in place. Only where the rule is not plain.
 inline void shape_scores(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
-  const F scale = broadcast(rule.scale);
   for (int r = 0; r < rows; ++r) {
     for (int n = first; n < last; n += kLanes) {
       float* at = scores + r * kBlockKeys + n;
-      F y = mul(load(at), scale);
+      F y = load(at);
       if (rule.softcap != 0.0f) {
         y = mul(broadcast(rule.softcap), tanh_of(div(y, broadcast(rule.softcap))));
       }
@@ -189,9 +193,9 @@ inline void hide_and_find_top(float* scores, const TileMask& mask, int rows, int
 constexpr float kLowest = -3.4028234663852886e38f;
 
 // New maxima of the rows from their tops: `offset` for the exponents (0 for a row that has seen nothing yet, in place of
-// its maximum of -inf), `rescale` = 2^moved for what was summed before. exp((x - m) * unit) is 2^((x - m) * slope): the
+// its maximum of -inf), `rescale` = 2^moved for what was summed before. exp(s - m) is 2^((s - m) * log2 e): the
 // difference comes first, since it is exact where it matters.
-inline void update_maxima(const float* top, float* maximum, F slope, float* offset, float* moved, float* rescale) {
+inline void update_maxima(const float* top, float* maximum, float* offset, float* moved, float* rescale) {
   row_maxima(top, offset);
   for (int r = 0; r < kTileRows; r += kLanes) {
     const F before = load(maximum + r);
@@ -199,7 +203,7 @@ inline void update_maxima(const float* top, float* maximum, F slope, float* offs
     const F from = less_select(now, broadcast(kLowest), zero(), now);
     store(maximum + r, now);
     store(offset + r, from);
-    const F step = mul(sub(before, from), slope);
+    const F step = mul(sub(before, from), broadcast(kLog2E));
     store(moved + r, step);
     store(rescale + r, exp2_of(step));
   }
@@ -207,10 +211,10 @@ inline void update_maxima(const float* top, float* maximum, F slope, float* offs
 
 // exp(s - maximum) of VECTORS vectors of one row, in place; `at` is the first one's number in the block.
 template <int VECTORS>
-inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, F offset, int at, F (&sums)[kChains]) {
+inline __attribute__((always_inline)) void exponentiate(float* scores, F offset, int at, F (&sums)[kChains]) {
   F p[VECTORS];
 #pragma GCC unroll 8
-  for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), offset), slope);
+  for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), offset), broadcast(kLog2E));
   exp2_each(p);
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
@@ -220,35 +224,34 @@ inline __attribute__((always_inline)) void exponentiate(float* scores, F slope, 
   }
 }
 
-inline __attribute__((always_inline)) void exponentiate_row(float* row, int first, int last, F slope, F offset,
-                                                            float* total, float rescale) {
+inline __attribute__((always_inline)) void exponentiate_row(float* row, int first, int last, F offset, float* total,
+                                                            float rescale) {
   constexpr int kAtOnce = 4;
   F sums[kChains];
   for (F& sum : sums) sum = zero();
   int n = first;
   for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
-    exponentiate<kAtOnce>(row + n, slope, offset, n / kLanes, sums);
+    exponentiate<kAtOnce>(row + n, offset, n / kLanes, sums);
   }
-  for (; n < last; n += kLanes) exponentiate<1>(row + n, slope, offset, n / kLanes, sums);
+  for (; n < last; n += kLanes) exponentiate<1>(row + n, offset, n / kLanes, sums);
   store(total, fma(load(total), broadcast(rescale), fold_chains(sums)));
 }
 
 // See rows-inl.h.
-inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, F slope,
-                                 const float* offset, const float* moved, const float* rescale);
+inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
+                                 const float* moved, const float* rescale);
 inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
                           int first_key);
 
 // Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
-inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int first_key, const ScoreRule& rule,
-                            const float* top, float* rescale) {
+inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int first_key, const float* top,
+                            float* rescale) {
   alignas(64) float offset[kMaxLanes], moved[kMaxLanes];
-  const F slope = broadcast((rule.plain() ? rule.scale : 1.0f) * kLog2E);
-  update_maxima(top, tile.state.maximum, slope, offset, moved, rescale);
-  if (tile.watch) return exponentiate_watched(tile, first, last, first_key, slope, offset, moved, rescale);
+  update_maxima(top, tile.state.maximum, offset, moved, rescale);
+  if (tile.watch) return exponentiate_watched(tile, first, last, first_key, offset, moved, rescale);
   for (int r = 0; r < tile.rows; ++r) {
-    exponentiate_row(tile.scores + r * kBlockKeys, first, last, slope, broadcast(offset[r]),
-                     tile.state.sum + r * kMaxLanes, rescale[r]);
+    exponentiate_row(tile.scores + r * kBlockKeys, first, last, broadcast(offset[r]), tile.state.sum + r * kMaxLanes,
+                     rescale[r]);
   }
 }
 
@@ -321,7 +324,7 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
 inline int first_column(const TileMask& mask) { return mask.first / kLanes * kLanes; }
 inline int last_column(const TileMask& mask) { return (mask.last + kLanes - 1) / kLanes * kLanes; }
 
-// From raw scores to the weights that meet the values. `top` is known already where `has_top`.
+// From scaled products to the weights that meet the values. `top` is known already where `has_top`.
 inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
                        float* rescale) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
@@ -329,7 +332,7 @@ inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreR
   if (rule.softmax) {
     if (!has_top) hide_and_find_top(tile.scores, tile.mask, tile.rows, first, last, top);
     if (tile.watch && tile.watch->top) keep_top_keys(tile, *tile.watch, top, first, last, block.first_key);
-    softmax_of_tile(tile, first, last, block.first_key, rule, top, rescale);
+    softmax_of_tile(tile, first, last, block.first_key, top, rescale);
   } else {
     hide_scores(tile.scores, tile.mask, tile.rows, first, last);
     for (int r = 0; r < kTileRows; ++r) rescale[r] = 1.0f;
@@ -339,17 +342,24 @@ inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreR
   }
 }
 
-inline void forward_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
-  alignas(64) float rescale[kMaxLanes], top[kTileRows * kLanes];
+// The weights of a tile from its products, which are `depth` steps deep.
+template <class Step>
+inline void weights_of_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, int depth,
+                            float* rescale) {
+  alignas(64) float top[kTileRows * kLanes];
   for (int r = 0; r < kTileRows; ++r) store(top + r * kLanes, broadcast(-__builtin_inff()));
   const bool whole = rule.plain() && !tile.mask.bits;
   if (whole) {
-    scores_of_tile<FloatProduct, true>(tile.query, block.keys, tile.rows, tile.query_width, kBlockKeys, tile.scores,
-                                       top);
+    scores_of_tile<Step, true>(tile.query, block.keys, tile.rows, depth, kBlockKeys, rule, tile.scores, top);
   } else {
-    scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width, tile.mask.last, tile.scores);
+    scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.last, rule, tile.scores);
   }
   weigh_tile(tile, block, rule, whole, top, rescale);
+}
+
+inline void forward_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
+  alignas(64) float rescale[kMaxLanes];
+  weights_of_tile<FloatProduct>(tile, block, rule, tile.query_width, rescale);
   values_of_tile(tile, block, tile.mask.first, tile.mask.last, rescale);
 }
 

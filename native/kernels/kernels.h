@@ -33,7 +33,7 @@ struct Rows {
 
 // Everything that turns a raw product q.k into a weight, apart from the mask.
 struct ScoreRule {
-  float scale;      // what the packed queries have not brought already; > 0
+  float scale;      // of products of pairs, whose packed queries bring its sign alone; > 0. Float queries bring it all
   float softcap;    // 0: none
   bool biased;      // whether tiles bring biases
   bool softmax;
@@ -49,6 +49,7 @@ struct Block {
   int64_t value_row, value_strip;  // distance from a value to the next, and from a strip of columns to the next
   int first_key;        // of the block in its sequence (for dropout's hash)
   int count;            // keys in the block, <= 64
+  bool value_pairs = false;  // values are packed as pairs of bfloat16
 };
 
 struct TileMask {
@@ -57,7 +58,7 @@ struct TileMask {
   bool guard;            // a weight of zero must not meet its value, which may be infinite or NaN
 };
 
-// Online softmax of 6 rows: weights so far are exp((x - maximum) * unit), unit being the rule's scale where it is plain.
+// Online softmax of 6 rows: weights so far are exp(s - maximum).
 struct TileState {
   float* output;   // [6][padded width of values]
   float* maximum;  // [kMaxLanes], one per row and room for whole vectors
@@ -106,7 +107,8 @@ struct RowResult {
   float maximum, sum;
 };
 
-// One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products.
+// One tile of the backward pass: P from lse, then dS. Both are left in [row][64] scratch for the products. Output
+// gradients and values are float32, whatever the scores are made of.
 struct BackwardTile {
   const float* query;        // packed rows of a tile
   const float* grad_output;  // packed rows of a tile
@@ -148,13 +150,15 @@ struct Kernels {
   bool (*all_finite)(const float* packed, int64_t count);
 
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
-  // Same on operands packed as pairs of bfloat16; null where `pairs` is false.
+  // Same on queries and keys packed as pairs of bfloat16; null where `pairs` is false.
   void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
   void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
   void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
                           float factor);
   bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
   void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
+  void (*weights_tile_pairs)(const WeightsTile&, const Block&, const ScoreRule&);
+  void (*backward_tile_pairs)(const BackwardTile&, const Block&, const ScoreRule&);
 
   // Folds the lane sums of `rows` rows and merges them into the totals: total = exp(..) total + exp(..) part.
   void (*merge_rows)(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,

@@ -2,10 +2,12 @@
 // UWAGA_LEVEL is the namespace, UWAGA_LEVEL_NAME what users call it.
 
 #ifdef UWAGA_LEVEL_PAIRS  // this level multiplies pairs of bfloat16
-#define UWAGA_PAIR_KERNELS pack_columns_pairs, pack_rows_pairs, pack_tile_pairs, all_finite_pairs, forward_tile_pairs
+#define UWAGA_PAIR_KERNELS                                                             \
+  pack_columns_pairs, pack_rows_pairs, pack_tile_pairs, all_finite_pairs, forward_tile_pairs, weights_tile_pairs, \
+      backward_tile_pairs
 #else
 #define UWAGA_LEVEL_PAIRS false
-#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr, nullptr
+#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr
 #define UWAGA_NO_PAIRS
 #endif
 
@@ -31,10 +33,10 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/forward-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/weights-inl.h"
+#include "kernels/backward-inl.h"
 #ifndef UWAGA_NO_PAIRS
 #include "kernels/pairs-inl.h"
 #endif
-#include "kernels/backward-inl.h"
 #include "kernels/linear-inl.h"
 #include "kernels/peak-inl.h"
 

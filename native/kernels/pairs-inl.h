@@ -11,15 +11,12 @@
 
 struct PairProduct {
   static inline F step(F a, F b, F c) { return pair_step(a, b, c); }
+  static inline F score(F sum, F scale) { return mul(sum, scale); }
 };
 
 constexpr int kBlockPairs = kBlockKeys / 2;
 
 inline int pairs_of(int count) { return (count + 1) / 2; }
-
-inline uint32_t pair_of(bfloat16 low, bfloat16 high) {
-  return static_cast<uint32_t>(low.bits) | static_cast<uint32_t>(high.bits) << 16;
-}
 
 // Words of up to 2 * kLanes entries x[0], x[column], ...; the rest zero.
 inline F load_pairs_strided(const bfloat16* x, int64_t column, int count) {
@@ -146,17 +143,18 @@ inline void values_of_pairs_tile(const ForwardTile& tile, const Block& block, co
 }
 
 inline void forward_tile_pairs(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
-  alignas(64) float rescale[kMaxLanes], top[kTileRows * kLanes];
+  alignas(64) float rescale[kMaxLanes];
+  weights_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width), rescale);
+  if (!block.value_pairs) return values_of_tile(tile, block, tile.mask.first, tile.mask.last, rescale);
   alignas(64) float pairs[kTileRows * kBlockPairs];
-  for (int r = 0; r < kTileRows; ++r) store(top + r * kLanes, broadcast(-__builtin_inff()));
-  const bool whole = rule.plain() && !tile.mask.bits;
-  const int depth = pairs_of(tile.query_width);
-  if (whole) {
-    scores_of_tile<PairProduct, true>(tile.query, block.keys, tile.rows, depth, kBlockKeys, tile.scores, top);
-  } else {
-    scores_of_tile<PairProduct>(tile.query, block.keys, tile.rows, depth, tile.mask.last, tile.scores);
-  }
-  weigh_tile(tile, block, rule, whole, top, rescale);
   narrow_weights(tile.scores, tile.rows, first_column(tile.mask), last_column(tile.mask), pairs);
   values_of_pairs_tile(tile, block, pairs, rescale);
+}
+
+inline void weights_tile_pairs(const WeightsTile& tile, const Block& block, const ScoreRule& rule) {
+  known_weights_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width));
+}
+
+inline void backward_tile_pairs(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
+  gradients_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width));
 }

@@ -56,12 +56,12 @@ struct WatchedSums {
 
 // `exponentiate` of forward-inl.h, operation by operation, with the watched sums beside it.
 template <bool ENTROPY, bool MOMENTS, int VECTORS>
-inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F slope, F offset, int at, F from,
+inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F offset, int at, F from,
                                                                   F (&chains)[kChains], WatchedSums* sums) {
   F p[VECTORS], x[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
-    p[v] = mul(sub(load(scores + v * kLanes), offset), slope);
+    p[v] = mul(sub(load(scores + v * kLanes), offset), broadcast(kLog2E));
     // Where the weight is 0, 0 times minus infinity must be 0.
     if (ENTROPY) x[v] = max(broadcast(-127.0f), p[v]);
   }
@@ -81,8 +81,8 @@ inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores,
 }
 
 template <bool ENTROPY, bool MOMENTS>
-inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, int last, int first_key, F slope,
-                                     F offset, float moved, float rescale) {
+inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, int last, int first_key, F offset,
+                                     float moved, float rescale) {
   constexpr int kAtOnce = 4;
   float* row = tile.scores + r * kBlockKeys;
   float* total = tile.state.sum + r * kMaxLanes;
@@ -94,10 +94,10 @@ inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, 
   WatchedSums sums;
   int n = first;
   for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, slope, offset, n / kLanes, from(n), chains, &sums);
+    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, offset, n / kLanes, from(n), chains, &sums);
   }
   for (; n < last; n += kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, slope, offset, n / kLanes, from(n), chains, &sums);
+    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, offset, n / kLanes, from(n), chains, &sums);
   }
   const F keep = broadcast(rescale);
   if (ENTROPY) {
@@ -115,12 +115,12 @@ inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, 
   store(total, fma(load(total), keep, fold_chains(chains)));
 }
 
-inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, F slope,
-                                 const float* offset, const float* moved, const float* rescale) {
+inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
+                                 const float* moved, const float* rescale) {
   const bool entropy = tile.watch->entropy, moments = tile.watch->squares;
   for (int r = 0; r < tile.rows; ++r) {
     const auto run = [&](auto row) {
-      row(tile, r, first, last, first_key, slope, broadcast(offset[r]), moved[r], rescale[r]);
+      row(tile, r, first, last, first_key, broadcast(offset[r]), moved[r], rescale[r]);
     };
     if (entropy && moments) {
       run(exponentiate_watched_row<true, true>);

@@ -18,10 +18,11 @@ inline void weigh_known_row(float* row, int first, int last, F maximum, F factor
   for (; n < last; n += kLanes) weigh_known<1>(row + n, maximum, factor);
 }
 
-inline void weights_tile(const WeightsTile& tile, const Block& block, const ScoreRule& rule) {
+template <class Step>
+inline void known_weights_of_tile(const WeightsTile& tile, const Block& block, const ScoreRule& rule, int depth) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
-  scores_of_tile<FloatProduct>(tile.query, block.keys, tile.rows, tile.query_width,
-                               tile.mask.bits ? tile.mask.last : kBlockKeys, tile.weights);
+  scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.bits ? tile.mask.last : kBlockKeys, rule,
+                       tile.weights);
   if (!rule.plain()) shape_scores(tile.weights, tile.bias, tile.rows, first, last, rule);
   const F hidden = broadcast(tile.hidden);
   for (int r = 0; r < tile.rows; ++r) {
@@ -32,6 +33,10 @@ inline void weights_tile(const WeightsTile& tile, const Block& block, const Scor
       store(row + n, select(lane_bits(tile.mask.bits, r, n), load(row + n), hidden));
     }
   }
+}
+
+inline void weights_tile(const WeightsTile& tile, const Block& block, const ScoreRule& rule) {
+  known_weights_of_tile<FloatProduct>(tile, block, rule, tile.query_width);
 }
 
 inline int whole_first(int first) { return first / kLanes * kLanes; }

@@ -314,6 +314,67 @@ void test_same_bits() {
          "the output beside statistics");
 }
 
+// Every entry (head 0 of sequence 0) from a softmax that is known.
+std::vector<float> entries_of(const Call& call, const uwaga_softmax& known) {
+  const int64_t q = call.shape.queries[0], k = call.shape.keys[0];
+  std::vector<int64_t> zero = {0}, queries(q), keys(k);
+  std::iota(queries.begin(), queries.end(), 0), std::iota(keys.begin(), keys.end(), 0);
+  std::vector<float> entries(q * k, 0.0f);
+  const uwaga_problem p = call.problem();
+  const uwaga_selection all{integers(zero), integers(zero), integers(queries)};
+  const uwaga_tensor out{entries.data(), static_cast<int64_t>(entries.size() * sizeof(float)), q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
+  const uwaga_integers all_keys = integers(keys);
+  expect(uwaga_weights(&p, &known, &all, &all_keys, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
+  return entries;
+}
+
+// A score has the same bits in every pass: where it is normalised, where a weight is read, and where the backward pass
+// makes it again. Scores of a thousand at every width, so that another order of the sum would show.
+void test_same_scores() {
+  for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
+    for (int64_t width = 1; width <= 65; ++width) {
+      Options options;
+      options.dtype = dtype, options.value_dtype = UWAGA_FLOAT32, options.seed = 3000 + static_cast<uint64_t>(width);
+      options.spread = 30.0, options.scale = (width % 2 ? 1.0 : -1.0) / sqrt(static_cast<double>(width));
+      options.softcap = width % 5 == 3 ? 500.0 : 0.0, options.bias = width % 7 == 2;
+      const int64_t q = 7, k = 70;
+      Call call(dense_shape(1, 1, 1, q, k, width, q), options);  // as many columns of values as queries
+      if (width % 3 == 1) call.mask.band(-UWAGA_UNBOUNDED, 0);
+      Readings r(call);
+      r.read_rows(true);
+      const std::vector<float> entries = entries_of(call, r.softmax());
+      for (int64_t i = 0; i < q; ++i) {
+        const float* row = entries.data() + i * k;
+        double total = 0.0;
+        for (int64_t j = 0; j < k; ++j) {
+          total += row[j];
+          expect(row[j] <= 1.0f, "width %d: the weight of key %d is %.9g", static_cast<int>(width), static_cast<int>(j), row[j]);
+        }
+        // One rounding per term of the normalizing sum, one of its inverse and one of each product.
+        expect_near(total, 1.0, (k + 2) * kEps, "sum of the weights of row", i);
+        const float largest = *std::max_element(row, row + k), sum = static_cast<float>(r.sum.get(0, 0, i, 0));
+        expect(largest == 1.0f / sum, "width %d: the largest weight is %.9g, not %.9g", static_cast<int>(width), largest,
+               1.0f / sum);
+      }
+      // With the identity for the gradient of the output, that of the values is the matrix of the weights, transposed.
+      for (int64_t i = 0; i < q; ++i) {
+        for (int64_t e = 0; e < q; ++e) call.grad_output.set(0, 0, i, e, i == e ? 1.0 : 0.0);
+      }
+      expect(call.backward() == UWAGA_OK, "backward refused: %s", uwaga_last_error());
+      Operand ones = r.per_row(1);
+      for (int64_t i = 0; i < q; ++i) ones.set(0, 0, i, 0, 1.0);
+      const std::vector<float> again = entries_of(call, {call.lse.tensor(), ones.tensor()});
+      for (int64_t i = 0; i < q; ++i) {
+        for (int64_t j = 0; j < k; ++j) {
+          const float made = static_cast<float>(call.grad_value.get(0, 0, j, i));
+          expect(made == again[i * k + j], "width %d: the backward pass's weight [%d][%d] is %.9g, not %.9g",
+                 static_cast<int>(width), static_cast<int>(i), static_cast<int>(j), made, again[i * k + j]);
+        }
+      }
+    }
+  }
+}
+
 // A NaN or infinity in a hidden key is found nowhere; in a visible one it is.
 void test_hidden() {
   for (const float bad : {kNan, kInfinity}) {
@@ -378,6 +439,7 @@ void test_weights() {
     group("weights: random problems, " + level, test_random);
     group("weights: long rows, " + level, test_long);
     group("weights: bits, " + level, test_same_bits);
+    group("weights: the same scores in every pass, " + level, test_same_scores);
     group("weights: hidden keys, " + level, test_hidden);
   });
   uwaga_set_level(nullptr);

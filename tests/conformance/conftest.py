@@ -1,4 +1,7 @@
-"""One suite per abstraction: every engine, and the native one at every instruction-set level that this machine has."""
+"""One suite per abstraction: every engine, and the native one at every instruction-set level that this machine has.
+
+Where UWAGA_LEVEL names one level, the suite runs at that level alone (`make levels`, `make emulate`).
+"""
 
 import os
 import sys
@@ -6,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from uwaga._base import native
+from uwaga._base import env, native
 from uwaga.maps import available
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests are no package
 
 _WHY_NOT_NATIVE = native.reason_unavailable()
+if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for by name: to skip it would hide that
+    raise pytest.UsageError(_WHY_NOT_NATIVE)
 _LEVELS = native.levels_possible() if _WHY_NOT_NATIVE is None else ()
+if env.level():
+    _LEVELS = (native.level(),)
+_OTHERS = [] if env.level() else ["reference", "torch", "linear"]
 _NATIVE = [f"cpu-{level}" for level in _LEVELS] or [
     pytest.param("cpu-none", marks=pytest.mark.skip(reason=str(_WHY_NOT_NATIVE)))
 ]
@@ -29,12 +37,12 @@ def _use(name: str):
         native.set_level(before)
 
 
-@pytest.fixture(params=["reference", "torch", "linear", *_NATIVE])
+@pytest.fixture(params=[*_OTHERS, *_NATIVE])
 def engine(request: pytest.FixtureRequest):
     yield from _use(request.param)
 
 
-@pytest.fixture(params=["reference", *(_NATIVE if "cpu" in available.NAMES else [])])
+@pytest.fixture(params=[*_OTHERS[:1], *(_NATIVE if "cpu" in available.NAMES else [])])
 def map_engine(request: pytest.FixtureRequest):
     """The engines of maps."""
     yield from _use(request.param)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tolerance import assert_as_exact
 from torch import nn
 
 transformers = pytest.importorskip("transformers", minversion="5")
@@ -57,10 +58,6 @@ def make(write_model: Callable[..., Path], tmp_path: Path) -> Callable[..., nn.M
     return made
 
 
-def rms(x: np.ndarray) -> float:
-    return float(np.sqrt(np.square(x).mean()))
-
-
 def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
     """The vectors lie no farther from float64 than twice what the model's own do, and a unit in the last place."""
     own = model.encode(texts, **options)
@@ -68,8 +65,7 @@ def agrees(model: nn.Module, texts: list[str], **options: object) -> None:
     assert unpad(model.float()) is model
     ours = model.encode(texts, **options)
     assert (ours.shape, ours.dtype) == (own.shape, own.dtype)
-    unit = np.finfo(own.dtype).eps * rms(exact)
-    assert rms(ours - exact) <= 2 * rms(own - exact) + unit
+    assert_as_exact(*map(torch.from_numpy, (ours, own, exact)))
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 32])

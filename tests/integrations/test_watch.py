@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 import uwaga
@@ -56,16 +57,6 @@ WRITERS = {
 }
 
 
-def rms(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())
-
-
-def check(found: Tensor, peer: Tensor, exact: Tensor) -> None:
-    """At most twice as far from float64 as the peer is, and a unit."""
-    assert found.shape == exact.shape
-    assert rms(found - exact) <= 2 * rms(peer - exact) + torch.finfo(found.dtype).eps * rms(exact)
-
-
 def matrices(m: uwaga.AttentionMap) -> list[Tensor]:
     dense = m.to_dense()
     return dense if isinstance(dense, list) else [dense]
@@ -111,7 +102,7 @@ def test_maps_are_those_that_transformers_gives(name: str, tmp_path: Path) -> No
     assert {kind for kind, _ in recording.maps} == set(names)
     for kind, field in names.items():
         for layer, weights in enumerate(float32[field]):
-            check(recording.maps[(kind, layer)].to_dense(), weights, float64[field][layer])
+            assert_as_exact(recording.maps[(kind, layer)].to_dense(), weights, float64[field][layer])
 
 
 @pytest.mark.parametrize(
@@ -138,10 +129,10 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str,
         exact(*inputs)
     assert set(recording.maps) == set(whole.maps)
     assert recording.tokens == whole.tokens
-    for where in whole.maps:
-        triples = zip(*(matrices(each.maps[where]) for each in (recording, whole, right)), strict=True)
-        for found, peer, of_float64 in triples:
-            check(found, peer, of_float64)
+    # Together: where the texts end early, the map of one layer holds few weights (tolerance.py).
+    three = [[x for where in whole.maps for x in matrices(of.maps[where])] for of in (recording, whole, right)]
+    assert [x.shape for x in three[0]] == [x.shape for x in three[1]]
+    assert_as_exact(*(torch.cat([x.flatten() for x in of]) for of in three))
 
 
 @torch.no_grad()

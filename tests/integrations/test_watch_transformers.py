@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from tolerance import assert_as_exact
 from torch import Tensor, nn
 
 import uwaga
@@ -66,9 +67,7 @@ def check(model: nn.Module, kinds: dict[str, str], rows: dict[str, Tensor], **in
             found = recording.maps[(kind, layer)].to_dense()
             assert found.shape == peer.shape
             is_token = rows[kind].bool()[:, None].expand(found.shape[:3])
-            found, peer, right = found[is_token], peer[is_token], right[is_token]
-            unit = torch.finfo(found.dtype).eps * tiny.rms(right)
-            assert tiny.rms(found - right) <= 2 * tiny.rms(peer - right) + unit, (kind, layer)
+            assert_as_exact(found[is_token], peer[is_token], right[is_token])
 
 
 @pytest.mark.parametrize("family", ENCODERS)
@@ -108,9 +107,7 @@ def check_passes(found: uwaga.Recording, model: nn.Module, kinds: tuple[str, ...
     assert found.tokens == whole.tokens
     for where in [where for where in whole.maps if where[0] in kinds]:
         ours, peer, exact = (recording.maps[where].to_dense() for recording in (found, whole, right))
-        assert ours.shape == exact.shape
-        unit = torch.finfo(ours.dtype).eps * tiny.rms(exact)
-        assert tiny.rms(ours - exact) <= 2 * tiny.rms(peer - exact) + unit, where
+        assert_as_exact(ours, peer, exact)
 
 
 @pytest.mark.parametrize("how", ["greedy", "drawn", "left padding", "static cache", "beams"])

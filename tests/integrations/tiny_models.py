@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 import transformers
+from tolerance import assert_as_exact
 from torch import Tensor
 
 VOCABULARY = 64
@@ -85,10 +86,4 @@ def agrees(model: torch.nn.Module, run: Callable[[torch.nn.Module], Tensor], exa
     ours = run(model)
     model.set_attn_implementation("eager")
     assert type(ours) is Tensor
-    assert ours.dtype == eager.dtype
-    unit = torch.finfo(eager.dtype).eps * rms(exact)
-    assert rms(ours - exact) <= 2 * rms(eager - exact) + unit
-
-
-def rms(x: Tensor) -> float:
-    return float(x.detach().double().square().mean().sqrt())
+    assert_as_exact(ours, eager, exact)

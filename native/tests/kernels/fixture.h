@@ -104,7 +104,8 @@ struct Scene {
   void run(const ScoreRule& rule, int first_key = 0, bool guard = false) {
     const void* addresses[kTileRows] = {};
     for (int r = 0; r < rows; ++r) addresses[r] = query.row(r);
-    (pairs ? k.pack_tile_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype, 1.0f);
+    (pairs ? k.pack_tile_pairs : k.pack_tile)(packed_query.data(), addresses, rows, d, query.column(), dtype,
+                                              pairs ? 1.0f : rule.scale);
     (pairs ? k.pack_columns_pairs : k.pack_columns)(packed_keys.data(), keys.rows(), count, d);
     (pairs ? k.pack_rows_pairs : k.pack_rows)(packed_values.data(), values.rows(), count, kBlockKeys, e);
     uint64_t any = 0, every = ~uint64_t{0};
@@ -112,7 +113,7 @@ struct Scene {
     const TileMask mask{every == ~uint64_t{0} ? nullptr : bits, __builtin_ctzll(any), 64 - __builtin_clzll(any), guard};
     const ForwardTile tile{packed_query.data(), scores.data(), rule.biased ? bias.data() : nullptr, row_keys, rows, d, e,
                            mask, {output.data(), maximum.data(), sum.data()}, watch};
-    const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count};
+    const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count, pairs};
     (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
   }
 

@@ -4,16 +4,15 @@
 namespace uwaga_tests {
 namespace {
 
-void test_backward_tile(const Kernels& k) {
+void test_backward_tile(const Kernels& k, bool pairs) {
   uint64_t seed = 12;
   const int widths[][2] = {{1, 1}, {5, 3}, {16, 16}, {33, 65}, {64, 80}};
   for (const auto& width : widths) {
     for (const int count : {1, 17, 63, 64}) {
       for (const int rows : {1, 4, 6}) {
         for (int variant = 0; variant < 5; ++variant) {
-          Scene scene(k, false, rows, count, width[0], width[1], ++seed);
+          Scene scene(k, pairs, rows, count, width[0], width[1], ++seed);
           ScoreRule rule = plain_rule();
-          rule.scale = 1.0f;  // the packed queries bring it
           if (variant == 1) rule.softmax = false;
           if (variant >= 2) rule.softcap = 1.5f, rule.biased = true;
           if (variant >= 3) rule.keep = 0.7f, rule.drop_threshold = static_cast<uint32_t>(0.3 * 4294967296.0);
@@ -21,27 +20,26 @@ void test_backward_tile(const Kernels& k) {
             for (int r = 0; r < rows; ++r) scene.bits[r] &= scene.random.word() | (r == 0);
           }
           Matrix grad(UWAGA_FLOAT32, rows, scene.e, kRowMajor, scene.random);
-          Floats packed_query(scene.d * kTileRows + kMaxLanes), packed_grad(scene.e * kTileRows + kMaxLanes);
-          Floats keys(kBlockKeys * scene.d), values(kBlockKeys * scene.e);
+          Floats packed_grad(scene.e * kTileRows + kMaxLanes), values(kBlockKeys * scene.e);
           Floats weights(kTileRows * kBlockKeys), grads(kTileRows * kBlockKeys), grad_bias(kTileRows * kBlockKeys);
           Floats lse(kTileRows), delta(kTileRows);
-          const void *queries[kTileRows] = {}, *output_grads[kTileRows] = {};
+          const void* output_grads[kTileRows] = {};
           for (int r = 0; r < rows; ++r) {
-            queries[r] = scene.query.row(r), output_grads[r] = grad.row(r);
+            output_grads[r] = grad.row(r);
             lse[r] = static_cast<float>(3.0 + scene.random.normal()), delta[r] = static_cast<float>(scene.random.normal());
           }
-          k.pack_tile(packed_query.data(), queries, rows, scene.d, 1, UWAGA_FLOAT32, 1.0f);
+          scene.run(rule);  // packs queries and keys
           k.pack_tile(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
-          k.pack_columns(keys.data(), scene.keys.rows(), count, scene.d);
           k.pack_columns(values.data(), scene.values.rows(), count, scene.e);
           uint64_t any = 0, every = ~uint64_t{0};
           for (int r = 0; r < rows; ++r) any |= scene.bits[r], every &= scene.bits[r];
           const TileMask mask{every == ~uint64_t{0} ? nullptr : scene.bits, __builtin_ctzll(any),
                               64 - __builtin_clzll(any), false};
-          k.backward_tile({packed_query.data(), packed_grad.data(), rule.biased ? scene.bias.data() : nullptr, lse.data(),
-                           delta.data(), scene.row_keys, weights.data(), grads.data(), grad_bias.data(), rows, scene.d,
-                           scene.e, mask},
-                          {keys.data(), values.data(), 0, 0, 128, count}, rule);
+          const auto backward_tile = pairs ? k.backward_tile_pairs : k.backward_tile;
+          backward_tile({scene.packed_query.data(), packed_grad.data(), rule.biased ? scene.bias.data() : nullptr,
+                         lse.data(), delta.data(), scene.row_keys, weights.data(), grads.data(), grad_bias.data(), rows,
+                         scene.d, scene.e, mask},
+                        {scene.packed_keys.data(), values.data(), 0, 0, 128, count}, rule);
           for (int r = 0; r < rows; ++r) {
             for (int n = 0; n < kBlockKeys; ++n) {
               const int at = r * kBlockKeys + n;
@@ -85,7 +83,8 @@ void test_backward_tile(const Kernels& k) {
 }  // namespace
 
 void test_backward_tiles(const Kernels& k) {
-  group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k); });
+  group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k, false); });
+  if (k.pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
 }
 
 }  // namespace uwaga_tests

@@ -12,14 +12,13 @@ ScoreRule bent_rule() {
   return rule;
 }
 
-void test_weights_tile(const Kernels& k) {
+void test_weights_tile(const Kernels& k, bool pairs) {
   uint64_t seed = 30;
   for (const int count : {1, 2, 15, 17, 33, 63, 64}) {
     for (const int rows : {1, 2, 5, 6}) {
       for (const bool masked : {false, true}) {
         for (ScoreRule rule : {plain_rule(), bent_rule()}) {
-          rule.scale = 1.0f;
-          Scene scene(k, false, rows, count, 17, 1, ++seed);
+          Scene scene(k, pairs, rows, count, 17, 1, ++seed);
           Random random(seed);
           for (int r = 0; masked && r < rows; ++r) scene.bits[r] &= random.word() | (r == 0 ? 1 : 0);
           scene.run(rule);  // packs
@@ -30,9 +29,10 @@ void test_weights_tile(const Kernels& k) {
           float maximum[kTileRows], factor[kTileRows];
           for (int r = 0; r < kTileRows; ++r) maximum[r] = 0.5f * r, factor[r] = 0.3f - 0.1f * r;
           Floats weights(kTileRows * kBlockKeys);
-          k.weights_tile({scene.packed_query.data(), rule.biased ? scene.bias.data() : nullptr, maximum, factor, -1.0f,
-                          weights.data(), rows, scene.d, mask},
-                         {scene.packed_keys.data(), nullptr, 0, 0, 0, count}, rule);
+          const auto weights_tile = pairs ? k.weights_tile_pairs : k.weights_tile;
+          weights_tile({scene.packed_query.data(), rule.biased ? scene.bias.data() : nullptr, maximum, factor, -1.0f,
+                        weights.data(), rows, scene.d, mask},
+                       {scene.packed_keys.data(), nullptr, 0, 0, 0, count}, rule);
           for (int r = 0; r < rows; ++r) {
             for (int n = mask.first; n < mask.last; ++n) {
               double bound;
@@ -159,9 +159,8 @@ void test_watch(const Kernels& k, bool pairs) {
       expect_near(k.lane_sum(squares.data() + r * kMaxLanes), q, 4 * error * size, "squares", r);
       expect_near(k.lane_sum(distance.data() + r * kMaxLanes), d, 2 * error * d, "distance", r);
       std::sort(seen[r].begin(), seen[r].end(), [](const Seen& a, const Seen& b) { return a.score > b.score; });
-      const double unit = rule.plain() ? rule.scale : 1.0;
       for (int n = 0; n < kTop; ++n) {
-        expect_near(top.score(r, n) * unit, seen[r][n].score, error, "largest", n);
+        expect_near(top.score(r, n), seen[r][n].score, error, "largest", n);
         const int key = top.key(r, n);
         const auto found = std::find_if(seen[r].begin(), seen[r].end(), [&](const Seen& one) { return one.key == key; });
         if (expect(found != seen[r].end(), "number %d of the largest is key %d, which is hidden", n, key)) {
@@ -196,7 +195,8 @@ void test_equal_scores(const Kernels& k) {
 
 void test_weights_tiles(const Kernels& k) {
   const std::string level = std::string(k.name) + ": ";
-  group(level + "weights_tile", [&] { test_weights_tile(k); });
+  group(level + "weights_tile", [&] { test_weights_tile(k, false); });
+  if (k.pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
   group(level + "add_rows, keep_largest, add_seen", [&] { test_gathering(k); });
   group(level + "forward_tile, watched", [&] { test_watch(k, false); });
   if (k.pairs) group(level + "forward_tile_pairs, watched", [&] { test_watch(k, true); });

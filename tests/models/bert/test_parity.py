@@ -51,6 +51,9 @@ _CASES += [
 ]
 
 
+_ROWS = 42  # of a batch: enough draws of the two or three logits of a sequence (tolerance.py)
+
+
 def _name(case: object) -> str:
     return ",".join(f"{key}={value}" for key, value in case.items()) if isinstance(case, dict) else str(case)
 
@@ -102,19 +105,20 @@ def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
 
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
-    ids = random_ids(twins.ours.config, 2, 9)
+    ids = random_ids(twins.ours.config, _ROWS, 9)
     inputs = {"input_ids": ids}
     types = None
     if twins.ours.config.model_type == "bert":
-        types = inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(2, 9)
-    compare(twins, twins.ours(ids, token_types=types, states=True), inputs, assert_as_exact, torch.ones(2, 9).bool())
+        types = inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(_ROWS, 9)
+    is_token = torch.ones(_ROWS, 9).bool()
+    compare(twins, twins.ours(ids, token_types=types, states=True), inputs, assert_as_exact, is_token)
 
 
 @torch.no_grad()
 def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
-    lengths = torch.tensor([9, 1, 4])
+    lengths = torch.tensor([9, 1, 4]).repeat(_ROWS // 3)
     is_token = torch.arange(9) < lengths[:, None]
-    ids = torch.where(is_token, random_ids(twins.ours.config, 3, 9), twins.ours.config.padding)
+    ids = torch.where(is_token, random_ids(twins.ours.config, _ROWS, 9), twins.ours.config.padding)
     inputs = {"input_ids": ids, "attention_mask": is_token.long()}
     by_lengths = twins.ours(ids, lengths=lengths, states=True)
     compare(twins, by_lengths, inputs, assert_as_exact, is_token)
@@ -134,19 +138,23 @@ def test_rows_padded_on_the_left_are_those_of_transformers(twins: Twins, assert_
 
 @torch.no_grad()
 def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_as_exact: Callable) -> None:
-    documents = [random_ids(twins.ours.config, length) for length in (6, 1, 9)]
+    groups = [random_ids(twins.ours.config, _ROWS // 3, length) for length in (6, 1, 9)]
     # RoBERTa counts no place for a padding token, wherever it stands.
-    documents[2][3] = twins.ours.config.padding
-    output = twins.ours(uwaga.Ragged.from_list(documents), states=True)
-    for row, document in enumerate(documents):
-        alone = {
-            field: value.to_list()[row][None] if isinstance(value, uwaga.Ragged) else value[row : row + 1]
-            for field, value in output._asdict().items()
-            if value is not None and field != "states"
-        }
-        states = tuple(state.to_list()[row][None] for state in output.states)
-        found = output._replace(**alone, states=states)
-        compare(twins, found, {"input_ids": document[None]}, assert_as_exact, torch.ones(1, len(document)).bool())
+    groups[2][:, 3] = twins.ours.config.padding
+    output = twins.ours(uwaga.Ragged.from_list([row for ids in groups for row in ids]), states=True)
+    theirs = [[model(ids, output_hidden_states=True) for ids in groups] for model in (twins.peer, twins.exact)]
+
+    def check(found: uwaga.Ragged | Tensor, field: Callable) -> None:
+        if isinstance(found, uwaga.Ragged):
+            pair = [torch.cat([field(of).flatten(0, 1) for of in each]) for each in theirs]
+            assert_as_exact(found.values, *pair)
+        else:
+            assert_as_exact(found, *(torch.cat([field(of) for of in each]) for each in theirs))
+
+    for layer, states in enumerate(output.states):
+        check(states, lambda of, layer=layer: of.hidden_states[layer])
+    for field, name in twins.logits.items():
+        check(getattr(output, field), lambda of, name=name: of[name])
 
 
 @torch.no_grad()

@@ -101,10 +101,15 @@ def test_packed_rows_are_those_that_transformers_takes_alone(
     decoder_rows = [draw_ids(length, seed=length) for length in (2, 7, 1)] if _has_decoder_ids(twins) else None
     given = [rows] if decoder_rows is None else [rows, decoder_rows]
     found = twins.ours(*map(uwaga.Ragged.from_list, given), states=True)
+    compared: list[list[tuple[Tensor, ...]]] = []  # by row: found, peer and exact of every state and logit
     for row, ids in enumerate(rows):
         decoder_ids = None if decoder_rows is None else decoder_rows[row][None]
         theirs = _theirs(twins, ids[None], decoder_ids, None, output_hidden_states=True)
-        _compare(twins, type(found)(*(_alone(x, row) for x in found)), theirs, assert_as_exact, _whole(len(ids)))
+        compared.append([])
+        alone = type(found)(*(_alone(x, row) for x in found))
+        _compare(twins, alone, theirs, lambda *three: compared[-1].append(three), _whole(len(ids)))
+    for of_rows in zip(*compared, strict=True):
+        assert_as_exact(*(torch.cat([x.flatten() for x in of]) for of in zip(*of_rows, strict=True)))
 
 
 def _alone(field, row: int):
