@@ -69,7 +69,12 @@ def planned_mask(
         else:
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None
-            return PlannedMask.of(plan, batch_size, q_length, kv_length, device)
+            made = PlannedMask.of(plan, batch_size, q_length, kv_length, device)
+            # transformers asks so for a decoding step with a cache of fixed size, which may be compiled: the numbers of the
+            # plan change from token to token, and each would be a graph of its own.
+            if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
+                made.row = made.dense()
+            return made
     asked: dict[str, Any] = {
         **options,
         "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
