@@ -52,7 +52,7 @@ def x(batch: int, tokens: int = 4) -> Tensor:
     return torch.zeros(batch, 2, tokens, 8)
 
 
-@pytest.mark.parametrize("name", ["indices", "block_indices", "sinks", "cache"])
+@pytest.mark.parametrize("name", ["indices", "block_indices", "sinks", "block_table", "cache"])
 def test_arguments_of_other_kinds_of_attention(name: str) -> None:
     with pytest.raises(ValueError) as raised:
         uwaga_attention(nn.Linear(1, 1), x(1), x(1), x(1), None, **{name: torch.zeros(1)})

@@ -21,7 +21,7 @@ from uwaga.ops.ragged import Ragged
 
 # What some models hand over that changes the result and is not served. Everything else that comes by keyword, such as
 # position_ids, is meant for other implementations.
-_NOT_SERVED = ("indices", "block_indices", "sinks", "cache")
+_NOT_SERVED = ("indices", "block_indices", "sinks", "block_table")
 
 
 def uwaga_attention(
@@ -38,7 +38,8 @@ def uwaga_attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
-    cu_seq_lens_k: Tensor | None = None,
+    cu_seq_lens_k: Tensor | Mapping[str, Tensor] | None = None,
+    cache: object = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
     """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
@@ -52,12 +53,19 @@ def uwaga_attention(
         sliding_window: counts for packed batches without a mask; a mask has it in itself.
         s_aux: (H,) a sink for each head.
         position_bias: (B or 1, H, Q, K), added to the scores.
-        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end.
+        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end. With a paged cache,
+            cu_seq_lens_k is a dict of them by the type of layer.
+        cache: the paged cache of continuous batching, which keeps the new keys and values and gives those of whole
+            documents; a cache of another kind is refused.
 
     Raises:
         ValueError: the layer asks for something that is not served.
     """
     _refuse(module, others)
+    if cache is not None:
+        # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
+        key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
+        attention_mask = None
     layer = Layer(
         module=module,
         mask=attention_mask,
@@ -122,10 +130,32 @@ def _wants(name: str, others: Mapping[str, object]) -> bool:
 def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
     for name in _NOT_SERVED:
         if others.get(name) is not None:
-            raise ValueError(
-                f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
-                "load the model with attn_implementation='eager'"
-            )
+            raise _refusal(module, name)
+
+
+def _refusal(module: nn.Module, name: str) -> ValueError:
+    return ValueError(
+        f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
+        "load the model with attn_implementation='eager'"
+    )
+
+
+def _from_pages(
+    module: nn.Module,
+    key: Tensor,
+    value: Tensor,
+    cache: object,
+    key_offsets: Tensor | Mapping[str, Tensor] | None,
+    others: Mapping[str, object],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and where these begin and end among the keys."""
+    from transformers.generation.continuous_batching.cache import PagedAttentionCache
+
+    if not isinstance(cache, PagedAttentionCache):
+        raise _refusal(module, "cache")
+    options = dict(others, cu_seq_lens_k=key_offsets)  # `update` puts the offsets of this type of layer in their place
+    key, value = cache.update(key, value, module.layer_idx, options)
+    return key, value, options["cu_seq_lens_k"]
 
 
 def _check_packed(layer: Layer, query: Tensor) -> None:
