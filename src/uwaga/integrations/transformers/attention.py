@@ -5,13 +5,14 @@ sequence, R ragged rows.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from uwaga.integrations.transformers.layer import Layer, plan_of
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
-from uwaga.integrations.transformers.observed import observe
+from uwaga.integrations.transformers.observed import layer_map, observe
 from uwaga.integrations.transformers.operands import Operands, operands
 from uwaga.integrations.transformers.states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
@@ -38,11 +39,12 @@ def uwaga_attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
-    cu_seq_lens_k: Tensor | Mapping[str, Tensor] | None = None,
+    cu_seq_lens_k: Any = None,
     cache: object = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
+    """Attention of a layer of transformers: the output (B, Q, H, E), and where attentions are asked for a map of the
+    weights. Padded queries may give zeros.
 
     Args:
         module: the layer.
@@ -77,9 +79,8 @@ def uwaga_attention(
         key_offsets=cu_seq_lens_k,
     )
     _check_packed(layer, query)
-    weights = observe(
-        layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, wants_map=_wants("attentions", others)
-    )
+    wants_map = _wants("attentions", others)
+    seen = observe(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = operands(layer, (query, key, value))
     output = attention(
         call.query,
@@ -92,7 +93,8 @@ def uwaga_attention(
         sinks=s_aux,
         dropout=dropout,
     )
-    return _as_expected(layer, call, output, query.shape[2], others), weights
+    expected = _as_expected(layer, call, output, query.shape[2], others)
+    return expected, layer_map(seen, expected, value) if wants_map and seen is not None else None
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
@@ -145,7 +147,7 @@ def _from_pages(
     key: Tensor,
     value: Tensor,
     cache: object,
-    key_offsets: Tensor | Mapping[str, Tensor] | None,
+    key_offsets: Any,
     others: Mapping[str, object],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and where these begin and end among the keys."""
@@ -153,7 +155,9 @@ def _from_pages(
 
     if not isinstance(cache, PagedAttentionCache):
         raise _refusal(module, "cache")
-    options = dict(others, cu_seq_lens_k=key_offsets)  # `update` puts the offsets of this type of layer in their place
+    options: dict[str, Any] = dict(
+        others, cu_seq_lens_k=key_offsets
+    )  # `update` puts the offsets of this type of layer in their place
     key, value = cache.update(key, value, module.layer_idx, options)
     return key, value, options["cu_seq_lens_k"]
 
