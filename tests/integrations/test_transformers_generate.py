@@ -51,6 +51,20 @@ def test_pairs(family: str, way: str, mask: Tensor) -> None:
     check(tiny.make(family, tiny.PAIRS[family], transformers.AutoModelForSeq2SeqLM), mask, **WAYS[way])
 
 
+@pytest.mark.parametrize("way", ["greedy", "static cache", "no cache"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_padding_on_the_right(family: str, way: str) -> None:
+    """transformers warns of it, and goes on behind the padding; every cache gives the scores of eager attention."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    mask = (torch.arange(6) < torch.tensor([6, 5, 4])[:, None]).long()
+
+    def run(model: nn.Module) -> Tensor:
+        made = generated(model, mask, output_logits=True, return_dict_in_generate=True, **WAYS[way])
+        return torch.stack(made.logits)
+
+    tiny.agrees(model, run)
+
+
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_a_prompt_in_pieces(family: str) -> None:
     """Several queries against a cache: lower right."""

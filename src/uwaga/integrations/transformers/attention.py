@@ -5,6 +5,7 @@ sequence, R ragged rows.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from uwaga.integrations.transformers.layer import Layer, plan_of
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
 from uwaga.integrations.transformers.observed import layer_map, observe
-from uwaga.integrations.transformers.operands import Operands, operands
+from uwaga.integrations.transformers.operands import Operands, operands, put_last
 from uwaga.integrations.transformers.states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
@@ -44,7 +45,7 @@ def uwaga_attention(
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
     """Attention of a layer of transformers: the output (B, Q, H, E), and where attentions are asked for a map of the
-    weights. Padded queries may give zeros.
+    weights. Padded queries may give zeros, all but the last of a causal sequence.
 
     Args:
         module: the layer.
@@ -82,17 +83,11 @@ def uwaga_attention(
     wants_map = _wants("attentions", others)
     seen = observe(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = operands(layer, (query, key, value))
-    output = attention(
-        call.query,
-        call.key,
-        call.value,
-        mask=call.mask,
-        bias=call.bias,
-        scale=scaling,
-        softcap=softcap,
-        sinks=s_aux,
-        dropout=dropout,
-    )
+    attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
+    output = attend(call.query, call.key, call.value, mask=call.mask, bias=call.bias)
+    if call.last is not None:
+        last = attend(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
+        output = put_last(output, last, call.last)
     expected = _as_expected(layer, call, output, query.shape[2], others)
     return expected, layer_map(seen, expected, value) if wants_map and seen is not None else None
 

@@ -25,9 +25,11 @@ from uwaga.integrations.transformers.plan import (
     Refused,
     hide_keys,
     hide_queries_too,
+    last_queries,
     packed_stretches,
     padded_stretches,
     visible_keys,
+    with_last,
 )
 from uwaga.ops.masks import Both, Causal, Either, Mask
 
@@ -110,7 +112,16 @@ def make_plan(function: Callable, place: Place, padding: Tensor | None) -> Plan:
     if place.queries != place.keys or place.start != 0 or not is_band(mask):
         return Plan(mask=whole, is_self_attention=is_causal)
     stretches = padded_stretches(seen_BK, read(function, replace(place, relative=True)))
-    return Plan(mask=whole, stretches=stretches, is_self_attention=is_causal, tokens=seen_BK)
+    if not is_causal or stretches is None or bool(seen_BK[:, -1].all()):
+        return Plan(mask=whole, stretches=stretches, is_self_attention=is_causal, tokens=seen_BK)
+
+    def band(starts_B: Tensor) -> Mask:
+        found = read(function, replace(place, queries=1, starts=starts_B))
+        assert found is not None
+        return found
+
+    tokens, last = with_last(seen_BK), last_queries(seen_BK, band)
+    return Plan(mask=whole, stretches=stretches, is_self_attention=True, tokens=tokens, last=last)
 
 
 def _hide(seen_BK: Tensor, padding: Tensor, place: Place, is_causal: bool) -> Mask:
