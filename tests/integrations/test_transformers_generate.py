@@ -84,6 +84,37 @@ def test_a_prompt_in_pieces(family: str) -> None:
     tiny.agrees(model, run, exact)
 
 
+@pytest.mark.parametrize("how", ["a prompt's own words", "a smaller model"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_assisted_generation(family: str, how: str) -> None:
+    """Drafts are read several at a time behind a cache, which forgets those that are refused."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    smaller = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM, num_hidden_layers=1)
+    drafts = {"prompt_lookup_num_tokens": 3} if how == "a prompt's own words" else {"assistant_model": smaller}
+    prompt = tiny.tokens(1, 8).repeat(1, 2)
+    texts = []
+    for name in ("eager", "uwaga"):
+        model.set_attn_implementation(name)
+        smaller.set_attn_implementation(name)
+        texts.append(model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False, **drafts))
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("family", ["llama", "bart"])
+def test_attention_changes_over_and_back(family: str) -> None:
+    """By name and by dict; each gives the same bits whatever came before."""
+    maker = transformers.AutoModelForSeq2SeqLM if family == "bart" else transformers.AutoModelForCausalLM
+    model = tiny.make(family, (tiny.DECODERS | tiny.PAIRS)[family], maker)
+    ids = {"input_ids": IDS, "attention_mask": LEFT} | ({"decoder_input_ids": IDS} if family == "bart" else {})
+    found: dict[str, Tensor] = {}
+    for name in ("eager", "uwaga", "sdpa", "uwaga", "eager", "sdpa"):
+        model.set_attn_implementation(name if len(found) < 2 else {"": name})
+        assert model.config._attn_implementation == name
+        with torch.no_grad():
+            logits = model(**ids).logits
+        assert torch.equal(found.setdefault(name, logits), logits)
+
+
 @pytest.mark.parametrize("family", [*tiny.DECODERS])
 def test_continuous_batching(family: str) -> None:
     """The tokens of one prompt after the other, where prompts of several lengths are packed and read in pieces."""

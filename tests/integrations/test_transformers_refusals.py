@@ -19,7 +19,7 @@ from uwaga.integrations.transformers.masks import planned_mask  # noqa: E402
 register_with_transformers()
 
 _WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2", "bloom", "falcon", "gpt_neo", "gptj", "mpt"]
+BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2", "bloom", "falcon", "codegen", "gptj", "mpt"]
 
 
 def ignores(model: nn.Module) -> str:
