@@ -28,18 +28,14 @@ DECODERS = [
 ]  # fmt: skip
 PAIRS = ["bart", "m2m_100", "marian", "mt5", "pegasus", "t5"]
 COMPILED = ["bert", "distilbert", "gemma2", "gpt2", "gpt_oss", "mistral", "mixtral", "opt", "t5"]
-LAYERS = {
-    "num_hidden_layers",
-    "n_layer",
-    "n_layers",
-    "num_layers",
-    "encoder_layers",
-    "decoder_layers",
-    "num_decoder_layers",
-}
 ALL = os.environ.get("UWAGA_ALL_FAMILIES") == "1"
 if ALL:
-    ENCODERS, DECODERS, PAIRS = tiny.families()
+    # Not compared: dpr gives a vector for a text; inkling2_text has no float64; without norms, the scores of mobilebert reach
+    # 1e17 here, where no float32 lse tells the number of keys; bigbird_pegasus computes with its mask and is refused.
+    ENCODERS, DECODERS, PAIRS = (
+        [family for family in kind if family not in ("dpr", "inkling2_text", "mobilebert", "bigbird_pegasus")]
+        for kind in tiny.families()
+    )
 
 BATCH, LENGTH = 3, 7
 IDS = tiny.tokens(BATCH, LENGTH)
@@ -97,22 +93,20 @@ def test_padding(family: str, side: str) -> None:
 
 @pytest.mark.parametrize("family", MAKERS)
 def test_gradients(family: str) -> None:
+    """On both sides at once: of one batch alone, the rounding of two computations differs more by chance."""
     model = made(family)
-    for mask in (MASKS["right"], MASKS["left"]):
-        oracle = tiny.oracle(model)
-        exact = gradients(oracle, [results(oracle, *batch).square().sum() for batch in batches(family, mask)])
-
-        def run(model: nn.Module, mask: Tensor = mask) -> Tensor:
-            return gradients(model, [results(model, IDS, mask).square().sum()])
-
-        tiny.agrees(model, run, exact)
+    masks = [MASKS["right"], MASKS["left"]]
+    oracle = tiny.oracle(model)
+    losses = [results(oracle, *batch).square().sum() for mask in masks for batch in batches(family, mask)]
+    exact = gradients(oracle, losses)
+    tiny.agrees(model, lambda model: gradients(model, [results(model, IDS, m).square().sum() for m in masks]), exact)
 
 
 @pytest.mark.parametrize("family", MAKERS if ALL else COMPILED)
 @torch.no_grad()
 def test_compiled(family: str) -> None:
     """As one graph, of a layer: more of them take longer and say no more."""
-    model = made(family, **dict.fromkeys(LAYERS & tiny.small(family).keys(), 1))
+    model = made(family, **dict.fromkeys(tiny.small(family).keys() & tiny.LAYERS, 1))
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("batched_mm")  # the other one makes no graph
     model.set_attn_implementation("uwaga")

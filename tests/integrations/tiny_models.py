@@ -42,30 +42,24 @@ DECODERS = {
 }
 PAIRS = {"t5": _T5, "bart": _BOTH}
 # What makes any family small: as many of these as its config knows.
-_SMALL = dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size"), 32)
-_SMALL |= dict.fromkeys(
-    ("intermediate_size", "ffn_dim", "d_ff", "hidden_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"), 48
-)
-_SMALL |= dict.fromkeys(
-    (
-        "num_hidden_layers",
-        "n_layer",
-        "n_layers",
-        "num_layers",
-        "encoder_layers",
-        "decoder_layers",
-        "num_decoder_layers",
-    ),
-    2,
-)
-_SMALL |= dict.fromkeys(
-    ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"), 4
-)
-_SMALL |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4)
-_SMALL |= {
-    "d_kv": 8, "head_dim": 8, "query_pre_attn_scalar": 8, "num_key_value_heads": 2, "max_position_embeddings": 64,
-    "n_positions": 64, "sliding_window": 3, "local_attention": 4, "global_attn_every_n_layers": 2, "num_experts_per_tok": 2,
-    "attention_multiplier": 8**-0.5, "decoder_start_token_id": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16,
+LAYERS = [
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+]
+_HEADS = ["num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"]
+_INNER = ["intermediate_size", "ffn_dim", "d_ff", "hidden_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"]
+_SMALL = {
+    **dict.fromkeys(["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size"], 32),
+    **dict.fromkeys(_INNER, 48), **dict.fromkeys(LAYERS, 2), **dict.fromkeys(_HEADS, 4),
+    **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts"], 4), "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "d_kv": 8, "head_dim": 8, "query_pre_attn_scalar": 8,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "n_positions": 64, "sliding_window": 3, "local_attention": 4,
+    "global_attn_every_n_layers": 2, "attention_multiplier": 8**-0.5, "decoder_start_token_id": 1,
 }  # fmt: skip
 
 
