@@ -1,5 +1,7 @@
 """Models with attn_implementation="uwaga" compile whole, and give what they give without the compiler."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -49,3 +51,62 @@ def test_one_graph(family: str) -> None:
     with torch.no_grad():
         found, plain = (run(input_ids=ids, attention_mask=mask)[0][mask.bool()] for run in (compiled, model))
     torch.testing.assert_close(found, plain)
+
+
+def counting() -> tuple[Callable, list[int]]:
+    """A backend that runs graphs as they are, and the number of nodes of each. `generate` copies its options: an object that
+    counts would be another one there."""
+    graphs: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, example_inputs: list) -> Callable:
+        graphs.append(len(module.graph.nodes))
+        return module.forward
+
+    return backend, graphs
+
+
+def generated(model: torch.nn.Module, side: str, **options: object) -> Tensor:
+    lengths = (6, 6, 6) if side == "none" else (6, 4, 1)
+    return model.generate(
+        tiny.tokens(3, 6), attention_mask=padded(*lengths).flip(1), max_new_tokens=20, min_new_tokens=20,
+        do_sample=False, cache_implementation="static", **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "whose", "side"),
+    [("llama", "generate", "none"), ("llama", "user", "left"), ("gpt2", "generate", "left"), ("gpt2", "user", "none")],
+)
+def test_a_generation_with_a_static_cache_is_one_graph(family: str, whose: str, side: str) -> None:
+    """Compiled by `generate`, which leaves the prompt alone, or by the caller, prompt and all."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM, num_hidden_layers=1)
+    theirs = generated(model, side, disable_compile=True)
+    model.set_attn_implementation("uwaga")
+    backend, graphs = counting()
+    compiler = {"backend": backend, "dynamic": False, "fullgraph": True}
+    torch._dynamo.reset()
+    if whose == "user":
+        model.forward = torch.compile(model.forward, **compiler)
+        found = generated(model, side)
+    else:
+        config = transformers.CompileConfig(**compiler, mode=None)
+        config._compile_all_devices = True
+        found = generated(model, side, compile_config=config)
+    assert len(graphs) == (2 if whose == "user" else 1)
+    assert torch.equal(found, theirs)
+
+
+def test_a_window_in_a_static_cache_makes_no_more_graphs_than_eager_attention() -> None:
+    """transformers counts the tokens of such a cache in a number, on which a graph depends."""
+    model = tiny.make("mistral", tiny.DECODERS["mistral"], transformers.AutoModelForCausalLM, num_hidden_layers=1)
+    graphs, texts = [], []
+    for name in ("eager", "uwaga"):
+        model.set_attn_implementation(name)
+        backend, made = counting()
+        config = transformers.CompileConfig(backend=backend, fullgraph=True, mode=None)
+        config._compile_all_devices = True
+        torch._dynamo.reset()
+        texts.append(generated(model, "left", compile_config=config))
+        graphs.append(len(made))
+    assert graphs[0] == graphs[1] > 0
+    assert torch.equal(*texts)

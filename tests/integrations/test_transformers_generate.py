@@ -51,6 +51,20 @@ def test_pairs(family: str, way: str, mask: Tensor) -> None:
     check(tiny.make(family, tiny.PAIRS[family], transformers.AutoModelForSeq2SeqLM), mask, **WAYS[way])
 
 
+@pytest.mark.parametrize("way", ["greedy", "static cache", "no cache"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_padding_on_the_right(family: str, way: str) -> None:
+    """transformers warns of it, and goes on behind the padding; every cache gives the scores of eager attention."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    mask = (torch.arange(6) < torch.tensor([6, 5, 4])[:, None]).long()
+
+    def run(model: nn.Module) -> Tensor:
+        made = generated(model, mask, output_logits=True, return_dict_in_generate=True, **WAYS[way])
+        return torch.stack(made.logits)
+
+    tiny.agrees(model, run)
+
+
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_a_prompt_in_pieces(family: str) -> None:
     """Several queries against a cache: lower right."""
@@ -68,3 +82,55 @@ def test_a_prompt_in_pieces(family: str) -> None:
     with torch.no_grad():
         exact = tiny.oracle(model)(IDS).logits
     tiny.agrees(model, run, exact)
+
+
+@pytest.mark.parametrize("how", ["a prompt's own words", "a smaller model"])
+@pytest.mark.parametrize("family", tiny.DECODERS)
+def test_assisted_generation(family: str, how: str) -> None:
+    """Drafts are read several at a time behind a cache, which forgets those that are refused."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    smaller = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM, num_hidden_layers=1)
+    drafts = {"prompt_lookup_num_tokens": 3} if how == "a prompt's own words" else {"assistant_model": smaller}
+    prompt = tiny.tokens(1, 8).repeat(1, 2)
+    texts = []
+    for name in ("eager", "uwaga"):
+        model.set_attn_implementation(name)
+        smaller.set_attn_implementation(name)
+        texts.append(model.generate(prompt, max_new_tokens=10, min_new_tokens=10, do_sample=False, **drafts))
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("family", ["llama", "bart"])
+def test_attention_changes_over_and_back(family: str) -> None:
+    """By name and by dict; each gives the same bits whatever came before."""
+    maker = transformers.AutoModelForSeq2SeqLM if family == "bart" else transformers.AutoModelForCausalLM
+    model = tiny.make(family, (tiny.DECODERS | tiny.PAIRS)[family], maker)
+    ids = {"input_ids": IDS, "attention_mask": LEFT} | ({"decoder_input_ids": IDS} if family == "bart" else {})
+    found: dict[str, Tensor] = {}
+    for name in ("eager", "uwaga", "sdpa", "uwaga", "eager", "sdpa"):
+        model.set_attn_implementation(name if len(found) < 2 else {"": name})
+        assert model.config._attn_implementation == name
+        with torch.no_grad():
+            logits = model(**ids).logits
+        assert torch.equal(found.setdefault(name, logits), logits)
+
+
+@pytest.mark.parametrize("family", [*tiny.DECODERS])
+def test_continuous_batching(family: str) -> None:
+    """The tokens of one prompt after the other, where prompts of several lengths are packed and read in pieces."""
+    model = tiny.make(family, tiny.DECODERS[family], transformers.AutoModelForCausalLM)
+    prompts = [tiny.tokens(1, length, seed=length)[0] for length in (5, 9, 3, 14)]
+    texts = [model.generate(prompt[None], max_new_tokens=8, do_sample=False)[0] for prompt in prompts]
+    model.set_attn_implementation("uwaga")
+    made = model.generate_batch(
+        inputs=[prompt.tolist() for prompt in prompts],
+        generation_config=transformers.GenerationConfig(max_new_tokens=8, do_sample=False, eos_token_id=-1),
+        continuous_batching_config=transformers.ContinuousBatchingConfig(
+            page_size=16, num_blocks=32, max_batch_tokens=16
+        ),
+        progress_bar=False,
+    )
+    assert [answer.error for answer in made.values()] == [None] * len(prompts)
+    whole = [torch.tensor(answer.prompt_ids + answer.generated_tokens) for answer in made.values()]
+    assert all(torch.equal(*pair) for pair in zip(whole, texts, strict=True))
+    assert model.config._attn_implementation == "uwaga"

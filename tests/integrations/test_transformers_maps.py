@@ -3,6 +3,7 @@
 Letters: B batch, H heads, Q queries, K keys, N tokens of a sequence.
 """
 
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 
@@ -201,6 +202,60 @@ def test_maps_carry_gradients_where_the_model_does() -> None:
     made = model(input_ids=IDS, attention_mask=RIGHT, output_attentions=True)
     made.attentions[0].entropy().sum().backward()
     assert model.encoder.layer[0].attention.self.query.weight.grad.abs().sum() > 0
+
+
+RETAINING = ["bert", "gpt2", "llama", "t5", "bart"]
+
+
+@pytest.mark.parametrize("family", RETAINING)
+def test_maps_retain_their_gradient(family: str) -> None:
+    """As in transformers' test_retain_grad_hidden_states_attentions, and the numbers of eager attention."""
+    model = tiny.make(family, (ONE_STACK | tiny.PAIRS)[family], transformers.AutoModel)
+    inputs = {"input_ids": IDS, "decoder_input_ids": IDS[:, :4]} if family in tiny.PAIRS else {"input_ids": IDS}
+    kinds = ["encoder", "decoder", "cross"] if family in tiny.PAIRS else []
+
+    def run(model: nn.Module) -> Tensor:
+        made = model(**inputs, output_attentions=True, output_hidden_states=True)
+        states = made.encoder_hidden_states[0] if kinds else made.hidden_states[0]
+        maps = [getattr(made, f"{kind}_attentions")[0] for kind in kinds] or list(made.attentions[:2])
+        for x in (states, *maps):
+            x.retain_grad()
+            assert x.requires_grad
+            assert x.grad is None
+        made[0].square().sum().backward(retain_graph=True)
+        made[0][:, 1].sum().backward()
+        assert states.grad is not None
+        return torch.cat([x.grad.flatten() for x in maps])
+
+    agree(model, run)
+
+
+def test_the_gradient_of_a_map_is_that_of_the_layer_it_is_of() -> None:
+    model = tiny.make("llama", ONE_STACK["llama"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    made = model(input_ids=IDS, output_attentions=True)
+    whole = made.attentions[0]
+    again = pickle.loads(pickle.dumps(whole))
+    assert torch.equal(again.to_dense(), whole.to_dense())
+    for part in (whole.select(0), again):
+        assert not part.requires_grad
+        with pytest.raises(RuntimeError) as raised:
+            part.retain_grad()
+        assert str(raised.value) == "LayerMap.retain_grad: only the map that the model has given retains its gradient"
+    made[0].sum().backward()
+    assert whole.grad is None
+
+
+def test_a_gradient_too_large_for_a_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny.make("bert", ONE_STACK["bert"], transformers.AutoModel)
+    model.set_attn_implementation("uwaga")
+    made = model(input_ids=IDS, output_attentions=True)
+    made.attentions[0].retain_grad()
+    made[0].sum().backward()
+    monkeypatch.setattr("uwaga.integrations.transformers.observed.MAX_BYTES", 2000)
+    with pytest.raises(ValueError) as raised:
+        made.attentions[0].grad  # noqa: B018
+    assert str(raised.value) == "LayerMap.grad: the dense matrix (3, 4, 7, 7) takes 2352 bytes (2.4 kB), more than 2000"
 
 
 def test_an_observer_is_told_of_every_attention() -> None:

@@ -213,17 +213,42 @@ def test_a_sequence_of_padding_alone_gives_finite_states() -> None:
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("family", ["bert", "roberta", "electra", "modernbert", "llama", "gemma3_text"])
 def test_layers_between_attentions_see_no_padding(family: str, side: str) -> None:
-    """Those before the first attention and behind the last cannot know of it."""
+    """Those before the first attention and behind the last cannot know of it. Of a causal batch they see the last position."""
     model = tiny.make(family, (tiny.ENCODERS | tiny.DECODERS)[family], AutoModel)
     model.set_attn_implementation("uwaga")
     rows, mask = counted(model), mask_of(side)
     states(tiny.tokens(BATCH, LENGTH), mask)(model)
+    if family in tiny.DECODERS:
+        mask[:, -1] = 1
     whole, tokens = BATCH * LENGTH, int(mask.sum())
     inner = rows[: rows.index(BATCH)] if BATCH in rows else rows  # without the pooler
     first, last = inner.index(tokens), len(inner) - inner[::-1].index(tokens)
     assert set(inner[:first] + inner[last:]) == {whole}
     assert set(inner[first:last]) == {tokens}
     assert last - first > len(inner) / 2
+
+
+@pytest.mark.parametrize("hidden", [(0, 0), (2, 1)])
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral"])
+def test_the_last_position_is_that_of_eager_attention_though_it_is_padding(
+    family: str, records: bool, hidden: tuple[int, int]
+) -> None:
+    """`generate` reads it. As long as there is a token in each window."""
+    model = tiny.make(family, tiny.DECODERS[family], AutoModel)
+    ids, mask = tiny.tokens(BATCH, LENGTH), (torch.arange(LENGTH) < torch.tensor([9, 8, 7])[:, None]).long()
+    mask[hidden[0], : hidden[1]] = 0
+
+    def run(model: nn.Module) -> Tensor:
+        model.zero_grad()
+        with torch.set_grad_enabled(records):
+            last = model(input_ids=ids, attention_mask=mask)[0][:, -1]
+        if not records:
+            return last
+        last.square().sum().backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    tiny.agrees(model, run)
 
 
 def test_models_give_plain_tensors() -> None:

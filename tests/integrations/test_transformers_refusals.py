@@ -19,7 +19,7 @@ from uwaga.integrations.transformers.masks import planned_mask  # noqa: E402
 register_with_transformers()
 
 _WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2", "bloom"]
+BY_THEMSELVES = ["mpnet", "deberta", "deberta-v2", "bloom", "falcon", "codegen", "gptj", "mpt"]
 
 
 def ignores(model: nn.Module) -> str:
@@ -31,7 +31,7 @@ def ignores(model: nn.Module) -> str:
 
 @pytest.mark.parametrize("family", BY_THEMSELVES)
 def test_families_that_compute_attention_by_themselves(family: str) -> None:
-    config = transformers.AutoConfig.for_model(family, vocab_size=64, **_WIDE)
+    config = transformers.AutoConfig.for_model(family, **tiny.small(family) | {"vocab_size": 64})
     model = transformers.AutoModel.from_config(config)
     with pytest.raises(ValueError) as raised:
         transformers.AutoModel.from_config(config, attn_implementation="uwaga")
@@ -52,7 +52,7 @@ def x(batch: int, tokens: int = 4) -> Tensor:
     return torch.zeros(batch, 2, tokens, 8)
 
 
-@pytest.mark.parametrize("name", ["indices", "block_indices", "sinks", "cache"])
+@pytest.mark.parametrize("name", ["indices", "block_indices", "sinks", "block_table", "cache"])
 def test_arguments_of_other_kinds_of_attention(name: str) -> None:
     with pytest.raises(ValueError) as raised:
         uwaga_attention(nn.Linear(1, 1), x(1), x(1), x(1), None, **{name: torch.zeros(1)})

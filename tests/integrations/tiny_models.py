@@ -42,7 +42,26 @@ DECODERS = {
     "gpt_oss": _GROUPED | _EXPERTS,
 }
 PAIRS = {"t5": _T5, "bart": _BOTH}
-_MORE_THAN_SDPA = ("gemma2", "gpt_oss")
+# What makes any family small: as many of these as its config knows.
+LAYERS = [
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_decoder_layers",
+]
+_HEADS = ["num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads", "decoder_attention_heads"]
+_INNER = ["intermediate_size", "ffn_dim", "d_ff", "hidden_dim", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"]
+_SMALL = {
+    **dict.fromkeys(["hidden_size", "d_model", "n_embd", "dim", "embed_dim", "embedding_size"], 32),
+    **dict.fromkeys(_INNER, 48), **dict.fromkeys(LAYERS, 2), **dict.fromkeys(_HEADS, 4),
+    **dict.fromkeys(["num_experts", "num_local_experts", "n_routed_experts"], 4), "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "d_kv": 8, "head_dim": 8, "query_pre_attn_scalar": 8,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "n_positions": 64, "sliding_window": 3, "local_attention": 4,
+    "global_attn_every_n_layers": 2, "attention_multiplier": 8**-0.5, "decoder_start_token_id": 1,
+}  # fmt: skip
 
 
 def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Module:
@@ -58,6 +77,42 @@ def make(family: str, options: dict, maker: type, **more: object) -> torch.nn.Mo
     return model
 
 
+def small(family: str) -> dict[str, float]:
+    """Options that make a family small, whatever it calls them."""
+    config = transformers.AutoConfig.for_model(family)
+    known = set(config.to_dict()) | set(config.attribute_map)
+    return {
+        name: value
+        for name, value in _SMALL.items()
+        if name in known and not isinstance(getattr(config, name, None), list | dict)
+    }
+
+
+def families() -> tuple[list[str], list[str], list[str]]:
+    """All encoders, decoders and pairs of these that offer a choice of attention, read tokens alone, and are small so."""
+    mapping = transformers.MODEL_MAPPING
+    of_pairs, of_decoders = (
+        transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+    )
+    makers = (transformers.AutoModel, transformers.AutoModelForCausalLM, transformers.AutoModelForSeq2SeqLM)
+    found: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for config in mapping:
+        is_decoder = config in of_decoders and config not in transformers.MODEL_FOR_MASKED_LM_MAPPING
+        kind = 2 if config in of_pairs else int(is_decoder)
+        try:
+            family, more = config.model_type, {"decoder_input_ids": tokens(1, 4)} if kind == 2 else {}
+            with torch.device("meta"):
+                model = makers[kind].from_config(transformers.AutoConfig.for_model(family, **_SHARED | small(family)))
+            if not model._can_set_attn_implementation() or sum(x.numel() for x in model.parameters()) > 2_000_000:
+                continue
+            make(family, small(family), makers[kind])(input_ids=tokens(1, 4), **more)
+        except Exception:  # noqa: BLE001  # whatever a family wants that is not said here
+            continue
+        found[kind].append(family)
+    return found
+
+
 def tokens(batch: int, length: int, seed: int = 0) -> Tensor:
     """Random ids (B, N) without the special ones."""
     return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
@@ -67,7 +122,7 @@ def oracle(model: torch.nn.Module) -> torch.nn.Module:
     """A copy in float64. Its attention is PyTorch's own where the family has no more than that: eager attention takes its
     softmax in float32, where the mask of float64 makes nan of a row that sees nothing."""
     exact = copy.deepcopy(model).double()
-    if model.config.model_type not in _MORE_THAN_SDPA:
+    if model._supports_sdpa:
         exact.set_attn_implementation("sdpa")
     return exact
 

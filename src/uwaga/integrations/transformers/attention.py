@@ -5,14 +5,16 @@ sequence, R ragged rows.
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from uwaga.integrations.transformers.layer import Layer, plan_of
 from uwaga.integrations.transformers.modules import is_collected, layers_to_come
-from uwaga.integrations.transformers.observed import observe
-from uwaga.integrations.transformers.operands import Operands, operands
+from uwaga.integrations.transformers.observed import layer_map, observe
+from uwaga.integrations.transformers.operands import Operands, operands, put_last
 from uwaga.integrations.transformers.states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
@@ -21,7 +23,7 @@ from uwaga.ops.ragged import Ragged
 
 # What some models hand over that changes the result and is not served. Everything else that comes by keyword, such as
 # position_ids, is meant for other implementations.
-_NOT_SERVED = ("indices", "block_indices", "sinks", "cache")
+_NOT_SERVED = ("indices", "block_indices", "sinks", "block_table")
 
 
 def uwaga_attention(
@@ -38,10 +40,12 @@ def uwaga_attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
-    cu_seq_lens_k: Tensor | None = None,
+    cu_seq_lens_k: Any = None,
+    cache: object = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention of a layer of transformers: the output (B, Q, H, E) and no weights. Padded queries may give zeros.
+    """Attention of a layer of transformers: the output (B, Q, H, E), and where attentions are asked for a map of the
+    weights. Padded queries may give zeros, all but the last of a causal sequence.
 
     Args:
         module: the layer.
@@ -52,12 +56,19 @@ def uwaga_attention(
         sliding_window: counts for packed batches without a mask; a mask has it in itself.
         s_aux: (H,) a sink for each head.
         position_bias: (B or 1, H, Q, K), added to the scores.
-        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end.
+        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end. With a paged cache,
+            cu_seq_lens_k is a dict of them by the type of layer.
+        cache: the paged cache of continuous batching, which keeps the new keys and values and gives those of whole
+            documents; a cache of another kind is refused.
 
     Raises:
         ValueError: the layer asks for something that is not served.
     """
     _refuse(module, others)
+    if cache is not None:
+        # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
+        key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
+        attention_mask = None
     layer = Layer(
         module=module,
         mask=attention_mask,
@@ -69,22 +80,16 @@ def uwaga_attention(
         key_offsets=cu_seq_lens_k,
     )
     _check_packed(layer, query)
-    weights = observe(
-        layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, wants_map=_wants("attentions", others)
-    )
+    wants_map = _wants("attentions", others)
+    seen = observe(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = operands(layer, (query, key, value))
-    output = attention(
-        call.query,
-        call.key,
-        call.value,
-        mask=call.mask,
-        bias=call.bias,
-        scale=scaling,
-        softcap=softcap,
-        sinks=s_aux,
-        dropout=dropout,
-    )
-    return _as_expected(layer, call, output, query.shape[2], others), weights
+    attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
+    output = attend(call.query, call.key, call.value, mask=call.mask, bias=call.bias)
+    if call.last is not None:
+        last = attend(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
+        output = put_last(output, last, call.last)
+    expected = _as_expected(layer, call, output, query.shape[2], others)
+    return expected, layer_map(seen, expected, value) if wants_map and seen is not None else None
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
@@ -122,10 +127,34 @@ def _wants(name: str, others: Mapping[str, object]) -> bool:
 def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
     for name in _NOT_SERVED:
         if others.get(name) is not None:
-            raise ValueError(
-                f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
-                "load the model with attn_implementation='eager'"
-            )
+            raise _refusal(module, name)
+
+
+def _refusal(module: nn.Module, name: str) -> ValueError:
+    return ValueError(
+        f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
+        "load the model with attn_implementation='eager'"
+    )
+
+
+def _from_pages(
+    module: nn.Module,
+    key: Tensor,
+    value: Tensor,
+    cache: object,
+    key_offsets: Any,
+    others: Mapping[str, object],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and where these begin and end among the keys."""
+    from transformers.generation.continuous_batching.cache import PagedAttentionCache
+
+    if not isinstance(cache, PagedAttentionCache):
+        raise _refusal(module, "cache")
+    options: dict[str, Any] = dict(
+        others, cu_seq_lens_k=key_offsets
+    )  # `update` puts the offsets of this type of layer in their place
+    key, value = cache.update(key, value, module.layer_idx, options)
+    return key, value, options["cu_seq_lens_k"]
 
 
 def _check_packed(layer: Layer, query: Tensor) -> None:

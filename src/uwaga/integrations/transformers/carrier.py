@@ -24,6 +24,7 @@ class PlannedMask(Tensor):
     """
 
     plan: Plan | Refused
+    row: Tensor | None  # the dense form of a single query, where torch.compile is to read no plan
     settled: Tensor | None  # the dense form, once somebody has a view of it and may write there
 
     @staticmethod
@@ -31,7 +32,7 @@ class PlannedMask(Tensor):
         made = Tensor._make_wrapper_subclass(
             PlannedMask, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
         )
-        made.plan, made.settled = plan, None
+        made.plan, made.row, made.settled = plan, None, None
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # torch's own idiom
@@ -60,6 +61,8 @@ class PlannedMask(Tensor):
         """The plain tensor."""
         if self.settled is not None:
             return self.settled
+        if self.row is not None:
+            return self.row
         batch, _, queries, keys = self.shape
         if self.plan.mask is None:
             return torch.ones(self.shape, dtype=torch.bool, device=self.device)

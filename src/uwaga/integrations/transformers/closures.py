@@ -45,9 +45,14 @@ class Place:
     key_offset: int = 0
     positions: Tensor | None = None  # (B, Q) inside a packed document, where these stand for the indices; Q = K there
     relative: bool = False  # the queries are the last of the keys, whatever their number
+    starts: Tensor | None = (
+        None  # (B,) where the first query of each sequence stands among its keys, whatever the offsets
+    )
 
     @property
     def start(self) -> Start:
+        if self.starts is not None:
+            return self.starts
         return None if self.relative else self.query_offset - self.key_offset
 
     @property

@@ -29,8 +29,11 @@ class Layer(NamedTuple):
 
 def plan_of(mask: Tensor | None) -> Plan | Refused | None:
     """What a mask was made from, where nobody has changed it since. Under torch.compile no more than the mask itself: states
-    without padding have no place in a graph. Raises ValueError: a plan that was refused."""
+    without padding have no place in a graph; and nothing where the mask has a dense form, which serves all steps of decoding
+    in one graph. Raises ValueError: a plan that was refused."""
     if not isinstance(mask, PlannedMask) or mask.settled is not None:
+        return None
+    if torch.compiler.is_compiling() and mask.row is not None:
         return None
     plan = mask.plan
     says_more = plan.stretches is not None or plan.tokens is not None

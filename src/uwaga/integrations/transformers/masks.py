@@ -25,9 +25,11 @@ from uwaga.integrations.transformers.plan import (
     Refused,
     hide_keys,
     hide_queries_too,
+    last_queries,
     packed_stretches,
     padded_stretches,
     visible_keys,
+    with_last,
 )
 from uwaga.ops.masks import Both, Causal, Either, Mask
 
@@ -69,7 +71,12 @@ def planned_mask(
         else:
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None
-            return PlannedMask.of(plan, batch_size, q_length, kv_length, device)
+            made = PlannedMask.of(plan, batch_size, q_length, kv_length, device)
+            # transformers asks so for a decoding step with a cache of fixed size, which may be compiled: the numbers of the
+            # plan change from token to token, and each would be a graph of its own.
+            if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
+                made.row = made.dense()
+            return made
     asked: dict[str, Any] = {
         **options,
         "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
@@ -105,7 +112,16 @@ def make_plan(function: Callable, place: Place, padding: Tensor | None) -> Plan:
     if place.queries != place.keys or place.start != 0 or not is_band(mask):
         return Plan(mask=whole, is_self_attention=is_causal)
     stretches = padded_stretches(seen_BK, read(function, replace(place, relative=True)))
-    return Plan(mask=whole, stretches=stretches, is_self_attention=is_causal, tokens=seen_BK)
+    if not is_causal or stretches is None or bool(seen_BK[:, -1].all()):
+        return Plan(mask=whole, stretches=stretches, is_self_attention=is_causal, tokens=seen_BK)
+
+    def band(starts_B: Tensor) -> Mask:
+        found = read(function, replace(place, queries=1, starts=starts_B))
+        assert found is not None
+        return found
+
+    tokens, last = with_last(seen_BK), last_queries(seen_BK, band)
+    return Plan(mask=whole, stretches=stretches, is_self_attention=True, tokens=tokens, last=last)
 
 
 def _hide(seen_BK: Tensor, padding: Tensor, place: Place, is_causal: bool) -> Mask:

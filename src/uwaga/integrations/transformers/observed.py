@@ -3,16 +3,24 @@
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width.
 """
 
+import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypedDict
+from functools import partial
+from typing import NamedTuple, TypedDict
 
+import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from uwaga.integrations.transformers.layer import Layer, whole_mask
 from uwaga.integrations.transformers.operands import whole
+from uwaga.integrations.transformers.states import plain
+from uwaga.maps.base import MAX_BYTES
 from uwaga.maps.map import AttentionMap
+from uwaga.maps.reading import readable
 from uwaga.ops.masks import Mask
 
 
@@ -55,6 +63,14 @@ def observers() -> tuple[Observer, ...]:
     return getattr(_HERE, "observers", ())
 
 
+class Seen(NamedTuple):
+    """What makes the map of one call: AttentionMap(query, key, **options)."""
+
+    query: Tensor
+    key: Tensor
+    options: MapOptions
+
+
 def observe(
     layer: Layer,
     query: Tensor,
@@ -63,14 +79,89 @@ def observe(
     scale: float | None,
     softcap: float | None,
     sinks: Tensor | None,
-    wants_map: bool,
-) -> AttentionMap | None:
-    """Tell all observers of this call; the map itself where it is wanted."""
-    if not (wants_map or observers()):
+    is_wanted: bool,
+) -> Seen | None:
+    """Tell all observers of this call; None where there are none and it is not wanted either."""
+    if not (is_wanted or observers()):
         return None
     query, key = whole(query, key)
     mask, bias = whole_mask(layer, query, key)
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     for observer in observers():
         observer(layer.module, query, key, options)
-    return AttentionMap(query, key, **options) if wants_map else None
+    return Seen(query, key, options)
+
+
+class LayerMap(AttentionMap):
+    """The map of a layer whose output has a gradient: with `retain_grad` and `grad`, as the weights of eager attention.
+
+    The gradient is that of what flows through the layer's output; what is made of the map itself (`lse`, `entropy`,
+    `received`) does not count.
+    """
+
+    _node: Node | None = None  # what made the layer's output, (B, Q, H, E); a part of a map has none
+    _place: int = 0  # among the results of the node
+    _value: Tensor | None = None  # (B, G, K, E)
+    _retains: bool = False
+    _gradient: Tensor | None = None  # of the layer's output, of all backward passes so far
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of the weights in a backward pass; to call it twice does nothing more.
+
+        Raises:
+            RuntimeError: this is a part of a map, or was pickled.
+        """
+        if self._node is None:
+            raise RuntimeError(f"{self.kind}.retain_grad: only the map that the model has given retains its gradient")
+        if not self._retains:
+            self._retains = True
+            # A weak reference: the node would keep the map, and the map keeps the node.
+            self._node.register_prehook(partial(_keep_gradient, weakref.ref(self)))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a backward pass through the layer's output reaches the weights."""
+        return self._node is not None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """(B, H, Q, K): the gradient of the weights, computed when read; None before a backward pass.
+
+        That of a hidden key is what a weight on it would change, as in eager attention.
+
+        Raises:
+            ValueError: it takes more memory than `to_dense` allows.
+        """
+        if self._gradient is None:
+            return None
+        assert self._value is not None
+        if (size := math.prod(self.shape) * self._gradient.itemsize) > MAX_BYTES:
+            raise ValueError(
+                f"{self.kind}.grad: the dense matrix {self.shape} takes {size} bytes ({readable(size)}), more than {MAX_BYTES}"
+            )
+        gradient_BHQE = self._gradient.transpose(1, 2)
+        value_BGKE = self._value.to(gradient_BHQE.dtype)
+        gradient_BGXQE = gradient_BHQE.unflatten(1, (value_BGKE.shape[1], -1))  # X query heads for each of G
+        return (gradient_BGXQE @ value_BGKE[:, :, None].mT).flatten(1, 2)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name not in vars(LayerMap)}
+
+
+def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, ...]) -> None:
+    layer_map = of()
+    if layer_map is None or (more := gradients[layer_map._place]) is None:
+        return
+    more = more.detach()
+    layer_map._gradient = more.clone() if layer_map._gradient is None else layer_map._gradient + more
+
+
+def layer_map(seen: Seen, output: Tensor, value: Tensor) -> AttentionMap:
+    """The map of a call, given what came out of it, (B, Q, H, E), and its values, (B, G, K, E)."""
+    query, key, options = seen
+    if not torch.is_grad_enabled() or output.grad_fn is None:
+        return AttentionMap(query, key, **options)
+    made = LayerMap(query, key, **options)
+    made._node, made._place = output.grad_fn, output.output_nr
+    made._value = plain(value).detach().expand(query.shape[0], -1, -1, -1)
+    return made

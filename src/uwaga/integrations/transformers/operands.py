@@ -29,6 +29,9 @@ class Operands(NamedTuple):
     mask: Mask | None = None
     bias: Tensor | None = None
     packing: Packing | None = None  # where the call knows no padding at all
+    last: "Operands | None" = (
+        None  # of a call for the last position of each sequence, whose result takes the place of this one's
+    )
 
 
 def operands(layer: Layer, tensors: Three) -> Operands:
@@ -42,7 +45,7 @@ def operands(layer: Layer, tensors: Three) -> Operands:
     if layer.query_offsets is not None:
         call = _over_documents(layer, (query, key, value))
     elif stretches is not None:
-        call = _over_stretches(stretches, (query, key, value))
+        call = _over_stretches(layer, stretches, (query, key, value))
     else:
         call = None
     if call is not None:
@@ -72,14 +75,22 @@ def _over_tokens(layer: Layer, stretches: Stretches, tensors: Three) -> Operands
     if not all(_is_of(packing, x) for x in states):
         return None
     query, key, value = autocast(*(x.values for x in states))
-    return _ragged((query, key, value), packing.offsets, packing.offsets, stretches.mask, packing)
+    call = _ragged((query, key, value), packing.offsets, packing.offsets, stretches.mask, packing)
+    last = None if layer.plan is None or layer.plan.last is None else layer.plan.last.of_tokens
+    return call if last is None else call._replace(last=_last((query, key, value), packing.offsets, last))
 
 
-def _over_stretches(stretches: Stretches, tensors: Three) -> Operands | None:
+def _over_stretches(layer: Layer, stretches: Stretches, tensors: Three) -> Operands | None:
     """The ragged call over the batch as it lies there."""
     if stretches.lengths is not None and not serves(*tensors):
         return None  # stretches of padding are a mask, and other engines read ragged masks one sequence after the other
-    return _ragged(_in_a_row(tensors), stretches.offsets, stretches.offsets, stretches.visible)
+    rows = _in_a_row(tensors)
+    call = _ragged(rows, stretches.offsets, stretches.offsets, stretches.visible)
+    if layer.plan is None or layer.plan.last is None:
+        return call
+    batch, _, length, _ = tensors[0].shape
+    offsets = torch.arange(batch + 1, device=stretches.offsets.device) * length
+    return call._replace(last=_last(rows, offsets, layer.plan.last.of_batch))
 
 
 def _over_documents(layer: Layer, tensors: Three) -> Operands | None:
@@ -112,6 +123,22 @@ def _stretches(layer: Layer) -> Stretches | None:
 
 def _is_of(packing: Packing, x: PackedStates) -> bool:
     return x.is_packed and x.heads_first and x.packing.has_same_tokens(packing)
+
+
+def _last(tensors: Three, offsets: Tensor, mask: Mask) -> Operands:
+    """The last query of each sequence, with all keys of it."""
+    query, key, value = tensors
+    one_each = torch.arange(len(offsets), device=offsets.device)
+    return _ragged((query.index_select(0, offsets[1:] - 1), key, value), one_each, offsets, mask)
+
+
+def put_last(output: Operand, last: Operand, call: Operands) -> Ragged:
+    """The output with that of the last queries in the places of these."""
+    assert isinstance(output, Ragged)
+    assert isinstance(last, Ragged)
+    assert isinstance(call.key, Ragged)
+    put = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
+    return output.with_values(put(output.values, 0, call.key.offsets[1:] - 1, last.values))
 
 
 def _ragged(

@@ -3,6 +3,7 @@
 Letters: B batch, Q queries, K keys, N tokens of a sequence, R stretches of the whole batch.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
@@ -33,13 +34,26 @@ class Stretches:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LastQueries:
+    """The last position of each sequence of a causal batch in which it is padding somewhere.
+
+    `generate` reads there what comes next, also where it warns of padding on the right. What such a query sees is not said by
+    its distance from the tokens of its stretch. Both masks are of a ragged call of one query for each sequence.
+    """
+
+    of_batch: Mask  # keys (B * N,): all positions
+    of_tokens: Mask  # keys (T,): those of Plan.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The mask of one layer or many, over the scores (B, heads, Q, K)."""
 
     mask: Mask | None  # None: every query sees every key
     stretches: Stretches | None = None  # the same without what padded queries see, where Q and K are the same tokens
     is_self_attention: bool = False  # they are: else two sequences of one length may have met here
-    tokens: Tensor | None = None  # (B, N) bool, False in padding, where there is some
+    tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
+    last: LastQueries | None = None  # these are computed by a call of their own, where the other has stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class Refused:
     def mask(self) -> NoReturn:
         raise ValueError(self.reason)
 
-    stretches = tokens = is_self_attention = mask
+    stretches = tokens = last = is_self_attention = mask
 
 
 def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:
@@ -74,7 +88,27 @@ def hide_keys(seen_BK: Tensor, queries: int) -> Mask:
 
 def hide_queries_too(seen_BK: Tensor, tokens_BQ: Tensor) -> Mask:
     """The mask of padded keys and queries: where no stretch can be made, rows of padding need not be computed either."""
-    return Documents(seen_BK.long(), query_ids=torch.where(tokens_BQ, 1, -1))
+    return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
+
+
+def with_last(tokens_BQ: Tensor) -> Tensor:
+    """(B, Q) the queries that are computed where attention is causal: real tokens, and the last position of each sequence."""
+    wanted_BQ = tokens_BQ.clone()
+    wanted_BQ[:, -1] = True
+    return wanted_BQ
+
+
+def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:
+    """Those of a batch whose tokens are in one piece each; `band` makes the causal mask, or window, from where the query of
+    each sequence stands among its keys, (B,)."""
+    batch, length = seen_BN.shape
+    ones_B = seen_BN.new_ones(batch, dtype=torch.int64)
+    padding_before_B = seen_BN.long().argmax(1)  # keys that are left out of the tokens
+    ids_BN = seen_BN.long()
+    return LastQueries(
+        of_batch=band(ones_B * (length - 1)) & Documents(ids_BN.flatten(), query_ids=ones_B),
+        of_tokens=band(length - 1 - padding_before_B) & Documents(ids_BN[with_last(seen_BN)], query_ids=ones_B),
+    )
 
 
 def padded_stretches(seen_BN: Tensor, mask: Mask | None) -> Stretches | None:

@@ -33,6 +33,9 @@ def register_with_transformers() -> None:
     AttentionMaskInterface.register(NAME, planned_mask)
     if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
         _guard(PreTrainedModel)
+        from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
+
+        _admit(ContinuousBatchingManager)
 
 
 def _guard(base: Any) -> None:
@@ -55,6 +58,18 @@ def _guard(base: Any) -> None:
     get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
     base.get_correct_attn_implementation = get_correct_attn_implementation
     base.set_attn_implementation = set_attn_implementation
+
+
+def _admit(manager: Any) -> None:
+    """Let `generate_batch` run with this attention: transformers has a list of names that it takes there, and no registry."""
+    switch = manager.switch_to_cb_friendly_attn
+
+    @wraps(switch)
+    def switch_to_cb_friendly_attn(self: Any, model: Any, *others: Any, **more: Any) -> None:
+        if model.config._attn_implementation != NAME:
+            switch(self, model, *others, **more)
+
+    manager.switch_to_cb_friendly_attn = switch_to_cb_friendly_attn
 
 
 def _check(model: Any, name: str | None) -> None:
