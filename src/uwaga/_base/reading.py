@@ -20,6 +20,7 @@ Tensors need no limit of their own: their sizes are compared with the size of th
 
 import errno
 import gzip
+import hashlib
 import json
 import math
 import os
@@ -28,6 +29,7 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -54,6 +56,9 @@ _KINDS = {
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # how some editors begin a file; no part of the text
 _KEY_PART = rb"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
 _LONG_KEY = re.compile(rb"(?:%s\.[ \t]*){%d}" % (_KEY_PART, TOML_KEY_PARTS))
+
+# Python converts such a number at once, and refuses to write it in a message.
+_LONG_NUMBER = re.compile(r"0[xob][0-9a-fA-F_]{257}")
 
 
 class TextFileError(ValueError):
@@ -91,7 +96,7 @@ def _need_regular(found: os.stat_result, path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BufferedReader]:
     """The bytes of a regular file. Raises OSError."""
     regular(path)  # before it is opened: that of a device may have effects
     # Not to wait, should a pipe have taken the place of the file by now.
@@ -110,6 +115,14 @@ def read(path: Path, most: int) -> bytes:
     return found
 
 
+def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
+    """All bytes of a stream that is no file, such as standard input. Raises OSError: there are more."""
+    found = stream.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
+    return found
+
+
 def optional(path: Path, most: int) -> bytes | None:
     """The same; None where there is no file of that name, a symbolic link that leads nowhere aside. Raises OSError."""
     try:
@@ -118,6 +131,12 @@ def optional(path: Path, most: int) -> bytes | None:
         if path.is_symlink():
             raise
         return None
+
+
+def sha256(path: Path) -> str:
+    """The hexadecimal digest of a regular file. Raises OSError."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # JSON
@@ -212,6 +231,8 @@ def check_toml(text: str) -> None:
         raise ValueError(f"longer than {TOML_BYTES:,} characters")
     if _LONG_KEY.search(text.encode("utf-8", "surrogatepass")):
         raise ValueError(f"a key of more than {TOML_KEY_PARTS} parts")
+    if _LONG_NUMBER.search(text):
+        raise ValueError("a number of more than 256 digits")
 
 
 # Text, plain or gzip

@@ -5,18 +5,19 @@ import unicodedata
 # Control characters, those that reorder text or cannot be seen, halves of surrogate pairs, and what has no meaning yet.
 _UNSAFE = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 # Joiners spell words in Persian and Hindi, and combine emoji.
-_SAFE = {"\n", "\t", "\u200c", "\u200d"}
+_JOINERS = "\u200c\u200d"
 
 
-def escaped(text: str) -> str:
-    """Every character that is unsafe in a terminal as its code point; line ends and tabs stay.
+def escaped(text: str, keep: str = "\n\t") -> str:
+    """Every character that is unsafe in a terminal as its code point; those to keep, line ends and tabs, stay.
 
     >>> escaped("a\\x1b[2J")
     'a<U+001B>[2J'
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(f"<U+{ord(c):04X}>" if c not in _SAFE and unicodedata.category(c) in _UNSAFE else c for c in text)
+    safe = _JOINERS + keep
+    return "".join(f"<U+{ord(c):04X}>" if c not in safe and unicodedata.category(c) in _UNSAFE else c for c in text)
 
 
 def shown(name: str) -> str:

@@ -22,10 +22,10 @@ def read(path: Path, of: type[_T] = dict) -> _T:  # type: ignore[assignment]  # 
     return parse(found, str(path), of)
 
 
-def optional(path: Path) -> dict:
-    """The object in a file; an empty one where there is no such file. Raises CheckpointError."""
+def optional(path: Path, of: type[_T] = dict) -> _T | None:  # type: ignore[assignment]
+    """The same; None where there is no such file."""
     found = _read(path, is_needed=False)
-    return {} if found is None else parse(found, str(path))
+    return None if found is None else parse(found, str(path), of)
 
 
 def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]

@@ -5,6 +5,7 @@ All of them may come from anybody. Opening checks every claim that a file makes 
 file claims is allocated before that.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -33,12 +34,17 @@ class Weights:
 def find(folder: Path) -> Weights:
     """The weights in a folder, by the order in which transformers looks for them. Raises CheckpointError."""
     for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
-        if (folder / name).is_file():
+        if _is_there(folder / name):
             return _of(folder / name, [open_one(folder / name)])
-        if (folder / f"{name}.index.json").is_file():
+        if _is_there(folder / f"{name}.index.json"):
             return _sharded(folder / f"{name}.index.json", Path(name).suffix, open_one)
     names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
     raise CheckpointError(f"{folder} holds no weights: there is no {names}")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something has this name that is no directory: what cannot be opened is not passed over for another file."""
+    return os.path.lexists(path) and not path.is_dir()
 
 
 Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]

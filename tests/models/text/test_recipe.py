@@ -34,7 +34,8 @@ def test_a_length_without_room_for_text(folder: Path, describe) -> None:
     describe(folder, sentence={"max_seq_length": 2})
     with pytest.raises(ValueError) as caught:
         TextEncoder.load(folder)
-    assert str(caught.value) == "TextEncoder: 2 tokens leave no room beside 2 special ones"
+    file = folder / "sentence_bert_config.json"
+    assert str(caught.value) == f"{file}: 2 tokens leave no room beside 2 special ones"
 
 
 def test_lower_case_comes_before_the_tokenizer(folder: Path, describe) -> None:
