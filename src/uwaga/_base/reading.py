@@ -42,7 +42,7 @@ JSON_DEPTH = 100
 TOKENIZER_BYTES = 64 * 2**20
 TOKENIZER_CONTAINERS = 2_000_000
 TOKENIZER_VALUES = 8_000_000
-TOML_BYTES = 2**20
+TOML_BYTES = 2**18
 TOML_KEY_PARTS = 32
 LINE_BYTES = 2**26
 UNPACKED_RATIO = 200
@@ -54,8 +54,9 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # how some editors begin a file; no part of the text
-_KEY_PART = rb"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""
-_LONG_KEY = re.compile(rb"(?:%s\.[ \t]*){%d}" % (_KEY_PART, TOML_KEY_PARTS))
+# Possessive, and begun where no part is under way: in time that is linear in the text.
+_KEY_PART = rb"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rb"(?<![\w-])(?:%s\.[ \t]*+){%d}" % (_KEY_PART, TOML_KEY_PARTS))
 
 # Python converts such a number at once, and refuses to write it in a message.
 _LONG_NUMBER = re.compile(r"0[xob][0-9a-fA-F_]{257}")
@@ -133,9 +134,11 @@ def optional(path: Path, most: int) -> bytes | None:
         return None
 
 
-def sha256(path: Path) -> str:
-    """The hexadecimal digest of a regular file. Raises OSError."""
+def sha256(path: Path, most: int | None = None) -> str:
+    """The hexadecimal digest of a regular file. Raises OSError, also where it has more than so many bytes."""
     with opened(path) as file:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -346,6 +349,8 @@ class ParquetRows:
                 self.count: int = file.metadata.num_rows
                 self._columns = [name for name in dict.fromkeys(columns) if name in self.names]
                 _check_columns(path, file.metadata, self._columns)
+                types = {name: str(file.schema_arrow.types[self.names.index(name)]) for name in self._columns}
+                self._repeating = [name for name in types if types[name] in ("string", "large_string")]
         twice = next((name for name in self._columns if self.names.count(name) > 1), None)
         if twice is not None:
             raise TextFileError(f"{path}: there are two columns {twice!r}")
@@ -354,13 +359,16 @@ class ParquetRows:
         """Places, for messages, and values by column."""
         from pyarrow import parquet
 
-        row = 0
+        row, size, read = 0, regular(self._path).st_size, 0
         # A text that many rows repeat is in memory once.
-        with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._columns) as file:
+        with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._repeating) as file:
             for batch in file.iter_batches(at_once, columns=self._columns):
                 for index in range(batch.num_rows):
                     place = f"{self._path}: row {row}"
-                    yield place, {name: _value(place, batch[name][index]) for name in self._columns}
+                    found = {name: _value(place, batch[name][index]) for name in self._columns}
+                    read += sum(len(value) for value in found.values() if isinstance(value, str))
+                    check_ratio(self._path, size, read)
+                    yield place, found
                     row += 1
 
 
@@ -391,6 +399,11 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         raise TextFileError(f"{path}: there is no such file") from None
     except TextFileError:
         raise
-    except (ArrowException, OSError, ValueError) as error:
+    except (
+        ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # what pyarrow raises for files that contradict themselves
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise TextFileError(f"{path}: is no parquet file: {reason}") from error

@@ -34,7 +34,7 @@ def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
     header = _header(path)
     try:
         file = safe_open(path, framework="pt").__enter__()
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is no proper safetensors file: {error}") from error
     header.pop("__metadata__", None)
     stored = {

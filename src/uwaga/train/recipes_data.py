@@ -40,10 +40,13 @@ def found(name: str, data: DataConfig) -> Path:
 
 def sha256(path: Path) -> str:
     """Of a file's bytes, unpacked where its name ends in .gz. Raises TextFileError."""
-    digest = hashlib.sha256()
+    digest, count = hashlib.sha256(), 0
     with reading.unpacked(path) as file:
         while piece := file.read(2**20):
             digest.update(piece)
+            count += len(piece)
+            if count > LARGEST:
+                raise TextFileError(f"{path}: is longer than {LARGEST:,} bytes")
     return digest.hexdigest()
 
 

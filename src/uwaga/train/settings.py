@@ -75,7 +75,7 @@ def _value(section: Any, name: str, value: object, path: str, known: frozenset[s
         return {each: read(inside.section, table, f"{here}.{each}", below) for each, table in value.items()}
     value = tuple(value) if isinstance(value, list) else value
     # A number without a point is as good where a number is meant, and reads back as the same.
-    is_real = section.KINDS[name] in _REAL and type(value) is int
+    is_real = section.KINDS[name] in _REAL and type(value) is int and is_number(value)
     return float(value) if is_real else value  # type: ignore[arg-type]
 
 

@@ -48,10 +48,10 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     """
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
-    if not (final / ABOUT).is_file():
+    if not final.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".preparing"):
-            if not (final / ABOUT).is_file():
+            if not final.exists():
                 _make(config, files, final, listener or (lambda progress: None))
     return Prepared(final, _about(final / ABOUT))
 

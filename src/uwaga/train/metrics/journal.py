@@ -29,12 +29,15 @@ class Journal:
         size: what to keep of it, in bytes.
 
     Raises:
-        TrainingError: the file is shorter.
+        TrainingError: the file is shorter, or cannot be read.
     """
 
     def __init__(self, out: Path, size: int = 0) -> None:
         path = out / FILE
-        there = reading.regular(path).st_size if os.path.lexists(path) else 0
+        try:
+            there = reading.regular(path).st_size if os.path.lexists(path) else 0
+        except OSError as error:
+            raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
         if there < size:
             raise TrainingError(
                 f"{path} has {there} bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
