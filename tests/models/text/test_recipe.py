@@ -89,3 +89,12 @@ def test_prompts_that_pooling_shall_leave_out(folder: Path, describe) -> None:
         recipe.read(folder)
     path = folder / "1_Pooling" / "config.json"
     assert str(caught.value) == f"{path} leaves prompts out of pooling, which TextEncoder does not do"
+
+
+def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) -> None:
+    describe(folder)
+    path = folder / "config_sentence_transformers.json"
+    path.write_text('{"prompts": {"a": "b"}, "default_prompt_name": ["a"]}')
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == f"{path}: default_prompt_name is ['a'], and there is no prompt of that name"
