@@ -8,7 +8,9 @@ overlaps), to write to the terminal (names in messages).
 import json
 import pickle
 import struct
+import time
 import tracemalloc
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import BertConfig, BertModel, json_files, load, save, weight_files
+from uwaga.models import BertConfig, BertModel, json_files, load, pickle_files, save, weight_files
 
 
 @pytest.fixture
@@ -25,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = BertConfig(vocabulary=20, width=8, layers=1, heads=2, hidden=16, positions=10, outputs=())
     save(BertModel(config), tmp_path / "model")
+    load(tmp_path / "model")  # imports what the first load of a process imports, which `message` shall not measure
     return tmp_path / "model"
 
 
@@ -309,7 +312,159 @@ def test_a_pickle_cut_anywhere_is_refused(folder: Path) -> None:
         assert message(folder).startswith(f"{path} cannot be read with weights_only: ")
 
 
+def zipped(path: Path, pickled_bytes: bytes, *, compression: int = zipfile.ZIP_STORED, data: bytes = b"") -> Path:
+    """A file as torch.save makes them, with this pickle and one storage."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in {"data.pkl": pickled_bytes, "byteorder": b"little", "data/0": data}.items():
+            archive.writestr(f"archive/{name}", content)
+    return path
+
+
+def old(content: bytes) -> bytes:
+    """What stands before the pickle in a file of old versions, and the pickle."""
+    sizes = {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+    return b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, sizes)) + content
+
+
+def tensor(storage: bytes, offset: bytes, shape: bytes, strides: bytes) -> bytes:
+    """A dictionary with one weight, as opcodes."""
+    view = storage + offset + shape + strides
+    return b"\x80\x02}X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n(" + view + b"\x89}tRs."
+
+
+def storage(numel: bytes) -> bytes:
+    """Storage "0" of float32."""
+    text = b"".join(b"X" + struct.pack("<I", len(each)) + each for each in (b"0", b"cpu"))
+    return b"(X\x07\x00\x00\x00storagectorch\nFloatStorage\n" + text + numel + b"tQ"
+
+
+# Each tuple holds the one before it twice: its hash visits two to the power of 100 of them.
+NESTED_TUPLE = b")" + b"q\0h\0\x86" * 100
+# What each of these asks for, and what is said of it.
+HOSTILE_PICKLES = {
+    "a nested tuple as a key": (b"\x80\x02}" + NESTED_TUPLE + b"Ns.", "a key that is tuple"),
+    "a nested tuple as a storage": (
+        b"\x80\x02" + NESTED_TUPLE + b"Q.",
+        "a storage that is not described as torch.save does",
+    ),
+    "a gigabyte of zeros": (
+        b"\x80\x02cbuiltins\nbytearray\nJ\0\0\0\x40\x85R.",
+        "Unsupported global: builtins.bytearray makes no weight, and nothing else is called",
+    ),
+    "a string that is not there": (b"\x80\x02X\xff\xff\xff\x7f.", "the pickle ends too early"),
+    "steps without end": (b"\x80\x02" + b"N0" * 9, "opcode 0x30, which files of weights do not have"),
+    "lists without end": (b"\x80\x02" + b"]" * 500_001, "a pickle of more than 500,000 steps"),
+    "two weights of one name": (b"\x80\x02}X\x01\x00\x00\x00aNsX\x01\x00\x00\x00aNs.", "a is there twice"),
+    "a storage larger than the file": (
+        tensor(storage(b"J\0\0\0\x40"), b"K\0", b"K\1\x85", b"K\1\x85"),
+        "storage 0 claims 4294967296 bytes and has 8",
+    ),
+    "a view behind its storage": (
+        tensor(storage(b"K\2"), b"K\1", b"K\2\x85", b"K\1\x85"),
+        "a tensor of 3 elements of storage 0, which has 2",
+    ),
+    "a view before its storage": (
+        tensor(storage(b"K\2"), b"J\xff\xff\xff\xff", b"K\2\x85", b"K\1\x85"),
+        "a tensor whose shape and strides are no sizes",
+    ),
+    "a shape whose product overflows": (
+        tensor(storage(b"K\2"), b"K\0", b"J\0\0\0\x40J\0\0\0\x40J\0\0\0\x40\x87", b"K\0K\0K\0\x87"),
+        "a tensor whose shape and strides are no sizes",
+    ),
+    "more taken than put": (b"\x80\x02\x87.", "the pickle takes what it has not put"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE_PICKLES)
+def test_a_hostile_pickle_is_refused_before_it_takes_memory_or_time(folder: Path, case: str) -> None:
+    content, reason = HOSTILE_PICKLES[case]
+    path = zipped(pickled(folder, {}), content, data=bytes(8))
+    began = time.monotonic()
+    assert message(folder) == f"{path} cannot be read with weights_only: {reason}"
+    assert time.monotonic() - began < 20  # with every allocation traced
+
+
+def test_a_nested_tuple_in_an_old_file_is_refused(folder: Path) -> None:
+    path = pickled(folder, {})
+    path.write_bytes(old(b"\x80\x02}" + NESTED_TUPLE + b"Ns." + pickle.dumps([], 2)))
+    assert path.stat().st_size < 700
+    assert message(folder) == f"{path} cannot be read with weights_only: a key that is tuple"
+
+
+def test_a_compressed_pickle_is_not_unpacked(folder: Path) -> None:
+    path = zipped(pickled(folder, {}), bytes(10**8), compression=zipfile.ZIP_DEFLATED)
+    assert message(folder) == (
+        f"{path} cannot be read with weights_only: the record archive/data.pkl is compressed or encrypted, "
+        "which torch.save does not do"
+    )
+
+
+def test_a_storage_of_an_old_file_is_not_allocated_by_its_claim(folder: Path) -> None:
+    path = pickled(folder, {})
+    claim = storage(b"J\0\0\0\x40").replace(b"tQ", b"NtQ")
+    weights = tensor(claim, b"K\0", b"K\1\x85", b"K\1\x85")
+    path.write_bytes(old(weights) + pickle.dumps(["0"], 2) + struct.pack("<q", 2**30) + bytes(8))
+    assert message(folder) == (
+        f"{path} cannot be read with weights_only: storage 0 claims 1073741824 elements, which are not there"
+    )
+
+
+def test_tensors_of_pickles_are_what_torch_load_gives(tmp_path: Path) -> None:
+    """Views, transposed weights, parameters and all dtypes, in both formats."""
+    base = torch.arange(24, dtype=torch.float32)
+    weights = {
+        "view": base[3:15].view(3, 4),
+        "transposed": base.view(4, 6).T,
+        "scalar": torch.tensor(7, dtype=torch.int64),
+        "nothing": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(base[:2].clone()),
+        **{
+            str(dtype): torch.ones(3, dtype=dtype)
+            for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int8)
+        },
+    }
+    for is_zip in (True, False):
+        path = tmp_path / f"{is_zip}.bin"
+        torch.save(weights, path, _use_new_zipfile_serialization=is_zip)
+        expected, opened = torch.load(path, weights_only=True), pickle_files.read(path)
+        assert list(opened.held) == list(expected)
+        for name, each in expected.items():
+            found = opened.read(name)
+            assert found.dtype == each.dtype
+            assert found.shape == each.shape
+            assert torch.equal(found, each)
+
+
 # config.json
+
+
+def test_a_repeated_key_among_many_is_found_in_linear_time(folder: Path) -> None:
+    path = folder / "config.json"
+    keys = [f"key{number}" for number in range(200_000)]
+    path.write_text("{" + ", ".join(f'"{key}": 0' for key in [*keys, keys[-1]]) + "}")
+    began = time.monotonic()
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    assert str(caught.value) == f"{path} is no proper JSON: {keys[-1]} is there twice"
+    assert time.monotonic() - began < 5
+
+
+JSON_BOMBS = {
+    "deep": ('{"a": ' + "[" * 150 + "]" * 150 + "}", "is nested too deeply"),
+    "objects": ('{"a": [' + "{}," * 500_000 + "0]}", "is no proper JSON: more than 500,000 objects and lists"),
+    "values": ('{"a": [' + "0," * 2_000_000 + "0]}", "is no proper JSON: more than 2,000,000 keys and values"),
+    "infinite": ('{"a": 1e400}', "is no proper JSON: a number is beyond the largest float64"),
+    "huge": ('{"a": 1' + "0" * 400 + "}", "is no proper JSON: a number is beyond the largest float64"),
+    "surrogate": ('{"a": "\\ud800"}', "is no proper JSON: the string '\\ud800' has half of a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("case", JSON_BOMBS)
+def test_json_is_bounded_in_depth_count_and_values(folder: Path, case: str) -> None:
+    text, reason = JSON_BOMBS[case]
+    path = folder / "config.json"
+    path.write_text(text)
+    assert message(folder) == f"{path} {reason}"
 
 
 def describe(folder: Path, **changes: object) -> Path:

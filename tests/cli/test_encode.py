@@ -299,3 +299,47 @@ def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Pa
 def test_without_pyarrow(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert refusal(corpus, tmp_path / "out.parquet", model) == "needs pyarrow: pip install 'uwaga[encode]'"
+
+
+def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
+    from uwaga._base.reading import LINE_BYTES
+
+    corpus = tmp_path / "docs.txt.gz"
+    with gzip.open(corpus, "wb", 1) as file:
+        for _ in range(LINE_BYTES // 2**20 + 1):
+            file.write(b"a" * 2**20)
+    said = refusal(corpus, tmp_path / "out.parquet", model)
+    assert said == (
+        f"{corpus}: {corpus.stat().st_size:,} packed bytes become {LINE_BYTES + 1:,}: more than 200 for each, "
+        "as no text does and an attack may"
+    )
+
+
+def test_a_damaged_input_is_named_and_not_the_output(model: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "docs.parquet"
+    parquet.write_table(pa.table({"text": TEXTS * 50}), corpus)
+    whole = bytearray(corpus.read_bytes())
+    whole[20:200] = bytes(180)
+    corpus.write_bytes(whole)
+    said = refusal(corpus, tmp_path / "out.parquet", model)
+    assert said.startswith(f"{corpus}: is no parquet file: ")
+
+
+def test_two_columns_of_one_name_are_refused(model: Path, tmp_path: Path) -> None:
+    corpus, texts = tmp_path / "docs.parquet", pa.array(TEXTS)
+    parquet.write_table(pa.Table.from_arrays([texts, texts], names=["text", "text"]), corpus)
+    assert refusal(corpus, tmp_path / "out.parquet", model) == f"{corpus}: there are two columns 'text'"
+
+
+def test_a_model_file_that_is_a_pipe_is_named(corpus: Path, model: Path, tmp_path: Path) -> None:
+    (model / "config.json").unlink()
+    os.mkfifo(model / "config.json")
+    said = refusal(corpus, tmp_path / "out.parquet", model)
+    assert said == f"{model / 'config.json'} cannot be read: it is a named pipe, not a regular file"
+
+
+def test_a_file_of_another_program_is_not_taken_for_vectors(corpus: Path, model: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.parquet"
+    for metadata in (b"[]", b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
+        parquet.write_table(pa.table({"a": [1]}).replace_schema_metadata({"uwaga": metadata}), output)
+        assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"

@@ -36,7 +36,11 @@ def write(folder: Path, model: torch.nn.Module) -> Path:
 @pytest.fixture
 def teller(tmp_path: Path) -> Path:
     """A GPT-2 that reads nothing but where it stands: after a prompt of four tokens it tells a story, and ends."""
-    told = [0, 0, 0, *tokenizer().encode(STORY + END).ids]
+    return write(tmp_path / "teller", telling(STORY))
+
+
+def telling(story: str) -> GPT2Model:
+    told = [0, 0, 0, *tokenizer().encode(story + END).ids]
     config = GPT2Config(
         vocabulary=257, width=80, layers=1, heads=2, hidden=8, positions=80, head="own", ends=(256,), dropout=0.0
     )
@@ -48,7 +52,7 @@ def teller(tmp_path: Path) -> Path:
         model.positions.weight.copy_(torch.eye(80))
         model.head.weight[told, torch.arange(len(told))] = 1.0
         model.head.weight[0, :3] = 0.0
-    return write(tmp_path / "teller", model)
+    return model
 
 
 @pytest.fixture
@@ -188,3 +192,30 @@ def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch
     result = CliRunner().invoke(app, ["generate", "--model", str(writer), "Once"])
     assert result.exit_code == 130
     assert result.stderr == "\nuwaga generate: stopped\n"
+
+
+def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:
+    """Shown as it comes, and at the end; exact for programs."""
+    hostile = "\x1b]0;owned\x07 \u202e [bold]"
+    folder = write(tmp_path / "hostile", telling(hostile))
+    safe = "<U+001B>]0;owned<U+0007> <U+202E> [bold]\n"
+    assert run(folder, "Once", "--max-new-tokens", 70) == safe
+    assert run(folder, "Once", "Once", "--max-new-tokens", 70) == safe * 2
+    assert json.loads(run(folder, "Once", "--max-new-tokens", 70, "--json"))["text"] == hostile
+
+
+def test_a_message_of_a_library_cannot_control_a_terminal(teller: Path) -> None:
+    (teller / "config.json").write_text('{"model_type": "gpt2", "\\u009b": NaN, "a": ')
+    assert refusal(teller, "Once").isprintable()
+    assert refusal(teller.parent / "\x1b[2J", "Once").startswith(f"{teller.parent}/<U+001B>[2J is neither a directory")
+
+
+def test_a_tokenizer_whose_pattern_fails_is_named(teller: Path) -> None:
+    from tokenizers import Regex, Tokenizer, pre_tokenizers
+
+    path = teller / "tokenizer.json"
+    made = Tokenizer.from_file(str(path))
+    # The library gives up on it, for texts that are long enough.
+    made.pre_tokenizer = pre_tokenizers.Split(Regex("(?:a+)+$|(?:(?:a|a)+)+b"), "isolated")
+    made.save(str(path))
+    assert refusal(teller, "a" * 60 + "c").startswith(f"{path} is no tokenizer: ")

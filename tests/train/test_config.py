@@ -223,3 +223,17 @@ def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         Config.read(path)
     assert str(raised.value) == f"{path}: run is missing: it must be a table"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ('run.out="a\\u0000b"', "run.out must have no NUL character, which no file name has: 'a\\x00b'"),
+        ('data.train=["a\\u0000b"]', "data.train must have no NUL character, which no file name has: ('a\\x00b',)"),
+        ("model.layers=100000000", "model.layers must be at most 1000, not 100000000"),
+        (f"optimizer.eps=1{'0' * 400}", f"optimizer.eps must be a positive number, not 1{'0' * 199}..."),
+        ("optimizer.eps=1e400", "optimizer.eps must be a positive number, not inf"),
+    ],
+)
+def test_values_that_no_file_system_or_machine_has(override: str, message: str) -> None:
+    assert _message(override) == message

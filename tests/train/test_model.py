@@ -1,12 +1,14 @@
 """Weights as the papers draw them."""
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from uwaga.models import BertConfig, GPT2Config, T5Config, TransformerConfig
+from uwaga.train.errors import ConfigError
 from uwaga.train.model import Settings, new_model
 
 SETTINGS: dict[str, Callable[[], Settings]] = {
@@ -72,3 +74,13 @@ def test_the_first_loss_is_about_that_of_a_guess(family: str, one_thread: None) 
     with torch.no_grad():
         loss = Objective(new_model(SETTINGS[family](), 0).eval())(ids, decoder, ids.values.flip(0), None) / 57
     assert loss.item() == pytest.approx(math.log(300), abs=1.0)
+
+
+def test_a_model_larger_than_the_machine_is_not_built() -> None:
+    with pytest.raises(ConfigError) as caught:
+        new_model(GPT2Config(vocabulary=10, width=2**20, heads=2, hidden=2**20, layers=2, positions=8), 0)
+    found = re.fullmatch(
+        r"model: ([\d,]+) weights take ([\d,.]+) GB in float32, and this machine has [\d,.]+ GB", str(caught.value)
+    )
+    assert found is not None
+    assert 12 * 2**40 < int(found[1].replace(",", "")) < 13 * 2**40

@@ -3,6 +3,7 @@
 import typer
 
 from uwaga.cli import bench, demo, doctor, encode, generate, lesson, train, view
+from uwaga.cli.terminal import escape_library_output
 
 app = typer.Typer(
     name="uwaga",
@@ -19,4 +20,5 @@ for verb in (
 
 def main() -> None:
     """What the console script `uwaga` calls."""
+    escape_library_output()
     app()

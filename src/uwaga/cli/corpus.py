@@ -1,12 +1,13 @@
 """Documents from a file: JSON lines, plain lines or parquet. Every error says where."""
 
-import gzip
 import hashlib
-import json
-import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple, cast
+
+from uwaga._base import reading
+from uwaga._base.reading import DamagedGzipError, TextFileError
 
 # Rows of a parquet file that are taken at once.
 _ROWS = 1024
@@ -41,15 +42,14 @@ class Corpus:
     """
 
     def __init__(self, path: Path, *, text: str | None = None, id: str | None = None) -> None:
-        if not path.is_file():
-            raise CorpusError(f"{path}: there is no such file")
+        size = _size(path)
         self._kind = next((kind for kind in _KINDS if path.name.endswith(kind)), None)
         if self._kind is None:
             raise CorpusError(f"{path}: the name must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
         if self._kind.startswith(".txt") and (text or id):
             raise CorpusError(f"{path}: lines of plain text have no fields")
         self.path, self._text, self._id = path, text or "text", id
-        self.size, self.position = path.stat().st_size, 0
+        self.size, self.position = size, 0
 
     def __iter__(self) -> Iterator[Document]:
         if self._kind == ".parquet":
@@ -63,7 +63,7 @@ class Corpus:
     def _objects(self) -> Iterator[Document]:
         for place, line in self._lines():
             try:
-                found = json.loads(line)
+                found = reading.parse_json(line, strict=False)
             except (ValueError, RecursionError) as error:
                 raise CorpusError(f"{place}: is not JSON: {error}") from error
             if not isinstance(found, dict):
@@ -72,25 +72,15 @@ class Corpus:
             yield self._document(place, found)
 
     def _rows(self) -> Iterator[Document]:
-        from pyarrow import ArrowException, parquet
-
-        try:
-            file = parquet.ParquetFile(self.path)
-        except ArrowException as error:
-            raise CorpusError(f"{self.path}: is no parquet file: {error}") from error
-        with file:
-            self.size = max(1, file.metadata.num_rows)
-            self._find_id(file.schema_arrow.names)
-            columns = [name for name in (self._text, self._id) if name in file.schema_arrow.names]
-            row = 0
-            for batch in file.iter_batches(_ROWS, columns=columns or None):
-                for index in range(batch.num_rows):
-                    place = f"{self.path}: row {row}"
-                    yield self._document(
-                        place, {name: _value(place, batch[name][index]) for name in batch.schema.names}
-                    )
-                    row += 1
-                    self.position = row
+        with _corpus_errors():
+            names = reading.ParquetRows(self.path, ()).names
+            self._find_id(names)
+            columns = [name for name in (self._text, self._id) if name]
+            found = reading.ParquetRows(self.path, columns)
+            self.size = max(1, found.count)
+            for number, (place, row) in enumerate(found.rows(_ROWS), start=1):
+                yield self._document(place, row if set(columns) <= row.keys() else dict.fromkeys(names) | row)
+                self.position = number
 
     def _find_id(self, names: Sequence[str]) -> None:
         """The default, decided by the first document: "" from then on where it has none."""
@@ -116,17 +106,14 @@ class Corpus:
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         """Places and lines, without what ends them."""
-        with self.path.open("rb") as raw:
-            file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if self.path.suffix == ".gz" else raw
-            number = 0
+        place = f"{self.path}:1"
+        with _corpus_errors():
             try:
-                for number, line in enumerate(file, start=1):
-                    self.position = raw.tell()
-                    place = f"{self.path}:{number}"
-                    # A mark of byte order is how some editors begin a file; it is no part of the text.
-                    yield place, _decoded(place, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise CorpusError(f"{self.path}:{number + 1}: the gzip file is damaged: {error}") from error
+                for number, line in enumerate(reading.lines(self.path), start=1):
+                    self.position, place = line.position, f"{self.path}:{number + 1}"
+                    yield line.place, line.text
+            except DamagedGzipError as error:
+                raise CorpusError(f"{place}: {error.reason}") from error
 
 
 def digest(documents: Sequence[Document]) -> str:
@@ -139,15 +126,18 @@ def digest(documents: Sequence[Document]) -> str:
     return whole.hexdigest()
 
 
-def _decoded(place: str, line: bytes) -> str:
+def _size(path: Path) -> int:
     try:
-        return line.rstrip(b"\r\n").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(f"{place}: is not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}") from error
+        return reading.regular(path).st_size
+    except FileNotFoundError:
+        raise CorpusError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _value(place: str, value: object) -> object:
+@contextmanager
+def _corpus_errors() -> Iterator[None]:
     try:
-        return value.as_py()  # type: ignore[attr-defined]
-    except UnicodeDecodeError as error:
-        raise CorpusError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}") from error
+        yield
+    except TextFileError as error:
+        raise CorpusError(str(error)) from error

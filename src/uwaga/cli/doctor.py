@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from uwaga._base import env
+from uwaga.cli.terminal import echo_json
 
 Status = Literal["ok", "note", "missing"]
 
@@ -36,7 +37,7 @@ def doctor(
     if as_json:
         import json
 
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        echo_json(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         _show(findings)
 

@@ -1,13 +1,14 @@
 """`uwaga encode`: a file of documents to a parquet file of vectors, by a model; can be stopped and goes on."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 
 from uwaga._base.errors import CheckpointError
 from uwaga.cli import encoding
 from uwaga.cli.corpus import Corpus, CorpusError
+from uwaga.cli.terminal import echo, fail
 from uwaga.cli.vectors import Vectors, VectorsError
 
 Long = Literal["error", "truncate", "mean", "windows"]
@@ -33,26 +34,21 @@ def encode(
     try:
         said = _encode(Corpus(documents, text=text, id=id), output, model, dtype, how, {"text": text, "id": id})
     except (CorpusError, VectorsError, CheckpointError) as error:
-        _fail(str(error))
+        fail("encode", str(error))
     except OSError as error:
         where, why = error.filename or output, error.strerror or str(error)
-        _fail(f"{where}: {why}. What is finished is kept; the same command goes on from there")
+        fail("encode", f"{where}: {why}. What is finished is kept; the same command goes on from there")
     except KeyboardInterrupt:
-        typer.echo("uwaga encode: stopped; the same command goes on from there", err=True)
+        echo("uwaga encode: stopped; the same command goes on from there", err=True)
         raise typer.Exit(130) from None
-    typer.echo(f"{output}: {said}")
+    echo(f"{output}: {said}")
 
 
 def _need_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        _fail("needs pyarrow: pip install 'uwaga[encode]'")
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"uwaga encode: {message}", err=True)
-    raise typer.Exit(1)
+        fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
 
 
 def _encode(corpus: Corpus, output: Path, model: str, dtype: str, how: dict[str, Any], fields: dict[str, Any]) -> str:

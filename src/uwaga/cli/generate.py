@@ -3,17 +3,19 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
+from uwaga._base import reading
 from uwaga._base.errors import CheckpointError
+from uwaga.cli.terminal import echo, echo_json, fail
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
     from torch import Tensor
 
     from uwaga.models.generation.decoding import Generator
+    from uwaga.models.text.tokenizer import Tokenizer
 
 Storage = Literal["float32", "bfloat16"]
 
@@ -26,8 +28,8 @@ class _Writer(NamedTuple):
     """A model and its tokenizer, and that of its decoder, which may have one of its own."""
 
     model: "Generator"
-    backend: "Backend"
-    decoder: "Backend"
+    tokenizer: "Tokenizer"
+    decoder: "Tokenizer"
 
 
 def generate(
@@ -58,23 +60,22 @@ def generate(
     try:
         _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], how, as_json=as_json)
     except (CheckpointError, PromptError) as error:
-        _fail(str(error))
+        fail("generate", str(error))
     except KeyboardInterrupt:
-        typer.echo("\nuwaga generate: stopped", err=True)
+        echo("\nuwaga generate: stopped", err=True)
         raise typer.Exit(130) from None
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"uwaga generate: {message}", err=True)
-    raise typer.Exit(1)
 
 
 def _text(number: int, prompt: str) -> str:
     try:
-        text = sys.stdin.buffer.read().decode() if prompt == "-" else prompt
+        text = prompt
+        if prompt == "-":
+            text = reading.read_stream(sys.stdin.buffer, "stdin", reading.LINE_BYTES).decode()
         text.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
     except UnicodeError as error:
         raise PromptError(f"prompt {number} is not valid UTF-8") from error
+    except OSError as error:
+        raise PromptError(f"prompt {number} cannot be read: {error.strerror}") from error
     return text
 
 
@@ -93,14 +94,15 @@ def _load(model: str, dtype: str) -> _Writer:
     loaded = load(folder, dtype=getattr(torch, dtype))
     if not hasattr(loaded, "decoding"):
         raise CheckpointError(f"{folder}: a {type(loaded).__name__} writes no text")
-    return _Writer(cast("Generator", loaded), own.backend, target.backend)
+    return _Writer(cast("Generator", loaded), own, target)
 
 
 def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_json: bool) -> None:
     """Raises PromptError: a prompt or an option that does not fit the model, or options that do not go together."""
     from uwaga.models.generation.generate import generate
 
-    prompts = [writer.backend.encode(text).ids for text in texts]
+    own = writer.tokenizer
+    prompts = [[*own.before, *each.ids, *own.behind] for each in own.encode(texts, with_places=False)]
     for number, ids in enumerate(prompts):
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")
@@ -115,16 +117,19 @@ def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_jso
         return
     for text, ids in zip(texts, written, strict=True):
         said = writer.decoder.decode(ids)
-        typer.echo(json.dumps({"prompt": text, "text": said, "tokens": ids}) if as_json else said)
+        if as_json:
+            echo_json(json.dumps({"prompt": text, "text": said, "tokens": ids}))
+        else:
+            echo(said)
 
 
 class _Screen:
     """A streamer that shows text as soon as it is certain: a letter may consist of several tokens."""
 
-    def __init__(self, backend: "Backend") -> None:
+    def __init__(self, tokenizer: "Tokenizer") -> None:
         from tokenizers.decoders import DecodeStream
 
-        self._backend, self._stream = backend, DecodeStream(skip_special_tokens=True)
+        self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=True)
         self._ids: list[int] | None = None  # None: the prompt has not been told
         self._shown = ""
 
@@ -135,15 +140,15 @@ class _Screen:
             return
         for token in value.tolist():
             self._ids.append(token)
-            self._show(self._stream.step(self._backend, token) or "")
+            self._show(self._tokenizer.step(self._stream, token))
 
     def end(self) -> None:
         """What was held back, as it is: the text may end inside a letter."""
-        whole = self._backend.decode(self._ids or [])
+        whole = self._tokenizer.decode(self._ids or [])
         self._show(whole.removeprefix(self._shown) if whole.startswith(self._shown) else "")
-        typer.echo()
+        echo()
 
     def _show(self, piece: str) -> None:
         self._shown += piece
-        typer.echo(piece, nl=False)
+        echo(piece, nl=False)
         sys.stdout.flush()

@@ -1,11 +1,12 @@
 """`uwaga lesson`: the calculation of attention step by step, in a browser, or as tables in the terminal."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from uwaga.cli.tables import seen, table
+from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,15 +40,10 @@ def lesson(
         else:
             _serve(worked, port, opens=not no_browser, has_model=not no_model)
     except (ValueError, ImportError, OSError) as error:
-        _fail(str(error).removeprefix("lesson: "))
+        fail("lesson", str(error).removeprefix("lesson: "))
     except KeyboardInterrupt:
-        typer.echo("\nuwaga lesson: stopped", err=True)
+        echo("\nuwaga lesson: stopped", err=True)
         raise typer.Exit(130) from None
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"uwaga lesson: {message}", err=True)
-    raise typer.Exit(1)
 
 
 def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None:
@@ -59,13 +55,13 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
     desk = LessonDesk(Desk(Exhibit.empty() if exhibit is None else exhibit), worked.question)
     with served_lesson(desk, port=port) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.
-        typer.echo(served.address)
+        echo(served.address)
         if opens and served.browse():
-            typer.echo("It opens in the browser; Ctrl-C ends it.")
+            echo("It opens in the browser; Ctrl-C ends it.")
         else:
-            typer.echo("Open it in a browser; Ctrl-C ends it.")
+            echo("Open it in a browser; Ctrl-C ends it.")
         served.wait()
-    typer.echo("\nuwaga lesson: closed", err=True)
+    echo("\nuwaga lesson: closed", err=True)
 
 
 def _real(sentence: str) -> "Exhibit | None":
@@ -78,7 +74,7 @@ def _real(sentence: str) -> "Exhibit | None":
         reader = seeing.load("minilm", "float32")
         seen = seeing.see(reader, sentence, target=None, new_tokens=0, truncate=True, layers=None)
     except (CheckpointError, seeing.SeeingError) as error:
-        typer.echo(f"uwaga lesson: without a real model beside it: {error}", err=True)
+        echo(f"uwaga lesson: without a real model beside it: {error}", err=True)
         return None
     return Exhibit.of(seen, model=reader.title)
 

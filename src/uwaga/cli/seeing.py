@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from uwaga._base import reading
 from uwaga.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def saying() -> Iterator[None]:
 def text_of(argument: str) -> str:
     """What an argument means: "-" is stdin, the path of a file its text, and anything else itself. Raises SeeingError."""
     if argument == "-":
-        return _decoded(sys.stdin.buffer.read(), "stdin")
+        return _decoded(_read(argument), "stdin")
     path = Path(argument)
     try:
         is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the folder that we are in
     except (OSError, ValueError):  # too long for a name, or with a character that no name has
         is_file = is_folder = False
     if is_file:
-        return _decoded(path.read_bytes(), argument)
+        return _decoded(_read(argument), argument)
     if is_folder:
         raise SeeingError(f"{argument} is a directory, and neither a text nor a file")
     if _LIKE_A_FILE.fullmatch(argument):
@@ -61,6 +62,15 @@ def text_of(argument: str) -> str:
     except UnicodeError as error:
         raise SeeingError("the text is not valid UTF-8") from error
     return argument
+
+
+def _read(argument: str) -> bytes:
+    try:
+        if argument == "-":
+            return reading.read_stream(sys.stdin.buffer, "stdin", reading.LINE_BYTES)
+        return reading.read(Path(argument), reading.LINE_BYTES)
+    except OSError as error:
+        raise SeeingError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def _decoded(data: bytes, name: str) -> str:
@@ -78,8 +88,8 @@ def load(name: str, dtype: str) -> Reader:
     from uwaga.models.text.tokenizer import Tokenizer
 
     folder = directories.transformer(directories.find(name, None))
-    settings = folder / "sentence_bert_config.json"
-    lowercase = settings.exists() and json_files.read(settings).get("do_lower_case") is True
+    settings = json_files.optional(folder / "sentence_bert_config.json") or {}
+    lowercase = settings.get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
     title = bundled.MODELS[name].title if name in bundled.MODELS else Path(name).name or name
     model = checkpoints.load(folder, dtype=getattr(torch, dtype))
@@ -145,7 +155,7 @@ def _target(reader: Reader, target: str, truncate: bool) -> list[int]:
 def _ids(reader: Reader, tokenizer: "Tokenizer", text: str, name: str, truncate: bool) -> list[int]:
     """With the tokenizer's special tokens."""
     room = cast("Any", reader.model).config.max_tokens
-    own = tokenizer.backend.encode(text, add_special_tokens=False).ids
+    own = tokenizer.encode([text], with_places=False)[0].ids
     if not own:
         raise SeeingError(f"{name} is empty: it has no tokens")
     total = len(own) + tokenizer.special

@@ -1,17 +1,15 @@
 """The lesson's matrices as tables of a terminal."""
 
-import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from uwaga._base.terminal import escaped
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
     from uwaga.viewer.lesson.parts import Matrix
-
-# Characters that a terminal obeys, or does not show.
-_UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
 
 def table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
@@ -60,9 +58,9 @@ def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text
 
 
 def seen(text: str) -> str:
-    """Text that a terminal shows and does not obey.
+    """Text of one line that a terminal shows and does not obey.
 
     >>> seen("a\\x1b[2J")
     'a<U+001B>[2J'
     """
-    return "".join(f"<U+{ord(c):04X}>" if unicodedata.category(c) in _UNSEEN else c for c in text)
+    return escaped(text, keep="")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from uwaga._base.errors import CheckpointError
+from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
     from uwaga.train.door import Result
@@ -30,17 +31,17 @@ def train(
     try:
         read = Config.read(config, [*(overrides or ()), *(["run.compile=true"] if compile else [])])
         if print_config:
-            typer.echo(read.text(), nl=False)
+            echo(read.text(), nl=False)
             return
         result = fit(read, resume=resume, fsdp=fsdp)
     except (ConfigError, DataError, CheckpointError, TrainingError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
         if _is_first():
-            typer.echo("uwaga train: stopped; the same command with --resume goes on", err=True)
+            echo("uwaga train: stopped; the same command with --resume goes on", err=True)
         raise typer.Exit(130) from None
     if _is_first():
-        typer.echo(_said(result))
+        echo(_said(result))
 
 
 def _said(result: "Result") -> str:
@@ -51,7 +52,7 @@ def _said(result: "Result") -> str:
 def _fail(message: str) -> NoReturn:
     # Every process of torchrun's fails with the same words.
     if _is_first():
-        typer.echo(f"uwaga train: {message}", err=True)
+        fail("train", message)
     raise typer.Exit(1)
 
 

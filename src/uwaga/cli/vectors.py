@@ -12,11 +12,13 @@ however often the work was interrupted.
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from uwaga._base import reading
 from uwaga._base.durable import replacing, sync
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 # Shards are joined to row groups of at least so many rows, in which readers of parquet work best.
 _ROWS = 16_384
 _KEY = b"uwaga"
+_NO_SHARD = "is damaged: its metadata has no digest and number of documents"
 
 
 class VectorsError(ValueError):
@@ -59,14 +62,17 @@ class Vectors:
         """The digest of the documents of the whole file; None where there is no file yet. Raises VectorsError."""
         from pyarrow import ArrowException, parquet
 
-        if not self.path.exists():
+        if not os.path.lexists(self.path):
             return None
         try:
-            described = json.loads(parquet.read_schema(self.path).metadata[_KEY])
-        except (OSError, ArrowException, KeyError, TypeError) as error:
+            reading.regular(self.path)
+            match _described(parquet.read_schema(self.path)):
+                case {"settings": dict(settings), "digest": str(digest)}:
+                    self._compare(settings, f"{self.path} is there already, and was made otherwise")
+                    return digest
+        except (OSError, ArrowException) as error:
             raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode") from error
-        self._compare(described["settings"], f"{self.path} is there already, and was made otherwise")
-        return cast(str, described["digest"])
+        raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode")
 
     def begin(self) -> None:
         """Take the folder, and find the shards that are finished. Raises VectorsError, OSError."""
@@ -85,13 +91,16 @@ class Vectors:
             raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
         settings = self._folder / "settings.json"
         if self._shard(0).exists():
-            self._compare(json.loads(settings.read_bytes()), f"{self._folder} was begun otherwise")
+            self._compare(_settings(settings), f"{self._folder} was begun otherwise")
         else:
             with replacing(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
         while (path := self._shard(len(self.finished))).exists():
-            described = self._read(path).schema.metadata
-            self.finished.append(Shard(**json.loads(described[_KEY])))
+            match _described(self._read(path).schema):
+                case {"digest": str(digest), "documents": int(documents)} if documents > 0:
+                    self.finished.append(Shard(digest, documents))
+                case _:
+                    raise VectorsError(f"{path} {_NO_SHARD}; remove it and those behind it, and begin again")
 
     def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any) -> None:
         """Write the next shard. Raises OSError."""
@@ -149,9 +158,10 @@ class Vectors:
         import pyarrow as pa
 
         try:
+            reading.regular(path)
             with pa.OSFile(str(path)) as file:
                 return pa.ipc.open_file(file).read_all()
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowException, OSError) as error:
             raise VectorsError(f"{path} is damaged: {error}; remove it and those behind it, and begin again") from error
 
     def _shard(self, index: int) -> Path:
@@ -163,6 +173,27 @@ class Vectors:
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
             raise VectorsError(rule + ":" + "".join(lines))
+
+
+def _described(schema: "pyarrow.Schema") -> Any:
+    """What was written into the metadata of a file; None where that is something else."""
+    try:
+        return reading.parse_json((schema.metadata or {})[_KEY])
+    except (KeyError, ValueError, RecursionError):
+        return None
+
+
+def _settings(path: Path) -> dict[str, object]:
+    """Of the folder of shards. Raises VectorsError."""
+    try:
+        found = reading.parse_json(reading.read(path, reading.JSON_BYTES))
+    except OSError as error:
+        raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise VectorsError(f"{path} is no proper JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise VectorsError(f"{path} must hold a JSON object, not {type(found).__name__}")
+    return found
 
 
 def whole_digest(shards: Sequence[Shard]) -> str:

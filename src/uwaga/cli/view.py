@@ -3,13 +3,14 @@
 import re
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 from uwaga._base.errors import CheckpointError
 from uwaga.cli.progress import bar
 from uwaga.cli.seeing import Reader, SeeingError, load, saying, see, text_of
+from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
     from uwaga.maps.recording import Recording
@@ -63,17 +64,10 @@ def view(
         else:
             _serve(exhibit, port, opens=not no_browser)
     except (CheckpointError, SeeingError, ModuleNotFoundError, OSError) as error:
-        _fail(_said(error))
+        fail("view", _said(error))
     except KeyboardInterrupt:
-        typer.echo("\nuwaga view: stopped", err=True)
+        echo("\nuwaga view: stopped", err=True)
         raise typer.Exit(130) from None
-
-
-def _fail(message: str) -> NoReturn:
-    """What a message repeats may be of a hostile file: nothing of it moves the cursor of a terminal."""
-    shown = "".join(letter if letter.isprintable() or letter == "\n" else ascii(letter)[1:-1] for letter in message)
-    typer.echo(f"uwaga view: {shown}", err=True)
-    raise typer.Exit(1)
 
 
 def _said(error: Exception) -> str:
@@ -124,18 +118,18 @@ def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
     try:
         with serve(Desk(exhibit), exhibit.title, port=port) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
-            typer.echo(served.address)
+            echo(served.address)
             if opens and served.browse():
-                typer.echo("It opens in the browser; Ctrl-C ends it.")
+                echo("It opens in the browser; Ctrl-C ends it.")
             else:
-                typer.echo("Open it in a browser; Ctrl-C ends it.")
+                echo("Open it in a browser; Ctrl-C ends it.")
             _tell(served.desk)
             served.wait()
     except KeyboardInterrupt:
         pass  # the end of a server, not of its work
     finally:
         signal.signal(signal.SIGTERM, before)
-    typer.echo("\nuwaga view: closed", err=True)
+    echo("\nuwaga view: closed", err=True)
 
 
 def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
@@ -146,7 +140,7 @@ def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
     with bar("saving") as progress, saying():
         save_page(desk, path, exact=exact, progress=progress)
     _tell(desk)
-    typer.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
+    echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
 
 
 def _tell(desk: "Desk") -> None:

@@ -1,11 +1,11 @@
 """Models that come with this package or from the package registry instead of the hub: by a short name, and checked before
 they are used."""
 
-import hashlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from uwaga._base import reading
 from uwaga._base.errors import CheckpointError
 
 
@@ -53,8 +53,10 @@ def folder(name: str) -> Path:
         )
     place = Path(found.origin).parent / model.folder
     weights = place / "model.safetensors"
-    with weights.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        digest = reading.sha256(weights)
+    except OSError as error:
+        raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from error
     if digest != model.sha256:
         raise CheckpointError(
             f"{weights} is not the file that was published: its SHA-256 is {digest}, not {model.sha256}"

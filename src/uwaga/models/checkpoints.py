@@ -1,7 +1,7 @@
 """Models from unmodified Hugging Face directories, and back: the two doors.
 
 Loading compares every name and shape of the files with the family's table before it allocates anything, so a hostile
-file costs an error message. What is read never runs: safetensors, and pickles by PyTorch's weights_only unpickler.
+file costs an error message. What is read never runs: safetensors, and pickles by a reader that makes descriptions of tensors and nothing else.
 """
 
 import json

@@ -4,12 +4,14 @@ The format: 8 bytes with the length of the header (little-endian), the header (J
 data. The library keeps the last of two weights of one name in silence, and accepts a header of up to 100 MB.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
+from uwaga._base import reading
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
 
@@ -32,7 +34,7 @@ def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
     header = _header(path)
     try:
         file = safe_open(path, framework="pt").__enter__()
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is no proper safetensors file: {error}") from error
     header.pop("__metadata__", None)
     stored = {
@@ -45,8 +47,8 @@ def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
 def _header(path: Path) -> dict:
     """The header, as far as the library does not look at it: its length and its names."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with reading.opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:
                 reason = f"its header claims {length} bytes, and the file has {size}"

@@ -32,9 +32,10 @@ class SentenceModules:
 def read(folder: Path) -> SentenceModules | None:
     """The modules of a directory, or None where there is no modules.json. Raises CheckpointError."""
     path = folder / "modules.json"
-    if not path.exists():
+    found = json_files.optional(path, of=list)
+    if found is None:
         return None
-    modules = _modules(path)
+    modules = _modules(path, found)
     of_kind = dict(modules)
     if "Transformer" not in of_kind:
         raise CheckpointError(f"{path} lists no Transformer, but {', '.join(shown(kind) for kind in of_kind)}")
@@ -48,9 +49,8 @@ def read(folder: Path) -> SentenceModules | None:
     )
 
 
-def _modules(path: Path) -> list[tuple[str, Path]]:
+def _modules(path: Path, found: list) -> list[tuple[str, Path]]:
     """The last word of each module's type, and its folder."""
-    found = json_files.read(path, of=list)
     modules = []
     for module in found:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
@@ -73,7 +73,7 @@ def _pooling(path: Path) -> tuple[str, ...]:
 
 
 def _max_tokens(path: Path) -> int | None:
-    found = json_files.read(path).get("max_seq_length") if path.exists() else None
+    found = (json_files.optional(path) or {}).get("max_seq_length")
     if found is not None and (type(found) is not int or found < 1):
-        raise CheckpointError(f"{path}: max_seq_length must be a whole number of at least 1, not {found!r}")
+        raise CheckpointError(f"{path}: max_seq_length must be a whole number of at least 1, not {shown(repr(found))}")
     return found

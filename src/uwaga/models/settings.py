@@ -5,7 +5,7 @@ quiet default would compute something else), one that changes nothing that is co
 Keys of the last two kinds are kept, so that saving gives them back; unknown ones are warned of.
 """
 
-import math
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -24,8 +24,9 @@ class Kind(NamedTuple):
     accepts: Callable[[Any], bool]
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+def is_number(x: Any) -> bool:
+    """A number that float64 has, neither NaN nor infinite; 10**400 is none."""
+    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
 
 
 def whole(least: int, most: int) -> Kind:
@@ -38,9 +39,9 @@ def one_of(*values: str) -> Kind:
 
 SIZE, COUNT = whole(1, _LARGEST_SIZE), whole(0, _LARGEST_SIZE)
 OPTIONAL_COUNT = Kind(f"None or {COUNT.words}", lambda x: x is None or COUNT.accepts(x))
-CHANCE = Kind("a number from 0 to less than 1", lambda x: _is_number(x) and 0 <= x < 1)
+CHANCE = Kind("a number from 0 to less than 1", lambda x: is_number(x) and 0 <= x < 1)
 OPTIONAL_CHANCE = Kind(f"None or {CHANCE.words}", lambda x: x is None or CHANCE.accepts(x))
-POSITIVE = Kind("a positive number", lambda x: _is_number(x) and 0 < x < math.inf)
+POSITIVE = Kind("a positive number", lambda x: is_number(x) and x > 0)
 SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
 
 

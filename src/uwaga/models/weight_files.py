@@ -5,17 +5,17 @@ All of them may come from anybody. Opening checks every claim that a file makes 
 file claims is allocated before that.
 """
 
-import zipfile
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-import torch
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import json_files, safetensors_files
+from uwaga.models import json_files, pickle_files, safetensors_files
 from uwaga.models.json_files import shown
+from uwaga.models.pickle_files import Described, PickleError
 from uwaga.models.safetensors_files import Stored
 
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
@@ -34,12 +34,17 @@ class Weights:
 def find(folder: Path) -> Weights:
     """The weights in a folder, by the order in which transformers looks for them. Raises CheckpointError."""
     for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
-        if (folder / name).is_file():
+        if _is_there(folder / name):
             return _of(folder / name, [open_one(folder / name)])
-        if (folder / f"{name}.index.json").is_file():
+        if _is_there(folder / f"{name}.index.json"):
             return _sharded(folder / f"{name}.index.json", Path(name).suffix, open_one)
     names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
     raise CheckpointError(f"{folder} holds no weights: there is no {names}")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether something has this name that is no directory: what cannot be opened is not passed over for another file."""
+    return os.path.lexists(path) and not path.is_dir()
 
 
 Opened = tuple[Mapping[str, Stored], Callable[[str], Tensor]]
@@ -84,24 +89,21 @@ def _need_plain_name(index: Path, file: str, suffix: str) -> None:
 
 
 def _read_pickled(path: Path) -> Opened:
-    """A file of torch.save, by the unpickler that builds tensors and plain containers and runs nothing else."""
+    """A file of torch.save, by a reader that describes tensors and plain containers and runs nothing."""
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    # What the unpickler meets in a file that is broken on purpose has no common class below Exception.
-    except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path} cannot be read with weights_only: {reason}") from error
-    if not isinstance(held, Mapping) or not all(isinstance(name, str) for name in held):
-        raise CheckpointError(f"{path} must hold a dictionary of weights by name, not {type(held).__name__}")
-    strange = [name for name, x in held.items() if not _is_plain(x)]
-    if strange:
-        raise CheckpointError(f"{path} holds what is no dense tensor: {', '.join(map(shown, strange))}")
+        opened = pickle_files.read(path)
+    except PickleError as error:
+        raise CheckpointError(f"{path} cannot be read with weights_only: {error}") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if not isinstance(opened.held, dict) or not all(isinstance(name, str) for name in opened.held):
+        raise CheckpointError(f"{path} must hold a dictionary of weights by name, not {opened.kind}")
+    tensors = {name: x for name, x in opened.held.items() if isinstance(x, Described)}
+    if len(tensors) < len(opened.held):
+        strange = ", ".join(shown(name) for name in opened.held if name not in tensors)
+        raise CheckpointError(f"{path} holds what is no dense tensor: {strange}")
     stored = {
-        name: Stored(shape=tuple(x.shape), dtype=str(x.dtype).removeprefix("torch."), file=path.name)
-        for name, x in held.items()
+        name: Stored(shape=x.shape, dtype=str(x.storage.dtype).removeprefix("torch."), file=path.name)
+        for name, x in tensors.items()
     }
-    return stored, held.__getitem__
-
-
-def _is_plain(x: object) -> bool:
-    return isinstance(x, Tensor) and x.layout == torch.strided and not x.is_quantized and x.device.type == "cpu"
+    return stored, opened.read

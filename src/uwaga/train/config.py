@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from uwaga._base import reading
 from uwaga.models.settings import Kind
 from uwaga.train import families, rules, settings, toml
 from uwaga.train.errors import ConfigError
@@ -56,7 +57,7 @@ class Config:
     def read(path: Path, overrides: Iterable[str] = ()) -> "Config":
         """From a TOML file; overrides are `key.path=value` with a value of TOML. Raises ConfigError."""
         try:
-            return Config.parse(path.read_bytes().decode("utf-8"), overrides)
+            return Config.parse(reading.read(path, reading.TOML_BYTES).decode("utf-8"), overrides)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -70,8 +71,9 @@ class Config:
     def parse(text: str, overrides: Iterable[str] = ()) -> "Config":
         """The same of a text."""
         try:
+            reading.check_toml(text)
             table = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # TOML's own, and numbers of thousands of digits
             raise ConfigError(f"is not TOML: {error}") from error
         for override in overrides:
             _change(table, override)
@@ -110,8 +112,9 @@ def _change(table: dict[str, Any], override: str) -> None:
 def _parsed(text: str) -> Any:
     """A value of TOML; a word or path that is none is a string as it stands, for shells take quotes away."""
     try:
+        reading.check_toml(text)
         value = tomllib.loads(f"x = {text}")["x"]
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         if text[:1] in ("", '"', "'", "[", "{") or "\n" in text:
             raise ConfigError(f"{text!r} is no value of TOML: {error}") from error
         return text

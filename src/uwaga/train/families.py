@@ -8,6 +8,9 @@ from typing import Any
 from uwaga.train.errors import ConfigError
 from uwaga.train.settings import unknown
 
+# Layers at most: each is several modules, which take time and memory before they have a weight. 1,000 have been trained
+# (Wang et al. 2022, DeepNet).
+MOST_LAYERS = 1000
 OBJECTIVES = ("language-model", "encoder-decoder", "masked-language-model")
 
 
@@ -89,6 +92,9 @@ def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -
         made = family.settings(**settings | dict(fixed) | dict(tokens))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"model: {error}") from error
+    for name in ("layers", "decoder_layers"):
+        if getattr(made, name, 0) > MOST_LAYERS:
+            raise ConfigError(f"model.{name} must be at most {MOST_LAYERS}, not {getattr(made, name)}")
     if objective == "encoder-decoder":
         for name in ("layers", "decoder_layers"):
             if getattr(made, name) == 0:

@@ -3,6 +3,7 @@
 Letters: M model width, F hidden width, H heads, D head width.
 """
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.models.transformer.model import Transformer
 from uwaga.train import seeds
+from uwaga.train.errors import ConfigError
 
 Settings = BertConfig | GPT2Config | T5Config | TransformerConfig
 # Draws the numbers of one matrix, by its name.
@@ -28,8 +30,11 @@ _Draw = Callable[[str, Tensor, torch.Generator], object]
 def new_model(settings: Settings, seed: int) -> nn.Module:
     """A model with fresh float32 weights on the CPU, in training mode; the same seed gives the same bits.
 
+    Raises ConfigError: they would not fit into the memory of this machine.
+
     Norms begin as ones, biases as zeros, matrices as below. PyTorch's own generator is not touched.
     """
+    _need_memory(settings)
     with seeds.kept(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
         model = empty_model(settings)
     generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
@@ -40,6 +45,17 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
             else:
                 weight.fill_(1.0 if name.endswith(".weight") else 0.0)
     return model.train()
+
+
+def _need_memory(settings: Settings) -> None:
+    """Before anything is allocated. Raises ConfigError: the weights alone are more than this machine can hold."""
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in empty_model(settings).parameters())
+    needed, there = 4 * weights, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ConfigError(
+            f"model: {weights:,} weights take {needed / 1e9:,.1f} GB in float32, and this machine has {there / 1e9:,.1f} GB"
+        )
 
 
 def empty_model(settings: Settings) -> nn.Module:

@@ -7,12 +7,12 @@ import urllib.request
 import zipfile
 import zlib
 from http.client import HTTPException
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path
-from typing import cast
 
-from uwaga._base import env
+from uwaga._base import env, reading
 from uwaga._base.durable import locked, replacing
+from uwaga._base.reading import TextFileError
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig, SourceConfig
 
@@ -39,17 +39,22 @@ def found(name: str, data: DataConfig) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes, unpacked where its name ends in .gz."""
-    with path.open("rb") as raw:
-        file = cast(BufferedReader, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Of a file's bytes, unpacked where its name ends in .gz. Raises TextFileError."""
+    digest, count = hashlib.sha256(), 0
+    with reading.unpacked(path) as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+            count += len(piece)
+            if count > LARGEST:
+                raise TextFileError(f"{path}: is longer than {LARGEST:,} bytes")
+    return digest.hexdigest()
 
 
 def _checked(path: Path, source: SourceConfig) -> Path:
     try:
         digest = sha256(path)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
+    except TextFileError as error:
+        raise DataError(f"{path}: cannot be read: {str(error).removeprefix(f'{path}: ')}") from error
     if digest != source.sha256:
         raise DataError(
             f"{path}: is not the file of the source {source.address}: its SHA-256 is {digest}, not {source.sha256}"

@@ -4,13 +4,12 @@ A section is a frozen dataclass with a `KINDS` that says what its fields may be,
 themselves. Messages name a key by its whole path, `optimizer.lr`.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from uwaga.models.settings import Kind
+from uwaga.models.settings import Kind, is_number
 from uwaga.train.errors import ConfigError
 
 
@@ -28,7 +27,7 @@ _T = TypeVar("_T")
 def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> _T:
     """A section from a table. `path` is where it stands, "" for the whole; `known` are all keys. Raises ConfigError."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{path} must be a table, not {table!r}")
+        raise ConfigError(f"{path} must be a table, not {said(table)}")
     names = {each.name for each in fields(section)}  # type: ignore[arg-type]
     for name in table:
         if name not in names:
@@ -42,6 +41,7 @@ def read(section: type[_T], table: object, path: str, known: frozenset[str]) -> 
 
 def unknown(path: str, known: frozenset[str]) -> ConfigError:
     """The error of a key that does not exist; it names the one that looks most like it."""
+    path = path if len(path) <= 100 else path[:100] + "..."  # likeness takes the square of the length in time
     wanted = path.rpartition(".")[2]
     initials = "".join(word[:1] for word in wanted.split("_"))
 
@@ -70,12 +70,12 @@ def _value(section: Any, name: str, value: object, path: str, known: frozenset[s
         return read(inside, value, here, known)
     if isinstance(inside, Named):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{here} must be a table of tables, not {value!r}")
+            raise ConfigError(f"{here} must be a table of tables, not {said(value)}")
         below = frozenset(keys(inside.section, f"{here}.NAME"))
         return {each: read(inside.section, table, f"{here}.{each}", below) for each, table in value.items()}
     value = tuple(value) if isinstance(value, list) else value
     # A number without a point is as good where a number is meant, and reads back as the same.
-    is_real = section.KINDS[name] in _REAL and type(value) is int
+    is_real = section.KINDS[name] in _REAL and type(value) is int and is_number(value)
     return float(value) if is_real else value  # type: ignore[arg-type]
 
 
@@ -92,7 +92,15 @@ def check(section: Any, path: str = "") -> None:
                 check(value, here)
         elif not (value is None and each.default is None) and not section.KINDS[each.name].accepts(value):
             shown = list(value) if isinstance(value, tuple) else value
-            raise ConfigError(f"{here} must be {section.KINDS[each.name].words}, not {shown!r}")
+            raise ConfigError(f"{here} must be {section.KINDS[each.name].words}, not {said(shown)}")
+        elif any("\0" in text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)):
+            raise ConfigError(f"{here} must have no NUL character, which no file name has: {said(value)}")
+
+
+def said(value: object) -> str:
+    """A value in a message: 200 characters of it at most."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + "..."
 
 
 def _words(section: Any, name: str) -> str:
@@ -110,12 +118,8 @@ class Named:
         self.section = section
 
 
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
-
-
 def number(words: str, accepts: Callable[[float], bool]) -> Kind:
-    kind = Kind(words, lambda x: _is_number(x) and accepts(x))
+    kind = Kind(words, lambda x: is_number(x) and accepts(x))
     _REAL.append(kind)
     return kind
 

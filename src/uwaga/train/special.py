@@ -56,9 +56,8 @@ def of_folder(backend: Backend, folder: Path, objective: str, *, settings: str) 
     """Those that files of its directory name: `settings`, or special_tokens_map.json or config.json. Raises ConfigError."""
     named: dict[str, Any] = {}
     for file in ("special_tokens_map.json", settings):
-        if (folder / file).exists():
-            named |= json_files.read(folder / file)
-    config = json_files.read(folder / "config.json") if (folder / "config.json").exists() else {}
+        named |= json_files.optional(folder / file) or {}
+    config = json_files.optional(folder / "config.json") or {}
     found = {
         role: _first(backend, named, config, theirs) for role, theirs in _THEIRS.items() if role in NAMES[objective]
     }

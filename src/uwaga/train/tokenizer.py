@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Split
 from uwaga._base.durable import replacing
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text.tokenizer import Tokenizer as Checked
-from uwaga.models.text.tokenizer import read, reading
+from uwaga.models.text.tokenizer import library_errors, read
 from uwaga.train import special
 from uwaga.train.errors import ConfigError
 from uwaga.train.special import Special
@@ -36,18 +36,19 @@ class TextTokenizer:
         backend: of the tokenizers library; special tokens that stand in a text are text to it.
         tokens: the ids of its special tokens.
         objective: what they are for.
+        path: of its file, for messages.
 
     Attributes:
         vocabulary: how many ids there are.
         before, behind: ids that it puts around what an encoder reads.
     """
 
-    def __init__(self, backend: Backend, tokens: Special, objective: str) -> None:
-        checked = Checked(backend)
+    def __init__(self, backend: Backend, tokens: Special, objective: str, path: Path = Path(FILE)) -> None:
+        checked = Checked(backend, path)
         backend.encode_special_tokens = True
         self.backend, self.special, self._objective = backend, tokens, objective
         self.before, self.behind = checked.before, checked.behind
-        self.vocabulary = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+        self._checked, self.vocabulary = checked, checked.vocabulary
         described = json.loads(backend.to_str())
         kind = (described["pre_tokenizer"] or {}).get("type")
         self._is_by_character = (
@@ -68,8 +69,8 @@ class TextTokenizer:
         try:
             backend = read(folder / file)
             tokens = special.of_folder(backend, folder, objective, settings=settings_file(file))
-            with reading(folder / file):
-                return TextTokenizer(backend, tokens, objective)
+            with library_errors(folder / file):
+                return TextTokenizer(backend, tokens, objective, folder / file)
         except CheckpointError as error:
             raise ConfigError(f"tokenizer.path: {error}") from error
 
@@ -86,7 +87,7 @@ class TextTokenizer:
         """(T_r,) int64 of each text; a text should not be much longer than what `parts` gives."""
         if self._is_by_character:
             return [self._of_characters(text) for text in texts]
-        found = self.backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        found = self._checked.encode(texts, with_places=False)
         return [np.array(each.ids, np.int64) for each in found]
 
     def parts(self, pieces: Iterable[str]) -> Iterator[str]:
@@ -104,12 +105,13 @@ class TextTokenizer:
 
     def decode(self, ids: Sequence[int], *, all: bool = False) -> str:
         """The text, special tokens left out; or `all` of them, by their names."""
-        return str(self.backend.decode(list(ids), skip_special_tokens=not all))
+        return self._checked.decode(ids, skip_special_tokens=not all)
 
     def normalized(self, text: str) -> str:
         """As it is read, such as in small letters."""
         normalizer = self.backend.normalizer
-        return text if normalizer is None else str(normalizer.normalize_str(text))
+        with library_errors(self._checked.path):
+            return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _of_characters(self, text: str) -> np.ndarray:
         """By a table: a hundred times as fast as token by token."""

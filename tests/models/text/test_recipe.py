@@ -34,7 +34,8 @@ def test_a_length_without_room_for_text(folder: Path, describe) -> None:
     describe(folder, sentence={"max_seq_length": 2})
     with pytest.raises(ValueError) as caught:
         TextEncoder.load(folder)
-    assert str(caught.value) == "TextEncoder: 2 tokens leave no room beside 2 special ones"
+    file = folder / "sentence_bert_config.json"
+    assert str(caught.value) == f"{file}: 2 tokens leave no room beside 2 special ones"
 
 
 def test_lower_case_comes_before_the_tokenizer(folder: Path, describe) -> None:
@@ -88,3 +89,12 @@ def test_prompts_that_pooling_shall_leave_out(folder: Path, describe) -> None:
         recipe.read(folder)
     path = folder / "1_Pooling" / "config.json"
     assert str(caught.value) == f"{path} leaves prompts out of pooling, which TextEncoder does not do"
+
+
+def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) -> None:
+    describe(folder)
+    path = folder / "config_sentence_transformers.json"
+    path.write_text('{"prompts": {"a": "b"}, "default_prompt_name": ["a"]}')
+    with pytest.raises(CheckpointError) as caught:
+        TextEncoder.load(folder)
+    assert str(caught.value) == f"{path}: default_prompt_name is ['a'], and there is no prompt of that name"

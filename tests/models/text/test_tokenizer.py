@@ -156,3 +156,24 @@ def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(folder: Path)
     assert not tokenizer.can_cut
     (tokens,) = encode_beginnings(tokenizer, ["the cat " * 1000], room=10)
     assert len(tokens) == 2000
+
+
+def test_a_special_token_beyond_the_vocabulary_is_refused(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    described = json.loads(path.read_text())
+    described["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [10**6]
+    path.write_text(json.dumps(described))
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(folder)
+    assert str(caught.value) == f"{path} puts token 1000000 around a text, and has no such token"
+
+
+def test_ids_are_bounded(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    described = json.loads(path.read_text())
+    described["model"]["vocab"]["huge"] = 2**32 - 1
+    path.write_text(json.dumps(described))
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(folder)
+    assert str(caught.value) == f"{path}: it has token {2**32 - 1}, and {2**22} ids are the most"

@@ -42,9 +42,14 @@ def _prepare(config: Config, folder: Path) -> tuple[str, list[Progress]]:
 
 
 def _message(config: Config, folder: Path) -> str:
+    said = _refusal(config, folder)
+    assert list(folder.glob("data-*")) == []
+    return said
+
+
+def _refusal(config: Config, folder: Path) -> str:
     with pytest.raises(DataError) as raised:
         Corpus.prepare(config, folder)
-    assert list(folder.glob("data-*")) == []
     return str(raised.value)
 
 
@@ -110,6 +115,46 @@ def test_a_file_that_was_cut_is_told(tmp_path: Path, verses: str, make_config: M
         Corpus.prepare(config, tmp_path / "run")
     told = f"has {size - 2} bytes, and {size} bytes were written; remove {path.parent}, and it is made again"
     assert str(raised.value) == f"{path} {told}"
+
+
+@pytest.mark.parametrize("name", ["train.tokens", "train.offsets"])
+def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    _prepare(config, tmp_path / "run")
+    folder = next((tmp_path / "run").glob("data-*"))
+    again = f"remove {folder}, and it is made again"
+    values = np.memmap(folder / name, "<u2" if name == "train.tokens" else "<i8", mode="r+")
+    first = int(values[1])
+    values[1] = first + (-1 if first else 1)
+    values.flush()
+    assert (
+        _refusal(config, tmp_path / "run")
+        == f"{folder / 'train'}.tokens and .offsets are not what was written; {again}"
+    )
+    values[1] = 2**15
+    values.flush()
+    said = (
+        "has token 32768, and the vocabulary ends before"
+        if name == "train.tokens"
+        else "are no rising places of tokens"
+    )
+    assert said in _refusal(config, tmp_path / "run")
+
+
+def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str, make_config: Make) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    _prepare(config, tmp_path / "run")
+    path = next((tmp_path / "run").glob("data-*")) / "about.json"
+    again = f"remove {path.parent}, and it is made again"
+    for text, said in {
+        "[]": f"{path} must hold a JSON object, not list",
+        '{"train": {"rows": -1}}': f"{path}: train must have rows, tokens, dtype and sha256",
+        "{}": f"{path}: there is no train",
+    }.items():
+        path.write_text(text)
+        assert _refusal(config, tmp_path / "run") == f"{said}; {again}"
+    path.unlink()
+    assert _refusal(config, tmp_path / "run") == f"{path} cannot be read: No such file or directory; {again}"
 
 
 def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config: Make) -> None:

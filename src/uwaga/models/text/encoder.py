@@ -74,6 +74,7 @@ class TextEncoder:
         tokenizer = Tokenizer.load(recipe.folder, lowercase=recipe.lowercase)
         if not isinstance(model, BertModel):
             raise CheckpointError(f"{recipe.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
+        _check_fit(model, tokenizer, recipe)
         return cls(model, tokenizer, recipe)
 
     @property
@@ -194,6 +195,20 @@ class TextEncoder:
             for part in reader.vectors(parts, Meter(listener)):
                 self.report = part.report
                 yield part.vectors
+
+
+def _check_fit(model: BertModel, tokenizer: Tokenizer, recipe: Recipe) -> None:
+    """What no single file is wrong about. Raises CheckpointError, with the file that says the smallest number."""
+    config = recipe.folder / "config.json"
+    limits = [(model.config.max_tokens, config), (recipe.max_length or model.config.max_tokens, recipe.limited_by)]
+    limit, file = min(limits, key=lambda each: each[0])
+    if limit <= tokenizer.special:
+        raise CheckpointError(f"{file}: {limit} tokens leave no room beside {tokenizer.special} special ones")
+    if tokenizer.vocabulary > model.config.vocabulary:
+        raise CheckpointError(
+            f"{config}: the vocabulary of {model.config.vocabulary} ends before token {tokenizer.vocabulary - 1} "
+            "of tokenizer.json"
+        )
 
 
 def _size(text: object) -> int:

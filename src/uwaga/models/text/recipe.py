@@ -24,6 +24,7 @@ class Recipe:
     pooling: tuple[str, ...] = ("mean",)  # keys of pooling.POOLING; the vectors of several are joined
     normalize: bool = False  # to length 1
     max_length: int | None = None  # tokens, special ones included; None: nothing is said
+    limited_by: Path | None = None  # the file that says so
     lowercase: bool = False  # before anything that the tokenizer does
     prompt: str = ""  # before every text
     prompts: Mapping[str, str]  # those that the model was trained with, by name
@@ -38,19 +39,24 @@ def read(folder: Path) -> Recipe:
     """
     modules = sentence.read(folder)
     if modules is None:
-        return Recipe(folder=folder, max_length=_tokenizer_length(folder), prompts={})
+        length, file = _tokenizer_length(folder)
+        return Recipe(folder=folder, max_length=length, limited_by=file, prompts={})
     if modules.others:
         others = ", ".join(map(shown, modules.others))
         raise CheckpointError(f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {others}")
     _need_prompts_pooled(folder)
     place = modules.transformer
+    length, file = _tokenizer_length(place)
+    if modules.max_tokens is not None:
+        length, file = modules.max_tokens, place / "sentence_bert_config.json"
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
     return Recipe(
         folder=place,
         pooling=modules.pooling or ("mean",),
         normalize=modules.normalize,
-        max_length=_tokenizer_length(place) if modules.max_tokens is None else modules.max_tokens,
-        lowercase=_optional(place / "sentence_bert_config.json").get("do_lower_case") is True,
+        max_length=length,
+        limited_by=file,
+        lowercase=(json_files.optional(place / "sentence_bert_config.json") or {}).get("do_lower_case") is True,
         prompt=default,
         prompts=prompts,
     )
@@ -64,21 +70,21 @@ def _need_prompts_pooled(folder: Path) -> None:
 
 def _prompts(path: Path) -> tuple[dict[str, str], str]:
     """The prompts by name, and the one that stands before every text."""
-    settings = _optional(path)
+    settings = json_files.optional(path) or {}
     prompts, name = settings.get("prompts") or {}, settings.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise CheckpointError(f"{path}: prompts must be strings by name")
-    if name is not None and name not in prompts:
+    if name is not None and (not isinstance(name, str) or name not in prompts):
         raise CheckpointError(
             f"{path}: default_prompt_name is {shown(repr(name))}, and there is no prompt of that name"
         )
     return prompts, "" if name is None else prompts[name]
 
 
-def _tokenizer_length(folder: Path) -> int | None:
-    length = _optional(folder / "tokenizer_config.json").get("model_max_length")
-    return int(length) if isinstance(length, int | float) and 0 < length < _NO_LIMIT else None
-
-
-def _optional(path: Path) -> dict:
-    return json_files.read(path) if path.exists() else {}
+def _tokenizer_length(folder: Path) -> tuple[int | None, Path]:
+    """And the file that says so."""
+    path = folder / "tokenizer_config.json"
+    length = (json_files.optional(path) or {}).get("model_max_length")
+    if isinstance(length, int | float) and not isinstance(length, bool) and 0 < length < _NO_LIMIT:
+        return int(length), path
+    return None, path

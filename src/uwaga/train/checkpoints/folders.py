@@ -4,6 +4,7 @@ import re
 import shutil
 from pathlib import Path
 
+from uwaga._base import reading
 from uwaga._base.durable import replacing, sync
 from uwaga._base.errors import CheckpointError
 
@@ -49,7 +50,7 @@ def pointed(out: Path, which: str) -> Path | None:
     """The last, or the best, checkpoint; None where there is none. Raises CheckpointError."""
     file = out / which
     try:
-        with file.open("rb") as opened:
+        with reading.opened(file) as opened:
             text = opened.read(64)
     except FileNotFoundError:
         return None

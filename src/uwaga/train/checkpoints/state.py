@@ -1,7 +1,6 @@
 """What of a training is neither a weight nor a mean of gradients: training.json."""
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
+from uwaga.models.settings import is_number
 
 FILE = "training.json"
 _FORMAT = 1
@@ -66,7 +66,7 @@ def _count(path: Path, found: Mapping[str, Any], key: str) -> int:
 
 
 def _number(path: Path, found: Mapping[str, Any], key: str) -> float:
-    return float(_field(path, found, key, "a finite number", _is_number))
+    return float(_field(path, found, key, "a finite number", is_number))
 
 
 def _field(path: Path, found: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
@@ -78,7 +78,3 @@ def _field(path: Path, found: Mapping[str, Any], key: str, words: str, accepts: 
 
 def _is_count(x: Any) -> bool:
     return type(x) is int and 0 <= x < 2**62
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)

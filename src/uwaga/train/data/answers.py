@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from uwaga.train.data.documents import json_lines
+from uwaga.train.data.store import made_again
+from uwaga.train.errors import DataError
+
 
 class Question(NamedTuple):
     """A source of the validation side."""
@@ -29,8 +33,9 @@ class Answers:
 
 
 def questions(path: Path) -> Iterator[Question]:
-    """What was written."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            found = json.loads(line)
-            yield Question(found["source"], tuple(found["targets"]))
+    """What was written. Raises DataError."""
+    for place, found in json_lines(path):
+        source, targets = found.get("source"), found.get("targets")
+        if not isinstance(source, str) or not isinstance(targets, list) or not all(isinstance(x, str) for x in targets):
+            raise DataError(f"{place}: must have a source and a list of targets; {made_again(path.parent)}")
+        yield Question(source, tuple(targets))

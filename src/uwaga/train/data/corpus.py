@@ -14,11 +14,12 @@ from uwaga.train.data import tokenizers
 from uwaga.train.data.answers import Question, questions
 from uwaga.train.data.batch import Batch, Micro
 from uwaga.train.data.order import Order
-from uwaga.train.data.prepare import ANSWERS, Listener, Prepared, prepare
+from uwaga.train.data.prepare import ABOUT, ANSWERS, Listener, Prepared, prepare
 from uwaga.train.data.rows import DocumentRows, MaskedRows, Masks, PairRows, Rows, Sides, WindowRows
-from uwaga.train.data.sides import TRAIN, VALID
-from uwaga.train.data.store import Store
+from uwaga.train.data.sides import SIDES, TRAIN, VALID
+from uwaga.train.data.store import Store, made_again
 from uwaga.train.data.tokenizers import Tokenizers
+from uwaga.train.errors import DataError
 
 
 class Split:
@@ -92,7 +93,7 @@ class Corpus:
         self._config, self._folder, about = config, prepared.folder, prepared.about
         self._tokenizers = tokenizers.opened(config, prepared.folder)
         self.tokenizer, self.target_tokenizer = self._tokenizers.own, self._tokenizers.target
-        stores = {name: Store(prepared.folder, name, each) for name, each in about.items()}
+        stores = {name: self._store(name, about) for name in self._names()}
         self.train = Split(_rows(config, stores, TRAIN, self._tokenizers), config)
         self.valid = Split(_rows(config, stores, VALID, self._tokenizers), config)
         self.digest = _digest(config, about)
@@ -108,6 +109,17 @@ class Corpus:
             ConfigError: a tokenizer that cannot be used.
         """
         return Corpus(config, prepare(config, folder, listener))
+
+    def _names(self) -> tuple[str, ...]:
+        is_pairs = self._config.data.kind == "pairs"
+        return (*SIDES, *(f"{side}-targets" for side in SIDES)) if is_pairs else SIDES
+
+    def _store(self, name: str, about: dict[str, Any]) -> Store:
+        if name not in about:
+            raise DataError(f"{self._folder / ABOUT}: there is no {name}; {made_again(self._folder)}")
+        tokenizer = self.target_tokenizer if name.endswith("-targets") else self.tokenizer
+        assert tokenizer is not None
+        return Store(self._folder, name, about[name], tokenizer.vocabulary)
 
     @property
     def model_settings(self) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """Documents from files of text, JSON lines and parquet."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from uwaga.train.data.files import LONGEST_LINE, Pieces, lines
+from uwaga._base import reading
+from uwaga.train.data.files import LONGEST_LINE, Pieces, data_errors, lines
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig
 
@@ -64,9 +64,9 @@ def documents(path: Path, data: DataConfig) -> Iterator[Document]:
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Places and objects. Raises DataError."""
-    for place, line in lines(path):
+    for place, line, _ in lines(path):
         try:
-            found = json.loads(line)
+            found = reading.parse_json(line, strict=False)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: is not JSON: {error}") from error
         if not isinstance(found, dict):
@@ -77,23 +77,13 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
 def parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, dict[str, object]]]:
     """Places and rows. Raises DataError."""
     try:
-        from pyarrow import ArrowException, parquet
+        with data_errors():
+            found = reading.ParquetRows(path, columns)
+            if not found.count:
+                raise DataError(f"{path}: is empty")
+            yield from found.rows(_ROWS)
     except ModuleNotFoundError as error:
         raise DataError(f"{path}: parquet files need pyarrow: pip install 'uwaga[train]'") from error
-    try:
-        with parquet.ParquetFile(path) as file:
-            names, row = file.schema_arrow.names, 0
-            if not file.metadata.num_rows:
-                raise DataError(f"{path}: is empty")
-            for batch in file.iter_batches(_ROWS, columns=[name for name in columns if name in names]):
-                for index in range(batch.num_rows):
-                    place = f"{path}: row {row}"
-                    yield place, {name: _taken(place, batch[name][index]) for name in batch.schema.names}
-                    row += 1
-    except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file") from None
-    except (ArrowException, OSError) as error:
-        raise DataError(f"{path}: is no parquet file: {error}") from error
 
 
 def text_field(place: str, row: dict[str, object], name: str) -> str:
@@ -144,10 +134,3 @@ def _paragraphs(path: Path) -> Iterator[Document]:
 def _joined(place: str, gathered: list[str]) -> Iterator[Document]:
     if gathered:
         yield Document(place=place, pieces=("\n".join(gathered),))
-
-
-def _taken(place: str, value: object) -> object:
-    try:
-        return value.as_py()  # type: ignore[attr-defined]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}") from error

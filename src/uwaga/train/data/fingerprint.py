@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from uwaga._base import reading
 from uwaga.train import recipes_data
 from uwaga.train.config import Config
 from uwaga.train.data.sides import TRAIN, VALID, Places
@@ -51,14 +52,13 @@ def fingerprint(config: Config, files: Places) -> str:
 
 def _state(path: Path) -> tuple[str, int, int]:
     try:
-        state = path.stat()
+        state = reading.regular(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: is a directory, not a file") from error
     except OSError as error:
-        reason = (
-            "there is no such file" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        )
-        raise DataError(f"{path}: {reason}") from error
-    if path.is_dir():
-        raise DataError(f"{path}: is a directory, not a file")
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     return str(path.resolve()), state.st_size, state.st_mtime_ns
 
 

@@ -41,7 +41,7 @@ def _read(path: Path, answers: Path | None, data: DataConfig) -> Iterator[Pair]:
 
 
 def _tabs(path: Path) -> Iterator[Pair]:
-    for place, line in lines(path):
+    for place, line, _ in lines(path):
         fields = line.split("\t")
         if len(fields) != 2:
             count = f"{len(fields)} field{'s' if len(fields) > 1 else ''}"
@@ -50,7 +50,7 @@ def _tabs(path: Path) -> Iterator[Pair]:
 
 
 def _cmudict(path: Path) -> Iterator[Pair]:
-    for place, line in lines(path):
+    for place, line, _ in lines(path):
         fields = line.split()
         if len(fields) < 3 or not (fields[1].isascii() and fields[1].isdigit()):
             raise DataError(f"{place}: must be a word, a whole number and phonemes, with spaces between them")

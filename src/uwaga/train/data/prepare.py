@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from uwaga._base.durable import locked, replacing, sync
+from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import shown
+from uwaga.models import json_files
 from uwaga.train.config import Config
 from uwaga.train.data import encoding, tokenizers
 from uwaga.train.data.answers import Answers
 from uwaga.train.data.fingerprint import fingerprint, places
 from uwaga.train.data.sides import SIDES, TRAIN, VALID, Places, SidedPair, sided_documents, sided_pairs
-from uwaga.train.data.store import Writer
+from uwaga.train.data.store import Writer, made_again
 from uwaga.train.errors import DataError
+from uwaga.train.settings import COUNT, TEXT, one_of
 
+_ABOUT = {"rows": COUNT, "tokens": COUNT, "dtype": one_of("<u2", "<u4"), "sha256": TEXT}
 ABOUT, ANSWERS = "about.json", "answers.jsonl"
 
 
@@ -43,13 +48,28 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     """
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
-    if not (final / ABOUT).is_file():
+    if not final.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / ".preparing"):
-            if not (final / ABOUT).is_file():
+            if not final.exists():
                 _make(config, files, final, listener or (lambda progress: None))
-    about: dict[str, Any] = json.loads((final / ABOUT).read_text())
-    return Prepared(final, about)
+    return Prepared(final, _about(final / ABOUT))
+
+
+def _about(path: Path) -> dict[str, Any]:
+    """What was written of each Writer. Raises DataError."""
+    try:
+        found = json_files.read(path)
+    except CheckpointError as error:
+        raise DataError(f"{error}; {made_again(path.parent)}") from error
+    for name, each in found.items():
+        if not isinstance(each, dict) or not all(
+            key in each and kind.accepts(each[key]) for key, kind in _ABOUT.items()
+        ):
+            raise DataError(
+                f"{path}: {shown(name)} must have rows, tokens, dtype and sha256; {made_again(path.parent)}"
+            )
+    return found
 
 
 def _make(config: Config, files: Places, final: Path, listener: Listener) -> None:

@@ -1,14 +1,19 @@
 """Tokens in files: rows of different lengths one after the other, and where each ends. Read as memory maps."""
 
 import hashlib
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
+from uwaga._base import reading
 from uwaga._base.durable import sync
 from uwaga.train.errors import DataError
+
+# Tokens that are compared with what was written at once.
+_CHECKED = 2**22
 
 
 class Writer:
@@ -61,14 +66,37 @@ class Writer:
 
 
 class Store:
-    """What a Writer wrote: tokens (N,) and offsets (R+1,), on disk until they are read. Raises DataError: not whole."""
+    """What a Writer wrote: tokens (N,) and offsets (R+1,), on disk until they are read.
 
-    def __init__(self, folder: Path, name: str, about: dict[str, object]) -> None:
-        rows, tokens = about["rows"], about["tokens"]
-        assert isinstance(rows, int)
-        assert isinstance(tokens, int)
-        self.tokens = _mapped(folder / f"{name}.tokens", str(about["dtype"]), tokens)
-        self.offsets = _mapped(folder / f"{name}.offsets", "<i8", rows + 1)
+    Args:
+        about: what the Writer said of it.
+        vocabulary: ids are below it.
+
+    Raises:
+        DataError: files that are not there, or hold something else than what was written.
+    """
+
+    def __init__(self, folder: Path, name: str, about: dict[str, Any], vocabulary: int) -> None:
+        self.tokens = _mapped(folder / f"{name}.tokens", about["dtype"], about["tokens"])
+        self.offsets = _mapped(folder / f"{name}.offsets", "<i8", about["rows"] + 1)
+        self._check(folder, name, about["sha256"], vocabulary)
+
+    def _check(self, folder: Path, name: str, sha256: str, vocabulary: int) -> None:
+        """By one pass over all tokens, a few million at a time, in the order in which they were written."""
+        tokens, offsets = self.tokens, np.array(self.offsets)
+        if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+            raise DataError(f"{folder / name}.offsets are no rising places of tokens; {made_again(folder)}")
+        digest = hashlib.sha256()
+        for start, stop in pairwise(offsets.tolist()):
+            for first in range(start, stop, _CHECKED):
+                part = tokens[first : min(first + _CHECKED, stop)]
+                if int(part.max()) >= vocabulary:
+                    said = f"has token {int(part.max())}, and the vocabulary ends before {vocabulary}"
+                    raise DataError(f"{folder / name}.tokens {said}; {made_again(folder)}")
+                digest.update(part.tobytes())
+            digest.update(stop.to_bytes(8, "little"))
+        if digest.hexdigest() != sha256:
+            raise DataError(f"{folder / name}.tokens and .offsets are not what was written; {made_again(folder)}")
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -90,11 +118,23 @@ def dtype(vocabulary: int) -> str:
     return "<u2" if vocabulary <= 2**16 else "<u4"
 
 
+def made_again(folder: Path) -> str:
+    """The end of a message about prepared data that is not as it was written."""
+    return f"remove {folder}, and it is made again"
+
+
 def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
-    expected, found = count * np.dtype(kind).itemsize, path.stat().st_size if path.exists() else None
+    expected = count * np.dtype(kind).itemsize
+    try:
+        found = reading.regular(path).st_size
+    except FileNotFoundError as error:
+        said = f"is not there, and {expected} bytes were written"
+        raise DataError(f"{path} {said}; {made_again(path.parent)}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}; {made_again(path.parent)}") from error
     if found != expected:
-        size = "is not there" if found is None else f"has {found} bytes"
-        raise DataError(f"{path} {size}, and {expected} bytes were written; remove {path.parent}, and it is made again")
+        said = f"has {found} bytes, and {expected} bytes were written"
+        raise DataError(f"{path} {said}; {made_again(path.parent)}")
     if not count:
         return np.empty(0, kind)  # an empty file cannot be mapped
     return np.memmap(path, kind, mode="r", shape=(count,))

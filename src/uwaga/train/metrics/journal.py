@@ -14,6 +14,8 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
+from uwaga._base import reading
+from uwaga._base.reading import TextFileError
 from uwaga.train.errors import TrainingError
 
 FILE = "metrics.jsonl"
@@ -27,12 +29,15 @@ class Journal:
         size: what to keep of it, in bytes.
 
     Raises:
-        TrainingError: the file is shorter.
+        TrainingError: the file is shorter, or cannot be read.
     """
 
     def __init__(self, out: Path, size: int = 0) -> None:
         path = out / FILE
-        there = path.stat().st_size if path.exists() else 0
+        try:
+            there = reading.regular(path).st_size if os.path.lexists(path) else 0
+        except OSError as error:
+            raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
         if there < size:
             raise TrainingError(
                 f"{path} has {there} bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
@@ -59,7 +64,24 @@ class Journal:
 
 
 def curve(out: Path, kind: str) -> dict[int, float]:
-    """The losses of a run by their steps; kind: "train" or "valid"."""
-    with (out / FILE).open(encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return {line["step"]: line["loss"] for line in lines if line["kind"] == kind}
+    """The losses of a run by their steps; kind: "train" or "valid". Raises TrainingError: lines that are not such."""
+    losses: dict[int, float] = {}
+    try:
+        for place, text, _ in reading.lines(out / FILE):
+            match _parsed(text):
+                case {"kind": str(found), "step": int(step), "loss": int() | float() as loss} if found == kind:
+                    losses[step] = loss
+                case {"kind": str(found)} if found != kind:
+                    pass
+                case _:
+                    raise TrainingError(f"{place}: is no line of metrics")
+    except TextFileError as error:
+        raise TrainingError(str(error)) from error
+    return losses
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return reading.parse_json(text, strict=False)  # a loss may be NaN
+    except (ValueError, RecursionError):
+        return None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from uwaga._base.terminal import escaped
 from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
 from uwaga.nn.evaluating import evaluating
@@ -114,5 +115,4 @@ class Sampler:
 
 def shown(sample: Sample) -> str:
     """For a terminal, which would obey control characters."""
-    text = f"{sample.prompt} > {sample.text}"
-    return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
+    return escaped(f"{sample.prompt} > {sample.text}")

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from uwaga._base.terminal import escaped
+
 # A file that a terminal's output goes to gets a line of training every so many seconds.
 _SECONDS = 30.0
 
@@ -60,8 +62,8 @@ class _Terminal:
         self.line(f"step {step:,} of {self._steps:,}: loss {loss:.4f}, {rate:,.0f} tokens/s, {_time(left)} left")
 
     def line(self, text: str) -> None:
-        # What a model writes is no markup of the terminal's.
-        self._console.print(text, markup=False)  # type: ignore[attr-defined]
+        # What a model writes is neither markup nor a command to the terminal.
+        self._console.print(escaped(text), markup=False)  # type: ignore[attr-defined]
 
 
 def _time(seconds: float) -> str:

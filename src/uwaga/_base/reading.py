@@ -1,0 +1,409 @@
+"""Files from strangers: how they are opened, and how much of them is read. Every reader of the package goes through here.
+
+A file is opened only if it is a regular one, also behind symbolic links: reading a pipe would wait, and a device may have
+no end. What is read is bounded before memory or time is spent. The limits:
+
+    JSON_BYTES          config.json and all other small JSON, the header of a safetensors file, the pickle of torch.save
+    JSON_CONTAINERS     objects and lists of such a JSON text; about 300 bytes each in memory
+    JSON_VALUES         its values and keys, counted by commas and colons
+    JSON_DEPTH          its objects and lists inside each other
+    TOKENIZER_BYTES     tokenizer.json; the largest ones in use have about 35 million
+    TOKENIZER_CONTAINERS, TOKENIZER_VALUES      of it, as of other JSON
+    TOML_BYTES          a configuration of training
+    TOML_KEY_PARTS      parts of a dotted key, whose square the time of the standard library's reader grows with
+    LINE_BYTES          a line of text, or a text that is read at once
+    UNPACKED_RATIO      bytes that a byte of gzip or parquet may unpack to, beyond the first LINE_BYTES of a file
+
+Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga.models.safetensors_files`,
+`uwaga.models.pickle_files`) and their shapes with what config.json describes, before anything is allocated.
+"""
+
+import errno
+import gzip
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+from uwaga._base.terminal import shown
+
+JSON_BYTES = 16 * 2**20
+JSON_CONTAINERS = 500_000
+JSON_VALUES = 2_000_000
+JSON_DEPTH = 100
+TOKENIZER_BYTES = 64 * 2**20
+TOKENIZER_CONTAINERS = 2_000_000
+TOKENIZER_VALUES = 8_000_000
+TOML_BYTES = 2**18
+TOML_KEY_PARTS = 32
+LINE_BYTES = 2**26
+UNPACKED_RATIO = 200
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # how some editors begin a file; no part of the text
+# Possessive, and begun where no part is under way: in time that is linear in the text.
+_KEY_PART = rb"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
+_LONG_KEY = re.compile(rb"(?<![\w-])(?:%s\.[ \t]*+){%d}" % (_KEY_PART, TOML_KEY_PARTS))
+
+# Python converts such a number at once, and refuses to write it in a message.
+_LONG_NUMBER = re.compile(r"0[xob][0-9a-fA-F_]{257}")
+
+
+class TextFileError(ValueError):
+    """A file of text that cannot be read; the message begins with the file, and the line where there is one."""
+
+
+class DamagedGzipError(TextFileError):
+    """A gzip file whose packed bytes are wrong.
+
+    Attributes:
+        reason: what is wrong, without the file.
+    """
+
+    def __init__(self, path: Path, error: Exception) -> None:
+        self.reason = f"the gzip file is damaged: {error}"
+        super().__init__(f"{path}: {self.reason}")
+
+
+def regular(path: Path) -> os.stat_result:
+    """What the system says of a regular file, symbolic links followed. Raises OSError: there is none, or it is no such."""
+    try:
+        found = path.stat()
+    except ValueError as error:  # a NUL character, or half of a surrogate pair
+        raise OSError(errno.EINVAL, "the name has a character that no file name has", str(path)) from error
+    _need_regular(found, path)
+    return found
+
+
+def _need_regular(found: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """The bytes of a regular file. Raises OSError."""
+    regular(path)  # before it is opened: that of a device may have effects
+    # Not to wait, should a pipe have taken the place of the file by now.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        _need_regular(os.fstat(descriptor), path)
+        yield file
+
+
+def read(path: Path, most: int) -> bytes:
+    """All bytes of a regular file. Raises OSError, also where there are more."""
+    with opened(path) as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
+    return found
+
+
+def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
+    """All bytes of a stream that is no file, such as standard input. Raises OSError: there are more."""
+    found = stream.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
+    return found
+
+
+def optional(path: Path, most: int) -> bytes | None:
+    """The same; None where there is no file of that name, a symbolic link that leads nowhere aside. Raises OSError."""
+    try:
+        return read(path, most)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise
+        return None
+
+
+def sha256(path: Path, most: int | None = None) -> str:
+    """The hexadecimal digest of a regular file. Raises OSError, also where it has more than so many bytes."""
+    with opened(path) as file:
+        if most is not None and os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# JSON
+
+
+def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
+    """A value of JSON, whose objects have no key twice.
+
+    strict: strings and numbers are checked too, as a file of settings needs it: no half of a surrogate pair, no number that
+    is NaN, infinite, or beyond the largest float64.
+
+    Raises:
+        ValueError: no JSON, or more of it than the table of limits allows.
+        RecursionError: nested deeper than JSON_DEPTH.
+    """
+    text = text.encode() if isinstance(text, str) else text
+    check_json_size(text, JSON_CONTAINERS, JSON_VALUES)
+    found = json.loads(
+        text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant if strict else None
+    )
+    _check(found, strict=strict)
+    return found
+
+
+def check_json_size(text: bytes, containers: int, values: int) -> None:
+    """Raises ValueError. A text that has no more than so many of these bytes has no more than so many values."""
+    if text.count(b"{") + text.count(b"[") > containers:
+        raise ValueError(f"more than {containers:,} objects and lists")
+    if text.count(b",") + text.count(b":") > values:
+        raise ValueError(f"more than {values:,} keys and values")
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen = set[str]()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{shown(key)} is there twice")
+            seen.add(key)
+    return found
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _check(value: object, *, strict: bool) -> None:
+    """Without recursion, in time that is linear in the number of values."""
+    level, depth = [value], 0
+    while level:
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                if strict:
+                    below += each
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif strict:
+                _check_scalar(each)
+        depth += any(isinstance(each, dict | list) for each in level)
+        if depth > JSON_DEPTH:
+            raise RecursionError(f"nested deeper than {JSON_DEPTH}")
+        level = below
+
+
+def _check_scalar(value: object) -> None:
+    if isinstance(value, str):
+        if not value.isascii():
+            _check_surrogates(value)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("a number is beyond the largest float64")
+    elif isinstance(value, int) and value.bit_length() > 1023:
+        raise ValueError("a number is beyond the largest float64")
+
+
+def _check_surrogates(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the string {shown(text)} has half of a surrogate pair") from error
+
+
+# TOML
+
+
+def check_toml(text: str) -> None:
+    """What the standard library's reader takes the square of in time. Raises ValueError."""
+    if len(text) > TOML_BYTES:
+        raise ValueError(f"longer than {TOML_BYTES:,} characters")
+    if _LONG_KEY.search(text.encode("utf-8", "surrogatepass")):
+        raise ValueError(f"a key of more than {TOML_KEY_PARTS} parts")
+    if _LONG_NUMBER.search(text):
+        raise ValueError("a number of more than 256 digits")
+
+
+# Text, plain or gzip
+
+
+class Unpacked:
+    """The bytes of a file, unpacked where its name ends in .gz; made by `unpacked`."""
+
+    def __init__(self, path: Path, raw: BinaryIO) -> None:
+        self._path, self._raw = path, raw
+        self._file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+        self._count = 0
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file itself that were read."""
+        return self._raw.tell()
+
+    def read(self, size: int) -> bytes:
+        return self._checked(self._file.read(size))
+
+    def readline(self, size: int) -> bytes:
+        return self._checked(self._file.readline(size))
+
+    def _checked(self, found: bytes) -> bytes:
+        self._count += len(found)
+        if self._count > LINE_BYTES:
+            check_ratio(self._path, self._raw.tell(), self._count)
+        return found
+
+
+def check_ratio(path: Path, packed: int, unpacked: int) -> None:
+    """Raises TextFileError: more bytes come of packed ones than the table of limits allows."""
+    if unpacked > LINE_BYTES and unpacked > UNPACKED_RATIO * packed:
+        raise TextFileError(
+            f"{path}: {packed:,} packed bytes become {unpacked:,}: more than {UNPACKED_RATIO} for each, "
+            "as no text does and an attack may"
+        )
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Unpacked]:
+    """A file's bytes. Raises TextFileError, also for what a reader meets on the way."""
+    try:
+        with opened(path) as raw:
+            yield Unpacked(path, raw)
+    except FileNotFoundError:
+        raise TextFileError(f"{path}: there is no such file") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DamagedGzipError(path, error) from error
+    except OSError as error:
+        raise TextFileError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+class Line(NamedTuple):
+    """A line without what ends it."""
+
+    place: str  # file:number, for messages
+    text: str
+    position: int  # bytes of the file that were read up to here, about
+
+
+def lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
+    """All lines of a file, none longer than `most` bytes. Raises TextFileError."""
+    number = 0
+    with unpacked(path) as file:
+        while line := file.readline(most + 1):
+            number += 1
+            place = f"{path}:{number}"
+            if len(line) > most:
+                raise TextFileError(f"{place}: the line is longer than {most:,} bytes")
+            line = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+            try:
+                text = line.rstrip(b"\r\n").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise not_utf8(place, line[error.start], error.start) from error
+            yield Line(place, text, file.position)
+
+
+def without_byte_order_mark(beginning: bytes) -> bytes:
+    """The first bytes of a text."""
+    return beginning.removeprefix(_BYTE_ORDER_MARK)
+
+
+def not_utf8(place: str, byte: int, column: int) -> TextFileError:
+    return TextFileError(f"{place}: is not UTF-8: byte 0x{byte:02x} at byte {column + 1}")
+
+
+# Parquet
+
+
+class ParquetRows:
+    """Some columns of a parquet file, row by row.
+
+    Raises TextFileError, also from `rows`: no parquet file, a column that is there twice, more bytes than the table of limits
+    allows. Raises ModuleNotFoundError where there is no pyarrow.
+
+    Attributes:
+        names: of all columns.
+        count: of rows.
+    """
+
+    def __init__(self, path: Path, columns: Iterable[str]) -> None:
+        from pyarrow import parquet
+
+        self._path = path
+        with _parquet_errors(path):
+            regular(path)
+            with parquet.ParquetFile(path) as file:
+                self.names: list[str] = file.schema_arrow.names
+                self.count: int = file.metadata.num_rows
+                self._columns = [name for name in dict.fromkeys(columns) if name in self.names]
+                _check_columns(path, file.metadata, self._columns)
+                types = {name: str(file.schema_arrow.types[self.names.index(name)]) for name in self._columns}
+                self._repeating = [name for name in types if types[name] in ("string", "large_string")]
+        twice = next((name for name in self._columns if self.names.count(name) > 1), None)
+        if twice is not None:
+            raise TextFileError(f"{path}: there are two columns {twice!r}")
+
+    def rows(self, at_once: int) -> Iterator[tuple[str, dict[str, object]]]:
+        """Places, for messages, and values by column."""
+        from pyarrow import parquet
+
+        row, size, read = 0, regular(self._path).st_size, 0
+        # A text that many rows repeat is in memory once.
+        with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._repeating) as file:
+            for batch in file.iter_batches(at_once, columns=self._columns):
+                for index in range(batch.num_rows):
+                    place = f"{self._path}: row {row}"
+                    found = {name: _value(place, batch[name][index]) for name in self._columns}
+                    read += sum(len(value) for value in found.values() if isinstance(value, str))
+                    check_ratio(self._path, size, read)
+                    yield place, found
+                    row += 1
+
+
+def _check_columns(path: Path, metadata: Any, columns: Sequence[str]) -> None:
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            if column.path_in_schema.partition(".")[0] in columns:
+                check_ratio(path, column.total_compressed_size, column.total_uncompressed_size)
+
+
+def _value(place: str, value: Any) -> object:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError as error:
+        raise TextFileError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}") from error
+    except (ValueError, OverflowError) as error:  # a date beyond Python's
+        raise TextFileError(f"{place}: cannot be read: {error}") from error
+
+
+@contextmanager
+def _parquet_errors(path: Path) -> Iterator[None]:
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise TextFileError(f"{path}: there is no such file") from None
+    except TextFileError:
+        raise
+    except (
+        ArrowException,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:  # what pyarrow raises for files that contradict themselves
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise TextFileError(f"{path}: is no parquet file: {reason}") from error

@@ -1,0 +1,746 @@
+"""Every file that the package reads, spoiled in every way: one table, run in full; see test_readers.py.
+
+A program: `python readers.py FOLDER [KIND ...]` makes the files in the folder, and writes what became of each cell of the table to
+FOLDER/results.json. A cell runs in a fork of its own, which ends after some seconds and cannot take all memory.
+
+A new reader of files gets a row in KINDS.
+"""
+
+import gzip
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from uwaga._base import reading
+from uwaga.cli import seeing, vectors
+from uwaga.cli.corpus import Corpus as Documents
+from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models.text.encoder import TextEncoder
+from uwaga.models.text.fingerprint import fingerprint
+from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.train import recipes_data
+from uwaga.train.checkpoints import files, folders
+from uwaga.train.checkpoints.state import State
+from uwaga.train.config import Config
+from uwaga.train.data.corpus import Corpus
+from uwaga.train.metrics import journal
+from uwaga.train.optimizer import Moment
+from uwaga.train.tokenizer import TextTokenizer
+
+SECONDS, MEGABYTES = 10, 500
+# Beyond what the program has: a cell that asks for more is stopped, before the machine is.
+_HARD_LIMIT = 3 * 2**30
+_CPU_SECONDS = 60
+_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
+_TOML = """
+objective = "language-model"
+model = {family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 64}
+data = {kind = "KIND", train = ["FILE"], context = 16, valid_share = 0.5}
+schedule = {steps = 1}
+run = {out = "unused", samples = ["a", "b"], threads = 1}
+optimizer = {lr = 0.001}
+"""
+
+# What is attacked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A file that is read.
+
+    Attributes:
+        covers: functions of the package that open it, as module:function.
+        file: in its template, which is a folder of KINDS' maker.
+        make: writes the template.
+        read: what a user calls; raises errors of the package alone.
+        faults: which of FAULTS it gets beside the common ones.
+        names: what a message must name, one of them: the file, or a file that it contradicts.
+    """
+
+    covers: tuple[str, ...]
+    file: str
+    make: Callable[[Path], object]
+    read: Callable[[Path], object]
+    faults: str  # "json", "lines", "gzip", "toml", "parquet" or "binary"
+    names: tuple[str, ...] = ()
+
+
+def _model(folder: Path) -> None:
+    torch.manual_seed(0)
+    config = BertConfig(vocabulary=len(_TOKENS), width=8, layers=1, heads=2, hidden=16, positions=12, outputs=())
+    save(BertModel(config), folder)
+    vocabulary = {word: number for number, word in enumerate(_TOKENS)}
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    around = [("[CLS]", 2), ("[SEP]", 3)]
+    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=around)
+    backend.save(str(folder / "tokenizer.json"))
+    names = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    _write(folder / "tokenizer_config.json", {**names, "model_max_length": 12})
+    _write(folder / "special_tokens_map.json", names)
+    _write(folder / "generation_config.json", {"eos_token_id": 3})
+    shutil.copy(folder / "tokenizer.json", folder / "target_tokenizer.json")
+    shutil.copy(folder / "tokenizer_config.json", folder / "target_tokenizer_config.json")
+
+
+def _sentence_model(folder: Path) -> None:
+    _model(folder)
+    kinds = {"0": "Transformer", "1": "Pooling"}
+    listed = [{"name": n, "path": "" if n == "0" else "1_Pooling", "type": f"m.{kind}"} for n, kind in kinds.items()]
+    _write(folder / "modules.json", listed)
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": 10, "do_lower_case": False})
+    _write(folder / "config_sentence_transformers.json", {"prompts": {"a": "the "}, "default_prompt_name": "a"})
+    (folder / "1_Pooling").mkdir()
+    _write(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": 8, "pooling_mode_mean_tokens": True})
+
+
+def _sharded_model(folder: Path) -> None:
+    _model(folder)
+    (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+    names = load_names(folder / "model-1.safetensors")
+    _write(folder / "model.safetensors.index.json", {"weight_map": dict.fromkeys(names, "model-1.safetensors")})
+
+
+def load_names(path: Path) -> list[str]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+def _pickled_model(is_zip: bool) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        from safetensors.torch import load_file
+
+        _model(folder)
+        weights = load_file(folder / "model.safetensors")
+        torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+        (folder / "model.safetensors").unlink()
+
+    return make
+
+
+def _encode(folder: Path) -> None:
+    TextEncoder.load(folder).encode(["the cat", "sat"])
+
+
+def _write(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value))
+
+
+def _texts(name: str, write: Callable[[Path], object]) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        write(folder / name)
+
+    return make
+
+
+_ROWS = [{"text": f"the cat {n} sat", "id": str(n), "source": f"a{n}", "target": f"b{n}"} for n in range(40)]
+_LINES = "".join(f"{row['text']}\n" for row in _ROWS).encode()
+_OBJECTS = "".join(json.dumps(row) + "\n" for row in _ROWS).encode()
+
+
+def _parquet(path: Path) -> None:
+    parquet.write_table(pa.Table.from_pylist(_ROWS), path)
+
+
+def _config(folder: Path, name: str, kind: str, *overrides: str) -> Config:
+    text = _TOML.replace("KIND", kind).replace('"FILE"', json.dumps(str(folder / name)))
+    return Config.parse(text, overrides)
+
+
+def _training(name: str, kind: str, *overrides: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        Corpus.prepare(_config(folder, name, kind, *overrides), folder / "run")
+
+    return read
+
+
+_PAIRS = (
+    "objective=encoder-decoder",
+    "model={family='transformer', layers=1, decoder_layers=1, heads=2, width=16, hidden=32}",
+)
+
+
+def _prepared(folder: Path) -> None:
+    """Of pairs: with answers. The times of the files are part of the name of the folder."""
+    folder.mkdir()
+    (folder / "a.tsv").write_text("".join(f"{row['source']}\t{row['target']}\n" for row in _ROWS))
+    os.utime(folder / "a.tsv", (0, 0))
+
+
+def _of_prepared(name: str) -> Callable[[Path], Path]:
+    def find(folder: Path) -> Path:
+        Corpus.prepare(_config(folder, "a.tsv", "pairs", *_PAIRS), folder / "run")
+        return next((folder / "run").glob("data-*")) / name
+
+    return find
+
+
+def _reopen(folder: Path) -> None:
+    corpus = Corpus.prepare(_config(folder, "a.tsv", "pairs", *_PAIRS), folder / "run")
+    list(corpus.questions())
+
+
+def _checkpoint(folder: Path) -> None:
+    _model(folder / "step-000001")
+    step = folder / "step-000001"
+    State(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x").write(step)
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.zeros(3)}, step / "optimizer.safetensors")
+    (step / "config.toml").write_text(_config(folder, "a", "text").text())
+    (folder / "last").write_text("step-000001\n")
+    (folder / "metrics.jsonl").write_text(
+        '{"step": 1, "kind": "train", "loss": 2.0}\n{"step": 1, "kind": "valid", "loss": NaN}\n'
+    )
+
+
+def _optimizer(folder: Path) -> None:
+    files.read_optimizer(folder / "step-000001", [Moment("a", (3,))])
+
+
+def _read_weights(folder: Path) -> None:
+    step = folder / "step-000001"
+    files.read_model(step, load(step))
+
+
+def _source(folder: Path) -> None:
+    os.environ["UWAGA_DATA"] = str(folder)
+    digest = recipes_data.sha256(Path(__file__))
+    source = f"data.sources.play={{sha256='{digest}', address='https://example.org', files=['a.txt.gz']}}"
+    recipes_data.found("play", _config(folder, "a", "text", source).data)
+
+
+def _vectors(folder: Path) -> None:
+    folder.mkdir()
+    made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
+    made.begin()
+    made.add(vectors.Shard("d", 1), {"document": [0]}, np.zeros((1, 2), np.float32))
+    parts = folder / "v.parquet.parts"
+    shutil.copytree(parts, folder / "kept")
+    list(made.finish())
+    shutil.move(folder / "kept", parts)
+
+
+def _resumed(folder: Path) -> None:
+    made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
+    made.begin()
+    list(made.finish())
+
+
+_JSON = ("uwaga.models.json_files:_read",)
+_LINES_OF_TRAINING = (
+    "uwaga.train.data.files:opened",
+    "uwaga.train.data.files:lines",
+    "uwaga.train.data.fingerprint:_state",
+)
+_DOCUMENTS = ("uwaga.cli.corpus:_size", "uwaga.cli.corpus:_lines")
+KINDS = {
+    "config.json": Kind(covers=_JSON, file="config.json", make=_model, read=_encode, faults="json"),
+    "tokenizer.json": Kind(
+        covers=("uwaga.models.text.tokenizer:read",), file="tokenizer.json", make=_model, read=_encode, faults="json"
+    ),
+    "target_tokenizer.json": Kind(
+        covers=("uwaga.models.text.tokenizer:read",), file="target_tokenizer.json", make=_model,
+        read=lambda folder: Tokenizer.load_target(folder), faults="json",
+    ),
+    "tokenizer_config.json": Kind(
+        covers=_JSON, file="tokenizer_config.json", make=_model, read=_encode, faults="json"
+    ),
+    "special_tokens_map.json": Kind(
+        covers=_JSON, file="special_tokens_map.json", make=_model, faults="json",
+        read=lambda folder: TextTokenizer.given(folder, "masked-language-model"),
+    ),
+    "generation_config.json": Kind(
+        covers=("uwaga.models.text.fingerprint:fingerprint",), file="generation_config.json", make=_model, faults="json",
+        read=fingerprint,
+    ),
+    "model.safetensors": Kind(
+        covers=("uwaga.models.safetensors_files:_header",), file="model.safetensors", make=_model, read=_encode,
+        faults="binary",
+    ),
+    "index of safetensors": Kind(
+        covers=_JSON, file="model.safetensors.index.json", make=_sharded_model, read=_encode, faults="json"
+    ),
+    "shard of safetensors": Kind(
+        covers=("uwaga.models.safetensors_files:_header",), file="model-1.safetensors", make=_sharded_model, read=_encode,
+        faults="binary",
+    ),
+    "pytorch_model.bin": Kind(
+        covers=("uwaga.models.pickle_files:read",), file="pytorch_model.bin", make=_pickled_model(True), read=_encode,
+        faults="binary",
+    ),
+    "old pytorch_model.bin": Kind(
+        covers=("uwaga.models.pickle_files:read",), file="pytorch_model.bin", make=_pickled_model(False), read=_encode,
+        faults="binary",
+    ),
+    "modules.json": Kind(covers=_JSON, file="modules.json", make=_sentence_model, read=_encode, faults="json"),
+    "sentence_bert_config.json": Kind(
+        covers=_JSON, file="sentence_bert_config.json", make=_sentence_model, read=_encode, faults="json"
+    ),
+    "config_sentence_transformers.json": Kind(
+        covers=_JSON, file="config_sentence_transformers.json", make=_sentence_model, read=_encode, faults="json"
+    ),
+    "pooling": Kind(covers=_JSON, file="1_Pooling/config.json", make=_sentence_model, read=_encode, faults="json"),
+    "configuration of training": Kind(
+        covers=("uwaga.train.config:read",), file="a.toml", faults="toml",
+        make=_texts("a.toml", lambda path: path.write_text(_TOML.replace("KIND", "text"))),
+        read=lambda folder: Config.read(folder / "a.toml"),
+    ),
+    "training text": Kind(
+        covers=_LINES_OF_TRAINING, file="a.txt", faults="lines",
+        make=_texts("a.txt", lambda path: path.write_bytes(_LINES)), read=_training("a.txt", "text", "data.document=line"),
+    ),
+    "training text in pieces": Kind(
+        covers=_LINES_OF_TRAINING, file="a.txt.gz", faults="gzip",
+        make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(_LINES))),
+        read=_training("a.txt.gz", "text", "data.windows=true", "batch.tokens=16"),
+    ),
+    "training jsonl": Kind(
+        covers=_LINES_OF_TRAINING, file="a.jsonl", faults="lines",
+        make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)), read=_training("a.jsonl", "jsonl"),
+    ),
+    "training parquet": Kind(
+        covers=("uwaga.train.data.documents:parquet_rows",), file="a.parquet", faults="parquet",
+        make=_texts("a.parquet", _parquet), read=_training("a.parquet", "parquet"),
+    ),
+    "pairs": Kind(covers=_LINES_OF_TRAINING, file="a.tsv", faults="lines", make=_prepared, read=_reopen),
+    "source of data": Kind(
+        covers=("uwaga.train.recipes_data:sha256",), file="a.txt.gz", faults="gzip", read=_source,
+        make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(Path(__file__).read_bytes()))),
+        names=("a.txt.gz", "play"),
+    ),
+    "last": Kind(
+        covers=("uwaga.train.checkpoints.folders:pointed",), file="last", make=_checkpoint, faults="binary",
+        read=lambda folder: folders.pointed(folder, folders.LAST),
+    ),
+    "training.json": Kind(
+        covers=_JSON, file="step-000001/training.json", make=_checkpoint, faults="json",
+        read=lambda folder: State.read(folder / "step-000001"),
+    ),
+    "optimizer.safetensors": Kind(
+        covers=("uwaga.models.safetensors_files:_header",), file="step-000001/optimizer.safetensors", make=_checkpoint,
+        read=_optimizer, faults="binary",
+    ),
+    "weights of a checkpoint": Kind(
+        covers=("uwaga.models.safetensors_files:_header",), file="step-000001/model.safetensors", make=_checkpoint,
+        read=_read_weights, faults="binary",
+    ),
+    "metrics.jsonl": Kind(
+        covers=("uwaga.train.metrics.journal:curve", "uwaga.train.metrics.journal:_parsed"), file="metrics.jsonl",
+        make=_checkpoint, faults="lines", read=lambda folder: journal.curve(folder, "train"),
+    ),
+    "journal": Kind(
+        covers=("uwaga.train.metrics.journal:__init__",), file="metrics.jsonl", make=_checkpoint, faults="binary",
+        read=lambda folder: journal.Journal(folder, 9),
+    ),
+    "documents txt": Kind(
+        covers=_DOCUMENTS, file="a.txt", faults="lines", make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
+        read=lambda folder: deque(Documents(folder / "a.txt"), 0),
+    ),
+    "documents txt.gz": Kind(
+        covers=_DOCUMENTS, file="a.txt.gz", faults="gzip",
+        make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(_LINES))),
+        read=lambda folder: deque(Documents(folder / "a.txt.gz"), 0),
+    ),
+    "documents jsonl": Kind(
+        covers=(*_DOCUMENTS, "uwaga.cli.corpus:_objects"), file="a.jsonl", faults="lines",
+        make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)),
+        read=lambda folder: deque(Documents(folder / "a.jsonl"), 0),
+    ),
+    "documents parquet": Kind(
+        covers=("uwaga.cli.corpus:_rows",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
+        read=lambda folder: deque(Documents(folder / "a.parquet"), 0),
+    ),
+    "text of view": Kind(
+        covers=("uwaga.cli.seeing:_read",), file="a.txt", faults="lines",
+        make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
+        read=lambda folder: seeing.text_of(str(folder / "a.txt")),
+    ),
+    "finished vectors": Kind(
+        covers=("uwaga.cli.vectors:whole", "uwaga.cli.vectors:_described"), file="v.parquet", faults="parquet",
+        make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).whole(),
+    ),
+    "settings of vectors": Kind(
+        covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_vectors,
+        read=_resumed, names=("v.parquet.parts was begun otherwise",),
+    ),
+    "shard of vectors": Kind(
+        covers=("uwaga.cli.vectors:_read", "uwaga.cli.vectors:_described"), file="v.parquet.parts/00000000.arrow",
+        faults="binary", make=_vectors, read=_resumed,
+    ),
+}  # fmt: skip
+PREPARED = {
+    name: Kind(
+        covers=covers, file=name, make=_prepared, read=_reopen, faults=faults, names=(".tokens", ".offsets", name)
+    )
+    for name, covers, faults in (
+        ("about.json", _JSON, "json"),
+        ("train.tokens", ("uwaga.train.data.store:_mapped",), "binary"),
+        ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
+        ("valid-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
+        ("answers.jsonl", ("uwaga.train.data.documents:json_lines",), "lines"),
+        ("tokenizer.json", ("uwaga.models.text.tokenizer:read",), "json"),
+    )
+}
+
+# How it is attacked. Each leaves something else at the path.
+
+Fault = Callable[[Path], object]
+
+
+def _linked(target: str) -> Fault:
+    def spoil(path: Path) -> None:
+        path.unlink()
+        path.symlink_to(target)
+
+    return spoil
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _of_bytes(change: Callable[[bytes], bytes]) -> Fault:
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+def _flipped(seed: int) -> Fault:
+    def flip(data: bytes) -> bytes:
+        chance, found = random.Random(seed), bytearray(data)
+        for _ in range(seed % 3 + 1):
+            found[chance.randrange(len(found))] ^= 1 << chance.randrange(8)
+        return bytes(found)
+
+    return _of_bytes(flip)
+
+
+def _sparse(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(2**40)
+
+
+def _replaced(*texts: str) -> dict[str, Fault]:
+    return {text[:20]: (lambda path, text=text: path.write_text(text)) for text in texts}
+
+
+COMMON: dict[str, Fault] = {
+    "missing": Path.unlink,
+    "empty": _of_bytes(lambda data: b""),
+    "directory": _directory,
+    "FIFO": _fifo,
+    "device": _linked("/dev/zero"),
+    "terminal": _linked("/dev/null"),
+    "dangling": _linked("nowhere"),
+    "looping": lambda path: _linked(path.name)(path),
+    "BOM": _of_bytes(lambda data: b"\xef\xbb\xbf" + data),
+    "UTF-16": _of_bytes(lambda data: data.decode("latin-1").encode("utf-16")),
+    "not UTF-8": _of_bytes(lambda data: b"\xff" + data),
+    "zeros": _of_bytes(lambda data: bytes(2**20)),
+    "noise": _of_bytes(lambda data: random.Random(0).randbytes(2**16)),
+    "more behind": _of_bytes(lambda data: data + b"\0garbage"),
+    **{f"cut {part}/5": _of_bytes(lambda data, part=part: data[: len(data) * part // 5]) for part in range(1, 5)},
+    "cut by one": _of_bytes(lambda data: data[:-1]),
+    **{f"flip {seed}": _flipped(seed) for seed in range(8)},
+}  # fmt: skip
+if os.geteuid():  # root may read everything
+    COMMON["permission"] = lambda path: path.chmod(0)
+
+_BIG, _REPEATED = "[" * 100_000, ", ".join(f'"k{n}": 0' for n in range(200_000))
+JSON_FAULTS: dict[str, Fault] = {
+    "sparse": _sparse,
+    **_replaced("[]", "{}", "7", "null", '"text"', "NaN", "[[]]", "[{}]", _BIG, '{"a":' * 100_000),
+    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k199999": 1}}'),
+    "many lists": lambda path: path.write_text('{"a": [' + "[]," * 5_000_000 + "0]}"),
+    "many numbers": lambda path: path.write_text("[" + "0," * 7_900_000 + "0]"),
+}
+VALUES = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    10**400,
+    1e300,
+    0.5,
+    "",
+    "x",
+    "\ud800",
+    "a\0b",
+    "\x1b[2J",
+    [],
+    ["x"],
+    {},
+    {"a": [1]},
+]
+LINE_FAULTS: dict[str, Fault] = {
+    "long line": lambda path: path.write_bytes(b"a" * (reading.LINE_BYTES + 1)),
+    "deep line": lambda path: path.write_text('{"text": ' + _BIG + "\n"),
+    **_replaced(
+        "[]\n", "7\n", "{}\n", "null\n", '{"text": NaN}\n', '{"text": "\\ud800"}\n', '{"text": ["a"]}\n', "a\0b\tc\n"
+    ),
+    '{"kind": 1': lambda path: path.write_text(
+        '{"kind": "train", "step": "1", "loss": []}\n{"source": [], "targets": 7}\n'
+    ),
+    "repeated": lambda path: path.write_text(f'{{{_REPEATED}, "k199999": 1}}\n'),
+    "huge number": lambda path: path.write_text('{"text": 1' + "0" * 100_000 + ', "source": 1e400}\n'),
+}
+
+
+def _repeated(path: Path, piece: bytes) -> None:
+    """A gzip file of 300 such pieces."""
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(300):
+            file.write(piece)
+
+
+GZIP_FAULTS: dict[str, Fault] = {
+    "bomb of one line": lambda path: _repeated(path, bytes(2**20)),
+    "bomb of lines": lambda path: _repeated(path, b"a b " * 2**18 + b"\n"),
+    "many members": lambda path: path.write_bytes(gzip.compress(b"") * 10_000),
+    "not gzip": lambda path: path.write_bytes(b"plain"),
+}
+TOML_FAULTS: dict[str, Fault] = {
+    "sparse": _sparse,
+    **_replaced("x = " + _BIG, "a." * 300_000 + "a = 1", "x = 0x" + "f" * 900_000, "run = 1", "[[data]]", "x = 1" + "0" * 9000),
+    "dotted in quotes": lambda path: path.write_text('"a".' * 200_000 + "a = 1"),
+    "a long key": lambda path: path.write_text("a" * 900_000 + " = 1"),
+    "many tables": lambda path: path.write_text("".join(f"[a{n}]\n" for n in range(100_000))),
+    **{
+        change: lambda path, change=change: path.write_text(path.read_text().replace(*change.split(" -> ")))
+        for change in (
+            "layers = 1 -> layers = 100000000", "0.001 -> 1e999", "0.001 -> nan", f"0.001 -> 1{'0' * 400}", '"a" -> "\\u0000"',
+            '"unused" -> "a\\u0000b"', "steps = 1 -> steps = 99999999999999999999", "width = 16 -> width = 0",
+        )
+    },
+}  # fmt: skip
+
+
+def _twice(path: Path) -> None:
+    texts = pa.array(["a", "b"])
+    parquet.write_table(pa.Table.from_arrays([texts, texts], names=["text", "text"]), path)
+
+
+def _long_texts(path: Path) -> None:
+    """A text that many rows repeat, and that the file has once."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 256, pa.int32()), pa.array(["a b " * 2**20]))
+    parquet.write_table(pa.table({"text": text}), path, compression="zstd")
+
+
+def _page_bomb(path: Path) -> None:
+    """One text that is 80 million times the same character."""
+    texts = pa.array([" " * (80 * 2**20)])
+    parquet.write_table(pa.table({"text": texts}), path, compression="zstd", use_dictionary=False)
+
+
+def _with_metadata(value: bytes) -> Fault:
+    def spoil(path: Path) -> None:
+        table = pa.table({"text": ["a", "b"], "id": ["1", "2"]}).replace_schema_metadata({"uwaga": value})
+        parquet.write_table(table, path)
+
+    return spoil
+
+
+# Files whose making takes more memory than their reading may. They are made once, and copied.
+MADE = {"long texts": _long_texts, "page bomb": _page_bomb}
+
+
+def _copied(name: str) -> Fault:
+    return lambda path: shutil.copy(Path(sys.argv[1]) / name, path)
+
+
+PARQUET_FAULTS: dict[str, Fault] = {
+    "two columns": _twice,
+    **{name: _copied(name) for name in MADE},
+    "dates": lambda path: parquet.write_table(pa.table({"text": pa.array([2**62], pa.timestamp("s"))}), path),
+    "no rows": lambda path: parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path),
+    "no columns": lambda path: parquet.write_table(pa.table({}), path),
+    "nested": lambda path: parquet.write_table(pa.table({"text": [{"text": "a"}]}), path),
+    **{
+        f"metadata {value[:12]!r}": _with_metadata(value)
+        for value in (
+            b"",
+            b"[]",
+            b"{}",
+            b"\xff",
+            b"[" * 100_000,
+            b'{"settings": 7, "digest": "x"}',
+            b'{"settings": {}}',
+        )
+    },
+}
+FAULTS = {
+    "json": JSON_FAULTS, "lines": LINE_FAULTS, "gzip": GZIP_FAULTS, "toml": TOML_FAULTS, "parquet": PARQUET_FAULTS,
+    "binary": {"sparse": _sparse},
+}  # fmt: skip
+
+
+def _changed(value: object) -> Iterator[tuple[str, object]]:
+    """A JSON value with one place in it of another kind; the kinds in turn, three for each of the first places."""
+    places: list[tuple] = []
+
+    def walk(inside: object, path: tuple) -> None:
+        if len(places) < 30 and len(path) < 6:
+            items = (
+                inside.items() if isinstance(inside, dict) else enumerate(inside) if isinstance(inside, list) else ()
+            )
+            for key, each in list(items)[:20]:
+                places.append((*path, key))
+                walk(each, (*path, key))
+
+    walk(value, ())
+    others = cycle(VALUES)
+    for place in places[:30]:
+        for other in islice(others, 3):
+            copy = json.loads(json.dumps(value))
+            inside = copy
+            for key in place[:-1]:
+                inside = inside[key]
+            inside[place[-1]] = other
+            yield f"{'.'.join(map(str, place))} = {other!r:.20}", copy
+
+
+# The run
+
+
+def _cells(kind: Kind, path: Path) -> Iterator[tuple[str, dict[str, Fault]]]:
+    """The faults of a kind, those that are small several at once."""
+    yield "common", COMMON
+    if kind.faults == "json":
+        yield (
+            "values",
+            {
+                name: (lambda path, value=value: path.write_text(json.dumps(value)))
+                for name, value in _changed(json.loads(path.read_text()))
+            },
+        )
+    for name, fault in FAULTS[kind.faults].items():
+        yield name, {name: fault}
+
+
+def _outcome(kind: Kind, folder: Path, file: Path, fault: Fault) -> str:
+    """ "" where all is well."""
+    fault(file)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            kind.read(folder)
+    except BaseException as error:  # noqa: BLE001  # a panic of a library is no Exception
+        said = f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
+        if not type(error).__module__.startswith("uwaga.") or not isinstance(error, ValueError | RuntimeError):
+            return f"foreign: {said}"
+        if not any(name in str(error) for name in (file.name, *kind.names)):
+            return f"nameless: {said}"
+    return ""
+
+
+def _forked(work: Callable[[Callable[[str], object]], object]) -> tuple[str, float, float]:
+    """What the work says, in how many seconds and megabytes. What it said last is what it was ended at."""
+    begun = time.monotonic()
+    receive, send = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(receive)
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + _HARD_LIMIT,) * 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS,) * 2)  # for code that runs no handler of signals
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries' panics
+        try:
+            say = lambda text: os.write(send, (text + "\n").encode("utf-8", "backslashreplace"))  # noqa: E731
+            say(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+            work(say)
+        finally:
+            os._exit(0)
+    os.close(send)
+    said = b""
+    while piece := os.read(receive, 65536):
+        said += piece
+    os.close(receive)
+    _, status, usage = os.wait4(child, 0)
+    before, _, found = said.decode().partition("\n")
+    ended = f"ended by status {status}" if status else ""
+    return found.strip() + ended, time.monotonic() - begun, (usage.ru_maxrss - int(before or 0)) / 1024
+
+
+def _try(kind: Kind, template: Path, cell: Path, file: Path, faults: dict[str, Fault]) -> Callable:
+    def work(say: Callable[[str], object]) -> None:
+        for name, spoil in faults.items():
+            signal.signal(signal.SIGALRM, lambda *_, name=name: (say(f"{name}: takes too long"), os._exit(1)))
+            signal.alarm(SECONDS)
+            shutil.rmtree(cell, ignore_errors=True)
+            shutil.copytree(template, cell)
+            if said := _outcome(kind, cell, file, spoil):
+                say(f"{name}: {said}")
+
+    return work
+
+
+def run(root: Path, only: list[str]) -> Iterator[dict[str, object]]:
+    """Every cell, or those of some kinds."""
+    templates = {**{name: (kind, lambda folder, kind=kind: folder / kind.file) for name, kind in KINDS.items()}}
+    templates |= {f"prepared {name}": (kind, _of_prepared(name)) for name, kind in PREPARED.items()}
+    cell = root / "cell"
+    for name, make in MADE.items():
+        _forked(lambda say, make=make, name=name: make(root / name))
+    for name, (kind, find) in templates.items():
+        if only and name not in only:
+            continue
+        template = root / "template"
+        # In the place where it is read: prepared data knows the path of its files.
+        kind.make(cell)
+        path = find(cell)
+        refused = _outcome(kind, cell, path, lambda path: None)
+        assert not refused, f"{name} is refused as it is: {refused}"
+        shutil.rmtree(cell)
+        kind.make(cell)
+        file = find(cell)
+        shutil.copytree(cell, template)
+        for fault, faults in list(_cells(kind, file)):
+            said, seconds, megabytes = _forked(_try(kind, template, cell, file, faults))
+            yield {
+                "kind": name, "fault": fault, "count": len(faults), "said": said, "seconds": seconds, "megabytes": megabytes,
+            }  # fmt: skip
+        shutil.rmtree(cell)
+        shutil.rmtree(template)
+
+
+if __name__ == "__main__":
+    given = Path(sys.argv[1])
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    results = list(run(given, sys.argv[2:]))
+    covered = sorted({each for kind in (*KINDS.values(), *PREPARED.values()) for each in kind.covers})
+    (given / "results.json").write_text(json.dumps({"cells": results, "covered": covered}))

@@ -1,0 +1,118 @@
+"""The table of readers.py, run in full; and that no file is read beside it."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import uwaga
+
+PROGRAM = Path(__file__).with_name("readers.py")
+SOURCES = Path(uwaga.__file__).parent
+SECONDS, MEGABYTES = 10, 500
+# The functions by which files of strangers are opened, and what else opens a file by its name.
+READERS = {
+    "opened",
+    "read",
+    "optional",
+    "unpacked",
+    "lines",
+    "regular",
+    "sha256",
+    "read_stream",
+    "parse_json",
+    "ParquetRows",
+}
+OPENERS = {
+    "open", "fdopen", "read_text", "read_bytes", "safe_open", "load_file", "memmap", "fromfile", "from_file", "ParquetFile",
+    "read_schema", "read_table", "OSFile", "memory_map", "ZipFile", "GzipFile", "file_digest",
+}  # fmt: skip
+# Where files are opened without `uwaga._base.reading`, and why.
+OTHER_OPENERS = {
+    "uwaga._base.reading": "the one place",
+    "uwaga._base.durable": "writes, and syncs what was written",
+    "uwaga.cli.machine": "/proc of the machine",
+    "uwaga.cli.vectors": "writes; shards and finished vectors after reading.regular",
+    "uwaga.models.bundled": "files of the package",
+    "uwaga.models.pickle_files": "maps and unpacks what reading.opened has opened",
+    "uwaga.models.safetensors_files": "after its header was read by reading.opened",
+    "uwaga.train.data.store": "writes; maps after reading.regular",
+    "uwaga.train.door": "a lock",
+    "uwaga.train.metrics.journal": "writes after reading.regular",
+    "uwaga.train.recipes_data": "unpacks what was downloaded, bounded by LARGEST",
+    "uwaga.viewer.page.bundle": "files of the package",
+    "uwaga.viewer.page.scan": "files of the package",
+}
+# Readers that no file of a stranger reaches, or that stdin alone does.
+NOT_IN_TABLE = {
+    "uwaga.models.bundled:folder": "the weights of an installed package, compared with a digest",
+    "uwaga.models.json_files:parse": "what was read already: the header of a safetensors file",
+    "uwaga.cli.generate:_text": "standard input",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    folder = tmp_path_factory.mktemp("readers")
+    run = [sys.executable, str(PROGRAM), str(folder)]
+    done = subprocess.run(run, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads((folder / "results.json").read_text())
+
+
+def test_every_spoiled_file_is_read_or_refused_by_name(results: dict) -> None:
+    said = [f"{cell['kind']}, {cell['fault'][:40]}: {cell['said']}" for cell in results["cells"] if cell["said"]]
+    assert not said, "\n".join(said)
+
+
+def test_no_spoiled_file_takes_much_time_or_memory(results: dict) -> None:
+    assert sum(cell["count"] for cell in results["cells"]) > 1000
+    long = [
+        cell
+        for cell in results["cells"]
+        if cell["seconds"] >= SECONDS * cell["count"] or cell["megabytes"] >= MEGABYTES
+    ]
+    assert not long
+
+
+def _calls() -> Iterator[tuple[str, str, str, str]]:
+    """The module, the function, the object and the name of every call of the package."""
+    for path in sorted(SOURCES.rglob("*.py")):
+        module = ".".join(("uwaga", *path.relative_to(SOURCES).with_suffix("").parts)).removesuffix(".__init__")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                inside = [each for each in functions if each.lineno <= node.lineno <= (each.end_lineno or 0)]
+                function = max(inside, key=lambda each: each.lineno).name if inside else ""
+                if isinstance(node.func, ast.Attribute):
+                    yield module, function, ast.unparse(node.func.value), node.func.attr
+                elif isinstance(node.func, ast.Name):
+                    yield module, function, "", node.func.id
+
+
+def test_no_file_is_opened_elsewhere() -> None:
+    found = {module for module, _, _, name in _calls() if name in OPENERS}
+    torch_load = {
+        module
+        for module, _, place, name in _calls()
+        if (place, name) in {("torch", "load"), ("json", "load"), ("np", "load")}
+    }
+    assert found | torch_load <= OTHER_OPENERS.keys()
+
+
+def test_every_reader_is_in_the_table(results: dict) -> None:
+    readers = {
+        f"{module}:{function}"
+        for module, function, place, name in _calls()
+        if place == "reading"
+        and name in READERS
+        and module != "uwaga._base.reading"
+        and not module.startswith("uwaga.maps")
+    }
+    assert readers - NOT_IN_TABLE.keys() == set(results["covered"])
