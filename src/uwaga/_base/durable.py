@@ -145,7 +145,12 @@ def new_folder(path: Path) -> None:
         path.mkdir()
     except FileExistsError as error:
         raise InTheWayError(path, "there is one already; move it away") from error
-    mark_folder(path)
+    try:
+        mark_folder(path)
+    except BaseException:
+        with suppress(OSError):
+            path.rmdir()
+        raise
 
 
 def mark_folder(path: Path) -> None:

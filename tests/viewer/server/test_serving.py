@@ -105,6 +105,13 @@ def test_requests_that_are_no_questions(client) -> None:
     assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
 
 
+def test_headers_have_a_largest_size(client) -> None:
+    assert client.send("GET", "/", X_Large="x" * 30_000).status == 200
+    for path, headers in (("/", {"X_Large": "x" * 33_000}), ("/" + "a" * 33_000, {})):
+        answer = client.send("GET", path, **headers)
+        assert (answer.status, answer.error) == (431, "address and headers have more than 32768 bytes")
+
+
 def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> None:
     def enter(body: object, **headers: str):
         return client.send("POST", "/ask/enter", json.dumps(body).encode(), Content_Type="application/json", **headers)

@@ -16,7 +16,7 @@ from uwaga.viewer.page.shell import served_shell
 from uwaga.viewer.server.asking import Asking, Desk, Entering, is_known
 from uwaga.viewer.server.connections import Connections
 from uwaga.viewer.server.gate import Gate
-from uwaga.viewer.server.guard import Guard
+from uwaga.viewer.server.guard import Guard, Refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,6 +40,7 @@ _HEADERS = {
 }
 
 
+_LARGEST_HEAD = 1 << 15  # bytes of a request's address and headers
 _FRESH_SECONDS = 1.0  # after which the front end's files are looked at again, for those who change them
 _PIECE = 1 << 14  # bytes of a response that are sent at once; a connection holds back four times as much, and one more
 
@@ -87,6 +88,12 @@ async def _failed(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the program failed at this question; its log says how"}, 500)
 
 
+def _too_large(scope: "Scope") -> Refusal | None:
+    """What comes at once, h11 reads to its end however large it is; what comes in parts it bounds by itself."""
+    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+    return Refusal(431, f"address and headers have more than {_LARGEST_HEAD} bytes") if size > _LARGEST_HEAD else None
+
+
 class _Guarded:
     """The guard in front of everything, and the headers on everything, which is sent in pieces.
 
@@ -113,6 +120,6 @@ class _Guarded:
                 await send({**message, "body": body[at : at + _PIECE], "more_body": not is_last})
                 self._connections.advance(scope["client"], complete=is_last)
 
-        refusal = self._guard.refusal(scope["headers"])
+        refusal = _too_large(scope) or self._guard.refusal(scope["headers"])
         app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)
         await app(scope, receive, send_with_headers)
