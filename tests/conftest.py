@@ -2,6 +2,7 @@
 
 import json
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +38,23 @@ WORDS = [
     "é",
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture
+def enter() -> Callable[[str], dict[str, str]]:
+    """The headers that a question needs, for the address of a view, whose code is used by that."""
+
+    def exchange(address: str) -> dict[str, str]:
+        home, _, written = address.partition("#")
+        code = dict(part.split("=") for part in written.split("&"))["code"]
+        request = urllib.request.Request(
+            f"{home}ask/enter", json.dumps({"code": code}).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request) as reply:
+            cookie = reply.headers["Set-Cookie"].partition(";")[0]
+            return {"X-Uwaga-Token": json.loads(reply.read())["token"], "Cookie": cookie}
+
+    return exchange
 
 
 @pytest.fixture

@@ -34,7 +34,9 @@ def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int
     if child:
         return child
     left = {"before": before, "after": after}
-    os.fsync, Path.replace, Path.mkdir = (deadly(step, left) for step in (os.fsync, Path.replace, Path.mkdir))
+    for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "mkdir", "unlink", "rmdir"))):
+        for name in names:
+            setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--long", "mean"]
     app()

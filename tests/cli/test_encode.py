@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
+from uwaga.cli.vectors import Vectors
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 LONG = "the cat sat on the mat and then it ran away from the house"
@@ -159,12 +160,12 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """An output that the disk was too small for: the settings and two of three shards are finished."""
     output = tmp_path / "out.parquet"
     with monkeypatch.context() as patch:
-        interrupt(patch, FULL, after=6)
+        interrupt(patch, FULL, after=8)
         assert refusal(corpus, output, model) == (
             f"{output}: No space left on device. What is finished is kept; the same command goes on from there"
         )
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
-    assert parts == ["00000000.arrow", "00000001.arrow", "lock", "settings.json"]
+    assert parts == [".uwaga", "00000000.arrow", "00000001.arrow", "lock", "settings.json"]
     return output
 
 
@@ -181,7 +182,7 @@ def test_after_a_full_disk_nothing_is_done_twice_and_the_bytes_are_the_same(
 
 def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        interrupt(patch, KeyboardInterrupt(), after=4)
+        interrupt(patch, KeyboardInterrupt(), after=6)
         result = CliRunner().invoke(
             app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)]
         )
@@ -265,6 +266,69 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
         assert output.read_bytes() == content
     parquet.write_table(pa.table({"mine": [1]}), output)
     assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow", "whole.parquet"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_folder_of_somebody_else_is_left_alone(
+    corpus: Path, model: Path, tmp_path: Path, name: str, fails: bool
+) -> None:
+    parts = tmp_path / "out.parquet.parts"
+    parts.mkdir()
+    (parts / name).write_text("mine")
+    texts = write(tmp_path / "other.jsonl", [LONG]) if fails else corpus
+    assert refusal(texts, tmp_path / "out.parquet", model) == (
+        f"{parts} is in the way: it is not a folder that uwaga made, which has a file .uwaga; move it away"
+    )
+    assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "mine")]
+
+
+def test_a_file_put_into_the_folder_stays(begun: Path, corpus: Path, model: Path) -> None:
+    parts = begun.with_name("out.parquet.parts")
+    (parts / "notes.txt").write_text("mine")
+    run(corpus, begun, model)
+    assert sorted(path.name for path in parts.iterdir()) == [".uwaga", "notes.txt"]
+    assert (parts / "notes.txt").read_text() == "mine"
+    assert "finished already" in run(corpus, begun, model)
+    assert (parts / "notes.txt").read_text() == "mine"
+
+
+def test_links_in_the_way_are_not_followed(begun: Path, corpus: Path, model: Path, tmp_path: Path) -> None:
+    parts, mine = begun.with_name("out.parquet.parts"), tmp_path / "mine.txt"
+    mine.write_text("mine")
+    (parts / "lock").unlink()
+    (parts / "lock").symlink_to(mine)
+    said = f"{parts / 'lock'} is in the way: it is a link or a folder, not a file"
+    assert refusal(corpus, begun, model) == said
+    (parts / "lock").unlink()
+    (parts / "settings.json.unfinished").symlink_to(mine)
+    run(corpus, begun, model)
+    assert mine.read_text() == "mine"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "b.parquet.parts").symlink_to(elsewhere)
+    assert "is in the way" in refusal(corpus, tmp_path / "b.parquet", model)
+    (tmp_path / "c.parquet").symlink_to(tmp_path / "nowhere.parquet")
+    assert "is there already" in refusal(corpus, tmp_path / "c.parquet", model)
+    assert list(elsewhere.iterdir()) == []
+    assert (tmp_path / "c.parquet").is_symlink()
+
+
+def test_a_file_that_came_while_documents_were_read_is_not_replaced(
+    corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.parquet"
+    begin = Vectors.begin
+
+    def begin_late(self: Vectors) -> None:
+        output.write_text("mine")
+        begin(self)
+
+    monkeypatch.setattr(Vectors, "begin", begin_late)
+    assert refusal(corpus, output, model) == (
+        f"{output}: is in the way: there is one already. What is finished is kept; the same command goes on from there"
+    )
+    assert output.read_text() == "mine"
 
 
 def test_places_that_cannot_be_written(corpus: Path, model: Path, tmp_path: Path) -> None:

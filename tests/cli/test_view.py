@@ -212,7 +212,9 @@ main()
 
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_it_serves_until_it_is_told_to_end(bert: Path, number: signal.Signals) -> None:
+def test_it_serves_until_it_is_told_to_end(
+    bert: Path, number: signal.Signals, enter: Callable[[str], dict[str, str]]
+) -> None:
     pytest.importorskip("uvicorn")
     command = [sys.executable, "-W", "error", "-c", PROGRAM, "the cat sat", "--model", str(bert), "--no-browser"]
     environment = {**os.environ, "COLUMNS": "100"}
@@ -221,13 +223,13 @@ def test_it_serves_until_it_is_told_to_end(bert: Path, number: signal.Signals) -
     ) as running:
         assert running.stdout is not None
         address = running.stdout.readline().strip()
-        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#token=[\w-]{43}", address)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=[\w-]{43}", address)
         assert running.stdout.readline() == "Open it in a browser; Ctrl-C ends it.\n"
         assert running.stdout.readline().startswith("4 of 4 heads")
         asked = urllib.request.Request(
             address.partition("#")[0] + "ask",
             b'{"ask": "about"}',
-            {"Content-Type": "application/json", "X-Uwaga-Token": address.partition("=")[2]},
+            {"Content-Type": "application/json", **enter(address)},
         )
         assert Reply.from_bytes(urllib.request.urlopen(asked).read()).meta["title"] == "the cat sat"
         began = time.monotonic()

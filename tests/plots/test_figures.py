@@ -52,6 +52,19 @@ def test_png_has_the_dots_that_were_asked_for(tmp_path: Path) -> None:
     assert int.from_bytes(header) == int(figure.get_figwidth() * 50)
 
 
+def test_a_figure_is_written_whole_and_follows_no_link(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / "map.svg").symlink_to(mine)
+    plots.save(heat(), tmp_path / "map.svg")
+    assert (tmp_path / "map.svg").read_text().startswith("<?xml")
+    with pytest.raises(ValueError, match="Format 'map' is not supported"):
+        plots.save(heat(), tmp_path / "a.map")
+    plots.save(heat(), str(tmp_path / "plain"))
+    assert mine.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["map.svg", "mine", "plain.png"]
+
+
 def test_saving_leaves_the_settings_of_others_alone(tmp_path: Path) -> None:
     import matplotlib
 

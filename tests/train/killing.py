@@ -9,7 +9,6 @@ Its last line is one: for `random` and `every` the exit code of each run.
 import json
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -29,7 +28,7 @@ def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
     if child:
         return child
     left = {"before": before, "after": after}
-    for owner, names in ((os, ("fsync",)), (Path, ("replace", "rename", "mkdir", "write_text")), (shutil, ("rmtree",))):
+    for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "rename", "mkdir", "rmdir"))):
         for name in names:
             setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = sys.stdout = open(f"{out}.said", "a")  # noqa: SIM115
@@ -61,7 +60,7 @@ def at_random(asked: dict, seconds: float) -> list[int]:
     found = []
     for _ in range(asked["kills"]):
         child = start(asked, asked["random"])
-        time.sleep(random.uniform(0.2, 0.9) * seconds)
+        time.sleep(random.uniform(0.1, 0.5) * seconds)
         os.kill(child, signal.SIGKILL)
         found.append(end(child))
     return [*found, end(start(asked, asked["random"]))]
@@ -72,7 +71,7 @@ def at_every_step(asked: dict) -> list[int]:
     found = [KILLED]
     while found[-1] == KILLED and len(found) < 200:
         when = "before" if len(found) % 2 else "after"
-        found.append(end(start(asked, asked["every"], **{when: 15 + len(found) % 31})))
+        found.append(end(start(asked, asked["every"], **{when: 30 + len(found) % 31})))
     return found
 
 

@@ -241,7 +241,8 @@ def test_after_it_training_goes_on_from_the_last_good_checkpoint(
     ("method", "error", "why"),
     [
         ("mkdir", PermissionError(13, "Permission denied"), "Permission denied"),
-        ("write_text", OSError(28, "No space left on device"), "No space left on device"),
+        ("open", OSError(28, "No space left on device"), "No space left on device"),
+        ("replace", OSError(28, "No space left on device"), "No space left on device"),
         ("rename", OSError(30, "Read-only file system"), "Read-only file system"),
     ],
 )

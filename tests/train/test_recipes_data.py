@@ -132,6 +132,21 @@ def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, 
     assert [path.name for path in home.iterdir()] == [".downloading"]
 
 
+def test_a_download_replaces_nothing_and_follows_no_link(tmp_path: Path, home: Path, server: str) -> None:
+    (tmp_path / "served" / "play").write_bytes(_TEXT)
+    mine = tmp_path / "mine"
+    home.mkdir(exist_ok=True)
+    data = _data(f"{server}/play", download=True)
+    (home / "play.txt").symlink_to(mine)
+    assert _message(data) == f"{home / 'play.txt'} is in the way: there is one already"
+    (home / "play.txt").unlink()
+    (home / ".downloading").unlink()
+    (home / ".downloading").symlink_to(mine)
+    lock = f"{home / '.downloading'} is in the way: it is a link or a folder, not a file"
+    assert _message(data) == lock
+    assert not mine.exists()
+
+
 def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recipes_data, "LARGEST", 1000)
     (tmp_path / "served" / "play").write_bytes(b"a" * 1001)

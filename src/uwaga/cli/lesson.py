@@ -53,7 +53,7 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
 
     exhibit = _real(" ".join(worked.question["tokens"])) if has_model else None
     desk = LessonDesk(Desk(Exhibit.empty() if exhibit is None else exhibit), worked.question)
-    with served_lesson(desk, port=port) as served:
+    with served_lesson(desk, port=port, tell=typer.echo) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.
         echo(served.address)
         if opens and served.browse():

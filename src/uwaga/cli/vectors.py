@@ -1,5 +1,6 @@
 """A parquet file of vectors that grows shard by shard beside its place, and is put there when it is whole.
 
+    vectors.parquet.parts/.uwaga              says that the folder is ours, and may be removed
     vectors.parquet.parts/lock                held while a command writes here
     vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
     vectors.parquet.parts/00000000.arrow      a finished shard, and in its metadata the digest of its documents
@@ -9,17 +10,17 @@ Each of these files appears whole. A shard depends on its documents and the sett
 however often the work was interrupted.
 """
 
-import fcntl
 import hashlib
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uwaga._base import reading
-from uwaga._base.durable import replacing, sync
+from uwaga._base import durable, reading
+from uwaga._base.durable import replacing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _ROWS = 16_384
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
+_LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
+_NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
 
 
 class VectorsError(ValueError):
@@ -56,7 +59,7 @@ class Vectors:
         self.path, self._settings = path, dict(settings)
         self._folder = path.with_name(path.name + ".parts")
         self.finished: list[Shard] = []
-        self._lock: Any = None
+        self._lock = ExitStack()
 
     def whole(self) -> str | None:
         """The digest of the documents of the whole file; None where there is no file yet. Raises VectorsError."""
@@ -76,8 +79,13 @@ class Vectors:
 
     def begin(self) -> None:
         """Take the folder, and find the shards that are finished. Raises VectorsError, OSError."""
-        self._folder.mkdir(exist_ok=True)
-        self._lock = (self._folder / "lock").open("w")
+        try:
+            durable.take_folder(self._folder)
+            self._lock.enter_context(durable.locked(self._folder / _LOCK, wait=False))
+        except BlockingIOError as error:
+            raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
+        except durable.InTheWayError as error:
+            raise VectorsError(f"{error.filename} {error.strerror}") from error
         try:
             self._take()
         except BaseException:
@@ -85,11 +93,7 @@ class Vectors:
             raise
 
     def _take(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
-        settings = self._folder / "settings.json"
+        settings = self._folder / _SETTINGS
         if self._shard(0).exists():
             self._compare(_settings(settings), f"{self._folder} was begun otherwise")
         else:
@@ -119,30 +123,33 @@ class Vectors:
 
         described = json.dumps({"settings": self._settings, "digest": whole_digest(self.finished)}, sort_keys=True)
         schema = self._read(self._shard(0)).schema.with_metadata({_KEY: described})
-        joined = self._folder / "whole.parquet"
+        joined = self._folder / _WHOLE
         with replacing(joined) as file, parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False
         ) as writer:  # fmt: skip
             for group in self._groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
-        joined.replace(self.path)
-        sync(self.path.parent)
-        self.clear()
+        durable.name_new(joined, self.path)
+        durable.sync(self.path.parent)
+        self._remove()
 
     def leave(self) -> None:
         """Give the folder up to the next command; without a finished shard it goes."""
         if not self.finished:
-            self.clear()
-        elif self._lock is not None:
-            self._lock.close()
+            self._remove()
+        self._lock.close()
 
     def clear(self) -> None:
-        """Remove the folder."""
-        # What cannot be removed is in nobody's way.
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
+        """Remove the folder of a file that is whole, where it is ours and nobody writes there."""
+        if os.path.lexists(self._folder) and durable.is_ours(self._folder):
+            with suppress(BlockingIOError), self._lock:
+                self._lock.enter_context(durable.locked(self._folder / _LOCK, wait=False))
+                self._remove()
+
+    def _remove(self) -> None:
+        with suppress(OSError):  # what cannot be removed is in nobody's way
+            durable.remove_folder(self._folder, _NAMES)
 
     def _groups(self) -> Iterator["pyarrow.Table"]:
         import pyarrow as pa

@@ -116,7 +116,7 @@ def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
     # SIGTERM ends it as Ctrl-C does, also while the table is made.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(Desk(exhibit), exhibit.title, port=port) as served:
+        with serve(Desk(exhibit), exhibit.title, port=port, tell=typer.echo) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():

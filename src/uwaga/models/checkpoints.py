@@ -6,13 +6,13 @@ file costs an error message. What is read never runs: safetensors, and pickles b
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import nn
 
+from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
 from uwaga.models import accounting, directories, families, json_files, weight_files
 from uwaga.models.tables import Table
@@ -78,14 +78,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     tensors = accounting.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as unfinished:
-        written = Path(unfinished)
+    durable.named_folder(folder)
+    with durable.replacing(folder / weight_files.SINGLE) as weights, durable.replacing(folder / "config.json") as file:
         # transformers refuses a file that does not say that it is PyTorch's.
-        save_file(tensors, written / weight_files.SINGLE, metadata={"format": "pt"})
-        (written / "config.json").write_text(json.dumps(described, indent=2, sort_keys=True) + "\n")
-        for name in (weight_files.SINGLE, "config.json"):
-            (written / name).replace(folder / name)
+        save_file(tensors, weights.name, metadata={"format": "pt"})
+        file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _need_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:

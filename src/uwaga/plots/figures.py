@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from uwaga._base.durable import replacing
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -73,14 +77,20 @@ def size_in_points(ax: Axes) -> tuple[float, float]:
 def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 300.0) -> None:
     """Write a figure to a file, of the kind that its ending says: .pdf and .svg keep text as text.
 
-    The same figure gives the same bytes each time: no date is written.
+    The same figure gives the same bytes each time: no date is written. The file is there whole or not at all, in place of a
+    file or link of that name.
 
     Args:
         figure: what a function of uwaga.plots returned, or any other figure.
-        path: ends in .pdf, .svg, .eps, .png, or another kind that matplotlib knows.
+        path: ends in .pdf, .svg, .eps, .png, or another kind that matplotlib knows; without an ending .png is added.
         dpi: dots per inch, of .png and its like.
+
+    Raises:
+        ValueError: matplotlib knows no such kind.
+        OSError: the file cannot be written.
     """
-    kind = str(path).rpartition(".")[2].lower()
+    kind = os.path.splitext(path)[1][1:].lower()
+    place = Path(path) if kind else Path(f"{os.fspath(path).rstrip('.')}.png")
     dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with need("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}):
-        figure.savefig(path, dpi=dpi, metadata=dated.get(kind))
+    with need("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}), replacing(place) as file:
+        figure.savefig(file, format=kind or "png", dpi=dpi, metadata=dated.get(kind))

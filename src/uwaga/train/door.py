@@ -1,6 +1,5 @@
 """The door of training: a configuration in, a trained model out; begun, or gone on with."""
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from uwaga._base import durable
 from uwaga.train import families, guard, seeds
 from uwaga.train.checkpoints import files, folders
 from uwaga.train.checkpoints.state import State
@@ -111,6 +111,7 @@ def _begin(out: Path, resume: bool) -> Path | None:
         raise TrainingError(
             f"{out} holds a run already ({where}): --resume goes on with it, run.out=... begins another"
         )
+    folders.named(out, folders.BEST)  # which is not ours to replace where it says something else
     folders.clear(out)
     return last
 
@@ -120,11 +121,9 @@ def _alone(out: Path, world: World) -> Iterator[None]:
     """Nobody else trains into this folder. Raises TrainingError."""
 
     def lock() -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        file = (out / _LOCK).open("ab")
-        stack.callback(file.close)
+        durable.named_folder(out)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(durable.locked(out / _LOCK, wait=False))
         except BlockingIOError as error:
             raise TrainingError(f"{out} is being trained into by another process") from error
 

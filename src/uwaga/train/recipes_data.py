@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 
 from uwaga._base import env, reading
-from uwaga._base.durable import locked, replacing
+from uwaga._base.durable import InTheWayError, creating, locked, named_folder
 from uwaga._base.reading import TextFileError
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig, SourceConfig
@@ -67,7 +67,7 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
         raise DataError(f"{name}: cannot be downloaded as it is: {source.made}; the source is {source.address}")
     path = folder / (source.files or (name,))[0].removesuffix(".gz")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        named_folder(folder)
         with locked(folder / ".downloading"):
             if path.is_file():  # by another process of this training
                 return _checked(path, source)
@@ -77,8 +77,10 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
                 raise DataError(
                     f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept"
                 )
-            with replacing(path) as file:
+            with creating(path) as file:
                 file.write(text)
+    except InTheWayError as error:
+        raise DataError(f"{error.filename} {error.strerror}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
     return path

@@ -23,13 +23,17 @@ class View:
     """A view that is being served to a browser on this machine; closed at the end of a `with`.
 
     Attributes:
-        address: of the page. Who knows it may see what is shown.
         desk: what answers the page.
     """
 
     def __init__(self, desk: Desk, server: "Server") -> None:
         self.desk, self._server = desk, server
-        self.address = server.address
+
+    @property
+    def address(self) -> str:
+        """Of the page, to be opened once, by whoever may see what is shown. Once it was opened, this is an address with a new
+        code, for another browser; in the first one the page stays open, and opens again without a code."""
+        return self._server.address
 
     def save(
         self,
@@ -77,7 +81,7 @@ class View:
         self.close()
 
     def __repr__(self) -> str:
-        return f"View({self._server.address}{', closed' if self._server.closed else ''})"
+        return f"View({self.address}{', closed' if self._server.closed else ''})"
 
 
 def view(
@@ -140,8 +144,12 @@ def view(
         from uwaga.viewer.notebook import widget
 
         return widget(Desk(exhibit))
-    served = serve(Desk(exhibit), exhibit.title, port=port)
-    print(f"uwaga.view: {served.address}", flush=True)  # noqa: T201  # the only way to it where no browser opens
+
+    def tell(address: str) -> None:
+        print(f"uwaga.view: {address}", flush=True)  # noqa: T201  # the only way to it where no browser opens
+
+    served = serve(Desk(exhibit), exhibit.title, port=port, tell=tell)
+    tell(served.address)
     if browser or browser is None:
         served.browse()
     if block or (block is None and not at_prompt()):
@@ -149,9 +157,13 @@ def view(
     return served
 
 
-def serve(desk: Desk, title: str, *, port: int = 0, name: str = "view") -> View:
-    """A view of what a desk answers, from now on. Raises ImportError without the extra, and OSError: a port that cannot be
-    had."""
+def serve(
+    desk: Desk, title: str, *, tell: Callable[[str], object], port: int = 0, name: str = "view", place: str = ""
+) -> View:
+    """A view of what a desk answers, from now on; `tell` and `place` as of a Server.
+
+    Raises ImportError without the extra, and OSError: a port that cannot be had.
+    """
     try:
         from uwaga.viewer.server.run import Server
     except ModuleNotFoundError as error:
@@ -161,7 +173,7 @@ def serve(desk: Desk, title: str, *, port: int = 0, name: str = "view") -> View:
         rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
     bundle()  # joined now, and not while somebody waits for the page
-    return View(desk, Server(desk, title=title, port=port))
+    return View(desk, Server(desk, title=title, port=port, place=place, tell=tell))
 
 
 def in_notebook() -> bool:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
 from uwaga.train.checkpoints import folders
 
@@ -11,26 +12,41 @@ from uwaga.train.checkpoints import folders
 def make(out: Path, *steps: int) -> None:
     for step in steps:
         (out / folders.name(step)).mkdir()
-        (out / folders.name(step) / "file").write_text("x")
+        (out / folders.name(step) / folders.STATE).write_text("x")
 
 
 def test_a_finished_folder_has_its_name_and_its_files(tmp_path: Path) -> None:
-    folder = folders.unfinished(tmp_path, 7)
-    folder.mkdir()
-    (folder / "file").write_text("new")
+    folder = folders.begin(tmp_path, 7)
+    (folder / folders.STATE).write_text("new")
     assert folders.steps(tmp_path) == []
     assert folders.finish(tmp_path, 7) == tmp_path / "step-000007"
-    assert (tmp_path / "step-000007" / "file").read_text() == "new"
+    assert [path.name for path in (tmp_path / "step-000007").iterdir()] == [folders.STATE]
+    assert (tmp_path / "step-000007" / folders.STATE).read_text() == "new"
 
 
 def test_one_that_is_there_already_is_replaced(tmp_path: Path) -> None:
     make(tmp_path, 7)
-    folder = folders.unfinished(tmp_path, 7)
-    folder.mkdir()
-    (folder / "file").write_text("new")
+    folder = folders.begin(tmp_path, 7)
+    (folder / folders.STATE).write_text("new")
     folders.finish(tmp_path, 7)
-    assert (tmp_path / "step-000007" / "file").read_text() == "new"
+    assert (tmp_path / "step-000007" / folders.STATE).read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["step-000007"]
+
+
+def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2, 3)
+    (tmp_path / "step-000001" / "notes.txt").write_text("mine")
+    (tmp_path / "step-000002" / folders.STATE).rename(tmp_path / "step-000002" / "config.json")
+    folders.prune(tmp_path, last=3, keep=1, best=None)
+    assert folders.steps(tmp_path) == [1, 2, 3]
+    folders.begin(tmp_path, 1)
+    with pytest.raises(durable.InTheWayError) as caught:
+        folders.finish(tmp_path, 1)
+    assert caught.value.filename == str(tmp_path / "step-000001")
+    assert caught.value.strerror == "is in the way: it has other files than those of a checkpoint; move it away"
+    assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", folders.STATE]
+    folders.drop(tmp_path, 1)
+    assert [path.name for path in tmp_path.glob(".*")] == []
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
@@ -49,11 +65,19 @@ def test_names_point_to_folders(tmp_path: Path) -> None:
 
 def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
     make(tmp_path, 1)
-    for name in (".step-000002.unfinished", ".step-000001.going"):
+    for name in (".step-000002.unfinished", ".step-000001.going", ".step-000003.unfinished"):
+        durable.new_folder(tmp_path / name)
+        (tmp_path / name / "config.json").write_text("x")
+    (tmp_path / ".last.uwaga-0123456789abcdef").write_text("step")
+    kept = [".step-000004.unfinished", ".step-.unfinished", ".step-000001.going.mine"]
+    for name in kept:
         (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text("x")
+        (tmp_path / name / "config.json").write_text("mine")
+    (tmp_path / ".step-000003.unfinished" / "notes.txt").write_text("mine")
     folders.clear(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000001", ".step-000003.unfinished", *kept}
+    assert (tmp_path / ".step-000003.unfinished" / "notes.txt").read_text() == "mine"
+    assert all((tmp_path / name / "config.json").read_text() == "mine" for name in kept)
 
 
 @pytest.mark.parametrize(

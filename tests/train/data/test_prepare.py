@@ -95,6 +95,27 @@ def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words:
     assert [path.name for path in (tmp_path / "run").iterdir() if "unfinished" in path.name] == []
 
 
+def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, make_config: Make) -> None:
+    config = make_config("language-model", [verses], _LINES)
+    final, _ = _prepare(config, tmp_path / "run")
+    name = final.name if isinstance(final, Path) else next((tmp_path / "run").glob("data-*")).name
+    other = tmp_path / "other"
+    for each in ("data-mine.unfinished", "data-0123456789abcdef.unfinished", f"{name}.unfinished"):
+        (other / each).mkdir(parents=True)
+        (other / each / "about.json").write_text("mine")
+    with pytest.raises(FileExistsError) as caught:
+        Corpus.prepare(config, other)
+    assert caught.value.filename == str(other / f"{name}.unfinished")
+    assert caught.value.strerror == "is in the way: there is one already; move it away"
+    assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
+    (other / f"{name}.unfinished").rename(other / name)
+    (other / name / "about.json").rename(other / name / "notes")
+    with pytest.raises(FileExistsError) as caught:
+        Corpus.prepare(config, other)
+    assert caught.value.filename == str(other / name)
+    assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
+
+
 def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Make) -> None:
     config = make_config("encoder-decoder", [words], "data.layout=cmudict")
     (tmp_path / "config.toml").write_text(config.text())

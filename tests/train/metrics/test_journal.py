@@ -35,6 +35,33 @@ def test_going_on_cuts_it_to_what_it_was(tmp_path: Path) -> None:
     assert curve(tmp_path, "train") == {1: 1.0, 3: 3.0}
 
 
+@pytest.mark.parametrize("text", ["mine", "{}", '{"loss": 1}'])
+def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text)
+    with pytest.raises(TrainingError) as caught:
+        Journal(tmp_path)
+    assert str(caught.value) == f"{path} is in the way: it is not a file that uwaga wrote"
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", '{"st', '{"step": 1, "ki'])
+def test_a_line_that_was_begun_when_the_process_was_killed_is_ours(tmp_path: Path, text: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(text)
+    Journal(tmp_path).close()
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text('{"step": 1}')
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
+    with pytest.raises(TrainingError) as caught:
+        Journal(tmp_path)
+    said = f"{tmp_path / 'metrics.jsonl'} is in the way: it is a link or a folder, not a file"
+    assert str(caught.value) == said
+    assert (tmp_path / "mine").read_text() == '{"step": 1}'
+
+
 def test_a_shorter_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         Journal(tmp_path, 5)

@@ -1,6 +1,9 @@
 """The page around the views: keys, help, address, the overview and the table, in a browser."""
 
 import re
+import threading
+import webbrowser
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,3 +118,66 @@ def test_what_goes_wrong_is_said_and_can_be_dismissed(serve: Any, make_maps: Any
     assert "reply:" in alert.inner_text()
     while page.get_by_role("alert").count():
         page.get_by_role("alert").first.get_by_role("button").click()
+
+
+def test_the_code_leaves_the_address_and_opens_the_page_once(serve: Any, make_maps: Any, open_page: Any) -> None:
+    view = serve(make_maps(6), tokens=list("abcdef"))
+    address = view.address
+    page = open_page(address)
+    page.get_by_role("tab", name="Map").wait_for()
+    assert "code=" not in page.url
+    assert page.evaluate("document.cookie") == ""
+    (cookie,) = page.context.cookies([f"{address.partition('#')[0]}ask"])
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/ask")
+    # The same browser opens it again: by itself, by its address, and by the one that was printed.
+    page.reload()
+    page.get_by_role("tab", name="Map").wait_for()
+    for place in (address.partition("#")[0], address):
+        again = page.context.new_page()
+        again.goto(place)
+        again.get_by_role("tab", name="Map").wait_for()
+        assert "code=" not in again.url
+    page.goto(view.address)  # pasted into a page that is open, it is taken out as well, and not used
+    page.wait_for_function("!location.hash.includes('code=')")
+    assert view.address != address
+
+
+def test_an_address_that_was_used_is_told(serve: Any, make_maps: Any, browser: Any, capsys: Any) -> None:
+    view = serve(make_maps(6), tokens=list("abcdef"))
+    address = view.address
+    for expected in ("Map", None):
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        if expected:
+            page.get_by_role("tab", name=expected).wait_for()
+        else:
+            page.get_by_text("This page cannot be opened.").wait_for()
+            said = "this address was opened once already: open the new one that the program has printed"
+            assert said in page.inner_text("body")
+        context.close()
+    assert capsys.readouterr().out == f"uwaga.view: {address}\nuwaga.view: {view.address}\n"
+
+
+def test_the_file_that_a_browser_is_given_leads_to_the_page(
+    serve: Any, make_maps: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    began = threading.Event()
+
+    def open_it(address: str) -> None:
+        opened.append(address)
+        began.set()
+
+    monkeypatch.setattr(webbrowser, "get", lambda: SimpleNamespace(open=open_it, basename="firefox"))
+    view = serve(make_maps(6), tokens=list("abcdef"))
+    assert view.browse()
+    assert began.wait(20)
+    assert "code=" not in opened[0]
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(opened[0])
+    page.get_by_role("tab", name="Map").wait_for()
+    assert page.url.startswith(f"http://127.0.0.1:{view._server.port}/")
+    assert "code=" not in page.url
+    context.close()

@@ -150,7 +150,8 @@ _ASK = """async ({token, questions}) => {
 
 def test_warm_tiles_answer_within_fifty_milliseconds(long_view: View, open_page: Any, record_property: Any) -> None:
     page = open_page(long_view.address)
-    token = long_view.address.split("token=")[1]
+    page.get_by_role("tab", name="Map").wait_for()
+    token = page.evaluate('localStorage.getItem("uwaga-token")')
     where = {"side": "0", "kind": "decoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
     tile = {"ask": "tile", **where, "how": "mass", "level": 0}
     rows = range(200, 210)

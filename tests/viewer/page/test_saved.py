@@ -269,3 +269,11 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         save_page(desk(), tmp_path / "nowhere" / "page.html")
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["page.html"]
+
+
+def test_a_file_or_link_beside_the_page_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "page.html.unfinished").symlink_to(tmp_path / "mine")
+    save_page(desk(), tmp_path / "page.html")
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / "page.html.unfinished").is_symlink()

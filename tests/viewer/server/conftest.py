@@ -71,7 +71,8 @@ class Client:
     """Sends requests to one server."""
 
     def __init__(self, server: Server) -> None:
-        self.port, self.token = server.port, server.address.partition("#token=")[2]
+        self.port, self.token = server.port, server._guard.token
+        self.cookie = f"{server._guard.cookie_name}={server._guard.cookie}"
         self.host = f"127.0.0.1:{server.port}"
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -94,13 +95,13 @@ class Client:
     def ask(self, question: Any, **headers: str) -> Answer:
         """A question as the page asks it; bytes are sent as they are."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
-        given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, **headers}
+        given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
         return self.send("POST", "/ask", body, **given)
 
     def raw(self, question: Any) -> bytes:
         """The bytes of a question, to be sent by hand."""
         body = json.dumps(question).encode()
-        head = f"POST /ask HTTP/1.1\r\nHost: {self.host}\r\nX-Uwaga-Token: {self.token}\r\n"
+        head = f"POST /ask HTTP/1.1\r\nHost: {self.host}\r\nX-Uwaga-Token: {self.token}\r\nCookie: {self.cookie}\r\n"
         return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 

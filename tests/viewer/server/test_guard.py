@@ -2,9 +2,9 @@
 
 import pytest
 
-from uwaga.viewer.server.guard import Guard, Refusal
+from uwaga.viewer.server.guard import Guard, Refusal, UsedError
 
-GUARD = Guard(8123, "secret")
+GUARD = Guard(8123)
 OTHER_NAME = Refusal(403, "this server answers to its own address alone, not to another name for it")
 OTHER_ORIGIN = Refusal(403, "this server answers its own page alone, not one of another origin")
 OTHER_SITE = Refusal(403, "this server answers its own page alone, not one of another site")
@@ -75,11 +75,41 @@ def test_its_own_page_and_the_address_bar(site: str) -> None:
 
 
 def test_port_80_is_left_out_by_browsers() -> None:
-    guard = Guard(80, "secret")
+    guard = Guard(80)
     assert guard.refusal([(b"host", b"localhost"), (b"origin", b"http://localhost")]) is None
 
 
 def test_the_token() -> None:
-    assert GUARD.knows("secret")
-    for wrong in (None, "", "secre", "secrets", "Secret", "s\u00e9cret", "\udcff"):
-        assert not GUARD.knows(wrong)
+    token, cookie = GUARD.token, GUARD.cookie
+    assert GUARD.knows(token, cookie)
+    for wrong in (None, "", "secret", "s\u00e9cret", "\udcff", token[:-1], token + "a", token.swapcase()):
+        assert not GUARD.knows(wrong, cookie)
+        assert not GUARD.knows(token, wrong)
+    assert not GUARD.knows(cookie, token)
+
+
+def test_a_code_is_worth_something_once() -> None:
+    used: list[str] = []
+    guard = Guard(8123, used.append)
+    code = guard.address_code()
+    assert len(code) >= 43  # 32 random bytes
+    assert guard.address_code() == code
+    other = guard.new_code()
+    assert guard.exchange(code)
+    assert used == [code]
+    with pytest.raises(UsedError):
+        guard.exchange(code)
+    assert guard.address_code() not in (code, other)
+    assert guard.exchange(other)
+    for wrong in ("", "secret", "\udcff", guard.token, guard.cookie, guard.address_code()[:-1]):
+        assert not guard.exchange(wrong)
+    assert used == [code, other]
+
+
+def test_codes_that_are_remembered_are_bounded() -> None:
+    guard = Guard(8123)
+    first = guard.address_code()
+    for _ in range(1000):
+        guard.new_code()
+    assert not guard.exchange(first)
+    assert guard.exchange(guard.address_code())

@@ -1,13 +1,19 @@
 """A server's life: where it listens, what it opens, and how it ends."""
 
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import webbrowser
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 
@@ -34,7 +40,7 @@ print("closed", flush=True)
 
 
 def test_it_listens_on_this_machine_alone(server) -> None:
-    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#token=")
+    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#code=")
     assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
     own = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
     for address in own - {"127.0.0.1"}:
@@ -83,15 +89,18 @@ def test_waiting_ends_when_another_closes_it(server) -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_signals_end_it_at_once_whatever_goes_on(number: signal.Signals) -> None:
+def test_signals_end_it_at_once_whatever_goes_on(
+    number: signal.Signals, enter: Callable[[str], dict[str, str]]
+) -> None:
     """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stderr is not None
         address = running.stdout.readline()
-        port, token = int(address.split(":")[2].split("/")[0]), address.strip().partition("=")[2]
-        head = f"POST /ask HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Uwaga-Token: {token}\r\nContent-Type: application/json\r\n"
+        port = int(address.split(":")[2].split("/")[0])
+        given = {"Host": f"127.0.0.1:{port}", **enter(address.strip()), "Content-Type": "application/json"}
+        head = "POST /ask HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
         body = '{"ask": "x", "seconds": 1}'
         sent = ["", head, f"{head}Content-Length: {len(body)}\r\n\r\n{body}"]
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in sent]
@@ -119,12 +128,50 @@ class Browser:
         return True
 
 
-def test_it_opens_a_browser_that_has_a_window(server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_opens_a_browser_that_has_a_window(
+    server, monkeypatch: pytest.MonkeyPatch, enter: Callable[[str], dict[str, str]]
+) -> None:
     browser = Browser()
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     assert server.browse()
     assert browser.opened.wait(20)
-    assert browser.address == server.address
+    # All accounts of the machine may read a browser's command line: there stands the name of a file, which they cannot read.
+    file = Path(url2pathname(urlsplit(browser.address).path))
+    assert urlsplit(browser.address).scheme == "file"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    (address,) = set(re.findall(r'http://[^"]+', file.read_text()))
+    home, code = address.split("#code=")
+    assert home == f"http://127.0.0.1:{server.port}/"
+    assert code not in browser.address
+    assert code not in server.address  # which can still be opened by hand
+    enter(address)
+    assert not file.exists()  # it leads nowhere any more
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        enter(address)
+    assert server.browse()
+    server.close()
+    assert not file.parent.exists()
+
+
+def test_an_address_is_new_when_it_was_used(desk, enter: Callable[[str], dict[str, str]]) -> None:
+    told: list[str] = []
+    with Server(desk, title="a text", place="tab=lesson", tell=told.append) as server:
+        first = server.address
+        assert first.endswith("&tab=lesson")
+        assert server.address == first
+        enter(first)
+        second = server.address
+        assert second != first
+        assert told == []
+        for _ in range(3):  # told once
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                enter(first)
+        assert told == [second]
+        enter(second)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            enter(first)
+        assert told == [second, server.address]
 
 
 def test_it_opens_none_that_would_take_the_terminal(server, monkeypatch: pytest.MonkeyPatch) -> None:

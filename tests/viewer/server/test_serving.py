@@ -73,6 +73,7 @@ def test_headers_are_on_everything(client, small_front) -> None:
         ("DELETE", "/app.js", 405, "DELETE is not understood here"),
         ("GET", "/ask", 405, "a question is sent by POST, not by GET"),
         ("OPTIONS", "/ask", 405, "a question is sent by POST, not by OPTIONS"),
+        ("GET", "/ask/enter", 405, "a question is sent by POST, not by GET"),
     ],
 )
 def test_addresses_and_methods_that_there_are_not(client, method: str, path: str, status: int, error: str) -> None:
@@ -85,9 +86,12 @@ def test_requests_that_are_no_questions(client) -> None:
         answer = client.ask(question, **headers)
         return answer.status, answer.error
 
-    token = "the token is missing or wrong: open the address that the program has printed"
+    token = "the token or the cookie is missing or wrong: open the address that the program has printed"
     assert refused({"ask": "echo"}, X_Uwaga_Token="") == (403, token)
     assert refused({"ask": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
+    assert refused({"ask": "echo"}, Cookie="") == (403, token)
+    assert refused({"ask": "echo"}, Cookie=client.cookie[:-1]) == (403, token)
+    assert refused({"ask": "echo"}, Cookie=client.cookie.replace("uwaga", "other")) == (403, token)
     kind = "a question is sent as application/json"
     assert refused({"ask": "echo"}, Content_Type="text/plain") == (415, kind)
     assert refused({"ask": "echo"}, Content_Type="") == (415, kind)
@@ -99,6 +103,46 @@ def test_requests_that_are_no_questions(client) -> None:
     assert refused({"ask": "nothing"}) == (400, "there is no question 'nothing'")
     # The charset that a browser may write behind it changes nothing.
     assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
+
+
+def test_headers_have_a_largest_size(client) -> None:
+    assert client.send("GET", "/", X_Large="x" * 30_000).status == 200
+    for path, headers in (("/", {"X_Large": "x" * 33_000}), ("/" + "a" * 33_000, {})):
+        answer = client.send("GET", path, **headers)
+        assert (answer.status, answer.error) == (431, "address and headers have more than 32768 bytes")
+
+
+def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> None:
+    def enter(body: object, **headers: str):
+        return client.send("POST", "/ask/enter", json.dumps(body).encode(), Content_Type="application/json", **headers)
+
+    code = server.address.partition("#code=")[2]
+    answer = enter({"code": code})
+    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
+    assert answer.headers["set-cookie"] == f"{client.cookie}; HttpOnly; Path=/ask; SameSite=strict"
+    assert code not in (client.token, client.cookie)
+    used = "this address was opened once already: open the new one that the program has printed"
+    for _ in range(2):
+        answer = enter({"code": code})
+        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, used, False)
+    wrong = "the code is missing or wrong: open the address that the program has printed"
+    for body in ({}, {"code": None}, {"code": 1}, {"code": "guess"}, {"code": client.token}):
+        answer = enter(body)
+        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, wrong, False)
+    assert (enter([]).status, enter([]).error) == (400, "a question is a JSON object")
+    assert (enter({"code": "x" * 1024}).status, enter({"code": "x" * 1024}).error) == (
+        413,
+        "a question has at most 1024 bytes",
+    )
+    assert client.send("POST", "/ask/enter", b"{}", Content_Type="text/plain").status == 415
+
+
+def test_who_has_entered_uses_no_code_up(client, server) -> None:
+    code = server.address.partition("#code=")[2]
+    headers = {"Content_Type": "application/json", "X_Uwaga_Token": client.token, "Cookie": client.cookie}
+    answer = client.send("POST", "/ask/enter", json.dumps({"code": code}).encode(), **headers)
+    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
+    assert server.address.endswith(code)
 
 
 def test_a_failure_is_logged_and_the_server_lives(client, until, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,7 @@
 """One checkpoint's files: written all at once, and read with every name and shape checked."""
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
 from uwaga.models import accounting, checkpoints, families, safetensors_files, weight_files
 from uwaga.models.json_files import shown
@@ -34,17 +35,24 @@ class Parts(NamedTuple):
 def write(out: Path, parts: Parts) -> Path:
     """The new checkpoint's folder; it is there whole, or not at all. Raises TrainingError."""
     step = parts.state.step
-    folder = folders.unfinished(out, step)
     try:
-        folder.mkdir()
-        checkpoints.save(parts.model, folder)
-        parts.save_tokenizers(folder)
-        save_file(dict(parts.optimizer), folder / OPTIMIZER)
-        (folder / CONFIG).write_text(parts.config, encoding="utf-8")
-        parts.state.write(folder)
-        return folders.finish(out, step)
+        folder = folders.begin(out, step)
+        try:
+            checkpoints.save(parts.model, folder)
+            parts.save_tokenizers(folder)
+            with durable.new_file(folder / OPTIMIZER) as file:
+                save_file(dict(parts.optimizer), file.name)
+            with durable.new_file(folder / CONFIG) as file:
+                file.write(parts.config.encode())
+            parts.state.write(folder)
+            return folders.finish(out, step)
+        except BaseException:
+            with suppress(OSError):
+                folders.drop(out, step)  # a full disk has better use for the space
+            raise
+    except durable.InTheWayError as error:
+        raise TrainingError(f"{error.filename} {error.strerror}") from error
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(folder, ignore_errors=True)  # a full disk has better use for the space
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TrainingError(f"the checkpoint of step {step} cannot be written to {out}: {why}") from error
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from uwaga._base.durable import new_file
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
 from uwaga.models.settings import is_number
+from uwaga.train.checkpoints.folders import STATE
 
-FILE = "training.json"
 _FORMAT = 1
 
 
@@ -40,12 +41,13 @@ class State:
             "format": _FORMAT, "step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": best,
             "metrics": self.metrics, "seed": self.seed, "data": self.data,
         }  # fmt: skip
-        (folder / FILE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        with new_file(folder / STATE) as file:
+            file.write((json.dumps(found, indent=2) + "\n").encode())
 
     @staticmethod
     def read(folder: Path) -> "State":
         """Raises CheckpointError."""
-        path = folder / FILE
+        path = folder / STATE
         found = json_files.read(path)
         if _field(path, found, "format", "a whole number", _is_count) != _FORMAT:
             raise CheckpointError(f"{path} has format {found['format']}, and this version reads {_FORMAT}")

@@ -1,12 +1,13 @@
 """Data made ready once and kept under a name of what it depends on; whoever is stopped on the way leaves nothing to read."""
 
 import json
-import shutil
+import re
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from uwaga._base import durable
 from uwaga._base.durable import locked, replacing, sync
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import shown
@@ -22,6 +23,11 @@ from uwaga.train.settings import COUNT, TEXT, one_of
 
 _ABOUT = {"rows": COUNT, "tokens": COUNT, "dtype": one_of("<u2", "<u4"), "sha256": TEXT}
 ABOUT, ANSWERS = "about.json", "answers.jsonl"
+_UNFINISHED = re.compile(r"data-[0-9a-f]+\.unfinished")
+_FILES = re.compile(
+    rf"{re.escape(ABOUT)}|{re.escape(ANSWERS)}|(target_)?tokenizer(_config)?\.json"
+    rf"|({'|'.join(SIDES)})(-targets)?\.(tokens|offsets)"
+)
 
 
 class Progress(NamedTuple):
@@ -49,7 +55,7 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
     if not final.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        durable.named_folder(folder)
         with locked(folder / ".preparing"):
             if not final.exists():
                 _make(config, files, final, listener or (lambda progress: None))
@@ -74,9 +80,10 @@ def _about(path: Path) -> dict[str, Any]:
 
 def _make(config: Config, files: Places, final: Path, listener: Listener) -> None:
     for left in final.parent.glob("data-*.unfinished"):  # of a process that was killed: we are alone here
-        shutil.rmtree(left)
+        if _UNFINISHED.fullmatch(left.name):
+            durable.remove_folder(left, _FILES)
     unfinished = final.with_name(f"{final.name}.unfinished")
-    unfinished.mkdir()
+    durable.new_folder(unfinished)
     try:
         made = tokenizers.made(config, files, _counter("reading", listener))
         made.save(unfinished)
@@ -84,10 +91,12 @@ def _make(config: Config, files: Places, final: Path, listener: Listener) -> Non
         _check_sides(config, about)
         with replacing(unfinished / ABOUT) as file:
             file.write((json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
-        unfinished.rename(final)
+        durable.rename_folder(unfinished, final)
+        durable.unmark_folder(final)
         sync(final.parent)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with suppress(OSError):
+            durable.remove_folder(unfinished, _FILES)
         raise
 
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from uwaga._base import reading
-from uwaga._base.durable import sync
+from uwaga._base.durable import new_file, sync
 from uwaga.train.errors import DataError
 
 # Tokens that are compared with what was written at once.
@@ -27,8 +27,8 @@ class Writer:
         self._dtype = dtype(vocabulary)
         self._folder, self._total = folder, 0
         self._digest = hashlib.sha256()
-        self._tokens: IO[bytes] = (folder / f"{name}.tokens").open("wb")
-        self._offsets: IO[bytes] = (folder / f"{name}.offsets").open("wb")
+        self._tokens: IO[bytes] = new_file(folder / f"{name}.tokens")
+        self._offsets: IO[bytes] = new_file(folder / f"{name}.offsets")
         self.rows = 0
         self._offsets.write(bytes(8))
 

@@ -10,15 +10,15 @@ from a checkpoint cuts the file to what it was then.
 import json
 import os
 from collections.abc import Mapping
-from io import RawIOBase
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from uwaga._base import reading
+from uwaga._base import durable, reading
 from uwaga._base.reading import TextFileError
 from uwaga.train.errors import TrainingError
 
 FILE = "metrics.jsonl"
+_FIRST = b'{"step": '  # what every line begins with
 
 
 class Journal:
@@ -29,7 +29,7 @@ class Journal:
         size: what to keep of it, in bytes.
 
     Raises:
-        TrainingError: the file is shorter, or cannot be read.
+        TrainingError: the file is shorter, not one of ours, or cannot be read.
     """
 
     def __init__(self, out: Path, size: int = 0) -> None:
@@ -42,10 +42,11 @@ class Journal:
             raise TrainingError(
                 f"{path} has {there} bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
             )
-        # Without a buffer, which a full disk would keep from being closed.
-        self._file: RawIOBase = path.open("ab", buffering=0)
-        self._file.truncate(size)
-        self._file.seek(0, os.SEEK_END)
+        try:
+            # Without a buffer, which a full disk would keep from being closed.
+            self._file: IO[bytes] = durable.appended(path, _is_ours, size=size)
+        except durable.InTheWayError as error:
+            raise TrainingError(f"{path} {error.strerror}") from error
 
     def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
         """A line; the next process can read it."""
@@ -61,6 +62,11 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_ours(first: bytes) -> bool:
+    """By the first bytes of a file; a process that is killed may leave fewer."""
+    return _FIRST.startswith(first[: len(_FIRST)])
 
 
 def curve(out: Path, kind: str) -> dict[int, float]:

@@ -3,7 +3,7 @@
 Letters: N tokens, M width of a token's vector, D inner width of queries and keys, E of values.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -117,14 +117,12 @@ def work_through(
     return Lesson(question=asked.question(), steps=steps(asked))
 
 
-def served_lesson(desk: LessonDesk, *, port: int = 0) -> "View":
-    """A view of a desk, open at the lesson. Raises ImportError without the extra, and OSError: a port that cannot be had."""
+def served_lesson(desk: LessonDesk, *, tell: Callable[[str], object], port: int = 0) -> "View":
+    """A view of a desk, open at the lesson; `tell` as of a Server. Raises ImportError without the extra, and OSError: a port
+    that cannot be had."""
     from uwaga.viewer.door import serve
 
-    view = serve(cast("Desk", desk), "lesson", port=port, name="lesson")
-    # Behind # too: the page reads there what it begins with.
-    view.address += "&tab=lesson"
-    return view
+    return serve(cast("Desk", desk), "lesson", port=port, name="lesson", place="tab=lesson", tell=tell)
 
 
 def lesson(
@@ -173,8 +171,12 @@ def lesson(
         from uwaga.viewer.notebook import widget
 
         return Lesson(question=worked.question, steps=worked.steps, view=widget(cast("Desk", desk)))
-    served = served_lesson(desk, port=port)
-    print(f"uwaga.lesson: {served.address}", flush=True)  # noqa: T201  # the only way to it where no browser opens
+
+    def tell(address: str) -> None:
+        print(f"uwaga.lesson: {address}", flush=True)  # noqa: T201  # the only way to it where no browser opens
+
+    served = served_lesson(desk, port=port, tell=tell)
+    tell(served.address)
     if browser or browser is None:
         served.browse()
     if block or (block is None and not at_prompt()):

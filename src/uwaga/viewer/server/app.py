@@ -1,10 +1,11 @@
 """What a server serves: the page, its script and styles, and the answers; nothing else, and to nobody else."""
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -12,9 +13,10 @@ from starlette.routing import Route
 
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.shell import served_shell
-from uwaga.viewer.server.asking import Asking, Desk
+from uwaga.viewer.server.asking import Asking, Desk, Entering, is_known
+from uwaga.viewer.server.connections import Connections
 from uwaga.viewer.server.gate import Gate
-from uwaga.viewer.server.guard import Guard
+from uwaga.viewer.server.guard import Guard, Refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,20 +40,38 @@ _HEADERS = {
 }
 
 
-def application(desk: Desk, *, title: str, guard: Guard, gate: Gate) -> "ASGIApp":
-    """The ASGI application that shows what a desk knows."""
+_LARGEST_HEAD = 1 << 15  # bytes of a request's address and headers
+_FRESH_SECONDS = 1.0  # after which the front end's files are looked at again, for those who change them
+_PIECE = 1 << 14  # bytes of a response that are sent at once; a connection holds back four times as much, and one more
+
+
+def application(
+    desk: Desk, *, title: str, guard: Guard, gate: Gate, connections: Connections, renew: Callable[[], object]
+) -> "ASGIApp":
+    """The ASGI application that shows what a desk knows.
+
+    Args:
+        renew: called when somebody comes with a code that was used already.
+    """
     routes = [
         _file("/", "text/html; charset=utf-8", lambda: served_shell(title)),
         _file("/app.js", "text/javascript; charset=utf-8", lambda: bundle().script("served")),
         _file("/app.css", "text/css; charset=utf-8", lambda: bundle().css),
         Route("/ask", Asking(desk, guard, gate)),
+        Route("/ask/enter", Entering(guard, renew)),
     ]
-    return _Guarded(Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed}), guard)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
+    return _Guarded(app, guard, connections)
 
 
 def _file(path: str, kind: str, text: Callable[[], str]) -> Route:
+    made, kept = float("-inf"), b""  # the same bytes for all who ask at once
+
     async def respond(request: Request) -> Response:
-        return Response(text(), headers={"Content-Type": kind})
+        nonlocal made, kept
+        if time.monotonic() - made >= _FRESH_SECONDS:
+            made, kept = time.monotonic(), text().encode()
+        return Response(kept, headers={"Content-Type": kind})
 
     return Route(path, respond)
 
@@ -68,20 +88,38 @@ async def _failed(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the program failed at this question; its log says how"}, 500)
 
 
-class _Guarded:
-    """The guard in front of everything, and the headers on everything."""
+def _too_large(scope: "Scope") -> Refusal | None:
+    """What comes at once, h11 reads to its end however large it is; what comes in parts it bounds by itself."""
+    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+    return Refusal(431, f"address and headers have more than {_LARGEST_HEAD} bytes") if size > _LARGEST_HEAD else None
 
-    def __init__(self, app: "ASGIApp", guard: Guard) -> None:
-        self._app, self._guard = app, guard
+
+class _Guarded:
+    """The guard in front of everything, and the headers on everything, which is sent in pieces.
+
+    A piece waits until the ones before it are on their way: what nobody takes is not held for him. A connection is used again
+    by those alone who have the token: of others, a thousand that send requests one behind the other get a response each.
+    """
+
+    def __init__(self, app: "ASGIApp", guard: Guard, connections: Connections) -> None:
+        self._app, self._guard, self._connections = app, guard, connections
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
 
+        headers = _HEADERS if is_known(self._guard, Headers(scope=scope)) else {**_HEADERS, "Connection": "close"}
+
         async def send_with_headers(message: "Message") -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
+                MutableHeaders(scope=message).update(headers)
+                await send(message)
+                return
+            body, more = message.get("body", b""), message.get("more_body", False)
+            for at in range(0, max(len(body), 1), _PIECE):
+                is_last = not more and at + _PIECE >= len(body)
+                await send({**message, "body": body[at : at + _PIECE], "more_body": not is_last})
+                self._connections.advance(scope["client"], complete=is_last)
 
-        refusal = self._guard.refusal(scope["headers"])
+        refusal = _too_large(scope) or self._guard.refusal(scope["headers"])
         app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)
         await app(scope, receive, send_with_headers)

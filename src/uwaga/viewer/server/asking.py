@@ -2,26 +2,25 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, Response
 
 from uwaga.viewer.desk.reply import QuestionError, Reply
 from uwaga.viewer.server.gate import BusyError, Gate
-from uwaga.viewer.server.guard import TOKEN_HEADER, Guard
+from uwaga.viewer.server.guard import COOKIE_PATH, TOKEN_HEADER, Guard, UsedError
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 LARGEST = 1 << 18  # bytes of a question; the exact ones of a saved page are the longest
-_READ_SECONDS, _SEND_SECONDS = 10.0, 60.0  # a connection that has gone to sleep does not keep its place
+_LARGEST_ENTRY = 1 << 10  # bytes of a code as JSON
+_READ_SECONDS = 10.0  # a connection that has gone to sleep does not keep its place
 
 _TAKES_LONG = ("page", "npz", "weights")
-
-_PIECE = 1 << 16  # bytes of a reply; about what a connection holds back by itself
 
 
 class Desk(Protocol):
@@ -45,7 +44,7 @@ class RequestError(Exception):
 
 
 class Asking:
-    """POST a question with the token; 200 and a reply's bytes, or another status and {"error": message}."""
+    """POST a question with token and cookie; 200 and a reply's bytes, or another status and {"error": message}."""
 
     def __init__(self, desk: Desk, guard: Guard, gate: Gate) -> None:
         self._desk, self._guard, self._gate = desk, guard, gate
@@ -55,9 +54,7 @@ class Asking:
             self._check(scope["method"], Headers(scope=scope))
             with self._gate.place():
                 response = await self._respond(Headers(scope=scope), receive)
-                if isinstance(response, bytes):
-                    await _send(response, send)
-                elif response is not None:
+                if response is not None:
                     await response(scope, receive, send)
         except RequestError as error:
             await _error(error.status, str(error))(scope, receive, send)
@@ -66,27 +63,85 @@ class Asking:
             await busy(scope, receive, send)
 
     def _check(self, method: str, headers: Headers) -> None:
-        if method != "POST":
-            raise RequestError(405, f"a question is sent by POST, not by {method}")
-        if not self._guard.knows(headers.get(TOKEN_HEADER)):
-            raise RequestError(403, "the token is missing or wrong: open the address that the program has printed")
-        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
-            raise RequestError(415, "a question is sent as application/json")
+        _need_post(method)
+        if not is_known(self._guard, headers):
+            raise RequestError(
+                403, "the token or the cookie is missing or wrong: open the address that the program has printed"
+            )
+        _need_json(headers)
 
-    async def _respond(self, headers: Headers, receive: "Receive") -> bytes | Response | None:
+    async def _respond(self, headers: Headers, receive: "Receive") -> Response | None:
         """A reply, or what is wrong; None: the asker has gone."""
-        body = await _body(headers, receive)
+        body = await _body(headers, receive, LARGEST)
         if body is None:
             return None
         question = read_question(body)
         try:
-            return await self._gate.compute(
+            reply = await self._gate.compute(
                 lambda: self._desk.answer(question).to_bytes(),
                 _gone(receive),
                 takes_long=question.get("ask") in _TAKES_LONG,
             )
+            return None if reply is None else Response(reply, media_type="application/octet-stream")
         except QuestionError as error:
             return _error(400, str(error))
+
+
+class Entering:
+    """POST {"code": code}; 200 with {"token": token} and the cookie, or another status and {"error": message}.
+
+    Who has token and cookie already gets the token again, and the code is not used.
+    """
+
+    def __init__(self, guard: Guard, renew: Callable[[], object]) -> None:
+        self._guard, self._renew = guard, renew
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        try:
+            response = await self._respond(scope["method"], Headers(scope=scope), receive)
+        except RequestError as error:
+            response = _error(error.status, str(error))
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _respond(self, method: str, headers: Headers, receive: "Receive") -> Response | None:
+        _need_post(method)
+        _need_json(headers)
+        body = await _body(headers, receive, _LARGEST_ENTRY)
+        if body is None:
+            return None
+        response = _Ascii({"token": self._guard.token})
+        if is_known(self._guard, headers):
+            return response
+        code = read_question(body).get("code")
+        try:
+            if not isinstance(code, str) or not self._guard.exchange(code):
+                raise RequestError(403, "the code is missing or wrong: open the address that the program has printed")
+        except UsedError as error:
+            self._renew()
+            raise RequestError(
+                403, "this address was opened once already: open the new one that the program has printed"
+            ) from error
+        response.set_cookie(
+            self._guard.cookie_name, self._guard.cookie, path=COOKIE_PATH, httponly=True, samesite="strict"
+        )
+        return response
+
+
+def is_known(guard: Guard, headers: Headers) -> bool:
+    """Whether a request carries this server's token and cookie."""
+    cookie = cookie_parser(headers.get("cookie", "")).get(guard.cookie_name)
+    return guard.knows(headers.get(TOKEN_HEADER), cookie)
+
+
+def _need_post(method: str) -> None:
+    if method != "POST":
+        raise RequestError(405, f"a question is sent by POST, not by {method}")
+
+
+def _need_json(headers: Headers) -> None:
+    if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise RequestError(415, "a question is sent as application/json")
 
 
 def read_question(body: bytes) -> dict[str, object]:
@@ -106,11 +161,11 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
 
 
-async def _body(headers: Headers, receive: "Receive") -> bytes | None:
-    """None: the asker has gone. Raises RequestError before more than LARGEST bytes are held."""
-    too_large = RequestError(413, f"a question has at most {LARGEST} bytes")
+async def _body(headers: Headers, receive: "Receive", largest: int) -> bytes | None:
+    """None: the asker has gone. Raises RequestError before more bytes are held."""
+    too_large = RequestError(413, f"a question has at most {largest} bytes")
     announced = headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > LARGEST:
+    if announced.isdecimal() and int(announced[:20]) > largest:
         raise too_large
     body = bytearray()
     try:
@@ -120,26 +175,12 @@ async def _body(headers: Headers, receive: "Receive") -> bytes | None:
                 if message["type"] == "http.disconnect":
                     return None
                 body += message.get("body", b"")
-                if len(body) > LARGEST:
+                if len(body) > largest:
                     raise too_large
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError as error:
         raise RequestError(408, "the question did not come to its end") from error
-
-
-async def _send(data: bytes, send: "Send") -> None:
-    """In pieces, each when the one before it is on its way: what nobody takes is not kept for him for long.
-
-    Who does not take it in time gets no more; uvicorn logs that and hangs up.
-    """
-    headers = [(b"content-type", b"application/octet-stream"), (b"content-length", str(len(data)).encode())]
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_SEND_SECONDS):
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            for at in range(0, len(data), _PIECE):
-                await send({"type": "http.response.body", "body": data[at : at + _PIECE], "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _gone(receive: "Receive") -> None:

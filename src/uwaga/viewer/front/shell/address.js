@@ -109,8 +109,6 @@ export function followAddress(app, window) {
   function write(step) {
     const state = store.get(), written = writeAddress(state, standard);
     shown = state;
-    const token = new URLSearchParams(window.location.hash.replace(/^#/, "")).get("token");
-    if (token !== null) written.set("token", token);
     const address = `#${written}`;
     if (address === window.location.hash) return;
     // Browsers limit how often the history may change and throw; the next change writes again.
@@ -132,6 +130,8 @@ export function followAddress(app, window) {
     const state = { ...addressPlain(standard), ...readAddress(window.location.hash, about, standard) };
     shown = { ...store.get(), ...state };
     store.set(state);
+    // An address with a code that is pasted into a page which is open: it stays unused, and does not stay there.
+    if (new URLSearchParams(window.location.hash.replace(/^#/, "")).has("code")) write(false);
   };
   window.addEventListener("popstate", popped);
   write(false);

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { gzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { addressToken, servedHost } from "../../hosts/served.js";
+import { servedHost, takeCode } from "../../hosts/served.js";
 import { savedHost } from "../../hosts/saved.js";
 import { widgetHost } from "../../hosts/widget.js";
 import { canonical } from "../../wire.js";
@@ -10,23 +10,53 @@ import { canonical } from "../../wire.js";
 const kept = JSON.parse(readFileSync(new URL("../wire.json", import.meta.url), "utf8")).replies[0];
 const body = Buffer.from(kept.base64, "base64");
 
-test("the token of the address, behind ? or #", () => {
-  assert.equal(addressToken({ search: "?token=abc", hash: "" }), "abc");
-  assert.equal(addressToken({ search: "", hash: "#layer=1&token=d-e_f" }), "d-e_f");
-  assert.equal(addressToken({ search: "", hash: "" }), "");
+/** A page at an address, and what it keeps. */
+function pageAt(hash, stored = {}) {
+  const page = { location: { pathname: "/", hash }, written: [], stored,
+    history: { replaceState: (_, __, address) => page.written.push(address) },
+    localStorage: { getItem: (name) => stored[name] ?? null, setItem: (name, value) => { stored[name] = value; } } };
+  return page;
+}
+
+test("the code is taken out of the address, and what else stands there stays", () => {
+  for (const [hash, code, left] of [["#code=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#code=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
+    const page = pageAt(hash);
+    assert.equal(takeCode(page), code);
+    assert.deepEqual(page.written, left);
+  }
 });
 
-test("served: the question and the token go to /ask, the reply comes back", async () => {
-  const sent = [];
-  const host = servedHost({ search: "?token=secret", hash: "" }, async (...request) => { sent.push(request); return new Response(body); });
-  const reply = await host.ask({ ask: "about" });
+test("served: the code is exchanged once for a token, which goes to /ask with each question and is kept", async () => {
+  const sent = [], page = pageAt("#code=once");
+  const host = servedHost(page, async (...request) => {
+    sent.push(request);
+    return request[0] === "/ask/enter" ? Response.json({ token: "secret" }) : new Response(body);
+  });
+  const [reply] = await Promise.all([host.ask({ ask: "about" }), host.ask({ ask: "tile" })]);
   assert.deepEqual(reply.meta, kept.meta);
-  const [address, { method, headers, body: question }] = sent[0];
-  assert.deepEqual([address, method, headers["X-Uwaga-Token"], question], ["/ask", "POST", "secret", '{"ask":"about"}']);
+  const said = sent.map(([address, { method, headers, body: question }]) => [address, method, headers["X-Uwaga-Token"], question]);
+  assert.deepEqual(said, [["/ask/enter", "POST", "", '{"code":"once"}'], ["/ask", "POST", "secret", '{"ask":"about"}'],
+    ["/ask", "POST", "secret", '{"ask":"tile"}']]);
+  assert.deepEqual(page.stored, { "uwaga-token": "secret" });
+  const again = [];
+  await servedHost(pageAt("", page.stored), async (...request) => { again.push(request); return new Response(body); }).ask({ ask: "about" });
+  assert.deepEqual(again.map(([address, { headers }]) => [address, headers["X-Uwaga-Token"]]), [["/ask", "secret"]]);
+});
+
+test("served: a code that is refused is told, one that nobody answered is sent again; without storage the page works", async () => {
+  let answer = () => { throw new TypeError("fetch failed"); };
+  const page = pageAt("#code=x");
+  page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
+  const host = servedHost(page, async (address) => address === "/ask" ? new Response(body) : answer());
+  await assert.rejects(host.ask({ ask: "about" }), { kind: "gone" });
+  answer = () => Response.json({ token: "t" });
+  assert.deepEqual((await host.ask({ ask: "about" })).meta, kept.meta);
+  const used = servedHost(pageAt("#code=x"), async () => new Response('{"error":"used"}', { status: 403 }));
+  for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ ask: "about" }), { kind: "refused", message: "used" });
 });
 
 test("served: refusals in the server's words, busy and gone told apart", async () => {
-  const answering = (response) => servedHost({ search: "", hash: "" },
+  const answering = (response) => servedHost(pageAt(""),
     async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
   await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })),
     { kind: "refused", message: "There is no layer 7." });

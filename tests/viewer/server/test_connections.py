@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from uwaga.viewer.server.connections import Limits
 from uwaga.viewer.server.run import Server
 
 
@@ -23,7 +24,7 @@ def is_open(connection: socket.socket) -> bool:
 def test_one_that_never_asks_is_closed(
     server, client, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.run._SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(silent=0.5))
     silent = socket.create_connection(("127.0.0.1", server.port))
     dripping = socket.create_connection(("127.0.0.1", server.port))
     end = time.monotonic() + 20
@@ -44,8 +45,8 @@ def test_one_that_never_asks_is_closed(
 def test_the_longest_silent_of_too_many_are_closed(
     desk, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.run._MOST_CONNECTIONS", 8)
-    monkeypatch.setattr("uwaga.viewer.server.silent._GRACE", 0.2)
+    monkeypatch.setattr("uwaga.viewer.server.connections.MOST_WAITING", 8)
+    monkeypatch.setattr("uwaga.viewer.server.connections._GRACE", 0.2)
     with Server(desk, title="a text") as server, ExitStack() as stack:
         address = ("127.0.0.1", server.port)
         early = [stack.enter_context(socket.create_connection(address)) for _ in range(10)]

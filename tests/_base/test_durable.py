@@ -1,0 +1,313 @@
+"""What is written is whole or not there, and nothing that is not ours is replaced, followed or removed."""
+
+import ast
+import fcntl
+import os
+import re
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import uwaga
+from uwaga._base import durable
+from uwaga._base.durable import InTheWayError
+
+NAMES = re.compile(r"lock|data")
+THERE = "is in the way: there is one already"
+NO_FILE = "is in the way: it is a link or a folder, not a file"
+
+
+def refusal(do: Callable[[], object]) -> tuple[str, str]:
+    with pytest.raises(InTheWayError) as caught:
+        do()
+    assert isinstance(caught.value, FileExistsError)
+    return str(caught.value.filename), str(caught.value.strerror)
+
+
+def write(path: Path, text: bytes, how: Callable = durable.replacing) -> None:
+    with how(path) as file:
+        file.write(text)
+
+
+def lock(path: Path) -> None:
+    with durable.locked(path, wait=False):
+        pass
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_replaces_what_has_its_name_and_nothing_else(tmp_path: Path) -> None:
+    mine, path = tmp_path / "mine", tmp_path / "page.html"
+    mine.write_bytes(b"mine")
+    (tmp_path / "page.html.unfinished").symlink_to(mine)
+    write(path, b"one")
+    write(path, b"two")
+    assert path.read_bytes() == b"two"
+    path.unlink()
+    path.symlink_to(mine)
+    write(path, b"three")
+    assert not path.is_symlink()
+    assert (path.read_bytes(), mine.read_bytes()) == (b"three", b"mine")
+    assert names(tmp_path) == ["mine", "page.html", "page.html.unfinished"]
+
+
+@pytest.mark.parametrize("how", [durable.replacing, durable.creating])
+def test_a_failure_leaves_nothing(tmp_path: Path, how: Callable) -> None:
+    def fail() -> None:
+        with how(tmp_path / "page.html") as file:
+            file.write(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert names(tmp_path) == []
+
+
+def test_a_file_that_cannot_be_written_is_named_as_the_user_names_it(tmp_path: Path) -> None:
+    for how in (durable.replacing, durable.creating):
+        with pytest.raises(FileNotFoundError) as caught:
+            write(tmp_path / "none" / "page.html", b"", how)
+        assert caught.value.filename == str(tmp_path / "none" / "page.html")
+
+
+def test_long_names(tmp_path: Path) -> None:
+    path = tmp_path / ("ż" * 120 + ".html")
+    write(path, b"x")
+    assert names(tmp_path) == [path.name]
+
+
+def test_a_new_file_takes_no_name_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.write_bytes(b"mine")
+    link.symlink_to(tmp_path / "nowhere")
+    for path in (mine, link):
+        assert refusal(lambda path=path: write(path, b"x", durable.creating)) == (str(path), THERE)
+        assert refusal(lambda path=path: durable.new_file(path)) == (str(path), THERE)
+    late = tmp_path / "late"
+
+    def come_late() -> None:
+        with durable.creating(late):
+            late.write_bytes(b"mine")
+
+    assert refusal(come_late) == (str(late), THERE)
+
+    def no_links(*arguments: object, **named: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    late.unlink()
+    monkeypatch.setattr(os, "link", no_links)
+    assert refusal(come_late) == (str(late), THERE)
+    assert late.read_bytes() == mine.read_bytes() == b"mine"
+    write(tmp_path / "new", b"x", durable.creating)
+    assert names(tmp_path) == ["late", "link", "mine", "new"]
+
+
+def test_a_lock_is_never_written_to_and_never_a_link(tmp_path: Path) -> None:
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.write_bytes(b"mine")
+    link.symlink_to(mine)
+    lock(mine)
+    assert mine.read_bytes() == b"mine"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for path in (link, tmp_path / "pipe", tmp_path / "folder"):
+        assert refusal(lambda path=path: lock(path)) == (str(path), NO_FILE)
+    with durable.locked(tmp_path / "lock"), pytest.raises(BlockingIOError):
+        lock(tmp_path / "lock")
+
+
+def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that waited takes the lock of a new file, not of the removed one."""
+    path, found = tmp_path / "lock", []
+    opened = threading.Event()
+    flock = fcntl.flock
+
+    def wait() -> None:
+        with durable.locked(path):
+            found.append(path.exists())
+
+    def tell(lock: int, how: int) -> None:
+        opened.set()
+        flock(lock, how)
+
+    with durable.locked(path):
+        monkeypatch.setattr(fcntl, "flock", tell)
+        other = threading.Thread(target=wait)
+        other.start()
+        assert opened.wait(20)
+        path.unlink()
+    other.join(20)
+    assert found == [True]
+
+
+def test_a_file_that_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "metrics"
+    with durable.appended(path, lambda first: first == b"", size=0) as file:
+        file.write(b"one two")
+    with durable.appended(path, lambda first: first == b"one two", size=3) as file:
+        file.write(b" three")
+    assert path.read_bytes() == b"one three"
+    strange = (str(path), "is in the way: it is not a file that uwaga wrote")
+    assert refusal(lambda: durable.appended(path, lambda first: False, size=0)) == strange
+    os.link(path, tmp_path / "second")
+    twice = (str(path), "is in the way: it is a file with a second name")
+    assert refusal(lambda: durable.appended(path, lambda first: True, size=0)) == twice
+    (tmp_path / "link").symlink_to(path)
+    assert refusal(lambda: durable.appended(tmp_path / "link", lambda first: True, size=0))[1] == NO_FILE
+    assert path.read_bytes() == b"one three"
+
+
+def test_a_folder_of_ours_is_taken_again_and_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    for _ in range(2):
+        durable.take_folder(folder)
+        write(folder / "data", b"x")
+        assert names(folder) == [durable.MARK, "data"]
+    assert durable.remove_folder(folder, NAMES)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("content", ["file", "folder", "link", "mark"])
+def test_a_folder_of_somebody_else_is_neither_taken_nor_removed(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    if content == "folder":
+        (folder / "data").mkdir()
+    elif content == "link":
+        (folder / "data").symlink_to(tmp_path)
+    else:
+        (folder / ("data" if content == "file" else durable.MARK)).write_text("mine")
+    why = "is in the way: it is not a folder that uwaga made, which has a file .uwaga; move it away"
+    assert refusal(lambda: durable.take_folder(folder)) == (str(folder), why)
+    new = "is in the way: there is one already; move it away"
+    assert refusal(lambda: durable.new_folder(folder)) == (str(folder), new)
+    assert not durable.remove_folder(folder, NAMES)
+    assert len(names(folder)) == 1
+
+
+def test_a_link_to_a_folder_and_a_file_are_no_folders_of_ours(tmp_path: Path) -> None:
+    durable.new_folder(tmp_path / "elsewhere")
+    write(tmp_path / "elsewhere" / "data", b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "link", tmp_path / "file"):
+        assert refusal(lambda path=path: durable.take_folder(path))[0] == str(path)
+        assert not durable.remove_folder(path, NAMES)
+        assert not durable.holds_only(path, NAMES)
+    assert names(tmp_path / "elsewhere") == [durable.MARK, "data"]
+
+
+def test_what_somebody_put_into_our_folder_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    durable.new_folder(folder)
+    write(folder / "data", b"x")
+    (folder / "notes").write_text("mine")
+    (folder / "lock").symlink_to(tmp_path)
+    assert not durable.holds_only(folder, NAMES)
+    assert not durable.remove_folder(folder, NAMES)
+    assert names(folder) == [durable.MARK, "lock", "notes"]
+
+
+def test_a_folder_is_ours_whenever_making_it_is_interrupted(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    assert durable.is_ours(folder)
+    (folder / ".lock.uwaga-0123456789abcdef").write_bytes(b"half")
+    durable.take_folder(folder)
+    assert durable.remove_folder(folder, NAMES)
+
+
+def test_a_folder_is_renamed_to_a_free_name_alone(tmp_path: Path) -> None:
+    durable.new_folder(tmp_path / "one")
+    (tmp_path / "empty").mkdir()
+    said = (str(tmp_path / "empty"), "is in the way: there is one already; move it away")
+    assert refusal(lambda: durable.rename_folder(tmp_path / "one", tmp_path / "empty")) == said
+    durable.rename_folder(tmp_path / "one", tmp_path / "two")
+    durable.unmark_folder(tmp_path / "two")
+    assert names(tmp_path / "two") == []
+
+
+def test_a_private_folder_is_for_this_account_alone() -> None:
+    folder = durable.PrivateFolder()
+    path = folder.write("open.html", b"x")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    with pytest.raises(FileExistsError):
+        folder.write("open.html", b"y")
+    folder.remove(path)
+    folder.write("open.html", b"y")
+    folder.close()
+    folder.close()
+    assert not path.parent.exists()
+
+
+# Names that write, remove or rename. Where a name is common to other things, see `writes`.
+WRITERS = {
+    "unlink", "rmdir", "remove", "rename", "renames", "mkdir", "makedirs", "touch", "write_text", "write_bytes", "symlink",
+    "symlink_to", "hardlink_to", "truncate", "ftruncate", "flock", "lockf", "rmtree", "mkstemp", "mkdtemp", "memmap",
+    "NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory", "SpooledTemporaryFile", "tofile", "mkfifo", "copyfile",
+    "copytree", "chmod", "chown", "urlretrieve", "extractall", "to_parquet",
+}  # fmt: skip
+# What writes where it is told to by a library: a file that durable opened, or what is in memory.
+GIVEN = {
+    ("models/checkpoints.py", "save_file"),
+    ("train/checkpoints/files.py", "save_file"),
+    ("plots/figures.py", "savefig"),
+    ("viewer/desk/readings.py", "savez_compressed"),  # a BytesIO
+    ("train/data/store.py", "memmap"),  # mode="r"
+    ("train/metrics/board.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
+}
+TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}
+OPENERS = {"open", "fdopen"}
+
+
+def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    """The last name of what is called, all of it as text, and the call."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute | ast.Name):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+            yield name, ast.unparse(node.func), node
+
+
+def writes(name: str, whole: str, call: ast.Call) -> bool:
+    if name in WRITERS | TAKING_PATHS:
+        return name != "remove" or whole == "os.remove"  # lists have one too
+    if name == "replace":  # str.replace takes two; dataclasses.replace and NamedTuple._replace name theirs
+        return len(call.args) == 1 and not call.keywords and whole != "dataclasses.replace"
+    if name in OPENERS:
+        if whole == "os.open":
+            return True
+        given = [
+            *call.args[0 if isinstance(call.func, ast.Attribute) else 1 :],
+            *(x.value for x in call.keywords if x.arg == "mode"),
+        ]
+        modes = [x.value for x in given if isinstance(x, ast.Constant) and isinstance(x.value, str)]
+        return any(set(mode) & set("wax+") and len(mode) <= 3 for mode in modes)
+    return False
+
+
+def test_nothing_else_in_the_package_writes_or_removes() -> None:
+    root = Path(uwaga.__file__).parent
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root).as_posix()
+        if place == "_base/durable.py":
+            continue
+        found += [
+            f"{place}:{call.lineno}: {whole}"
+            for name, whole, call in calls(path)
+            if writes(name, whole, call) and (place, name) not in GIVEN
+        ]
+        imported = {
+            alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        } | {node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)}
+        found += [f"{place}: imports {name}" for name in sorted(imported & {"shutil", "tempfile", "fcntl"}, key=str)]
+    assert found == []
