@@ -193,11 +193,11 @@ def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> N
 
 
 def test_a_message_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    from uwaga.cli.view import _fail
+    from uwaga.cli.terminal import fail
 
     with pytest.raises(typer.Exit):
-        _fail("no \x1b[2J[bold] \u202efile")
-    assert capsys.readouterr().err == "uwaga view: no \\x1b[2J[bold] \\u202efile\n"
+        fail("view", "no \x1b[2J[bold] \u202efile")
+    assert capsys.readouterr().err == "uwaga view: no <U+001B>[2J[bold] <U+202E>file\n"
 
 
 # Ctrl-C is ignored where the tests run in a shell's background.
