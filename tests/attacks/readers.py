@@ -402,7 +402,7 @@ PREPARED = {
     )
     for name, covers, faults in (
         ("about.json", _JSON, "json"),
-        ("train.tokens", ("uwaga.train.data.store:_mapped",), "binary"),
+        ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("valid-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("answers.jsonl", ("uwaga.train.data.documents:json_lines",), "lines"),

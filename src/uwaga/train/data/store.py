@@ -13,7 +13,7 @@ from uwaga._base.durable import new_file, sync
 from uwaga.train.errors import DataError
 
 # Tokens that are compared with what was written at once.
-_CHECKED = 2**22
+_CHECKED = 2**20
 
 
 class Writer:
@@ -82,19 +82,22 @@ class Store:
         self._check(folder, name, about["sha256"], vocabulary)
 
     def _check(self, folder: Path, name: str, sha256: str, vocabulary: int) -> None:
-        """By one pass over all tokens, a few million at a time, in the order in which they were written."""
-        tokens, offsets = self.tokens, np.array(self.offsets)
-        if offsets[0] != 0 or offsets[-1] != len(tokens) or (np.diff(offsets) < 0).any():
+        """By one pass over all tokens, a million at a time, in the order in which they were written."""
+        offsets = np.array(self.offsets)
+        if offsets[0] != 0 or offsets[-1] != len(self.tokens) or (np.diff(offsets) < 0).any():
             raise DataError(f"{folder / name}.offsets are no rising places of tokens; {made_again(folder)}")
         digest = hashlib.sha256()
-        for start, stop in pairwise(offsets.tolist()):
-            for first in range(start, stop, _CHECKED):
-                part = tokens[first : min(first + _CHECKED, stop)]
-                if int(part.max()) >= vocabulary:
-                    said = f"has token {int(part.max())}, and the vocabulary ends before {vocabulary}"
-                    raise DataError(f"{folder / name}.tokens {said}; {made_again(folder)}")
-                digest.update(part.tobytes())
-            digest.update(stop.to_bytes(8, "little"))
+        # Not by the map, whose pages would stay in memory.
+        with reading.opened(folder / f"{name}.tokens") as file:
+            for start, stop in pairwise(offsets.tolist()):
+                for first in range(start, stop, _CHECKED):
+                    part = file.read((min(first + _CHECKED, stop) - first) * self.tokens.itemsize)
+                    largest = int(np.frombuffer(part, self.tokens.dtype).max())
+                    if largest >= vocabulary:
+                        said = f"has token {largest}, and the vocabulary ends before {vocabulary}"
+                        raise DataError(f"{folder / name}.tokens {said}; {made_again(folder)}")
+                    digest.update(part)
+                digest.update(stop.to_bytes(8, "little"))
         if digest.hexdigest() != sha256:
             raise DataError(f"{folder / name}.tokens and .offsets are not what was written; {made_again(folder)}")
 
