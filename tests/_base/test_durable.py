@@ -260,6 +260,8 @@ GIVEN = {
     ("plots/figures.py", "savefig"),
     ("viewer/desk/readings.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
+    ("models/pickle_files.py", "memmap"),  # mode="c": changes stay in memory
+    ("_base/reading.py", "open"),  # os.O_RDONLY
     ("train/metrics/board.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }
 TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}

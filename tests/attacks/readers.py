@@ -249,6 +249,7 @@ def _vectors(folder: Path) -> None:
 
 
 def _resumed(folder: Path) -> None:
+    (folder / "v.parquet").unlink(missing_ok=True)
     made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
     made.begin()
     list(made.finish())
@@ -337,7 +338,7 @@ KINDS = {
         names=("a.txt.gz", "play"),
     ),
     "last": Kind(
-        covers=("uwaga.train.checkpoints.folders:pointed",), file="last", make=_checkpoint, faults="binary",
+        covers=("uwaga.train.checkpoints.folders:named",), file="last", make=_checkpoint, faults="binary",
         read=lambda folder: folders.pointed(folder, folders.LAST),
     ),
     "training.json": Kind(
