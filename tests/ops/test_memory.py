@@ -210,6 +210,16 @@ def test_a_storage_resized_between_the_passes() -> None:
 
 
 @NATIVE
+@pytest.mark.parametrize("mask", [None, KeyLengths(torch.tensor([5]))])
+def test_a_dtype_that_was_changed_between_the_passes(mask: KeyLengths | None) -> None:
+    tensors = {name: x.bfloat16().requires_grad_() for name, x in _dense().items()}
+    output = attention(**tensors, mask=mask).sum()
+    tensors["key"].data = torch.randn(1, 2, 6, 8)
+    with pytest.raises((ValueError, RuntimeError), match=r"bfloat16|modified|dtype"):
+        output.backward()
+
+
+@NATIVE
 def test_a_map_whose_keys_are_gone() -> None:
     query, key = _dense()["query"], _dense()["key"]
     found = AttentionMap(query, key)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from uwaga.ops.attention import available
 from uwaga.ops.attention.lower import Operand, lower
-from uwaga.ops.attention.native_structs import DTYPES, MAX_WIDTH, Frame, ResultFrame, Rule, rule
+from uwaga.ops.attention.native_structs import MAX_WIDTH, Frame, ResultFrame, Rule, rule
 from uwaga.ops.attention.remembered import recall, remember
 from uwaga.ops.attention.spec import Options, output_strides
 from uwaga.ops.masks import Mask
@@ -143,7 +143,7 @@ def _ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
 
 
 def _laid_out(plan: Plan, dtype: torch.dtype, sizes, tokens, offsets, strides, output, lse) -> Layout:
-    frame = Frame.of(plan.rule, sizes, tokens, offsets, DTYPES[dtype], strides)
+    frame = Frame.of(plan.rule, sizes, tokens, offsets, dtype, strides)
     return Layout(plan, frame, ResultFrame.of(dtype, output, lse), sizes, tokens, strides, output, lse)
 
 

@@ -142,9 +142,10 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
         (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
         (query.shape[2], key.shape[2]),
         (call.query_offsets, call.key_offsets),
-        DTYPES[query.dtype],
+        query.dtype,
         (query.stride(), key.stride(), value.stride()),
     )
+    frame.check_dtypes(key, value)
     seed = 0 if call.seed is None else int(call.seed)
     return frame.problem(query, key, value, options.dropout, seed), found.mask
 
@@ -157,6 +158,8 @@ class Frame(NamedTuple):
     key: bytes
     value: bytes
     rule: bytes
+    dtype: torch.dtype  # of query, key and value
+    item: int  # bytes of a number of them
 
     @staticmethod
     def of(
@@ -164,26 +167,33 @@ class Frame(NamedTuple):
         sizes: tuple[int, ...],
         tokens: tuple[int, int],
         offsets: tuple[Tensor | None, Tensor | None],
-        dtype: int,
+        dtype: torch.dtype,
         strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     ) -> "Frame":
         """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
         rows of query and key; `strides` those of query, key and value."""
-        places = [_PLACE.pack(*_steps(x), dtype, 0) for x in strides]
+        places = [_PLACE.pack(*_steps(x), DTYPES[dtype], 0) for x in strides]
         query_offsets, key_offsets = map(numbers_fields, offsets)
-        return Frame(_SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets), *places, rule.packed)
+        packed = _SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets)
+        return Frame(packed, *places, rule.packed, dtype, dtype.itemsize)
+
+    def check_dtypes(self, *operands: Tensor) -> None:
+        """ValueError where one is not of the type that the kernels would read: `x.data = y` can change it under a graph."""
+        for x in operands:
+            if x.dtype != self.dtype:
+                raise ValueError(f"attention: an operand was {self.dtype} when the call began, and is {x.dtype}")
 
     def problem(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
         return _PROBLEM.pack(
             self.sizes,
             query.data_ptr(),
-            _bytes(query),
+            query.untyped_storage().nbytes() - query.storage_offset() * self.item,  # as _bytes, for a third of its time
             self.query,
             key.data_ptr(),
-            _bytes(key),
+            key.untyped_storage().nbytes() - key.storage_offset() * self.item,
             self.key,
             value.data_ptr(),
-            _bytes(value),
+            value.untyped_storage().nbytes() - value.storage_offset() * self.item,
             self.value,
             self.rule,
             native.threads(),

@@ -10,7 +10,7 @@ from uwaga.ops.attention import functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.layouts import Layout
 from uwaga.ops.attention.lower import four, packed
-from uwaga.ops.attention.native_structs import DTYPES, Frame
+from uwaga.ops.attention.native_structs import Frame
 from uwaga.ops.attention.spec import Call
 
 
@@ -57,7 +57,8 @@ class PlainAttention(torch.autograd.Function):
         frame, strides = layout.frame, (q.stride(), k.stride(), v.stride())
         if offsets or strides != layout.strides:  # hooks may have moved what was saved
             kept = tuple(offsets) or (None, None)
-            frame = Frame.of(layout.plan.rule, layout.sizes, layout.tokens, kept, DTYPES[q.dtype], strides)
+            frame = Frame.of(layout.plan.rule, layout.sizes, layout.tokens, kept, frame.dtype, strides)
+        frame.check_dtypes(q, k, v)
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None
         grad_v = torch.empty_like(v) if needs_v else None
