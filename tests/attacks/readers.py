@@ -237,15 +237,18 @@ def _source(folder: Path) -> None:
     recipes_data.found("play", _config(folder, "a", "text", source).data)
 
 
-def _vectors(folder: Path) -> None:
+def _vectors(folder: Path, *, is_whole: bool = True) -> None:
     folder.mkdir()
     made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
     made.begin()
     made.add(vectors.Shard("d", 1), {"document": [0]}, np.zeros((1, 2), np.float32))
-    parts = folder / "v.parquet.parts"
-    shutil.copytree(parts, folder / "kept")
-    list(made.finish())
-    shutil.move(folder / "kept", parts)
+    if is_whole:
+        list(made.finish())
+    made.leave()
+
+
+def _begun(folder: Path) -> None:
+    _vectors(folder, is_whole=False)
 
 
 def _resumed(folder: Path) -> None:
@@ -389,17 +392,22 @@ KINDS = {
         make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).whole(),
     ),
     "settings of vectors": Kind(
-        covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_vectors,
+        covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
         read=_resumed, names=("v.parquet.parts was begun otherwise",),
     ),
     "shard of vectors": Kind(
         covers=("uwaga.cli.vectors:_read", "uwaga.cli.vectors:_described"), file="v.parquet.parts/00000000.arrow",
-        faults="binary", make=_vectors, read=_resumed,
+        faults="binary", make=_begun, read=_resumed,
     ),
 }  # fmt: skip
 PREPARED = {
     name: Kind(
-        covers=covers, file=name, make=_prepared, read=_reopen, faults=faults, names=(".tokens", ".offsets", name)
+        covers=covers,
+        file=name,
+        make=_prepared,
+        read=_reopen,
+        faults=faults,
+        names=(".tokens", ".offsets", "is in the way", name),
     )
     for name, covers, faults in (
         ("about.json", _JSON, "json"),
@@ -661,7 +669,9 @@ def _outcome(kind: Kind, folder: Path, file: Path, fault: Fault) -> str:
             kind.read(folder)
     except BaseException as error:  # noqa: BLE001  # a panic of a library is no Exception
         said = f"{type(error).__module__}.{type(error).__name__}: {str(error)[:300]}"
-        if not type(error).__module__.startswith("uwaga.") or not isinstance(error, ValueError | RuntimeError):
+        if not type(error).__module__.startswith("uwaga.") or not isinstance(
+            error, ValueError | RuntimeError | OSError
+        ):
             return f"foreign: {said}"
         if not any(name in str(error) for name in (file.name, *kind.names)):
             return f"nameless: {said}"

@@ -175,7 +175,9 @@ def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str,
         path.write_text(text)
         assert _refusal(config, tmp_path / "run") == f"{said}; {again}"
     path.unlink()
-    assert _refusal(config, tmp_path / "run") == f"{path} cannot be read: No such file or directory; {again}"
+    os.mkfifo(path)
+    said = f"{path} cannot be read: it is a named pipe, not a regular file; {again}"
+    assert _refusal(config, tmp_path / "run") == said
 
 
 def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config: Make) -> None:

@@ -1,6 +1,7 @@
 """Data made ready once and kept under a name of what it depends on; whoever is stopped on the way leaves nothing to read."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -54,10 +55,10 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     """
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
-    if not final.exists():
+    if not os.path.lexists(final / ABOUT):
         durable.named_folder(folder)
         with locked(folder / ".preparing"):
-            if not final.exists():
+            if not os.path.lexists(final / ABOUT):
                 _make(config, files, final, listener or (lambda progress: None))
     return Prepared(final, _about(final / ABOUT))
 
