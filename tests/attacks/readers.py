@@ -252,7 +252,6 @@ def _begun(folder: Path) -> None:
 
 
 def _resumed(folder: Path) -> None:
-    (folder / "v.parquet").unlink(missing_ok=True)
     made = vectors.Vectors(folder / "v.parquet", {"model": "m"})
     made.begin()
     list(made.finish())
