@@ -1,0 +1,46 @@
+"""SECURITY.md names the limits that the code has, and the files that it speaks of are there."""
+
+import re
+from pathlib import Path
+
+from uwaga._base import reading
+from uwaga.viewer.server import app, asking, connections
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+
+
+def _row(beginning: str) -> list[int]:
+    """The numbers in the second column of the row that begins so."""
+    (line,) = [line for line in TEXT.splitlines() if line.startswith(f"| {beginning}")]
+    return [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\d|\d", line.split("|")[2])]
+
+
+def test_the_limits_of_reading_are_those_of_the_code() -> None:
+    assert _row("bytes of a JSON file") == [reading.JSON_BYTES]
+    assert _row("objects and lists of a JSON text") == [reading.JSON_CONTAINERS, reading.JSON_DEPTH]
+    assert _row("values and keys of a JSON text") == [reading.JSON_VALUES]
+    tokenizer = [reading.TOKENIZER_BYTES, reading.TOKENIZER_CONTAINERS, reading.TOKENIZER_VALUES]
+    assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == tokenizer
+    assert _row("bytes of a configuration of training") == [reading.TOML_BYTES, reading.TOML_KEY_PARTS]
+    assert _row("bytes of a line of text") == [reading.LINE_BYTES]
+    assert _row("bytes that one byte of gzip") == [reading.UNPACKED_RATIO]
+
+
+def test_the_limits_of_the_server_are_those_of_the_code() -> None:
+    limits = connections.Limits()
+    assert _row("connections, and no more than half") == [connections._MOST]
+    assert _row("connections that wait") == [connections.MOST_WAITING]
+    assert _row("bytes that all connections") == [connections.MOST_BYTES]
+    assert _row("bytes of a request's address") == [app._LARGEST_HEAD]
+    assert _row("bytes of a question") == [asking.LARGEST]
+    assert _row("seconds without") == [limits.silent, limits.stalled, limits.response]
+
+
+def test_what_it_points_at_is_there() -> None:
+    places = [place for place in re.findall(r"`([\w./]+)`", TEXT) if "/" in place]
+    assert places
+    assert [place for place in places if not (ROOT / place).exists()] == []
+    targets = re.findall(r"`make ([\w-]+)`", TEXT)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert [target for target in targets if not re.search(rf"^{target}:", makefile, re.MULTILINE)] == []
