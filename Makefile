@@ -71,12 +71,12 @@ sanitize-python: setup sanitize
 # Random calls of the C interface, from calls of the conformance suite on, under the sanitizers (see native/fuzz).
 FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 1
-fuzz: build/fuzz/inputs/recorded sanitize
+fuzz: build/fuzz/recorded sanitize
 	cmake --build build/sanitize --target fuzz_c_api
 	cd build/fuzz && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 		../sanitize/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
 
-build/fuzz/inputs/recorded: build/native/installed
+build/fuzz/recorded: build/native/installed
 	rm -rf build/fuzz && mkdir -p build/fuzz
 	UWAGA_RECORD_CALLS=build/fuzz/inputs OMP_NUM_THREADS=1 python -m pytest -q -n 2 tests/conformance/test_fuzz.py \
 		tests/conformance/test_map_fuzz.py tests/conformance/test_hidden.py tests/conformance/test_far_keys.py \
@@ -84,7 +84,7 @@ build/fuzz/inputs/recorded: build/native/installed
 	touch $@
 
 # Which lines of the drivers that reaches, by gcc's counters.
-fuzz-coverage: build/fuzz/inputs/recorded
+fuzz-coverage: build/fuzz/recorded
 	python -m pip install --quiet gcovr
 	cmake -S . -B build/coverage -G Ninja -DUWAGA_TESTS=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="--coverage -O1 -g0"
 	cmake --build build/coverage --target fuzz_c_api

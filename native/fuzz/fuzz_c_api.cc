@@ -35,6 +35,7 @@ class Input {
   void read(void* to, size_t size) {
     memset(to, 0, size);
     const size_t n = std::min(size, left_);
+    if (n == 0) return;
     memcpy(to, data_, n);
     data_ += n, left_ -= n;
   }
