@@ -213,6 +213,25 @@ def test_what_somebody_put_into_our_folder_stays(tmp_path: Path) -> None:
     assert names(folder) == [durable.MARK, "lock", "notes"]
 
 
+def test_a_mark_that_is_something_else_is_none(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    durable.take_folder(folder)
+    mark = folder / durable.MARK
+    text = mark.read_bytes()
+    mark.unlink()
+    (folder / "notes").write_text("mine")
+    os.mkfifo(mark)  # reading it would wait
+    assert not durable.is_ours(folder)
+    mark.unlink()
+    with mark.open("wb") as file:
+        file.truncate(2**40)  # reading all of it would take all memory
+    assert not durable.is_ours(folder)
+    mark.unlink()
+    (tmp_path / "elsewhere").write_bytes(text)
+    mark.symlink_to(tmp_path / "elsewhere")
+    assert not durable.is_ours(folder)
+
+
 def test_a_folder_is_ours_whenever_making_it_is_interrupted(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()

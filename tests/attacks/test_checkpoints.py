@@ -297,6 +297,36 @@ def test_a_weight_that_claims_more_than_it_has_is_not_allocated(folder: Path) ->
     )
 
 
+def test_weights_that_repeat_numbers_come_to_no_more_than_a_few_times_the_file(folder: Path) -> None:
+    """With sizes that config.json describes: a kilobyte of file would be gigabytes of model."""
+    config = json.loads((folder / "config.json").read_text())
+    config["vocab_size"] = 2**22
+    (folder / "config.json").write_text(json.dumps(config))
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] = torch.zeros(1, 1).expand(2**22, 8)
+    path = pickled(folder, weights)
+    size = path.stat().st_size
+    said = (
+        f"{path} has {size} bytes, and describes weights of more than {4 * size + 2**26} by views that repeat numbers"
+    )
+    assert message(folder) == said
+
+
+def test_integers_of_one_hash_as_keys_take_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "pytorch_model.bin"
+    keys = {(n + 1) * (2**61 - 1): None for n in range(500)}
+    assert len(set(map(hash, keys))) == 1
+    times = []
+    for multiple in (1, 2**61 - 1):
+        numbers = [(n + 1) * multiple for n in range(30_000)]
+        steps = b"".join(b"\x8a\x0a" + n.to_bytes(10, "little") + b"N" for n in numbers)
+        zipped(path, b"\x80\x02}(" + steps + b"u.")
+        begin = time.process_time()
+        pickle_files.read(path)
+        times.append(time.process_time() - begin)
+    assert times[1] < 10 * times[0] + 0.2, times
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x02."])
 def test_a_broken_pickle_is_refused(folder: Path, content: bytes) -> None:
     path = pickled(folder, {})

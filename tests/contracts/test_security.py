@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 from uwaga._base import reading
+from uwaga.models import weight_files
+from uwaga.models.text import tokenizer as tokenizer_file
 from uwaga.viewer.server import app, asking, connections
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,8 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
     assert _row("bytes of a configuration of training") == [reading.TOML_BYTES, reading.TOML_KEY_PARTS]
     assert _row("bytes of a line of text") == [reading.LINE_BYTES]
     assert _row("bytes that one byte of gzip") == [reading.UNPACKED_RATIO]
+    assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]
+    assert _row("times as long as a tokenizer") == [tokenizer_file._MOST_GROWTH]
 
 
 def test_the_limits_of_the_server_are_those_of_the_code() -> None:

@@ -241,3 +241,18 @@ def test_a_part_is_differentiable() -> None:
     (whole,) = torch.autograd.grad(AttentionMap(query, key).entropy()[1, 3].sum(), query)
     (part,) = torch.autograd.grad(AttentionMap(query, key).select(1, 3).entropy().sum(), query)
     torch.testing.assert_close(part, whole)
+
+
+@pytest.mark.parametrize("impl", [None, "reference"])
+def test_received_reads_the_sign_of_a_view_and_any_last(impl: str | None) -> None:
+    query = torch.randn(1, 2, 5, 8)
+    weights = torch.complex(torch.zeros(5), torch.rand(5)).conj().imag
+    assert weights.is_neg()
+    found = AttentionMap(query, query, impl=impl)
+    wanted = (found[:].double() * weights.clone().double()[:, None]).sum(-2)
+    torch.testing.assert_close(found.received(weights=weights).double(), wanted, atol=1e-6, rtol=1e-6)
+    assert torch.equal(found.received(last=2**63), found.received(last=5))
+    with pytest.raises(
+        ValueError, match=r"^AttentionMap.pool: rows must be at most 268435456, not 18446744073709551616$"
+    ):
+        found.pool(2**64, 2)

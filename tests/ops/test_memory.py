@@ -220,6 +220,82 @@ def test_a_dtype_that_was_changed_between_the_passes(mask: KeyLengths | None) ->
 
 
 @NATIVE
+@pytest.mark.parametrize("mask", [None, KeyLengths(torch.tensor([6])), torch.ones(6, 6, dtype=torch.bool)])
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_shape_that_was_changed_between_the_passes(name: str, mask: object) -> None:
+    """Gradients have the shapes of what is there then, and the kernels would fill them as far as the call went."""
+    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    output = attention(**tensors, mask=mask).sum()
+    tensors[name].data = torch.randn(3, 2, 6, 8)
+    with pytest.raises((ValueError, RuntimeError)):
+        output.backward()
+
+
+@NATIVE
+def test_a_saved_tensor_hook_that_gives_another_shape() -> None:
+    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.repeat(3, *(1,) * (x.dim() - 1))):
+        output = attention(**tensors).sum()
+    with pytest.raises(ValueError, match=r"query, key and value were .* when the call began, and are \(3, 2, 6, 8\)"):
+        output.backward()
+
+
+@NATIVE
+def test_an_lse_of_another_dtype_between_the_passes() -> None:
+    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.double() if x.dim() == 3 else x)
+    with hooks:
+        output = attention(**tensors).sum()
+    with pytest.raises(ValueError, match=r"^attention: a number per row must be float32 here, not torch.float64$"):
+        output.backward()
+
+
+@NATIVE
+def test_a_gradient_without_memory() -> None:
+    tensors = {each: x.requires_grad_() for each, x in _dense().items()}
+    found = attend(**tensors)
+
+    def empty(gradient: Tensor) -> Tensor:
+        gradient = gradient.clone()
+        gradient.untyped_storage().resize_(0)
+        return gradient
+
+    found.lse.register_hook(empty)
+    with pytest.raises((ValueError, RuntimeError), match=r"no memory|storage"):
+        found.lse.sum().backward()
+
+
+@NATIVE
+@pytest.mark.parametrize("size", [(2, 2, 50, 8), (1, 2, 3, 8), (1, 2, 6, 4)])
+def test_a_map_whose_query_has_other_sizes(size: tuple[int, ...]) -> None:
+    query, key = _dense()["query"], _dense()["key"]
+    found = AttentionMap(query, key)
+    query.data = torch.randn(size)
+    for read in (lambda: found.entropy(), lambda: found.topk(2), lambda: found.received(), lambda: found[0, 0, 1]):
+        with pytest.raises((ValueError, RuntimeError)):
+            read()
+
+
+@NATIVE
+def test_sinks_without_memory_are_not_left_out() -> None:
+    with pytest.raises(ValueError, match=r"^attention: a tensor of \(2,\) has no memory \(any more\)$"):
+        attention(**_dense(), sinks=torch._efficientzerotensor((2,)))
+    query, key, sinks = _dense()["query"], _dense()["key"], torch.zeros(2)
+    found = AttentionMap(query, key, sinks=sinks)
+    sinks.data = torch.empty(0)
+    with pytest.raises(ValueError, match="operands are not of the sizes any more with which the call was made"):
+        found.entropy()
+
+
+@NATIVE
+def test_a_longest_sequence_that_is_no_integer() -> None:
+    batch = _batch([0, 2, 4])
+    batch.max_length = "x"  # type: ignore[assignment]
+    with pytest.raises((ValueError, TypeError)):
+        attention(batch, batch, batch)
+
+
+@NATIVE
 def test_a_map_whose_keys_are_gone() -> None:
     query, key = _dense()["query"], _dense()["key"]
     found = AttentionMap(query, key)

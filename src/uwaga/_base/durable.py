@@ -284,8 +284,12 @@ def _is_still(path: Path, opened: int) -> bool:
 
 
 def _is_marked(folder: Path) -> bool:
-    mark = folder / MARK
-    return _is_file(mark) and mark.read_bytes() == _MARK_TEXT
+    try:
+        opened = os.open(folder / MARK, os.O_RDONLY | _NOFOLLOW | _NONBLOCK)
+    except OSError:  # there is none, or it is a link or a socket
+        return False
+    with os.fdopen(opened, "rb") as mark:
+        return stat.S_ISREG(os.fstat(opened).st_mode) and mark.read(len(_MARK_TEXT) + 1) == _MARK_TEXT
 
 
 def _is_one_of(path: Path, names: re.Pattern[str] | None = None) -> bool:

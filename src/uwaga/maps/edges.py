@@ -12,6 +12,9 @@ Bins = int | Sequence[int] | Tensor
 Spans = Sequence[tuple[int, int]] | Tensor
 
 
+_MOST_BINS = 2**28  # whose edges take 2 GB
+
+
 def edges(bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
     """(B, n+1) int64: the edges of n ranges of an axis whose sizes are (B,).
 
@@ -25,6 +28,8 @@ def edges(bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Ten
     if isinstance(bins, int) and not isinstance(bins, bool):
         if bins < 1:
             raise ValueError(f"AttentionMap.pool: {name} must be at least 1, not {bins}")
+        if bins > _MOST_BINS:
+            raise ValueError(f"AttentionMap.pool: {name} must be at most {_MOST_BINS}, not {bins}")
         return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
     given = _integers(bins, sizes_B, f"AttentionMap.pool: {name} must be a number or a list of rising edges")
     if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:

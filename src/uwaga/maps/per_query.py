@@ -45,7 +45,7 @@ def row_weights(last: int | None, weights: Operand | None, query: Operand, call:
         return given
     if isinstance(last, bool) or not isinstance(last, int) or last < 1:
         raise ValueError(f"AttentionMap.received: last must be at least 1, not {last!r}")
-    is_last = _from_end(call) < last
+    is_last = _from_end(call) < min(last, 2**62)  # more than any sequence has, and an int64 still
     if given is None:
         return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
     return torch.where(is_last, given, 0.0)
@@ -60,7 +60,7 @@ def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
         values = values.reshape(-1, *(1,) * (len(shape) - 1))  # a number per token, for all heads
     if not _broadcasts(values.shape, shape):
         raise _misfit("weights", values, operand, f"must broadcast to {shape}", "does not broadcast")
-    return _lowered(values.to(compute_dtype(operand.dtype)).expand(shape), call)
+    return _lowered(values.resolve_neg().to(compute_dtype(operand.dtype)).expand(shape), call)
 
 
 def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:

@@ -48,6 +48,12 @@ class _Global(NamedTuple):
     name: str
 
 
+class _IntegerKey(NamedTuple):
+    """A key of a dictionary that is an integer."""
+
+    digits: str
+
+
 class _Storage(NamedTuple):
     key: str
     dtype: torch.dtype
@@ -61,6 +67,11 @@ class Described(NamedTuple):
     offset: int  # in elements, as the strides
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """In bytes, where each element is written out."""
+        return math.prod(self.shape) * self.storage.dtype.itemsize
 
     @property
     def stop(self) -> int:
@@ -327,12 +338,13 @@ class _Machine:
         if not isinstance(target, dict) or len(items) % 2:
             raise PickleError(f"sets items of {_kind(target)}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Strings alone: the hash of a tuple of tuples takes time without end.
-            if type(key) is not str and type(key) is not int:
+            # Strings alone: the hash of a tuple of tuples takes time without end, and integers can be chosen to have one hash.
+            name = _IntegerKey(hex(key)) if type(key) is int else key
+            if type(name) is not str and type(name) is not _IntegerKey:
                 raise PickleError(f"a key that is {_kind(key)}")
-            if key in target:
+            if name in target:
                 raise PickleError(f"{shown(str(key))} is there twice")
-            target[key] = value
+            target[name] = value
         self._push(target)
 
     def _persistent(self) -> None:

@@ -21,6 +21,10 @@ from uwaga.models.safetensors_files import Stored
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
+# What the weights of a file of torch.save may come to, written out, for each byte of it, and beside that: some are tied, so
+# that T5 has its embedding four times; but a view of stride zero repeats one number as often as it likes.
+_MOST_VIEWS, _MOST_BESIDE = 4, 2**26
+
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
@@ -106,4 +110,18 @@ def _read_pickled(path: Path) -> Opened:
         name: Stored(shape=x.shape, dtype=str(x.storage.dtype).removeprefix("torch."), file=path.name)
         for name, x in tensors.items()
     }
-    return stored, opened.read
+    size = path.stat().st_size
+    most = _MOST_VIEWS * size + _MOST_BESIDE
+    left = {name: x.size for name, x in tensors.items()}
+    taken = 0
+
+    def tensor(name: str) -> Tensor:
+        nonlocal taken
+        taken += left.pop(name, 0)
+        if taken > most:
+            raise CheckpointError(
+                f"{path} has {size} bytes, and describes weights of more than {most} by views that repeat numbers"
+            )
+        return opened.read(name)
+
+    return stored, tensor

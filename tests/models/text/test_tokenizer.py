@@ -168,6 +168,22 @@ def test_a_special_token_beyond_the_vocabulary_is_refused(folder: Path) -> None:
     assert str(caught.value) == f"{path} puts token 1000000 around a text, and has no such token"
 
 
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_steps_that_double_a_text_are_bounded(folder: Path, part: str) -> None:
+    """Forty of them are 2 KB of file, and a million million letters; that would end the process."""
+    path = folder / "tokenizer.json"
+    described = json.loads(path.read_text())
+    twice = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    described[part] = {"type": "Sequence", f"{part}s": [twice] * 40}
+    path.write_text(json.dumps(described))
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(folder)
+    assert str(caught.value) == f"{path}: its {part} may make a text {2**40} times as long, and 64 is the most"
+    described[part][f"{part}s"] = [twice | {"content": "b"}] * 40
+    path.write_text(json.dumps(described))
+    Tokenizer.load(folder)
+
+
 def test_ids_are_bounded(folder: Path) -> None:
     path = folder / "tokenizer.json"
     described = json.loads(path.read_text())

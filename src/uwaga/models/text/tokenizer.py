@@ -1,10 +1,12 @@
 """A model's tokenizer.json, checked against the model that its tokens are for."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
@@ -21,6 +23,8 @@ _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
 # Ids at most: tables with a place for each are made of them. The largest vocabularies in use have 262,144.
 _MOST_TOKENS = 2**22
+# How many times as long a text may become before it is cut into tokens, or when tokens become a text again.
+_MOST_GROWTH = 64
 # Special tokens by their names in tokenizer_config.json and, with _id behind, in config.json.
 _SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
@@ -112,7 +116,28 @@ def read(path: Path) -> Backend:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     with library_errors(path):
         reading.check_json_size(text, reading.TOKENIZER_CONTAINERS, reading.TOKENIZER_VALUES)
-        return Backend.from_buffer(text)
+        backend = Backend.from_buffer(text)
+        for part in ("normalizer", "pre_tokenizer", "decoder"):
+            step = getattr(backend, part)
+            growth = 1 if step is None else _growth(json.loads(step.__getstate__()))
+            if growth > _MOST_GROWTH:
+                said = f"may make a text {growth} times as long, and {_MOST_GROWTH} is the most"
+                raise CheckpointError(f"{path}: its {part} {said}")
+    return backend
+
+
+def _growth(part: Any) -> int:
+    """How many times as long a text may become by replacing, one step after another: each may double what came before."""
+    if isinstance(part, list):
+        return math.prod(map(_growth, part))
+    if not isinstance(part, dict):
+        return 1
+    inside = math.prod(_growth(part[name]) for name in ("normalizers", "pretokenizers", "decoders") if name in part)
+    if part.get("type") != "Replace":
+        return inside
+    pattern = part["pattern"].get("String")
+    # A regular expression may match nothing, between any two characters.
+    return len(part["content"]) + 1 if not pattern else -(-max(len(part["content"]), 1) // len(pattern))
 
 
 @contextmanager

@@ -33,7 +33,8 @@ class Layout(NamedTuple):
     result: ResultFrame
     sizes: tuple[int, ...]
     tokens: tuple[int, int]  # packed rows of query and key
-    strides: tuple[tuple[int, ...], ...]  # of query, key and value
+    shapes: tuple[tuple[int, ...], ...]  # of query, key and value
+    strides: tuple[tuple[int, ...], ...]
     output: tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
     lse: tuple[tuple[int, ...], tuple[int, ...]]
     mask_tensors: tuple[Tensor, ...] = ()  # which the frame points into
@@ -119,6 +120,7 @@ def _dense(plan: Plan, dtype: torch.dtype, query, key, value, strides) -> Layout
         (batch, heads, key[1], queries, key[2], width, value_width),
         (queries, key[2]),
         (None, None),
+        (query, key, value),
         strides,
         ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
         ((batch, heads, queries), (heads * max(queries, 1), max(queries, 1), 1)),
@@ -136,15 +138,16 @@ def _ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
         (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
         (tokens, k.shape[0]),
         (query.offsets, key.offsets),
+        (q.shape, k.shape, v.shape),
         (q.stride(), k.stride(), v.stride()),
         ((tokens, heads, value_width), (heads * value_width, value_width, 1)),
         ((tokens, heads), (1, max(tokens, 1))),
     )
 
 
-def _laid_out(plan: Plan, dtype: torch.dtype, sizes, tokens, offsets, strides, output, lse) -> Layout:
+def _laid_out(plan: Plan, dtype: torch.dtype, sizes, tokens, offsets, shapes, strides, output, lse) -> Layout:
     frame = Frame.of(plan.rule, sizes, tokens, offsets, dtype, strides)
-    return Layout(plan, frame, ResultFrame.of(dtype, output, lse), sizes, tokens, strides, output, lse)
+    return Layout(plan, frame, ResultFrame.of(dtype, output, lse), sizes, tokens, shapes, strides, output, lse)
 
 
 @lru_cache(maxsize=256)

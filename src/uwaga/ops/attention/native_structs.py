@@ -52,11 +52,27 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
 
 
+def _address(tensor: Tensor) -> int:
+    """ValueError: it has numbers and no memory, which would read as an absent operand."""
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} has no memory (any more)")
+    return address
+
+
+def _number(dtype: torch.dtype) -> int:
+    """Of an element type in C."""
+    number = DTYPES.get(dtype)
+    if number is None:
+        raise ValueError(f"attention: the native kernels read float32, bfloat16 and float16, not {dtype}")
+    return number
+
+
 def tensor_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of four dimensions, (batch, head, row, column), or of packed tokens, (row, head, column)."""
     if tensor is None:
         return _NO_TENSOR
-    return tensor.data_ptr(), _bytes(tensor), *_steps(tensor.stride()), DTYPES[tensor.dtype], 0
+    return _address(tensor), _bytes(tensor), *_steps(tensor.stride()), _number(tensor.dtype), 0
 
 
 def _steps(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -71,7 +87,9 @@ def row_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor of one number per (batch, head, row), or per (row, head) of packed tokens."""
     if tensor is None:
         return _NO_TENSOR
-    return tensor.data_ptr(), _bytes(tensor), *_row_steps(tensor.stride()), 0, 0
+    if tensor.dtype != torch.float32:
+        raise ValueError(f"attention: a number per row must be float32 here, not {tensor.dtype}")
+    return _address(tensor), _bytes(tensor), *_row_steps(tensor.stride()), 0, 0
 
 
 def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,7 +121,7 @@ def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> t
             f"attention: a tensor of {tuple(tensor.shape)} needs {count * tensor.element_size()} bytes, and its storage "
             f"has {max(_bytes(tensor), 0)}"
         )
-    return tensor.data_ptr(), count
+    return _address(tensor), count
 
 
 class Rule(NamedTuple):
@@ -135,6 +153,7 @@ def rule(call: Call) -> Rule:
 def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
     """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
+    _check_sizes(call)
     heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
     found = rule(call)
     frame = Frame.of(
@@ -148,6 +167,26 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
     frame.check_dtypes(key, value)
     seed = 0 if call.seed is None else int(call.seed)
     return frame.problem(query, key, value, options.dropout, seed), found.mask
+
+
+def _check_sizes(call: Call) -> None:
+    """ValueError: operands of other sizes than when the call was made, since `x.data = y` or a hook put others in their place."""
+    (batch, heads, queries, width), (key_batch, groups, keys, key_width) = call.query.shape, call.key.shape
+    is_ragged = call.query_offsets is not None
+    fits = (
+        call.value.shape[:3] == call.key.shape[:3]
+        and (batch, width) == (key_batch, key_width)
+        and groups > 0
+        and heads % groups == 0
+        and (is_ragged or (queries, keys) == (call.options.max_queries, call.options.max_keys))
+        and (call.sinks is None or call.sinks.shape == (heads,))
+        and (call.relative is None or call.relative.shape[0] == heads)
+    )
+    if not fits:
+        sizes = ", ".join(
+            f"{name} {tuple(x.shape)}" for name, x in (("query", call.query), ("key", call.key), ("value", call.value))
+        )
+        raise ValueError(f"attention: operands are not of the sizes any more with which the call was made: {sizes}")
 
 
 class Frame(NamedTuple):
@@ -172,9 +211,12 @@ class Frame(NamedTuple):
     ) -> "Frame":
         """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
         rows of query and key; `strides` those of query, key and value."""
-        places = [_PLACE.pack(*_steps(x), DTYPES[dtype], 0) for x in strides]
+        places = [_PLACE.pack(*_steps(x), _number(dtype), 0) for x in strides]
         query_offsets, key_offsets = map(numbers_fields, offsets)
-        packed = _SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets)
+        try:
+            packed = _SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets)
+        except struct.error as error:  # Ragged.max_length was replaced
+            raise ValueError(f"attention: sizes must be integers of 64 bits, not {sizes}") from error
         return Frame(packed, *places, rule.packed, dtype, dtype.itemsize)
 
     def check_dtypes(self, *operands: Tensor) -> None:
@@ -283,6 +325,4 @@ def _broadcast_fields(tensor: Tensor | None) -> tuple[int, ...]:
     """A uwaga_tensor that broadcasts to (B, H, Q, K)."""
     if tensor is None:
         return _NO_TENSOR
-    if not tensor.data_ptr() and tensor.numel():  # which would read as an absent one
-        raise ValueError(f"attention: the bias of {tuple(tensor.shape)} has no storage any more")
-    return tensor.data_ptr(), _bytes(tensor), *_broadcast_strides(tensor), DTYPES[tensor.dtype], 0
+    return _address(tensor), _bytes(tensor), *_broadcast_strides(tensor), _number(tensor.dtype), 0

@@ -58,6 +58,11 @@ class PlainAttention(torch.autograd.Function):
         if offsets or strides != layout.strides:  # hooks may have moved what was saved
             kept = tuple(offsets) or (None, None)
             frame = Frame.of(layout.plan.rule, layout.sizes, layout.tokens, kept, frame.dtype, strides)
+        if (q.shape, k.shape, v.shape) != layout.shapes:  # hooks or `x.data = y` put others in their place
+            found = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+            raise ValueError(
+                f"attention: query, key and value were {layout.shapes} when the call began, and are {found}"
+            )
         frame.check_dtypes(q, k, v)
         grad_q = torch.empty_like(q) if needs_q else None
         grad_k = torch.empty_like(k) if needs_k else None

@@ -89,6 +89,7 @@ class Server:
                 lifespan="off",
                 ws="none",
                 log_config=None,  # a program's own logging stays as it is
+                log_level="error",  # every bad request would be a warning, and anybody on the machine can send them
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
