@@ -31,8 +31,11 @@ constexpr int kPrefetchRows = 16;
 template <class T>
 inline void prefetch_ahead(const T* row, const Rows& rows, int width) {
   if (rows.column != 1) return;
-  const char* ahead = reinterpret_cast<const char*>(row + kPrefetchRows * rows.row);
-  for (int64_t byte = 0; byte < int64_t{width} * static_cast<int>(sizeof(T)); byte += 64) __builtin_prefetch(ahead + byte);
+  // As numbers, since a pointer may not leave its array: the stride of a single row is any.
+  const uint64_t ahead = reinterpret_cast<uintptr_t>(row) + kPrefetchRows * sizeof(T) * static_cast<uint64_t>(rows.row);
+  for (uint64_t byte = 0; byte < static_cast<uint64_t>(width) * sizeof(T); byte += 64) {
+    __builtin_prefetch(reinterpret_cast<const void*>(static_cast<uintptr_t>(ahead + byte)));
+  }
 }
 
 template <class T>
