@@ -62,8 +62,9 @@ sanitize: $(VENV)/installed
 
 # Python's tests of the operation with the instrumented library in a process whose memory AddressSanitizer watches, tensors
 # too. The sanitizers' runtimes must be there before Python is, and Python itself leaks at exit.
+SANITIZER_OPTIONS := ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 SANITIZERS = LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so) $$(g++ -print-file-name=libstdc++.so.6)" \
-	ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+	$(SANITIZER_OPTIONS)
 sanitize-python: setup sanitize
 	UWAGA_LIBRARY=build/sanitize/libuwaga_native.so OMP_NUM_THREADS=1 $(SANITIZERS) \
 		python -m pytest -q -n 2 --dist loadfile tests/ops tests/conformance/test_hidden.py tests/conformance/test_map_hidden.py tests/conformance/test_equivalences.py
@@ -73,8 +74,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_SEED ?= 1
 fuzz: build/fuzz/recorded sanitize
 	cmake --build build/sanitize --target fuzz_c_api
-	cd build/fuzz && ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-		../sanitize/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
+	cd build/fuzz && $(SANITIZER_OPTIONS) ../sanitize/fuzz_c_api $(FUZZ_SECONDS) $(FUZZ_SEED) inputs
 
 build/fuzz/recorded: build/native/installed
 	rm -rf build/fuzz && mkdir -p build/fuzz

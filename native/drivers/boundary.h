@@ -21,7 +21,7 @@ struct Refusal {
 
 class Boundary {
  public:
-  // The first two throw Refusal, all std::bad_alloc. `reads_values`: whether the value takes part.
+  // This and all checks below throw Refusal, and what copies std::bad_alloc. `reads_values`: whether the value takes part.
   Boundary(const uwaga_problem& given, bool reads_values);
   Boundary(const Boundary&) = delete;  // the problem points into the copies
 
@@ -48,7 +48,7 @@ class Boundary {
   void check_block(int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
 
  private:
-  // Likewise, of (B, H, Q, columns) or (B, heads, K, columns).
+  // Is there memory for a (B, H, Q, columns) or (B, heads, K, columns) tensor?
   void query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;
   void key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const;
   uwaga_integers copied(const char* name, const uwaga_integers& numbers, int64_t count);
