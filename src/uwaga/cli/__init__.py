@@ -1,9 +1,30 @@
 """The command line: one file per verb. What a verb needs beyond typer, it imports when it runs."""
 
+from collections.abc import Mapping
+
 import typer
+from typer.core import TyperCommand
 
 from uwaga.cli import bench, demo, doctor, encode, generate, lesson, train, view
-from uwaga.cli.terminal import escape_library_output
+from uwaga.cli.terminal import echo, escape_library_output
+
+# For each verb, options that changed their names: the old one is refused, and the message says the new one.
+RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {}
+
+
+class Command(TyperCommand):
+    """A verb that knows its options' former names."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        renamed = RENAMED_OPTIONS.get(self.name or "", {})
+        for argument in args:
+            if argument == "--":
+                break
+            if (old := argument.partition("=")[0]) in renamed:
+                echo(f"uwaga {self.name}: {old} is now called {renamed[old]}", err=True)
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="uwaga",
@@ -15,7 +36,7 @@ app = typer.Typer(
 for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
 ):  # fmt: skip
-    app.command()(verb)
+    app.command(cls=Command)(verb)
 
 
 def main() -> None:
