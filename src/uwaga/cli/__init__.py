@@ -1,6 +1,7 @@
 """The command line: one file per verb. What a verb needs beyond typer, it imports when it runs."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import typer
 from typer.core import TyperCommand
@@ -15,7 +16,7 @@ RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {}
 class Command(TyperCommand):
     """A verb that knows its options' former names."""
 
-    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         renamed = RENAMED_OPTIONS.get(self.name or "", {})
         for argument in args:
             if argument == "--":
