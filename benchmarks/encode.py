@@ -140,7 +140,7 @@ def _shares(texts: list[str], count: int) -> list[list[str]]:
 
 
 def _windows(encoder: TextEncoder, texts: list[str]) -> list[str]:
-    encoder.encode(texts, long="windows")
+    encoder.encode(texts, overflow="windows")
     report = encoder.report
     places = zip(report.document, report.start, report.stop, strict=True)
     return [texts[document][start:stop] for document, start, stop in places]
@@ -216,7 +216,7 @@ def run(chosen: argparse.Namespace, report: Report, folder: Path) -> None:
     encoders = {f"uwaga {name}": TextEncoder.load(folder, dtype=DTYPES[name]) for name in chosen.dtype}
     others = contestants(chosen, folder)
     for part in parts(chosen, next(iter(encoders.values()))):
-        sides = {name: partial(encoder.encode, part.texts, long=part.long) for name, encoder in encoders.items()}
+        sides = {name: partial(encoder.encode, part.texts, overflow=part.long) for name, encoder in encoders.items()}
         sides |= {name: partial(encode, part.windows) for name, encode in others.items()}
         _measure(chosen, report, part, next(iter(encoders.values())), sides)
 

@@ -38,7 +38,7 @@ def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int
         for name in names:
             setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--long", "mean"]
+    sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--overflow", "mean"]
     app()
     raise AssertionError("the command ends the process")
 

@@ -80,7 +80,7 @@ def test_the_file_has_a_row_for_each_document_with_its_vector(corpus: Path, mode
 
 def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [TEXTS[0], LONG])
-    run(corpus, tmp_path / "out.parquet", model, "--long", "windows", "--overlap", "2")
+    run(corpus, tmp_path / "out.parquet", model, "--overflow", "windows", "--overlap", "2")
     table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["id"] for row in table] == ["d0", "d1", "d1"]
     assert [LONG[row["start"] : row["stop"]] for row in table[1:]] == [
@@ -91,11 +91,11 @@ def test_windows_say_which_characters_they_are_of(model: Path, tmp_path: Path) -
 
 def test_every_option_reaches_the_encoder(model: Path, tmp_path: Path) -> None:
     corpus = write(tmp_path / "docs.jsonl", [LONG])
-    options = ("--long", "mean", "--overlap", "1", "--normalize", "--prompt", "and ", "--budget", "5")
+    options = ("--overflow", "mean", "--overlap", "1", "--normalize", "--prompt", "and ", "--tokens-per-batch", "5")
     run(corpus, tmp_path / "out.parquet", model, *options, "--dtype", "bfloat16")
     (row,) = parquet.read_table(tmp_path / "out.parquet").to_pylist()
     expected = TextEncoder.load(model, dtype=torch.bfloat16).encode(
-        [LONG], long="mean", overlap=1, normalize=True, prompt="and ", budget=5
+        [LONG], overflow="mean", overlap=1, normalize=True, prompt="and ", tokens_per_batch=5
     )
     assert np.array_equal(np.array([row["vector"]], dtype=np.float32), expected)
 
@@ -196,13 +196,33 @@ def test_two_models_or_ways_never_meet_in_one_file(
 ) -> None:
     other = write_model(tmp_path / "other", seed=1)
     for place in (begun.with_name("out.parquet.parts"), begun):
-        what = "was begun otherwise" if place != begun else "is there already, and was made otherwise"
-        said = refusal(corpus, begun, other, "--long", "mean").splitlines()
+        what = "was begun with other options" if place != begun else "exists already and was made with other options"
+        said = refusal(corpus, begun, other, "--overflow", "mean").splitlines()
         assert said[0] == f"{place} {what}:"
-        assert [line.split(":")[0] for line in said[1:]] == ["  model", "  long"]
-        assert said[2] == "  long: 'error' there, 'mean' now"
+        assert [line.split(":")[0] for line in said[1:]] == ["  model", "  overflow"]
+        assert said[2] == "  overflow: 'error' there, 'mean' now"
         run(corpus, begun, model)
     assert not begun.with_name("out.parquet.parts").exists()
+
+
+def test_vectors_of_an_earlier_version_are_refused(begun: Path, corpus: Path, model: Path) -> None:
+    folder = begun.with_name("out.parquet.parts")
+    settings = folder / "settings.json"
+    described = json.loads(settings.read_text())
+    described["long"], described["budget"] = described.pop("overflow"), described.pop("tokens_per_batch")
+    settings.write_text(json.dumps(described))
+    assert refusal(corpus, begun, model) == (
+        f"{folder} was written by an earlier version of uwaga, with other names of options (long is now called overflow, "
+        "budget is now called tokens_per_batch); move it away and encode again"
+    )
+
+
+@pytest.mark.parametrize(("old", "new"), [("--long", "--overflow"), ("--budget", "--tokens-per-batch")])
+def test_former_names_of_options_are_refused(corpus: Path, model: Path, tmp_path: Path, old: str, new: str) -> None:
+    arguments = ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model), old, "mean"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr == f"uwaga encode: {old} is now called {new}\n"
 
 
 def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
@@ -211,7 +231,7 @@ def test_a_document_that_cannot_be_encoded_is_named_and_can_be_mended_later(
     output = tmp_path / "out.parquet"
     corpus = write(tmp_path / "docs.jsonl", [*TEXTS, LONG])
     assert refusal(corpus, output, model) == (
-        f"{corpus}:10: has 14 tokens, and the model takes 10; the option long says what to do: truncate, mean or windows"
+        f"{corpus}:10: has 14 tokens, and the model takes at most 10; set the option overflow to truncate, mean or windows"
     )
     parts = tmp_path / "out.parquet.parts"
     kept = len(list(parts.glob("*.arrow")))
@@ -356,7 +376,7 @@ def test_options_that_do_not_go_together(corpus: Path, model: Path, tmp_path: Pa
     arguments = ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model), "--overlap", "3"]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 2
-    assert "TextEncoder: overlap belongs to long='mean' and long='windows', not to 'error'" in result.stderr
+    assert "TextEncoder: overlap needs overflow='mean' or 'windows', not 'error'" in result.stderr
     assert not (tmp_path / "o.parquet.parts").exists()
 
 

@@ -13,7 +13,7 @@ SURFACE = {
         "--length-penalty", "--seed", "--dtype", "--json",
     },
     "encode": {
-        "documents", "--output", "-o", "--model", "--long", "--overlap", "--dtype", "--budget", "--normalize", "--prompt",
+        "documents", "--output", "-o", "--model", "--overflow", "--overlap", "--dtype", "--tokens-per-batch", "--normalize", "--prompt",
         "--text", "--id",
     },
     "lesson": {

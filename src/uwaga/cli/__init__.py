@@ -10,7 +10,9 @@ from uwaga.cli import bench, demo, doctor, encode, generate, lesson, train, view
 from uwaga.cli.terminal import echo, escape_library_output
 
 # For each verb, options that changed their names: the old one is refused, and the message says the new one.
-RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {}
+RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "encode": {"--long": "--overflow", "--budget": "--tokens-per-batch"},
+}
 
 
 class Command(TyperCommand):

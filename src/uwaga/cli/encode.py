@@ -11,7 +11,7 @@ from uwaga.cli.corpus import Corpus, CorpusError
 from uwaga.cli.terminal import echo, fail
 from uwaga.cli.vectors import Vectors, VectorsError
 
-Long = Literal["error", "truncate", "mean", "windows"]
+Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
 
 
@@ -19,17 +19,23 @@ def encode(
     documents: Annotated[Path, typer.Argument(help="A file .jsonl, .txt (a document in each line) or .parquet.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The parquet file to write.")],
     model: Annotated[str, typer.Option(help="A model's directory, or its id on the hub.")],
-    long: Annotated[Long, typer.Option(help="What to do with documents longer than the model.")] = "error",
+    overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
-    budget: Annotated[int, typer.Option(help="Tokens that the model reads in one step.")] = 2048,
+    tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one step.")] = 2048,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1; else as the model says.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
     id: Annotated[str | None, typer.Option(help="The field of a name; else id, where the documents have it.")] = None,
 ) -> None:
     """Encode documents to vectors. Stopped at any moment, the same command goes on where it was."""
-    how = {"long": long, "overlap": overlap, "budget": budget, "normalize": normalize, "prompt": prompt}
+    how = {
+        "overflow": overflow,
+        "overlap": overlap,
+        "tokens_per_batch": tokens_per_batch,
+        "normalize": normalize,
+        "prompt": prompt,
+    }
     _need_pyarrow()
     try:
         said = _encode(Corpus(documents, text=text, id=id), output, model, dtype, how, {"text": text, "id": id})

@@ -33,6 +33,10 @@ _LOCK, _SETTINGS, _WHOLE = "lock", "settings.json", "whole.parquet"
 _NAMES = re.compile(rf"{re.escape(_LOCK)}|{re.escape(_SETTINGS)}|{re.escape(_WHOLE)}|[0-9]{{8}}\.arrow")
 
 
+# Settings that had other names in files of earlier versions.
+_RENAMED = {"long": "overflow", "budget": "tokens_per_batch"}
+
+
 class VectorsError(ValueError):
     """Vectors that are there already do not go together with those that are asked for, or cannot be written."""
 
@@ -71,7 +75,7 @@ class Vectors:
             reading.regular(self.path)
             match _described(parquet.read_schema(self.path)):
                 case {"settings": dict(settings), "digest": str(digest)}:
-                    self._compare(settings, f"{self.path} is there already, and was made otherwise")
+                    self._compare(settings, self.path, "exists already and was made with other options")
                     return digest
         except (OSError, ArrowException) as error:
             raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode") from error
@@ -95,7 +99,7 @@ class Vectors:
     def _take(self) -> None:
         settings = self._folder / _SETTINGS
         if self._shard(0).exists():
-            self._compare(_settings(settings), f"{self._folder} was begun otherwise")
+            self._compare(_settings(settings), self._folder, "was begun with other options")
         else:
             with replacing(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
@@ -174,12 +178,18 @@ class Vectors:
     def _shard(self, index: int) -> Path:
         return self._folder / f"{index:08d}.arrow"
 
-    def _compare(self, theirs: Mapping[str, object], rule: str) -> None:
-        """VectorsError that lists what differs."""
+    def _compare(self, theirs: Mapping[str, object], place: Path, what: str) -> None:
+        """Raises VectorsError, which lists the settings that differ."""
+        renamed = [f"{old} is now called {new}" for old, new in _RENAMED.items() if old in theirs]
+        if renamed:
+            raise VectorsError(
+                f"{place} was written by an earlier version of uwaga, with other names of options ({', '.join(renamed)}); "
+                "move it away and encode again"
+            )
         differing = [name for name in {**self._settings, **theirs} if theirs.get(name) != self._settings.get(name)]
         if differing:
             lines = (f"\n  {name}: {theirs.get(name)!r} there, {self._settings.get(name)!r} now" for name in differing)
-            raise VectorsError(rule + ":" + "".join(lines))
+            raise VectorsError(f"{place} {what}:" + "".join(lines))
 
 
 def _described(schema: "pyarrow.Schema") -> Any:

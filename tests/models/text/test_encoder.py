@@ -32,9 +32,9 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.abs(found - expected).max() <= 64 * np.finfo(np.float32).eps * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("budget", [1, 8, 2048])
-def test_every_text_gets_the_mean_of_its_own_tokens_in_any_packing(encoder: TextEncoder, budget: int) -> None:
-    vectors = encoder.encode(TEXTS, budget=budget)
+@pytest.mark.parametrize("tokens_per_batch", [1, 8, 2048])
+def test_every_text_gets_the_mean_of_its_own_tokens_in_any_packing(encoder: TextEncoder, tokens_per_batch: int) -> None:
+    vectors = encoder.encode(TEXTS, tokens_per_batch=tokens_per_batch)
     assert vectors.dtype == np.float32
     assert close(vectors, one_by_one(encoder, TEXTS))
 
@@ -56,7 +56,7 @@ def test_vectors_have_length_one_where_the_model_says_so_or_the_caller(folder: P
 def test_truncation_reads_the_beginning_and_says_what_is_lost(encoder: TextEncoder) -> None:
     beginning = "the cat sat on the mat and then it ran"
     expected = encoder.encode([TEXTS[0], beginning])
-    assert np.array_equal(encoder.encode([TEXTS[0], LONG], long="truncate"), expected)
+    assert np.array_equal(encoder.encode([TEXTS[0], LONG], overflow="truncate"), expected)
     assert encoder.report.cut.tolist() == [1]
     assert LONG[: encoder.report.stop[1]] == beginning
     assert str(encoder.report.summary) == (
@@ -65,7 +65,7 @@ def test_truncation_reads_the_beginning_and_says_what_is_lost(encoder: TextEncod
 
 
 def test_windows_are_rows_and_the_report_says_of_which_text(encoder: TextEncoder) -> None:
-    vectors = encoder.encode([LONG, TEXTS[0]], long="windows", overlap=2)
+    vectors = encoder.encode([LONG, TEXTS[0]], overflow="windows", overlap=2)
     report = encoder.report
     assert report.document.tolist() == [0, 0, 0, 1]
     parts = [LONG[start:stop] for start, stop in zip(report.start[:3], report.stop[:3], strict=True)]
@@ -80,19 +80,19 @@ def test_windows_are_rows_and_the_report_says_of_which_text(encoder: TextEncoder
 
 
 def test_no_character_stands_outside_the_windows_at_the_ends(encoder: TextEncoder) -> None:
-    encoder.encode([f"  {LONG}\n"], long="windows")
+    encoder.encode([f"  {LONG}\n"], overflow="windows")
     assert encoder.report.start[0] == 0
     assert encoder.report.stop[-1] == encoder.report.characters[-1] == len(LONG) + 3
     assert len(encoder.report.cut) == 0
 
 
 def test_the_mean_of_windows_is_their_mean_and_gets_length_one_after_that(encoder: TextEncoder) -> None:
-    windows = encoder.encode([LONG], long="windows", overlap=2)
+    windows = encoder.encode([LONG], overflow="windows", overlap=2)
     mean = windows.astype(np.float64).mean(0, keepdims=True)
-    assert close(encoder.encode([LONG], long="mean", overlap=2), mean)
+    assert close(encoder.encode([LONG], overflow="mean", overlap=2), mean)
     assert encoder.report.windows.tolist() == [3]
     assert encoder.report.cut.tolist() == []
-    assert close(encoder.encode([LONG], long="mean", overlap=2, normalize=True), mean / np.linalg.norm(mean))
+    assert close(encoder.encode([LONG], overflow="mean", overlap=2, normalize=True), mean / np.linalg.norm(mean))
 
 
 def test_a_document_of_a_hundred_thousand_tokens(encoder: TextEncoder) -> None:
@@ -100,12 +100,12 @@ def test_a_document_of_a_hundred_thousand_tokens(encoder: TextEncoder) -> None:
     with pytest.raises(DocumentError) as caught:
         encoder.encode([TEXTS[0], giant])
     assert str(caught.value) == (
-        "TextEncoder: document 1 has 100,000 tokens, and the model takes 10; "
-        "the option long says what to do: truncate, mean or windows"
+        "TextEncoder: document 1 has 100,000 tokens, and the model takes at most 10; "
+        "set the option overflow to truncate, mean or windows"
     )
     assert (caught.value.document, str(caught.value).endswith(caught.value.reason)) == (1, True)
-    assert encoder.encode([giant], long="truncate").shape == (1, 16)
-    assert encoder.encode([giant], long="windows").shape == (10_000, 16)
+    assert encoder.encode([giant], overflow="truncate").shape == (1, 16)
+    assert encoder.encode([giant], overflow="windows").shape == (10_000, 16)
 
 
 def test_tokens_are_the_hidden_states_that_vectors_are_made_of(encoder: TextEncoder) -> None:
@@ -115,14 +115,14 @@ def test_tokens_are_the_hidden_states_that_vectors_are_made_of(encoder: TextEnco
     assert tokens.lengths.tolist() == lengths
     means = np.stack([row.mean(0).numpy() for row in tokens.to_list()])
     assert close(encoder.encode(TEXTS), means)
-    assert len(encoder.encode_tokens([LONG], long="windows")) == 3
+    assert len(encoder.encode_tokens([LONG], overflow="windows")) == 3
 
 
 def test_tokens_have_no_mean_of_windows(encoder: TextEncoder) -> None:
     with pytest.raises(ValueError) as caught:
-        encoder.encode_tokens(TEXTS, long="mean")
+        encoder.encode_tokens(TEXTS, overflow="mean")
     assert str(caught.value) == (
-        "TextEncoder: tokens have no mean over windows; long='windows' gives the tokens of each"
+        "TextEncoder: tokens have no mean over windows; overflow='windows' gives the tokens of each"
     )
 
 
@@ -175,7 +175,7 @@ def test_an_error_of_the_texts_themselves_comes_out_unchanged(encoder: TextEncod
 
 def test_progress_counts_documents_and_tokens(encoder: TextEncoder) -> None:
     told: list[Progress] = []
-    encoder.encode([*TEXTS, LONG], long="windows", budget=1, progress=told.append)
+    encoder.encode([*TEXTS, LONG], overflow="windows", tokens_per_batch=1, progress=told.append)
     assert [progress.documents for progress in told][:4] == [1, 2, 3, 4]
     assert told[-2].documents == 4  # the long one has more than one window, and is not finished before the last
     assert told[-1].documents == told[-1].total == 5
@@ -199,12 +199,12 @@ def test_a_bar_is_shown_on_standard_error_alone(encoder: TextEncoder, capsys: py
 
 
 def test_a_prompt_stands_before_every_text(encoder: TextEncoder) -> None:
-    prompted = encoder.encode(TEXTS, prompt="then ", long="truncate")
-    assert np.array_equal(prompted, encoder.encode([f"then {text}" for text in TEXTS], long="truncate"))
+    prompted = encoder.encode(TEXTS, prompt="then ", overflow="truncate")
+    assert np.array_equal(prompted, encoder.encode([f"then {text}" for text in TEXTS], overflow="truncate"))
 
 
 def test_a_report_counts_characters_of_the_text_without_its_prompt(encoder: TextEncoder) -> None:
-    encoder.encode([LONG], prompt="it ran and ", long="windows")
+    encoder.encode([LONG], prompt="it ran and ", overflow="windows")
     assert LONG[: encoder.report.stop[0]] == "the cat sat on the"
     assert encoder.report.characters[0] == len(LONG)
 
@@ -236,17 +236,32 @@ def test_one_string_is_not_taken_for_its_characters(encoder: TextEncoder) -> Non
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"budget": 0}, "budget must be at least 1 token, not 0"),
-        ({"budget": 1.5}, "budget must be at least 1 token, not 1.5"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch must be at least 1 token, not 0"),
+        ({"tokens_per_batch": 1.5}, "tokens_per_batch must be at least 1 token, not 1.5"),
         ({"prompt": 5}, "prompt must be a string or None, not 5"),
         ({"normalize": "no"}, "normalize must be True, False or None, not 'no'"),
-        ({"long": "mean", "overlap": 1.5}, "overlap must be from 0 to 9, not 1.5"),
+        ({"overflow": "mean", "overlap": 1.5}, "overlap must be from 0 to 9, not 1.5"),
     ],
 )
 def test_options_that_mean_nothing_are_said(encoder: TextEncoder, options: dict, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         encoder.encode(TEXTS, **options)
     assert str(caught.value) == f"TextEncoder: {message}"
+
+
+@pytest.mark.parametrize("method", ["encode", "encode_stream", "encode_groups", "encode_tokens"])
+@pytest.mark.parametrize(("old", "new"), [("long", "overflow"), ("budget", "tokens_per_batch")])
+def test_former_names_of_options_are_refused(encoder: TextEncoder, method: str, old: str, new: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(encoder, method)(TEXTS, **{old: 1})
+    assert str(caught.value) == f"{method}: {old} is now called {new}"
+
+
+@pytest.mark.parametrize(("old", "new"), [("recipe", "config"), ("room", "max_tokens"), ("width", "embedding_dim")])
+def test_former_names_of_attributes_are_refused(encoder: TextEncoder, old: str, new: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(encoder, old)
+    assert str(caught.value) == f"'TextEncoder' object has no attribute {old!r}; it is now called {new}"
 
 
 def test_a_model_in_training_reads_without_dropout_and_goes_on_training(encoder: TextEncoder) -> None:

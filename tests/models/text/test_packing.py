@@ -7,20 +7,20 @@ lengths = st.lists(st.integers(1, 50), max_size=60)
 
 
 @given(lengths, st.integers(1, 100))
-def test_steps_hold_every_sequence_once_in_order(lengths: list[int], budget: int) -> None:
-    cut = steps(lengths, budget)
+def test_steps_hold_every_sequence_once_in_order(lengths: list[int], tokens_per_batch: int) -> None:
+    cut = steps(lengths, tokens_per_batch)
     assert [length for step in cut for length in lengths[step]] == lengths
     assert all(lengths[step] for step in cut)
 
 
 @given(lengths, st.integers(1, 100))
-def test_a_step_never_holds_more_than_the_budget_and_one_sequence(lengths: list[int], budget: int) -> None:
-    for step in steps(lengths, budget):
-        assert sum(lengths[step]) <= budget + max(lengths[step])
+def test_a_step_never_holds_more_than_the_budget_and_one_sequence(lengths: list[int], tokens_per_batch: int) -> None:
+    for step in steps(lengths, tokens_per_batch):
+        assert sum(lengths[step]) <= tokens_per_batch + max(lengths[step])
 
 
 def test_no_step_is_a_small_remainder() -> None:
-    assert [step.stop - step.start for step in steps([10] * 21, budget=100)] == [7, 7, 7]
+    assert [step.stop - step.start for step in steps([10] * 21, tokens_per_batch=100)] == [7, 7, 7]
 
 
 @given(st.lists(st.text(max_size=8), max_size=40), st.integers(1, 12), st.integers(1, 5))

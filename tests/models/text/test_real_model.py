@@ -30,6 +30,6 @@ def texts(request: pytest.FixtureRequest) -> list[str]:
 def test_vectors_are_those_of_sentence_transformers(folder: Path, texts: list[str]) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts, batch_size=8)
-    ours = TextEncoder.load(folder).encode(texts, long="truncate")
+    ours = TextEncoder.load(folder).encode(texts, overflow="truncate")
     cosine = (ours * theirs).sum(1) / np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1)
     assert cosine.min() >= 0.99999

@@ -134,18 +134,18 @@ texts = st.lists(st.tuples(words, spaces), max_size=40).map(lambda parts: "".joi
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(texts=st.lists(texts, max_size=4), room=st.integers(1, 6))
-def test_beginnings_are_those_of_the_whole_text(folder: Path, texts: list[str], room: int) -> None:
+@given(texts=st.lists(texts, max_size=4), max_tokens=st.integers(1, 6))
+def test_beginnings_are_those_of_the_whole_text(folder: Path, texts: list[str], max_tokens: int) -> None:
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.can_cut
     wholes = tokenizer.encode(texts, with_places=True)
-    for whole, beginning in zip(wholes, encode_beginnings(tokenizer, texts, room=room), strict=True):
-        assert beginning.ids[: room + 1] == whole.ids[: room + 1]
-        assert beginning.offsets[:room] == whole.offsets[:room]
+    for whole, beginning in zip(wholes, encode_beginnings(tokenizer, texts, max_tokens=max_tokens), strict=True):
+        assert beginning.ids[: max_tokens + 1] == whole.ids[: max_tokens + 1]
+        assert beginning.offsets[:max_tokens] == whole.offsets[:max_tokens]
 
 
 def test_the_rest_of_a_long_text_is_not_tokenised(folder: Path) -> None:
-    (beginning,) = encode_beginnings(Tokenizer.load(folder), ["the cat " * 10_000], room=10)
+    (beginning,) = encode_beginnings(Tokenizer.load(folder), ["the cat " * 10_000], max_tokens=10)
     assert len(beginning) < 100
 
 
@@ -154,7 +154,7 @@ def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(folder: Path)
     backend.normalizer = None
     tokenizer = Tokenizer(backend)
     assert not tokenizer.can_cut
-    (tokens,) = encode_beginnings(tokenizer, ["the cat " * 1000], room=10)
+    (tokens,) = encode_beginnings(tokenizer, ["the cat " * 1000], max_tokens=10)
     assert len(tokens) == 2000
 
 

@@ -11,19 +11,19 @@ _CHARACTERS_PER_TOKEN = 8
 _GROWTH = 4
 
 
-def encode_beginnings(tokenizer: Tokenizer, texts: Sequence[str], *, room: int) -> list[Encoding]:
-    """For each text all its tokens, or more than `room` of them, with their places: those of the whole text."""
+def encode_beginnings(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:
+    """For each text all its tokens, or more than `max_tokens` of them, with their places: those of the whole text."""
     if not tokenizer.can_cut:
         return tokenizer.encode(texts, with_places=True)
     found: dict[int, Encoding] = {}
-    wanted, length = list(range(len(texts))), room * _CHARACTERS_PER_TOKEN
+    wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
     while wanted:
         ends = {place: _end(texts[place], length) for place in wanted}
         heads = [texts[place][: ends[place]] for place in wanted]
         for place, tokens in zip(wanted, tokenizer.encode(heads, with_places=True), strict=True):
             found[place] = tokens
         wanted = [
-            place for place in wanted if ends[place] < len(texts[place]) and len(found[place]) <= room
+            place for place in wanted if ends[place] < len(texts[place]) and len(found[place]) <= max_tokens
         ]  # fmt: skip
         length *= _GROWTH
     return [found[place] for place in range(len(texts))]

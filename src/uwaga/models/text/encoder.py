@@ -9,45 +9,51 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
+from uwaga._base import renamed
 from uwaga._base.errors import CheckpointError
 from uwaga.models import checkpoints, directories
 from uwaga.models.bert.model import BertModel
-from uwaga.models.text import recipe as recipes
+from uwaga.models.text import sentence_config
 from uwaga.models.text.memory import keep_freed_memory
 from uwaga.models.text.packing import groups
 from uwaga.models.text.prepare import Preparer
 from uwaga.models.text.progress import Listener, Meter, listening
 from uwaga.models.text.reader import Encoded, Reader
-from uwaga.models.text.recipe import Recipe
 from uwaga.models.text.report import Report
+from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.tokenizer import Tokenizer
 from uwaga.models.text.windows import Policy
 from uwaga.ops.ragged import Ragged
 
 # Tokens of a step: activations stay in the cache, and matrix products are large enough to be fast.
-BUDGET = 2048
+TOKENS_PER_BATCH = 2048
+
+_renamed = renamed.parameters(long="overflow", budget="tokens_per_batch")
 
 
+@renamed.parameters(recipe="config", room="max_tokens", width="embedding_dim")
 class TextEncoder:
     """Texts to vectors, by an encoder such as those of sentence-transformers. One call at a time.
 
     Texts are tokenised a group at a time, on a thread, while the model reads the group before. They are packed one after
-    the other into steps of about `budget` tokens, without padding anywhere, and come out in their order.
+    the other into steps of about `tokens_per_batch` tokens, without padding anywhere, and come out in their order.
 
     Attributes:
         model: a BertModel.
         tokenizer: its tokenizer.
-        recipe: how its hidden states become vectors.
-        room: tokens of a text that the model takes, special tokens apart.
+        config: how its hidden states become vectors.
+        max_tokens: tokens of a text that the model takes, special tokens apart.
         report: what the rows are of the array that `encode`, `encode_stream` or `encode_tokens` gave last.
     """
 
-    def __init__(self, model: BertModel, tokenizer: Tokenizer, recipe: Recipe) -> None:
-        self.model, self.tokenizer, self.recipe = model, tokenizer, recipe
-        limit = min(model.config.max_tokens, recipe.max_length or model.config.max_tokens)
-        self.room = limit - tokenizer.special
-        if self.room < 1:
-            raise ValueError(f"TextEncoder: {limit} tokens leave no room beside {tokenizer.special} special ones")
+    def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
+        self.model, self.tokenizer, self.config = model, tokenizer, config
+        limit = min(model.config.max_tokens, config.max_length or model.config.max_tokens)
+        self.max_tokens = limit - tokenizer.special
+        if self.max_tokens < 1:
+            raise ValueError(
+                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {tokenizer.special} special tokens"
+            )
         self.report = Report.join(())
         keep_freed_memory()
 
@@ -69,26 +75,27 @@ class TextEncoder:
             CheckpointError: files that are wrong, do not fit together, or ask for something that is not computed here.
         """
         folder = directories.find(path_or_hub_id, revision)
-        recipe = recipes.read(folder)
-        model = checkpoints.load(recipe.folder, dtype=dtype)
-        tokenizer = Tokenizer.load(recipe.folder, lowercase=recipe.lowercase)
+        config = sentence_config.read(folder)
+        model = checkpoints.load(config.folder, dtype=dtype)
+        tokenizer = Tokenizer.load(config.folder, lowercase=config.lowercase)
         if not isinstance(model, BertModel):
-            raise CheckpointError(f"{recipe.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
-        _check_fit(model, tokenizer, recipe)
-        return cls(model, tokenizer, recipe)
+            raise CheckpointError(f"{config.folder} holds a {type(model).__name__}; TextEncoder reads a BertModel")
+        _check_fit(model, tokenizer, config)
+        return cls(model, tokenizer, config)
 
     @property
-    def width(self) -> int:
+    def embedding_dim(self) -> int:
         """Numbers of a vector: M, or as many times M as there are poolings."""
-        return self.model.config.width * len(self.recipe.pooling)
+        return self.model.config.width * len(self.config.pooling)
 
+    @_renamed
     def encode(
         self,
         texts: Iterable[str],
         *,
-        long: str = "error",
+        overflow: str = "error",
         overlap: int = 0,
-        budget: int = BUDGET,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
         progress: bool | Listener | None = None,
@@ -97,13 +104,13 @@ class TextEncoder:
 
         Args:
             texts: strings; none may be empty.
-            long: what to do with texts of more than `room` tokens: "error" raises; "truncate" reads the first `room`
+            overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first `max_tokens`
                 tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
             overlap: tokens that neighbouring windows share.
-            budget: tokens that the model reads in one step, about.
+            tokens_per_batch: tokens that the model reads in one step, about.
             normalize: whether vectors get the length 1 (after the mean over windows); None: as the model says.
             prompt: put before every text (windows after the first do without); None: the model's default.
-                `recipe.prompts` has those that it knows.
+                `config.prompts` has those that it knows.
             progress: True shows a bar on standard error; a function is called with a Progress after every step.
 
         Raises:
@@ -111,19 +118,20 @@ class TextEncoder:
             ValueError: options that do not go together.
         """
         texts = list(_no_string(texts))
-        reader = self._reader(long, overlap, budget, normalize, prompt)
+        reader = self._reader(overflow, overlap, tokens_per_batch, normalize, prompt)
         with listening(progress, len(texts)) as listener:
             parts = list(reader.vectors(groups(texts, _size), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
-        return np.concatenate([np.zeros((0, self.width), np.float32), *(part.vectors for part in parts)])
+        return np.concatenate([np.zeros((0, self.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
+    @_renamed
     def encode_stream(
         self,
         texts: Iterable[str],
         *,
-        long: str = "error",
+        overflow: str = "error",
         overlap: int = 0,
-        budget: int = BUDGET,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
         progress: bool | Listener | None = None,
@@ -132,39 +140,43 @@ class TextEncoder:
 
         While an array is out, `report` tells what its rows are. Arguments and errors as `encode`.
         """
-        reader = self._reader(long, overlap, budget, normalize, prompt)
+        reader = self._reader(overflow, overlap, tokens_per_batch, normalize, prompt)
         return self._stream(reader, groups(_no_string(texts), _size), progress)
 
+    @_renamed
     def encode_groups(
         self,
         parts: Iterable[Sequence[str]],
         *,
-        long: str = "error",
+        overflow: str = "error",
         overlap: int = 0,
-        budget: int = BUDGET,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
         normalize: bool | None = None,
         prompt: str | None = None,
         progress: Listener | None = None,
     ) -> Iterator[Encoded]:
         """The same for texts in groups of the caller's making: each gives the same bits whatever came before it."""
-        return self._reader(long, overlap, budget, normalize, prompt).vectors(parts, Meter(progress))
+        return self._reader(overflow, overlap, tokens_per_batch, normalize, prompt).vectors(parts, Meter(progress))
 
+    @_renamed
     def encode_tokens(
         self,
         texts: Iterable[str],
         *,
-        long: str = "error",
+        overflow: str = "error",
         overlap: int = 0,
-        budget: int = BUDGET,
+        tokens_per_batch: int = TOKENS_PER_BATCH,
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Ragged:
         """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype, and a
-        row for each text, or with long="windows" for each window. Arguments and errors as `encode`."""
-        if long == "mean":
-            raise ValueError("TextEncoder: tokens have no mean over windows; long='windows' gives the tokens of each")
+        row for each text, or with overflow="windows" for each window. Arguments and errors as `encode`."""
+        if overflow == "mean":
+            raise ValueError(
+                "TextEncoder: tokens have no mean over windows; overflow='windows' gives the tokens of each"
+            )
         texts = list(_no_string(texts))
-        reader = self._reader(long, overlap, budget, False, prompt)
+        reader = self._reader(overflow, overlap, tokens_per_batch, False, prompt)
         with listening(progress, len(texts)) as listener:
             parts = list(reader.states(groups(texts, _size), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
@@ -172,20 +184,22 @@ class TextEncoder:
         offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(none.device)
         return Ragged(torch.cat([none, *(part.values for part in parts)]), offsets)
 
-    def _reader(self, long: str, overlap: int, budget: int, normalize: bool | None, prompt: str | None) -> Reader:
+    def _reader(
+        self, overflow: str, overlap: int, tokens_per_batch: int, normalize: bool | None, prompt: str | None
+    ) -> Reader:
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
         preparer = Preparer(
             tokenizer=self.tokenizer,
-            policy=Policy(long=long, overlap=overlap, room=self.room),
-            prompt=self.recipe.prompt if prompt is None else prompt,
+            policy=Policy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
+            prompt=self.config.prompt if prompt is None else prompt,
         )
         return Reader(
             model=self.model,
             preparer=preparer,
-            budget=budget,
-            pooling=self.recipe.pooling,
-            normalize=self.recipe.normalize if normalize is None else normalize,
+            tokens_per_batch=tokens_per_batch,
+            pooling=self.config.pooling,
+            normalize=self.config.normalize if normalize is None else normalize,
         )
 
     def _stream(
@@ -197,16 +211,21 @@ class TextEncoder:
                 yield part.vectors
 
 
-def _check_fit(model: BertModel, tokenizer: Tokenizer, recipe: Recipe) -> None:
+def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
     """What no single file is wrong about. Raises CheckpointError, with the file that says the smallest number."""
-    config = recipe.folder / "config.json"
-    limits = [(model.config.max_tokens, config), (recipe.max_length or model.config.max_tokens, recipe.limited_by)]
+    file_of_model = config.folder / "config.json"
+    limits = [
+        (model.config.max_tokens, file_of_model),
+        (config.max_length or model.config.max_tokens, config.limited_by),
+    ]
     limit, file = min(limits, key=lambda each: each[0])
     if limit <= tokenizer.special:
-        raise CheckpointError(f"{file}: {limit} tokens leave no room beside {tokenizer.special} special ones")
+        raise CheckpointError(
+            f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.special} special tokens"
+        )
     if tokenizer.vocabulary > model.config.vocabulary:
         raise CheckpointError(
-            f"{config}: the vocabulary of {model.config.vocabulary} ends before token {tokenizer.vocabulary - 1} "
+            f"{file_of_model}: the vocabulary of {model.config.vocabulary} ends before token {tokenizer.vocabulary - 1} "
             "of tokenizer.json"
         )
 

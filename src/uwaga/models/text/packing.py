@@ -38,19 +38,19 @@ def groups(
         yield group
 
 
-def steps(lengths: Sequence[int] | np.ndarray, budget: int) -> list[slice]:
-    """Sequences that the model takes at once: about `budget` tokens in each step, and no step much smaller.
+def steps(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[slice]:
+    """Sequences that the model takes at once: about `tokens_per_batch` tokens in each step, and no step much smaller.
 
     A step ends where its share of the tokens ends, so that there is no small step at the end. One sequence may be longer
-    than the budget; a step never holds more than the budget and one sequence.
+    than `tokens_per_batch`; a step never holds more than `tokens_per_batch` and one sequence.
 
-    >>> steps([4, 4, 4, 4, 4], budget=10)
+    >>> steps([4, 4, 4, 4, 4], tokens_per_batch=10)
     [slice(0, 2, None), slice(2, 5, None)]
     """
     if not len(lengths):
         return []
     ends = np.cumsum(lengths)
-    count = max(1, -(-int(ends[-1]) // budget))
+    count = max(1, -(-int(ends[-1]) // tokens_per_batch))
     shares = np.linspace(0, ends[-1], count + 1)[1:-1]
     # The sequence in which a share ends goes to the step that has more of it.
     middles = ends - np.asarray(lengths) / 2

@@ -81,22 +81,22 @@ class Preparer:
             _check_text(number, text)
         if self.prompt:
             texts = [self.prompt + text for text in texts]
-        if self.policy.long == "truncate" and self.policy.room is not None:
-            return encode_beginnings(self.tokenizer, texts, room=self.policy.room)
-        return self.tokenizer.encode(texts, with_places=self.policy.long == "windows")
+        if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
+            return encode_beginnings(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
+        return self.tokenizer.encode(texts, with_places=self.policy.overflow == "windows")
 
     def _check(self, number: int, tokens: int) -> None:
         if not tokens:
             raise DocumentError(number, "is empty: it has no tokens")
-        if self.policy.long == "error" and self.policy.is_long(tokens):
-            said = f"has {tokens:,} tokens, and the model takes {self.policy.room:,}"
-            raise DocumentError(number, f"{said}; the option long says what to do: truncate, mean or windows")
+        if self.policy.overflow == "error" and self.policy.is_long(tokens):
+            said = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
+            raise DocumentError(number, f"{said}; set the option overflow to truncate, mean or windows")
 
     def _rows(
         self, number: int, characters: int, tokens: Encoding, windows: Sequence[tuple[int, int]]
     ) -> Iterator[_Row]:
         special, several = self.tokenizer.special, len(windows)
-        if self.policy.long == "windows":
+        if self.policy.overflow == "windows":
             for index, (start, stop) in enumerate(windows):
                 # The space before the first token and behind the last one belongs to them: nothing of the text is lost.
                 first = self._place(tokens, start)[0] if index else 0

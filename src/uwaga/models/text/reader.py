@@ -42,13 +42,13 @@ class Reader:
 
     model: nn.Module
     preparer: Preparer
-    budget: int  # tokens of a step, about
+    tokens_per_batch: int  # tokens of a step, about
     pooling: tuple[str, ...] = ()
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if not is_integer(self.budget) or self.budget < 1:
-            raise ValueError(f"TextEncoder: budget must be at least 1 token, not {self.budget!r}")
+        if not is_integer(self.tokens_per_batch) or self.tokens_per_batch < 1:
+            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {self.tokens_per_batch!r}")
         if not isinstance(self.normalize, bool):
             raise ValueError(f"TextEncoder: normalize must be True, False or None, not {self.normalize!r}")
 
@@ -68,7 +68,7 @@ class Reader:
     def _steps(self, part: Prepared, meter: Meter) -> Iterator[Ragged]:
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(part.ids), torch.from_numpy(part.offsets)
-        for step in steps(np.diff(part.offsets), self.budget):
+        for step in steps(np.diff(part.offsets), self.tokens_per_batch):
             first, last = part.offsets[step.start], part.offsets[step.stop]
             own_offsets = offsets[step.start : step.stop + 1] - first
             with evaluating(self.model):  # not around the yield: a generator would lend it to its caller

@@ -7,27 +7,27 @@ import pytest
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-from uwaga.models.text import recipe
+from uwaga.models.text import sentence_config
 
 
 def test_a_plain_directory_gets_what_sentence_transformers_gives_it(folder: Path) -> None:
-    found = recipe.read(folder)
+    found = sentence_config.read(folder)
     assert (found.pooling, found.normalize, found.max_length) == (("mean",), False, 12)
 
 
 def test_modules_say_pooling_norm_and_length(folder: Path, describe) -> None:
     describe(folder, pooling={"pooling_mode_cls_token": True}, sentence={"max_seq_length": 7, "do_lower_case": True})
-    found = recipe.read(folder)
+    found = sentence_config.read(folder)
     assert (found.pooling, found.normalize, found.max_length, found.lowercase) == (("cls",), True, 7, True)
 
 
 def test_a_length_that_is_not_said_is_the_tokenizers_and_at_most_the_models(folder: Path, describe) -> None:
     describe(folder, sentence={"transformer_task": "feature-extraction"})
-    assert recipe.read(folder).max_length == 12
+    assert sentence_config.read(folder).max_length == 12
     config = json.loads((folder / "tokenizer_config.json").read_text())
-    for length, room in ((8, 6), (500, 10), (int(1e30), 10)):
+    for length, max_tokens in ((8, 6), (500, 10), (int(1e30), 10)):
         (folder / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": length}))
-        assert TextEncoder.load(folder).room == room
+        assert TextEncoder.load(folder).max_tokens == max_tokens
 
 
 def test_a_length_without_room_for_text(folder: Path, describe) -> None:
@@ -35,7 +35,7 @@ def test_a_length_without_room_for_text(folder: Path, describe) -> None:
     with pytest.raises(ValueError) as caught:
         TextEncoder.load(folder)
     file = folder / "sentence_bert_config.json"
-    assert str(caught.value) == f"{file}: 2 tokens leave no room beside 2 special ones"
+    assert str(caught.value) == f"{file}: the limit of 2 tokens leaves none for text beside 2 special tokens"
 
 
 def test_lower_case_comes_before_the_tokenizer(folder: Path, describe) -> None:
@@ -54,7 +54,7 @@ def test_the_default_prompt_is_used_and_all_are_known(folder: Path, describe) ->
     path = folder / "config_sentence_transformers.json"
     path.write_text(json.dumps({"prompts": prompts, "default_prompt_name": "query"}))
     encoder = TextEncoder.load(folder)
-    assert encoder.recipe.prompts == prompts
+    assert encoder.config.prompts == prompts
     assert (encoder.encode(["the cat"]) == encoder.encode(["then the cat"], prompt="")).all()
 
 
@@ -71,14 +71,14 @@ def test_prompts_that_are_none(folder: Path, describe, settings: dict, message: 
     path = folder / "config_sentence_transformers.json"
     path.write_text(json.dumps(settings))
     with pytest.raises(CheckpointError) as caught:
-        recipe.read(folder)
+        sentence_config.read(folder)
     assert str(caught.value) == f"{path}: {message}"
 
 
 def test_a_module_that_is_not_computed_here(folder: Path, describe) -> None:
     describe(folder, "Transformer", "Pooling", "Dense", "Normalize")
     with pytest.raises(CheckpointError) as caught:
-        recipe.read(folder)
+        sentence_config.read(folder)
     path = folder / "modules.json"
     assert str(caught.value) == f"{path} has modules that TextEncoder does not compute: Dense"
 
@@ -86,7 +86,7 @@ def test_a_module_that_is_not_computed_here(folder: Path, describe) -> None:
 def test_prompts_that_pooling_shall_leave_out(folder: Path, describe) -> None:
     describe(folder, pooling={"pooling_mode": "mean", "include_prompt": False})
     with pytest.raises(CheckpointError) as caught:
-        recipe.read(folder)
+        sentence_config.read(folder)
     path = folder / "1_Pooling" / "config.json"
     assert str(caught.value) == f"{path} leaves prompts out of pooling, which TextEncoder does not do"
 

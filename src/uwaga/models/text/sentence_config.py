@@ -17,7 +17,7 @@ _NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class SentenceConfig:
     """How texts become hidden states, and those one vector."""
 
     folder: Path  # of config.json, the weights and tokenizer.json
@@ -30,8 +30,8 @@ class Recipe:
     prompts: Mapping[str, str]  # those that the model was trained with, by name
 
 
-def read(folder: Path) -> Recipe:
-    """The recipe of a directory.
+def read(folder: Path) -> SentenceConfig:
+    """The configuration of a directory.
 
     Raises:
         CheckpointError: a file that is wrong, or asks for something that TextEncoder does not do: left out, it would
@@ -40,7 +40,7 @@ def read(folder: Path) -> Recipe:
     modules = sentence.read(folder)
     if modules is None:
         length, file = _tokenizer_length(folder)
-        return Recipe(folder=folder, max_length=length, limited_by=file, prompts={})
+        return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})
     if modules.others:
         others = ", ".join(map(shown, modules.others))
         raise CheckpointError(f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {others}")
@@ -50,7 +50,7 @@ def read(folder: Path) -> Recipe:
     if modules.max_tokens is not None:
         length, file = modules.max_tokens, place / "sentence_bert_config.json"
     prompts, default = _prompts(folder / "config_sentence_transformers.json")
-    return Recipe(
+    return SentenceConfig(
         folder=place,
         pooling=modules.pooling or ("mean",),
         normalize=modules.normalize,
