@@ -48,8 +48,10 @@ def test_every_example_runs(document: Path) -> None:
     assert runner.failures == 0, "".join(said)
 
 
-def test_readme_has_examples() -> None:
+def test_the_readme_is_short_and_has_examples() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert examples(ROOT / "README.md").count(">>>") > 5
+    assert len(text.split()) < 900
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -71,11 +73,11 @@ def names_for_forms() -> dict[str, object]:
     }  # fmt: skip
 
 
-FORMS = [call for _, calls in rows(ROOT / "README.md", "form") for call in re.findall(r"`(.*?)`", calls)]
+FORMS = [call for _, calls in rows(ROOT / "docs/attention.md", "form") for call in re.findall(r"`(.*?)`", calls)]
 
 
 @pytest.mark.parametrize("call", FORMS)
-def test_every_form_of_the_readme_runs(call: str) -> None:
+def test_every_form_runs(call: str) -> None:
     names = names_for_forms()
     if call == "attention(q, K, K)" or call == "attention(q, K, V)":
         names["q"] = torch.randn(2, 4)
@@ -84,19 +86,19 @@ def test_every_form_of_the_readme_runs(call: str) -> None:
     assert torch.isfinite(finite).all()
 
 
-def test_variables_of_the_readme_are_those_of_the_code() -> None:
-    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "README.md", "variable")}
+def test_variables_are_those_of_the_code() -> None:
+    listed = {name.strip("`"): meaning for name, meaning in rows(ROOT / "docs/command-line.md", "variable")}
     assert listed == {name: variable.meaning for name, variable in env.VARIABLES.items()}
 
 
-def test_commands_of_the_readme_are_those_of_the_code() -> None:
-    listed = [command.strip("`") for command, _ in rows(ROOT / "README.md", "command")]
+def test_commands_are_those_of_the_code() -> None:
+    listed = [command.strip("`") for command, _ in rows(ROOT / "docs/command-line.md", "command")]
     assert sorted(listed) == sorted(f"uwaga {command.callback.__name__}" for command in app.registered_commands)
 
 
 def test_the_folder_map_is_the_tree() -> None:
     block = re.search(
-        r"^```text\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        r"^```text\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
     assert block is not None
     listed = [line.split()[0].rstrip("/") for line in block[1].splitlines()]

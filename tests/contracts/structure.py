@@ -1,0 +1,162 @@
+"""The structure of a source tree, from its own imports: sizes, modules with one importer, import circles.
+
+    python tests/contracts/structure.py [ROOT ...]     # a table with a column for each checkout
+
+Relations counted: every `import` of a module inside `uwaga`, at the top of a file or inside a function, and those that only a
+type checker sees. The lazy public names of a package's __init__.py are no relation: they are how users come in.
+"""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+Graph = Mapping[str, set[str]]
+
+# A module with one importer and fewer lines than this usually belongs to its importer (CONTRIBUTING, rule 10).
+SMALL = 75
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every Python module of the package by its dotted name; a package stands for its __init__.py."""
+    source = root / "src"
+    found = {}
+    for path in sorted((source / "uwaga").rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def imports(root: Path) -> dict[str, set[str]]:
+    """For each module the modules of the package that it imports, other than packages that it lies in."""
+    known = modules(root)
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for name, path in known.items():
+        if path.name == "__init__.py" and "_base.lazy" in path.read_text(encoding="utf-8"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for target in _targets(node, known):
+                if target != name and not name.startswith(target + "."):
+                    graph[name].add(target)
+    return graph
+
+
+def _targets(node: ast.AST, known: Mapping[str, Path]) -> Iterable[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names if alias.name in known]
+    if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module in known:
+        inner = [f"{node.module}.{alias.name}" for alias in node.names]
+        return [each if each in known else node.module for each in inner]
+    return []
+
+
+def packages(graph: Graph) -> dict[str, set[str]]:
+    """The same between folders: a package imports another where one of its own modules does. A package and a folder inside it
+    count as two, so that `ops` and `ops.attention` importing each other is a circle."""
+    names = set(graph)
+    folder = {
+        name: name if any(other.startswith(name + ".") for other in names) else name.rpartition(".")[0]
+        for name in names
+    }
+    result: dict[str, set[str]] = defaultdict(set)
+    for name, targets in graph.items():
+        result[folder[name]] |= {folder[target] for target in targets} - {folder[name]}
+    return result
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Groups of more than one node that all reach each other: strongly connected components (Tarjan 1972)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in graph.get(node, ()):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            group, stack[at:] = stack[at:], []
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return sorted(found)
+
+
+def small_with_one_importer(root: Path) -> dict[str, str]:
+    """Modules under SMALL lines that one other module imports, by name with their importer; packages are no modules."""
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, targets in imports(root).items():
+        for target in targets:
+            importers[target].add(name)
+    for name, path in modules(root).items():
+        for target in _strings(path) & modules(root).keys() if path.name == "__init__.py" else ():
+            importers[target].add(name)  # the home of a lazy public name
+    return {
+        name: next(iter(importers[name]))
+        for name, path in modules(root).items()
+        if path.name not in ("__init__.py", "__main__.py") and len(importers[name]) == 1 and lines(path) < SMALL
+    }
+
+
+def _strings(path: Path) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def table(root: Path) -> dict[str, object]:
+    """The figures of a checkout, by what they are."""
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    graph, python = imports(root), [lines(path) for path in modules(root).values()]
+    front = [each for each in tracked if each.startswith("src/uwaga/viewer/front/")]
+    return {
+        "files in the repository": len(tracked),
+        "Python modules of the package": len(python),
+        "their lines, median": statistics.median(python),
+        "their lines, largest": max(python),
+        "modules with one importer and under 75 lines": len(small_with_one_importer(root)),
+        "import circles of modules": len(circles(graph)),
+        "import circles of folders": len(circles(packages(graph))),
+        "modules of maps": _count(root, "maps"),
+        "modules of models/text": _count(root, "models/text"),
+        "modules of ops": _count(root, "ops"),
+        "modules of train": _count(root, "train"),
+        "front end: JavaScript files, tests left out": sum(e.endswith(".js") and "/tests/" not in e for e in front),
+        "front end: files": len(front),
+        "words of the README": len(re.findall(r"\S+", (root / "README.md").read_text(encoding="utf-8"))),
+    }
+
+
+def _count(root: Path, folder: str) -> int:
+    return len(list((root / "src/uwaga" / folder).rglob("*.py")))
+
+
+if __name__ == "__main__":
+    columns = [table(Path(each)) for each in sys.argv[1:] or ["."]]
+    for row in columns[0]:
+        print(f"| {row} | " + " | ".join(str(column[row]) for column in columns) + " |")
+    for root in sys.argv[1:] or ["."]:
+        for kind, graph in (("modules", imports(Path(root))), ("folders", packages(imports(Path(root))))):
+            for circle in circles(graph):
+                print(f"{root}: circle of {kind}: {', '.join(circle)}")
+        for name, importer in small_with_one_importer(Path(root)).items():
+            print(f"{root}: {name} has one importer, {importer}")
