@@ -40,12 +40,14 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     def step(number: int) -> float:
         return steps.take(number).loss.item()
 
-    return step, lambda: validation_loss(learner.objective, corpus.valid, config.run.eval_tokens, world, nullcontext)
+    return step, lambda: validation_loss(
+        learner.objective, corpus.validation, config.run.eval_tokens, world, nullcontext
+    )
 
 
 def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evaluate]:
-    context = config.data.context
-    run = PlainTraining(ids, corpus.tokenizer.vocabulary, context, config.batch.tokens // context, "float32")
+    context = config.data.context_length
+    run = PlainTraining(ids, corpus.tokenizer.vocab_size, context, config.batch.tokens_per_batch // context, "float32")
     added = 0.02 * (2 * config.model["layers"]) ** -0.5  # deviation of what is added to the residual stream
     for name, weight in run.model.named_parameters():
         if weight.dim() > 1:
@@ -56,7 +58,7 @@ def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evalu
     def step(number: int) -> float:
         return run.step(config.optimizer.lr * schedule.share(number, config.schedule))
 
-    return step, lambda: loss_of(run.model, corpus.valid, context)
+    return step, lambda: loss_of(run.model, corpus.validation, context)
 
 
 @torch.no_grad()
@@ -88,11 +90,13 @@ if __name__ == "__main__":
     report = Report(chosen, "nanoGPT's run for a CPU, beside plain PyTorch", headings)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "text.txt").write_text(text(5_000))
-        small = [f'data.train=["{folder}/text.txt"]', "schedule.steps=4", "schedule.warmup=1", "run.eval_every=2"]
+        small = [f'data.train=["{folder}/text.txt"]', "schedule.steps=4", "schedule.warmup_steps=1", "run.eval_every=2"]
         config = Config.read(RECIPE, small if chosen.quick else [])
         corpus = Corpus.prepare(config, Path(folder))
         whole = recipes_data.found(config.data.train[0], config.data).read_text()
-        ids = torch.from_numpy(corpus.tokenizer.encode([whole[: -int(len(whole) * config.data.valid_share)]])[0])
+        ids = torch.from_numpy(
+            corpus.tokenizer.encode([whole[: -int(len(whole) * config.data.validation_fraction)]])[0]
+        )
         sides = {"uwaga": our_side(config, corpus), "torch": plain_side(config, corpus, ids)}
         spent, losses = dict.fromkeys(sides, 0.0), dict.fromkeys(sides, 0.0)
         for first in range(0, config.schedule.steps, IN_A_ROW):

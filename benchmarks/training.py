@@ -41,9 +41,9 @@ attention_dropout = 0.0
 [data]
 train = ["{folder}/text.txt"]
 windows = true
-context = {context}
+context_length = {context}
 [batch]
-tokens = {tokens}
+tokens_per_batch = {tokens}
 [optimizer]
 lr = 1e-3
 betas = [0.9, 0.99]
@@ -51,9 +51,9 @@ weight_decay = 0.1
 dtype = "{dtype}"
 [schedule]
 steps = 100000
-warmup = 100
+warmup_steps = 100
 [run]
-out = "{folder}/run"
+output_dir = "{folder}/run"
 """
 
 
@@ -159,7 +159,7 @@ if __name__ == "__main__":
             for rows, context in sizes:
                 ours, corpus = our_step(Path(folder), context, rows, dtype)
                 tokens = torch.from_numpy(corpus.tokenizer.encode([text(5_000)])[0])
-                theirs = PlainTraining(tokens, corpus.tokenizer.vocabulary, context, rows, dtype).step
+                theirs = PlainTraining(tokens, corpus.tokenizer.vocab_size, context, rows, dtype).step
                 sides = {"uwaga": partial(in_a_row, ours), "torch": partial(in_a_row, theirs)}
                 found = race(sides, seconds=chosen.seconds)
                 milliseconds = (f"{found.seconds(side) / IN_A_ROW * 1e3:.4g}" for side in ("uwaga", "torch"))

@@ -53,9 +53,9 @@ _TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 _TOML = """
 objective = "language-model"
 model = {family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 64}
-data = {kind = "KIND", train = ["FILE"], context = 16, valid_share = 0.5}
+data = {kind = "KIND", train = ["FILE"], context_length = 16, validation_fraction = 0.5}
 schedule = {steps = 1}
-run = {out = "unused", samples = ["a", "b"], threads = 1}
+run = {output_dir = "unused", sample_prompts = ["a", "b"], threads = 1}
 optimizer = {lr = 0.001}
 """
 
@@ -217,7 +217,7 @@ def _checkpoint(folder: Path) -> None:
     (step / "config.toml").write_text(_config(folder, "a", "text").text())
     (folder / "last").write_text("step-000001\n")
     (folder / "metrics.jsonl").write_text(
-        '{"step": 1, "kind": "train", "loss": 2.0}\n{"step": 1, "kind": "valid", "loss": NaN}\n'
+        '{"step": 1, "kind": "train", "loss": 2.0}\n{"step": 1, "kind": "validation", "loss": NaN}\n'
     )
 
 
@@ -323,7 +323,7 @@ KINDS = {
     "training text in pieces": Kind(
         covers=_LINES_OF_TRAINING, file="a.txt.gz", faults="gzip",
         make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(_LINES))),
-        read=_training("a.txt.gz", "text", "data.windows=true", "batch.tokens=16"),
+        read=_training("a.txt.gz", "text", "data.windows=true", "batch.tokens_per_batch=16"),
     ),
     "training jsonl": Kind(
         covers=_LINES_OF_TRAINING, file="a.jsonl", faults="lines",
@@ -412,7 +412,7 @@ PREPARED = {
         ("about.json", _JSON, "json"),
         ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
-        ("valid-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
+        ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("answers.jsonl", ("uwaga.train.data.documents:json_lines",), "lines"),
         ("tokenizer.json", ("uwaga.models.text.tokenizer:read",), "json"),
     )

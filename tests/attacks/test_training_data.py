@@ -19,16 +19,16 @@ _MODELS = {
     "masked-language-model": "{family='bert', layers=1, heads=2, width=16, hidden=32, positions=64}",
 }
 _TEN_MEGABYTES = 10_000_000
-_BYTE_PAIR = "tokenizer={kind='byte-pair', vocabulary=400}"
+_BYTE_PAIR = "tokenizer={kind='byte-pair', vocab_size=400}"
 
 
 def _config(objective: str, kind: str, path: Path, *overrides: str) -> Config:
     text = f"""
         objective = "{objective}"
         model = {_MODELS[objective]}
-        data = {{kind = "{kind}", train = {json.dumps([str(path)])}, context = 64, valid_share = 0.5}}
+        data = {{kind = "{kind}", train = {json.dumps([str(path)])}, context_length = 64, validation_fraction = 0.5}}
         schedule = {{steps = 1}}
-        run = {{out = "unused"}}
+        run = {{output_dir = "unused"}}
         """
     return Config.parse(text, overrides)
 
@@ -59,7 +59,7 @@ def test_a_line_of_ten_megabytes_is_cut_into_rows(file: str, kind: str, tokens: 
     path.write_text("\n".join(json.dumps({"text": row}) if file == "jsonl" else row for row in rows) + "\n")
     document = ["data.document=line"] if file == "text" else []
     corpus = Corpus.prepare(_config("language-model", file, path, tokens, *document), tmp_path / "run")
-    split = max(corpus.train, corpus.valid, key=len)
+    split = max(corpus.train, corpus.validation, key=len)
     assert max(split.batch(micro).ids.max_length for micro in split.step(0)) == 64
     stored = max((tmp_path / "run").glob("data-*/*.tokens"), key=lambda path: path.stat().st_size)
     text = corpus.tokenizer.backend.decode(np.fromfile(stored, "<u2").tolist(), skip_special_tokens=True)
@@ -132,7 +132,7 @@ def test_parallel_files_with_unequal_lines_are_named(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     source.write_text("a\n" * 1000)
     target.write_text("b\n" * 999)
-    files = ("data.layout=parallel", f"data.target_files=['{target}']")
+    files = ("data.pair_format=parallel", f"data.target_files=['{target}']")
     message = _message(_config("encoder-decoder", "pairs", source, *files), tmp_path / "run")
     assert message == (
         f"{source}:1000: there is no such line in {target}, which ends after 999: "
@@ -144,7 +144,7 @@ def test_a_pair_of_ten_megabytes_is_refused_by_the_limit(tmp_path: Path) -> None
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n" + "a" * _TEN_MEGABYTES + "\tb\n")
     message = _message(_config("encoder-decoder", "pairs", path), tmp_path / "run")
-    assert message == f"{path}:2: the source has 10,000,001 tokens with the special ones, and data.context is 64"
+    assert message == f"{path}:2: the source has 10,000,001 tokens with the special ones, and data.context_length is 64"
 
 
 def test_a_bomb_of_gzip_is_stopped_by_the_limit_of_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

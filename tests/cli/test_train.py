@@ -12,10 +12,10 @@ from uwaga.train import Config
 CONFIG = """
 objective = "language-model"
 model = {{family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 40}}
-data = {{train = ["{folder}/verses.txt"], document = "line", context = 40}}
-batch = {{tokens = 80}}
+data = {{train = ["{folder}/verses.txt"], document = "line", context_length = 40}}
+batch = {{tokens_per_batch = 80}}
 schedule = {{steps = 4}}
-run = {{out = "{folder}/run", eval_every = 2, log_every = 1, threads = 1}}
+run = {{output_dir = "{folder}/run", eval_every = 2, log_every = 1, threads = 1}}
 """
 
 
@@ -57,7 +57,7 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
     assert (code, said) == (1, "")
     assert told == (
         f"uwaga train: {tmp_path}/run holds a run already (its last checkpoint is step-000004): "
-        "--resume goes on with it, run.out=... begins another\n"
+        "--resume goes on with it, run.output_dir=... begins another\n"
     )
     assert train(config, "--resume")[0] == 0
 
@@ -69,7 +69,7 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
         (["data.train=['nowhere.txt']"], "nowhere.txt: there is no such file"),
         (["run.device='cuda'"], "run.device is 'cuda', and PyTorch finds none"),
         (["--fsdp"], "--fsdp shares weights among processes, and there is one: start it by torchrun"),
-        (["run.samples=['" + "x" * 50 + "']"], "run.samples: "),
+        (["run.sample_prompts=['" + "x" * 50 + "']"], "run.sample_prompts: "),
     ],
 )
 def test_what_is_wrong_is_told_in_words(config: str, arguments: list[str], said: str) -> None:
@@ -104,11 +104,11 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
         objective = "encoder-decoder"
         model = {{family = "transformer", layers = 1, decoder_layers = 1, heads = 2, width = 16, hidden = 32}}
         tokenizer = {{kind = "characters", target = {{kind = "words", shared = {shared}}}}}
-        data = {{kind = "pairs", train = ["{tmp_path}/pairs.tsv"], context = 12}}
-        batch = {{tokens = 200}}
+        data = {{kind = "pairs", train = ["{tmp_path}/pairs.tsv"], context_length = 12}}
+        batch = {{tokens_per_batch = 200}}
         optimizer = {{lr = 1e-2}}
         schedule = {{steps = 40}}
-        run = {{out = "{tmp_path}/run", eval_every = 40, threads = 1, sample_tokens = 4}}
+        run = {{output_dir = "{tmp_path}/run", eval_every = 40, threads = 1, sample_tokens = 4}}
         """)
     assert train(str(tmp_path / "config.toml"))[0] == 0
     done = CliRunner().invoke(app, ["generate", "--model", f"{tmp_path}/run/step-000040", "w7", "--json"])

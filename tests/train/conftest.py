@@ -28,10 +28,10 @@ def make_config(tmp_path: Path) -> Make:
         text = f"""
             objective = "{objective}"
             model = {MODELS[objective]}
-            data = {{kind = "{kind}", train = {json.dumps([str(tmp_path / name) for name in train])}, context = 16}}
-            batch = {{tokens = 64}}
+            data = {{kind = "{kind}", train = {json.dumps([str(tmp_path / name) for name in train])}, context_length = 16}}
+            batch = {{tokens_per_batch = 64}}
             schedule = {{steps = 4}}
-            run = {{out = "{tmp_path / "run"}"}}
+            run = {{output_dir = "{tmp_path / "run"}"}}
             """
         return Config.parse(text, overrides)
 

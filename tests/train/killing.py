@@ -32,7 +32,7 @@ def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
         for name in names:
             setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = sys.stdout = open(f"{out}.said", "a")  # noqa: SIM115
-    sys.argv = ["uwaga", "train", asked["config"], f"run.out={out}", "--resume"]
+    sys.argv = ["uwaga", "train", asked["config"], f"run.output_dir={out}", "--resume"]
     app()
     raise AssertionError("the command ends the process")
 

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from uwaga._base import renamed
+from uwaga.train import sections
 from uwaga.train.config import Config
 from uwaga.train.errors import ConfigError
 
@@ -21,7 +23,7 @@ train = ["a.txt"]
 steps = 10
 
 [run]
-out = "o"
+output_dir = "o"
 """
 _PAIRS = (
     'objective="encoder-decoder"', 'model.family="transformer"', 'data.kind="pairs"', 'tokenizer.kind="characters"',
@@ -36,16 +38,25 @@ def _message(*overrides: str) -> str:
 
 def test_what_is_not_said_has_a_default() -> None:
     config = Config.parse(_TEXT)
-    assert (config.optimizer.lr, config.tokenizer.kind, config.batch.accumulated) == (3e-4, "characters", 1)
+    assert (config.optimizer.lr, config.tokenizer.kind, config.batch.gradient_accumulation_steps) == (
+        3e-4,
+        "characters",
+        1,
+    )
 
 
 @pytest.mark.parametrize(
     "overrides",
     [
         (),
-        ("run.samples=['ROMEO:', \"a\\tb\\u0007\"]", "optimizer.lr=1", "batch.global_tokens=16384", "run.threads=2"),
-        (*_PAIRS, "tokenizer.target={kind='words', shared=true}", "data.without='012'"),
-        ("data.sources.x={sha256='" + 64 * "a" + "', address='https://example.org/x'}", "model.eps=1e-6"),
+        (
+            "run.sample_prompts=['ROMEO:', \"a\\tb\\u0007\"]",
+            "optimizer.lr=1",
+            "batch.tokens_per_step=16384",
+            "run.threads=2",
+        ),
+        (*_PAIRS, "tokenizer.target={kind='words', shared=true}", "data.remove_characters='012'"),
+        ("data.sources.x={sha256='" + 64 * "a" + "', url='https://example.org/x'}", "model.eps=1e-6"),
     ],
 )
 def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
@@ -65,7 +76,7 @@ def test_overrides_are_values_of_toml_and_the_last_one_counts() -> None:
 
 @pytest.mark.parametrize("folder", ["runs/a", "2024-05-01", "a=b", "'quoted'"])
 def test_a_word_without_quotes_is_a_string(folder: str) -> None:
-    assert Config.parse(_TEXT, [f"run.out={folder}"]).run.out == folder.strip("'")
+    assert Config.parse(_TEXT, [f"run.output_dir={folder}"]).run.output_dir == folder.strip("'")
 
 
 def test_an_override_can_begin_a_table() -> None:
@@ -82,12 +93,51 @@ def test_an_override_can_begin_a_table() -> None:
         ("run.sed=3", "there is no key run.sed; the nearest is run.seed"),
         ("optimiser.lr=3", "there is no key optimiser; the nearest is optimizer"),
         ("model.layrs=3", "there is no key model.layrs; the nearest is model.layers"),
-        ("data.sources.x.adress=a", "there is no key data.sources.x.adress; the nearest is data.sources.NAME.address"),
+        ("data.sources.x.ulr=a", "there is no key data.sources.x.ulr; the nearest is data.sources.NAME.url"),
         ("tokenizer.target.knd=a", "there is no key tokenizer.target.knd; the nearest is tokenizer.target.kind"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
     assert _message(override) == message
+
+
+@pytest.mark.parametrize(
+    ("section", "former", "present"),
+    [
+        ("tokenizer", "vocabulary=9", "vocab_size"),
+        ("tokenizer.target", "vocabulary=9", "vocab_size"),
+        ("data", "valid=['b.txt']", "validation"),
+        ("data", "valid_share=0.1", "validation_fraction"),
+        ("data", "valid_target_files=['b.txt']", "validation_target_files"),
+        ("data", "field=body", "text_field"),
+        ("data", "layout=cmudict", "pair_format"),
+        ("data", "without='012'", "remove_characters"),
+        ("data", "context=64", "context_length"),
+        ("data", "mask_share=0.15", "mlm_probability"),
+        ("data.sources.x", "address='https://example.org'", "url"),
+        ("data.sources.x", "made='by hand'", "instructions"),
+        ("batch", "tokens=64", "tokens_per_batch"),
+        ("batch", "global_tokens=128", "tokens_per_step"),
+        ("optimizer", "clip=1.0", "max_grad_norm"),
+        ("schedule", "warmup=1", "warmup_steps"),
+        ("schedule", "final=0.1", "final_lr_ratio"),
+        ("run", "out=elsewhere", "output_dir"),
+        ("run", "samples=['a']", "sample_prompts"),
+    ],
+)
+def test_a_former_key_is_refused_with_the_present_one(section: str, former: str, present: str) -> None:
+    assert _message(f"{section}.{former}") == f"{section}: {former.partition('=')[0]} is now called {present}"
+
+
+@pytest.mark.parametrize(
+    "each", [each for each in renamed.PARAMETERS if each.owner.startswith("uwaga.train.sections.")]
+)
+def test_former_names_of_a_section_in_python(each: renamed.RenamedParameter) -> None:
+    name = each.owner.rpartition(".")[2]
+    section = getattr(sections, name)
+    with pytest.raises(TypeError) as raised:
+        section(**{each.old: 1})
+    assert str(raised.value) == f"{name}: {each.old} is now called {each.new}"
 
 
 @pytest.mark.parametrize(
@@ -98,20 +148,20 @@ def test_an_unknown_key_names_the_nearest(override: str, message: str) -> None:
         ("optimizer.lr=nan", "optimizer.lr must be a positive number, not nan"),
         ("optimizer.lr=0", "optimizer.lr must be a positive number, not 0.0"),
         ("optimizer.betas=[0.9]", "optimizer.betas must be a list of two numbers from 0 to less than 1, not [0.9]"),
-        ("optimizer.clip=-1", "optimizer.clip must be a number of at least 0, not -1.0"),
+        ("optimizer.max_grad_norm=-1", "optimizer.max_grad_norm must be a number of at least 0, not -1.0"),
         ("optimizer.dtype=float16", "optimizer.dtype must be one of 'float32', 'bfloat16', not 'float16'"),
-        ("schedule.final=1.5", "schedule.final must be a number from 0 to 1, not 1.5"),
+        ("schedule.final_lr_ratio=1.5", "schedule.final_lr_ratio must be a number from 0 to 1, not 1.5"),
         ("schedule.steps=0", "schedule.steps must be a whole number of at least 1, not 0"),
         ("run.seed=true", "run.seed must be a whole number of at least 0, not True"),
-        ("run.out=7", "run.out must be a string that is not empty, not 7"),
-        ("run.samples=[1]", "run.samples must be a list of strings, not [1]"),
+        ("run.output_dir=7", "run.output_dir must be a string that is not empty, not 7"),
+        ("run.sample_prompts=[1]", "run.sample_prompts must be a list of strings, not [1]"),
         ("run.compile=1", "run.compile must be true or false, not 1"),
-        ("data.valid_share=1", "data.valid_share must be a number from 0 to less than 1, not 1.0"),
-        ("data.mask_share=0", "data.mask_share must be a number above 0 and up to 1, not 0.0"),
-        ("data.without=1", "data.without must be a string, not 1"),
+        ("data.validation_fraction=1", "data.validation_fraction must be a number from 0 to less than 1, not 1.0"),
+        ("data.mlm_probability=0", "data.mlm_probability must be a number above 0 and up to 1, not 0.0"),
+        ("data.remove_characters=1", "data.remove_characters must be a string, not 1"),
         ("data.sources=1", "data.sources must be a table of tables, not 1"),
         ("data.sources.x=1", "data.sources.x must be a table, not 1"),
-        ("data.sources.x.address='a'", "data.sources.x.sha256 is missing: it must be 64 hexadecimal digits"),
+        ("data.sources.x.url='a'", "data.sources.x.sha256 is missing: it must be 64 hexadecimal digits"),
         ("optimizer=1", "optimizer must be a table, not 1"),
         ("model=1", "model must be a table, not 1"),
     ],
@@ -152,33 +202,33 @@ def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
     ("overrides", "message"),
     [
         (["data.train=[]"], "data.train names no file"),
-        (["data.valid_share=0"], "data.valid names no file, and data.valid_share is 0: there would be nothing to validate on"),
+        (["data.validation_fraction=0"], "data.validation names no file, and data.validation_fraction is 0: there would be nothing to validate on"),
         ([*_PAIRS, "data.windows=true"], "data.windows is for texts, and data.kind is 'pairs'"),
-        ([*_PAIRS, "data.layout=parallel"], "data.target_files must name one file for each of data.train: 1, not 0"),
-        (["data.target_files=['b']"], "data.target_files is for pairs of layout 'parallel'"),
-        (["data.valid_target_files=['b']"], "data.valid_target_files is for pairs of layout 'parallel'"),
+        ([*_PAIRS, "data.pair_format=parallel"], "data.target_files must name one file for each of data.train: 1, not 0"),
+        (["data.target_files=['b']"], "data.target_files is for data.pair_format 'parallel'"),
+        (["data.validation_target_files=['b']"], "data.validation_target_files is for data.pair_format 'parallel'"),
         (["data.kind=pairs"], "data.kind must not be 'pairs' for the objective 'language-model'"),
         ([*_PAIRS, "data.kind=text"], "data.kind must be 'pairs' for the objective 'encoder-decoder'"),
-        (["data.without='a'"], "data.without is for pairs"),
+        (["data.remove_characters='a'"], "data.remove_characters is for pairs"),
         (["tokenizer.target.kind=words"], "tokenizer.target is for pairs"),
         (["objective=masked-language-model", "model.family=bert", "data.windows=true"],
          "data.windows is for a language-model, not for the objective 'masked-language-model'"),
-        (["objective=masked-language-model", "model.family=bert", "data.context=2"],
-         "data.context must hold a token between the first and the last one, 3, and is 2"),
-        (["batch.tokens=255"], "batch.tokens must hold a row of data.context tokens, 256, and is 255"),
-        ([*_PAIRS, "batch.tokens=511"], "batch.tokens must hold source and target of data.context tokens, 512, and is 511"),
-        (["batch.global_tokens=5000"], "batch.global_tokens must be a multiple of batch.tokens, 4096, not 5000"),
-        (["data.context=2048"], "data.context is 2048, and the model has 1024 positions"),
-        (["schedule.warmup=11"], "schedule.warmup must not be more than schedule.steps, 10, and is 11"),
-        (["tokenizer.kind=byte-pair"], "tokenizer.vocabulary is needed where tokenizer.kind is 'byte-pair'"),
+        (["objective=masked-language-model", "model.family=bert", "data.context_length=2"],
+         "data.context_length must hold a token between the first and the last one, 3, and is 2"),
+        (["batch.tokens_per_batch=255"], "batch.tokens_per_batch must hold a row of data.context_length tokens, 256, and is 255"),
+        ([*_PAIRS, "batch.tokens_per_batch=511"], "batch.tokens_per_batch must hold source and target of data.context_length tokens, 512, and is 511"),
+        (["batch.tokens_per_step=5000"], "batch.tokens_per_step must be a multiple of batch.tokens_per_batch, 4096, not 5000"),
+        (["data.context_length=2048"], "data.context_length is 2048, and the model has 1024 positions"),
+        (["schedule.warmup_steps=11"], "schedule.warmup_steps must not be more than schedule.steps, 10, and is 11"),
+        (["tokenizer.kind=byte-pair"], "tokenizer.vocab_size is needed where tokenizer.kind is 'byte-pair'"),
         (["tokenizer.kind=given"], "tokenizer.path is needed where tokenizer.kind is 'given'"),
         (["tokenizer.path=a"], "tokenizer.path is for tokenizer.kind 'given'"),
         (["tokenizer.kind=given", "tokenizer.path=a", "tokenizer.lowercase=true"],
-         "tokenizer.vocabulary and tokenizer.lowercase are not for tokenizer.kind 'given'"),
-        ([*_PAIRS, "tokenizer={kind='byte-pair', vocabulary=300, target={kind='words', shared=true}}"],
+         "tokenizer.vocab_size and tokenizer.lowercase are not for tokenizer.kind 'given'"),
+        ([*_PAIRS, "tokenizer={kind='byte-pair', vocab_size=300, target={kind='words', shared=true}}"],
          "tokenizer.target.shared is for characters and words"),
-        ([*_PAIRS, "tokenizer={kind='characters', target={kind='words', shared=true, vocabulary=9}}"],
-         "tokenizer.target.vocabulary is not for a shared vocabulary: tokenizer.vocabulary limits both"),
+        ([*_PAIRS, "tokenizer={kind='characters', target={kind='words', shared=true, vocab_size=9}}"],
+         "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"),
         ([*_PAIRS, "model.family=t5", "tokenizer.target.kind=words"],
          "tokenizer.target needs a vocabulary of the decoder, which the family 't5' has not: "
          "set tokenizer.target.shared, or leave the table out"),
@@ -194,8 +244,8 @@ def test_values_must_go_together(overrides: list[str], message: str) -> None:
         ("optimizer.lr", "'optimizer.lr' must be key.path=value, such as optimizer.lr=3e-4"),
         (".lr=1", "'.lr=1' must be key.path=value, such as optimizer.lr=3e-4"),
         ("objective.lr=1", "'objective.lr=1': objective is no table"),
-        ("run.samples=[1", "'[1' is no value of TOML: Unclosed array (at end of document)"),
-        ("run.out=caf\udce9", "'run.out=caf\\udce9' is not valid UTF-8"),
+        ("run.sample_prompts=[1", "'[1' is no value of TOML: Unclosed array (at end of document)"),
+        ("run.output_dir=caf\udce9", "'run.output_dir=caf\\udce9' is not valid UTF-8"),
     ],
 )
 def test_an_override_must_have_a_key_and_a_value(override: str, message: str) -> None:
@@ -228,7 +278,7 @@ def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ('run.out="a\\u0000b"', "run.out must have no NUL character, which no file name has: 'a\\x00b'"),
+        ('run.output_dir="a\\u0000b"', "run.output_dir must have no NUL character, which no file name has: 'a\\x00b'"),
         ('data.train=["a\\u0000b"]', "data.train must have no NUL character, which no file name has: ('a\\x00b',)"),
         ("model.layers=100000000", "model.layers must be at most 1000, not 100000000"),
         (f"optimizer.eps=1{'0' * 400}", f"optimizer.eps must be a positive number, not 1{'0' * 199}..."),

@@ -40,17 +40,17 @@ def config(folder: Path, family: str) -> Path:
         kind = "{"pairs" if is_pairs else "text"}"
         train = ["{folder}/{"pairs.tsv" if is_pairs else "verses.txt"}"]
         document = "line"
-        context = 40
+        context_length = 40
         [batch]
-        tokens = 80
-        global_tokens = 240
+        tokens_per_batch = 80
+        tokens_per_step = 240
         [optimizer]
         lr = 1e-2
         [schedule]
         steps = 8
-        warmup = 2
+        warmup_steps = 2
         [run]
-        out = "nowhere"
+        output_dir = "nowhere"
         log_every = 1
         eval_every = 4
         sample_every = 4
@@ -70,7 +70,7 @@ class Trainings:
 
     def add(self, name: str, family: str, size: int, *more: str, copy: tuple[str, str] | None = None) -> None:
         out = str(self.folder / name)
-        arguments = [str(config(self.folder, family)), f"run.out={out}", *more]
+        arguments = [str(config(self.folder, family)), f"run.output_dir={out}", *more]
         job = {"size": size, "arguments": arguments, "said": f"{out}.said"}
         if copy is not None:
             job |= {"copy": (str(self.folder / copy[0]), out, copy[1])}
@@ -111,7 +111,7 @@ def lines(out: Path, kind: str) -> list[dict]:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    for kind in ("train", "valid"):
+    for kind in ("train", "validation"):
         expected, found = lines(one, kind), lines(other, kind)
         assert [line["step"] for line in found] == [line["step"] for line in expected]
         for a, b in zip(expected, found, strict=True):

@@ -39,9 +39,9 @@ def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
     result = train("optimizer.lr=1e-2")
     assert result.steps == 6
     assert list(result.losses) == [1, 2, 3, 4, 5, 6]
-    assert list(result.valid) == [2, 4, 6]
+    assert list(result.validation_losses) == [2, 4, 6]
     assert result.checkpoint == tmp_path / "run" / "step-000006"
-    assert result.best.name == f"step-{min(result.valid, key=result.valid.__getitem__):06d}"
+    assert result.best.name == f"step-{min(result.validation_losses, key=result.validation_losses.__getitem__):06d}"
     assert result.losses[6] < result.losses[1]
     assert torch.equal(before, torch.get_rng_state())
     names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "optimizer.safetensors"}
@@ -55,12 +55,12 @@ def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Calla
     model = load(result.checkpoint)
     corpus = Corpus.prepare(make(), result.checkpoint.parent)
     total, count = 0.0, 0
-    for batch in corpus.valid.all():
+    for batch in corpus.validation.all():
         with torch.no_grad():
             logits = model(batch.ids).logits.values
         total += float(torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"))
         count += batch.scored
-    assert total / count == pytest.approx(result.valid[6], rel=1e-5)
+    assert total / count == pytest.approx(result.validation_losses[6], rel=1e-5)
 
 
 def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[..., Result], make: Make) -> None:
@@ -84,7 +84,7 @@ def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path)
         train()
     assert str(caught.value) == (
         f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): --resume goes on with it, "
-        "run.out=... begins another"
+        "run.output_dir=... begins another"
     )
 
 
@@ -174,8 +174,8 @@ def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
 
     break_loss(monkeypatch, 10, value)
     with pytest.raises(TrainingError) as caught:
-        train("batch.global_tokens=192")
-    micro = Corpus.prepare(make("batch.global_tokens=192"), tmp_path / "run").train.step(3)[1]
+        train("batch.tokens_per_step=192")
+    micro = Corpus.prepare(make("batch.tokens_per_step=192"), tmp_path / "run").train.step(3)[1]
     rows = ", ".join(map(str, micro.rows))
     assert str(caught.value) == (
         f"step 4: the loss is {said}, of micro-batch 1 (rows {rows} of epoch 0); "
@@ -185,7 +185,7 @@ def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
 
 def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Result]) -> None:
     with pytest.raises(TrainingError) as caught:
-        train("optimizer.lr=1e38", "optimizer.clip=0", "run.eval_every=100")
+        train("optimizer.lr=1e38", "optimizer.max_grad_norm=0", "run.eval_every=100")
     assert str(caught.value).startswith("step 2: the loss is nan, of micro-batch 0 (rows ")
     assert str(caught.value).endswith(" of epoch 0); there is no checkpoint yet")
 
@@ -223,8 +223,8 @@ def test_names_beyond_ascii_are_kept_in_any_locale(
     monkeypatch.setattr(
         Path, "write_text", lambda self, text, encoding="ascii", **how: original(self, text, encoding, **how)
     )
-    samples = "run.samples=['Łódź']"
-    assert Config.read(train(samples).checkpoint / "config.toml").run.samples == ("Łódź",)
+    samples = "run.sample_prompts=['Łódź']"
+    assert Config.read(train(samples).checkpoint / "config.toml").run.sample_prompts == ("Łódź",)
 
 
 def test_after_it_training_goes_on_from_the_last_good_checkpoint(
@@ -271,7 +271,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
 def test_a_folder_that_cannot_be_made(train: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError) as caught:
-        train(f"run.out={tmp_path}/file/run")
+        train(f"run.output_dir={tmp_path}/file/run")
     assert str(caught.value) == f"{tmp_path}/file/run: Not a directory"
 
 
@@ -345,7 +345,7 @@ def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file
 def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> None:
     result = train("run.sample_every=3", "run.attention_every=2", "run.sample_tokens=4")
     lines = [json.loads(line) for line in (result.checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
-    assert {line["kind"] for line in lines} == {"train", "valid", "sample", "attention"}
+    assert {line["kind"] for line in lines} == {"train", "validation", "sample", "attention"}
     for line in lines:
         assert ("wall" in line) == (line["kind"] == "train")
         assert not {"seconds", "time"} & line.keys()
@@ -361,9 +361,9 @@ def test_the_package_offers_it() -> None:
 def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    how = ("optimizer.dtype=bfloat16", "optimizer.lr=1e-2", "batch.global_tokens=128")
-    plain = train(*how[1:], f"run.out={tmp_path}/plain")
-    alone = train(*how, f"run.out={tmp_path}/alone")
+    how = ("optimizer.dtype=bfloat16", "optimizer.lr=1e-2", "batch.tokens_per_step=128")
+    plain = train(*how[1:], f"run.output_dir={tmp_path}/plain")
+    alone = train(*how, f"run.output_dir={tmp_path}/alone")
     assert alone.losses != plain.losses
     assert alone.losses == pytest.approx(plain.losses, rel=0.02)
     with monkeypatch.context() as broken:
@@ -389,10 +389,10 @@ def test_compiled_it_is_the_same_but_for_rounding(
     )
     torch.compiler.reset()
     how = ("model.dropout=0.0", "model.embedding_dropout=0.0", "model.attention_dropout=0.0", "optimizer.lr=1e-2")
-    plain = train(*how, f"run.out={tmp_path}/plain")
+    plain = train(*how, f"run.output_dir={tmp_path}/plain")
     compiled = train(*how, "run.compile=true")
     assert compiled.losses == pytest.approx(plain.losses, rel=1e-4)
-    assert compiled.valid == pytest.approx(plain.valid, rel=1e-4)
+    assert compiled.validation_losses == pytest.approx(plain.validation_losses, rel=1e-4)
     assert load(compiled.checkpoint) is not None
 
 
@@ -404,8 +404,10 @@ def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_pat
     result = train("run.tensorboard=true", "run.attention_every=3")
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
-    assert {event.step: event.value for event in events.Scalars("valid/loss")} == pytest.approx(result.valid)
-    assert [event.step for event in events.Scalars("spread/decoder 0.1")] == [3, 6]
+    assert {event.step: event.value for event in events.Scalars("validation/loss")} == pytest.approx(
+        result.validation_losses
+    )
+    assert [event.step for event in events.Scalars("normalized_entropy/decoder 0.1")] == [3, 6]
 
 
 def test_processes_without_work_are_told(make: Make) -> None:
@@ -413,11 +415,29 @@ def test_processes_without_work_are_told(make: Make) -> None:
     screen = SimpleNamespace(line=lines.append)
     world = World(rank=0, size=4, device=torch.device("cpu"))
     model = torch.nn.Linear(2, 2)
-    door._greet(screen, make("batch.tokens=96", "batch.global_tokens=192"), model, None, world)
+    door._greet(screen, make("batch.tokens_per_batch=96", "batch.tokens_per_step=192"), model, None, world)
     assert lines == [
         "6 weights, 6 steps, from the start",
-        "a step has 2 micro-batches for 4 processes, and some have nothing to do: batch.global_tokens=384 gives each one",
+        "a step has 2 micro-batches for 4 processes, and some have nothing to do: batch.tokens_per_step=384 gives each one",
     ]
     lines.clear()
-    door._greet(screen, make("batch.tokens=96", "batch.global_tokens=384"), model, Path("run/last"), world)
+    door._greet(screen, make("batch.tokens_per_batch=96", "batch.tokens_per_step=384"), model, Path("run/last"), world)
     assert lines == ["6 weights, 6 steps, from run/last"]
+
+
+def test_a_run_with_former_keys_is_refused_with_the_present_one(train: Callable[..., Result], tmp_path: Path) -> None:
+    path = train().checkpoint / "config.toml"
+    path.write_text(path.read_text().replace("output_dir = ", "out = "))
+    with pytest.raises(ConfigError) as caught:
+        train(resume=True)
+    assert str(caught.value) == f"{path}: run: out is now called output_dir"
+
+
+def test_the_former_name_of_the_validation_losses_is_refused(tmp_path: Path) -> None:
+    given = {"steps": 1, "losses": {}, "checkpoint": tmp_path, "best": tmp_path}
+    with pytest.raises(TypeError) as caught:
+        Result(**given, valid={})  # type: ignore[call-arg]
+    assert str(caught.value) == "Result: valid is now called validation_losses"
+    with pytest.raises(AttributeError) as missing:
+        Result(**given, validation_losses={}).valid  # type: ignore[attr-defined]  # noqa: B018
+    assert str(missing.value) == "'Result' object has no attribute 'valid'; it is now called validation_losses"

@@ -38,10 +38,10 @@ def test_the_last_good_checkpoint_survives_and_training_goes_on(tmp_path: Path, 
     config.write_text(f"""
         objective = "language-model"
         model = {{family = "gpt2", layers = 1, heads = 2, width = 32, hidden = 64, positions = 40}}
-        data = {{train = ["{tmp_path}/verses.txt"], document = "line", context = 40}}
-        batch = {{tokens = 80}}
+        data = {{train = ["{tmp_path}/verses.txt"], document = "line", context_length = 40}}
+        batch = {{tokens_per_batch = 80}}
         schedule = {{steps = 8}}
-        run = {{out = "{disk}/run", eval_every = 1, keep_last = 9, threads = 1}}
+        run = {{output_dir = "{disk}/run", eval_every = 1, keep_last = 9, threads = 1}}
         """)
     # A checkpoint takes about 170 kilobytes.
     script = SCRIPT.format(size=600, disk=disk, python=sys.executable, config=config)

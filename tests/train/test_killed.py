@@ -29,18 +29,18 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         [data]
         train = ["{folder}/verses.txt"]
         document = "line"
-        context = 40
+        context_length = 40
         [batch]
-        tokens = 80
-        global_tokens = 240
+        tokens_per_batch = 80
+        tokens_per_step = 240
         [optimizer]
         lr = 1e-2
         label_smoothing = 0.1
         [schedule]
         steps = 24
-        warmup = 5
+        warmup_steps = 5
         [run]
-        out = "nowhere"
+        output_dir = "nowhere"
         log_every = 1
         eval_every = 5
         save_every = 3

@@ -20,7 +20,7 @@ def backward(net: nn.Module, number: int) -> None:
 
 def test_it_is_pytorchs_adamw_over_matrices_and_the_rest() -> None:
     net, peer = model(), model()
-    own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, clip=1.0))
+    own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, max_grad_norm=1.0))
     matrices, rest = ([w for w in peer.parameters() if (w.dim() > 1) == wanted] for wanted in (True, False))
     theirs = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.5}, {"params": rest, "weight_decay": 0.0}], lr=0.1, betas=(0.9, 0.95)
@@ -52,7 +52,7 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 def test_without_clipping_gradients_are_as_they_are() -> None:
     net = model()
-    own = Optimizer(net, OptimizerConfig(clip=0.0))
+    own = Optimizer(net, OptimizerConfig(max_grad_norm=0.0))
     backward(net, 0)
     expected = torch.stack([w.grad.norm() for w in net.parameters() if w.grad is not None]).norm()
     torch.testing.assert_close(own.step(1.0), expected)

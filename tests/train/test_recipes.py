@@ -56,9 +56,9 @@ def test_every_recipe_is_in_the_readme() -> None:
 def test_a_recipe_can_be_read_and_its_text_is_the_same(name: str) -> None:
     config = Config.read(_FOLDER / name)
     assert Config.parse(config.text()) == config
-    assert config.run.out == f"runs/{name.removesuffix('.toml')}"
+    assert config.run.output_dir == f"runs/{name.removesuffix('.toml')}"
     for source in config.data.sources.values():
-        assert source.address.startswith("https://")
+        assert source.url.startswith("https://")
 
 
 def test_the_same_source_is_the_same_in_every_recipe() -> None:
@@ -72,7 +72,12 @@ def test_shakespeare_is_nanogpts_setting() -> None:
     config = Config.read(_FOLDER / "shakespeare-cpu.toml")
     model = config.model
     assert [model[key] for key in ("layers", "heads", "width", "dropout")] == [4, 4, 128, 0.0]
-    assert (config.data.context, config.batch.tokens, config.schedule.steps, config.schedule.warmup) == (
+    assert (
+        config.data.context_length,
+        config.batch.tokens_per_batch,
+        config.schedule.steps,
+        config.schedule.warmup_steps,
+    ) == (
         64,
         768,
         2000,
@@ -80,10 +85,10 @@ def test_shakespeare_is_nanogpts_setting() -> None:
     )
     # Three times nanoGPT's rate, down to the same: at nanoGPT's own the loss is 1.89 on the average, as plain PyTorch's is.
     assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (3e-3, (0.9, 0.99), 0.1)
-    assert config.optimizer.lr * config.schedule.final == pytest.approx(1e-4, rel=2e-3)
+    assert config.optimizer.lr * config.schedule.final_lr_ratio == pytest.approx(1e-4, rel=2e-3)
     gpu = Config.read(_FOLDER / "shakespeare-gpu.toml")
     assert [gpu.model[key] for key in ("layers", "heads", "width", "dropout")] == [6, 6, 384, 0.2]
-    assert (gpu.data.context, gpu.batch.tokens // 256, gpu.schedule.steps) == (256, 64, 5000)
+    assert (gpu.data.context_length, gpu.batch.tokens_per_batch // 256, gpu.schedule.steps) == (256, 64, 5000)
 
 
 @pytest.mark.parametrize("name", _RECIPES)
@@ -95,7 +100,9 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
     if name in ("bard.toml", "speller.toml"):
         assert size < _LARGEST_BUNDLED - 100_000  # the tokenizer and config.json
     batch = corpus.train.batch(corpus.train.step(0)[0])
-    assert config.batch.tokens - 2 * config.data.context < batch.tokens <= config.batch.tokens
+    assert (
+        config.batch.tokens_per_batch - 2 * config.data.context_length < batch.tokens <= config.batch.tokens_per_batch
+    )
 
 
 def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
@@ -104,7 +111,7 @@ def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable
     assert f"are {len(questions):,} of " in (_FOLDER / "README.md").read_text()
     assert [question.source for question in questions[:3]] == ["AACHEN", "ABANDONMENTS", "ABBE"]
     assert corpus.tokenizer.special.unknown not in {
-        int(x) for batch in corpus.valid.all() for x in (*batch.ids.values, *batch.labels)
+        int(x) for batch in corpus.validation.all() for x in (*batch.ids.values, *batch.labels)
     }
 
 
@@ -125,7 +132,7 @@ def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tu
     stated = re.search(r"(\d\.\d+) nats", card)
     assert stated is not None
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    loss = validation_loss(Objective(load("bard")), corpus.valid, config.run.eval_tokens, world, nullcontext)
+    loss = validation_loss(Objective(load("bard")), corpus.validation, config.run.eval_tokens, world, nullcontext)
     assert loss == pytest.approx(float(stated[1]), abs=0.002)
 
 

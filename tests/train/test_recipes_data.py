@@ -30,7 +30,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[str]:
-    """The address of a server of tmp_path/served, on this machine."""
+    """The URL of a server of tmp_path/served, on this machine."""
     (tmp_path / "served").mkdir()
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -45,8 +45,8 @@ def server(tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def _data(address: str, *, download: bool = False, sha256: str = _SHA256, **more: object) -> DataConfig:
-    source = SourceConfig(sha256=sha256, address=address, **{"files": ("play.txt", "play.txt.gz"), **more})
+def _data(url: str, *, download: bool = False, sha256: str = _SHA256, **more: object) -> DataConfig:
+    source = SourceConfig(sha256=sha256, url=url, **{"files": ("play.txt", "play.txt.gz"), **more})
     return DataConfig(train=("play",), sources={"play": source}, download=download)
 
 
@@ -67,12 +67,12 @@ def test_a_file_of_ones_own_is_used_packed_or_not(name: str, home: Path) -> None
     assert recipes_data.found("play", _data("https://example.org/play.txt")) == home / name
 
 
-def test_where_there_is_none_the_error_names_the_address(home: Path) -> None:
+def test_where_there_is_none_the_error_names_the_url(home: Path) -> None:
     assert _message(_data("https://example.org/play.txt")) == (
         f"play: there is no play.txt or play.txt.gz in {home}; the source is https://example.org/play.txt: "
         "data.download=true fetches it there"
     )
-    made = _data("https://example.org", made="recipes/play.py writes it")
+    made = _data("https://example.org", instructions="recipes/play.py writes it")
     assert _message(made) == (
         f"play: there is no play.txt or play.txt.gz in {home}; the source is https://example.org: recipes/play.py writes it"
     )
@@ -113,7 +113,7 @@ def test_all_processes_of_a_training_may_want_it_at_once(
     (tmp_path / "served" / "play").write_bytes(_TEXT)
     fetched: list[str] = []
     download = recipes_data._downloaded
-    monkeypatch.setattr(recipes_data, "_downloaded", lambda address: fetched.append(address) or download(address))
+    monkeypatch.setattr(recipes_data, "_downloaded", lambda url: fetched.append(url) or download(url))
     data = _data(f"{server}/play", download=True)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: recipes_data.found("play", data), range(8)))
@@ -162,7 +162,7 @@ def test_what_cannot_be_downloaded_says_so(home: Path, server: str) -> None:
     )
     scheme = "file:///etc/hostname: only https:// and http:// are downloaded"
     assert _message(_data("file:///etc/hostname", download=True)) == scheme
-    made = _data(server, download=True, made="recipes/play.py writes it")
+    made = _data(server, download=True, instructions="recipes/play.py writes it")
     rule = f"play: cannot be downloaded as it is: recipes/play.py writes it; the source is {server}"
     assert _message(made) == rule
 

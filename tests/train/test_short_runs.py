@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
 DATA = ROOT.parent / "shared" / "data"
 SMALL = (
-    "schedule.steps=6", "schedule.warmup=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
+    "schedule.steps=6", "schedule.warmup_steps=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
     "run.sample_every=6", "run.sample_tokens=6", "run.attention_every=6", "run.threads=1", "run.device=cpu",
-    "model.heads=2", "model.width=16", "model.hidden=32", "batch.tokens=600",
+    "model.heads=2", "model.width=16", "model.hidden=32", "batch.tokens_per_batch=600",
 )  # fmt: skip
 LAYERS = {"transformer": ("layers", "decoder_layers"), "gpt2": ("layers",), "bert": ("layers",)}
 
@@ -27,7 +27,7 @@ def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...
     if not DATA.is_dir():
         pytest.skip("there is no folder shared/data beside the repository")
     monkeypatch.setenv("UWAGA_DATA", str(DATA))
-    return (f"run.out={tmp_path}/run", *SMALL)
+    return (f"run.output_dir={tmp_path}/run", *SMALL)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -36,16 +36,16 @@ def test_it_runs_to_its_end(name: str, overrides: tuple[str, ...], tmp_path: Pat
     layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
     more = [f"model.{key}=1" for key in layers]
     if config.objective == "encoder-decoder":  # at its end training asks all words that are held out
-        more += ["data.valid_share=0.005"]
+        more += ["data.validation_fraction=0.005"]
     if name == "peps-mlm":
-        more += [f"data.train=[{_few_peps(tmp_path)!r}]", "tokenizer.vocabulary=400"]
+        more += [f"data.train=[{_few_peps(tmp_path)!r}]", "tokenizer.vocab_size=400"]
     result = fit(Config.read(ROOT / "recipes" / f"{name}.toml", [*overrides, *more]), progress=False)
     assert list(result.losses) == list(range(1, 7))
-    assert list(result.valid) == [3, 6]
+    assert list(result.validation_losses) == [3, 6]
     assert load(result.checkpoint) is not None
     kinds = {json.loads(line)["kind"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()}
     is_pairs, is_masked = config.objective == "encoder-decoder", config.objective == "masked-language-model"
-    assert kinds == {"train", "valid", "attention"} | ({"errors"} if is_pairs else set()) | (
+    assert kinds == {"train", "validation", "attention"} | ({"error_rates"} if is_pairs else set()) | (
         set() if is_masked else {"sample"}
     )
 

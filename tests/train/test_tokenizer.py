@@ -32,7 +32,7 @@ def _characters(text: str, **options: object) -> TextTokenizer:
 
 
 def _pairs(*texts: str, size: int = 300, objective: str = _OBJECTIVE) -> TextTokenizer:
-    return learning.of_pairs(TokenizerConfig(kind="byte-pair", vocabulary=size), texts, objective)
+    return learning.of_pairs(TokenizerConfig(kind="byte-pair", vocab_size=size), texts, objective)
 
 
 def _as_the_library_has_it(tokenizer: TextTokenizer, text: str) -> list[int]:
@@ -52,7 +52,7 @@ def test_every_character_of_the_text_comes_back() -> None:
 
 
 def test_the_commonest_characters_are_kept_where_there_is_room_for_some() -> None:
-    tokenizer = _characters("aaabbc", vocabulary=4)
+    tokenizer = _characters("aaabbc", vocab_size=4)
     assert sorted(tokenizer.backend.get_vocab()) == ["<unk>", "<|endoftext|>", "a", "b"]
     assert tokenizer.decode(tokenizer.encode(["cab"])[0].tolist()) == "ab"
 
@@ -127,8 +127,8 @@ def test_a_saved_model_and_its_tokenizer_fit(
     make_config: Callable,
 ) -> None:
     is_pairs = objective == "encoder-decoder"
-    size = ["tokenizer.vocabulary=300"] if kind == "byte-pair" else []
-    more = ["data.layout=cmudict"] if is_pairs else ["data.document=paragraph"]
+    size = ["tokenizer.vocab_size=300"] if kind == "byte-pair" else []
+    more = ["data.pair_format=cmudict"] if is_pairs else ["data.document=paragraph"]
     given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
     config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
     save(_CLASSES[objective](families.built(config.model, objective, corpus.model_settings)), folder)
@@ -179,24 +179,24 @@ def test_a_special_token_beyond_all_numbers_is_none(tmp_path: Path, number: int)
 def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
     with pytest.raises(ConfigError) as raised:
         _pairs(_TEXT, size=256)
-    needs = "tokenizer.vocabulary must be at least 257, all bytes and the special tokens, not 256"
+    needs = "tokenizer.vocab_size must be at least 257, all bytes and the special tokens, not 256"
     assert str(raised.value) == needs
     with pytest.raises(ConfigError) as raised:
-        _characters("abc", vocabulary=2)
-    assert str(raised.value) == "tokenizer.vocabulary must leave room beside 2 special tokens: 2"
+        _characters("abc", vocab_size=2)
+    assert str(raised.value) == "tokenizer.vocab_size must leave room beside 2 special tokens: 2"
     with pytest.raises(ConfigError) as raised:
         _characters("")
     assert str(raised.value) == "tokenizer.kind is 'characters', and the texts have none"
 
 
 def test_a_limit_is_of_letters_and_sounds_together() -> None:
-    wanted, target = TokenizerConfig(kind="characters", vocabulary=8), TargetConfig(kind="words", shared=True)
+    wanted, target = TokenizerConfig(kind="characters", vocab_size=8), TargetConfig(kind="words", shared=True)
     letters, sounds = Symbols(wanted), Symbols(target)
     letters.add("aaabbc")
     sounds.add("K AE B")
     own = learning.of_symbols(wanted, letters, sounds, "encoder-decoder")
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b"]
     with pytest.raises(ConfigError) as raised:
-        learning.of_symbols(TokenizerConfig(kind="characters", vocabulary=6), letters, sounds, "encoder-decoder")
+        learning.of_symbols(TokenizerConfig(kind="characters", vocab_size=6), letters, sounds, "encoder-decoder")
     beside = "3 special tokens and 3 of targets"
-    assert str(raised.value) == f"tokenizer.vocabulary must leave room beside {beside}: 6"
+    assert str(raised.value) == f"tokenizer.vocab_size must leave room beside {beside}: 6"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path, typer.Argument(help="A TOML file; see recipes/ and docs/train.md.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value, such as optimizer.lr=1e-3.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in run.out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in run.output_dir.")] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show what would be trained, and end.")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Through torch.compile; as run.compile=true.")] = False,
     fsdp: Annotated[
@@ -45,7 +45,7 @@ def train(
 
 
 def _said(result: "Result") -> str:
-    step, loss = min(result.valid.items(), key=lambda each: each[1])
+    step, loss = min(result.validation_losses.items(), key=lambda each: each[1])
     return f"{result.best}: validation loss {loss:.4f} at step {step:,} of {result.steps:,}"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from uwaga._base import durable
+from uwaga._base import durable, renamed
 from uwaga.train import families, guard, seeds
 from uwaga.train.checkpoints import files, folders
 from uwaga.train.checkpoints.state import State
@@ -30,19 +30,20 @@ from uwaga.train.model import new_model
 _LOCK = ".lock"
 
 
+@renamed.parameters(valid="validation_losses")
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """A training that came to its end.
 
     Attributes:
         steps: that were taken.
-        losses, valid: of training and of validation, by step, as far as they are in metrics.jsonl.
+        losses, validation_losses: by step, as far as they are in metrics.jsonl.
         checkpoint, best: folders of the last checkpoint and of the best one.
     """
 
     steps: int
     losses: dict[int, float]
-    valid: dict[int, float]
+    validation_losses: dict[int, float]
     checkpoint: Path
     best: Path
 
@@ -52,7 +53,7 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
 
     Args:
         config: what is trained.
-        resume: go on from the last checkpoint in run.out; from the start, where there is none yet. What comes out is bit for
+        resume: go on from the last checkpoint in run.output_dir; from the start, where there is none yet. What comes out is bit for
             bit what an uninterrupted training gives on the same machine.
         fsdp: each process keeps its share of the weights (FSDP2), instead of all of them.
         progress: show a bar and lines on standard error.
@@ -60,10 +61,10 @@ def fit(config: Config, *, resume: bool = False, fsdp: bool = False, progress: b
     Raises:
         ConfigError, DataError: a configuration or data that cannot be used.
         CheckpointError: a checkpoint that cannot be read, or is of another configuration.
-        TrainingError: run.out holds a run already; the loss is no number; a checkpoint cannot be written.
+        TrainingError: run.output_dir holds a run already; the loss is no number; a checkpoint cannot be written.
     """
     with joined(config.run.device) as world, seeds.kept(world.device), _threads(config.run.threads):
-        out = Path(config.run.out)
+        out = Path(config.run.output_dir)
         with _alone(out, world), _disk(out):
             checkpoint = world.first(lambda: _begin(out, resume))
             corpus = Corpus.prepare(config, out)
@@ -83,7 +84,7 @@ def _disk(out: Path) -> Iterator[None]:
 
 
 def _fit(config: Config, corpus: Corpus, world: World, checkpoint: Path | None, *, fsdp: bool, progress: bool) -> State:
-    out = Path(config.run.out)
+    out = Path(config.run.output_dir)
     model = new_model(families.built(config.model, config.objective, corpus.model_settings), config.run.seed)
     state = State(step=0, tokens=0, seconds=0.0, best=None, metrics=0, seed=config.run.seed, data=corpus.digest)
     if checkpoint is not None:
@@ -109,7 +110,7 @@ def _begin(out: Path, resume: bool) -> Path | None:
     if not resume and (last is not None or folders.steps(out) or (out / journal.FILE).exists()):
         where = "no checkpoint yet" if last is None else f"its last checkpoint is {last.name}"
         raise TrainingError(
-            f"{out} holds a run already ({where}): --resume goes on with it, run.out=... begins another"
+            f"{out} holds a run already ({where}): --resume goes on with it, run.output_dir=... begins another"
         )
     folders.named(out, folders.BEST)  # which is not ours to replace where it says something else
     folders.clear(out)
@@ -168,17 +169,17 @@ def _teller(config: Config, corpus: Corpus, out: Path, state: State, screen: Scr
     sampler = Sampler(config, corpus)
     board = Board(out, state.step) if config.run.tensorboard else None
     questioner = Questioner(config, corpus) if config.objective == "encoder-decoder" else None
-    return Teller(Journal(out, state.metrics), board, screen, sampler, questioner, next(corpus.valid.all()))
+    return Teller(Journal(out, state.metrics), board, screen, sampler, questioner, next(corpus.validation.all()))
 
 
 def _greet(screen: Screen, config: Config, model: nn.Module, checkpoint: Path | None, world: World) -> None:
     weights = sum(weight.numel() for weight in model.parameters())
     where = "from the start" if checkpoint is None else f"from {checkpoint}"
     screen.line(f"{weights:,} weights, {config.schedule.steps:,} steps, {where}")
-    if config.batch.accumulated < world.size:
-        wanted = f"batch.global_tokens={world.size * config.batch.tokens}"
+    if config.batch.gradient_accumulation_steps < world.size:
+        wanted = f"batch.tokens_per_step={world.size * config.batch.tokens_per_batch}"
         screen.line(
-            f"a step has {config.batch.accumulated} micro-batches for {world.size} processes, and some have nothing to do: "
+            f"a step has {config.batch.gradient_accumulation_steps} micro-batches for {world.size} processes, and some have nothing to do: "
             f"{wanted} gives each one"
         )
 
@@ -190,7 +191,7 @@ def _result(out: Path, state: State) -> Result:
     return Result(
         steps=state.step,
         losses=journal.curve(out, "train"),
-        valid=journal.curve(out, "valid"),
+        validation_losses=journal.curve(out, "validation"),
         checkpoint=last,
         best=best,
     )

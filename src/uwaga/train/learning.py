@@ -42,10 +42,10 @@ def of_symbols(wanted: Wanted, own: Symbols, target: Symbols | None, objective: 
     names = special.NAMES[objective]
     others = [] if target is None else target.chosen(None)
     fixed = dict.fromkeys([*names.values(), *others])
-    room = None if wanted.vocabulary is None else wanted.vocabulary - len(fixed)
+    room = None if wanted.vocab_size is None else wanted.vocab_size - len(fixed)
     if room is not None and room < 1:
         beside = f"{len(names)} special tokens" + (f" and {len(others)} of targets" if others else "")
-        raise ConfigError(f"tokenizer.vocabulary must leave room beside {beside}: {wanted.vocabulary}")
+        raise ConfigError(f"tokenizer.vocab_size must leave room beside {beside}: {wanted.vocab_size}")
     symbols = own.chosen(room)
     if not symbols:
         raise ConfigError(f"tokenizer.kind is {wanted.kind!r}, and the texts have none")
@@ -68,16 +68,16 @@ def of_pairs(wanted: Wanted, texts: Iterable[str], objective: str) -> TextTokeni
         names = dict(special.NAMES[objective])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(alphabet) + len(names)
-    if wanted.vocabulary is None or wanted.vocabulary < least:
+    if wanted.vocab_size is None or wanted.vocab_size < least:
         raise ConfigError(
-            f"tokenizer.vocabulary must be at least {least}, all bytes and the special tokens, not {wanted.vocabulary}"
+            f"tokenizer.vocab_size must be at least {least}, all bytes and the special tokens, not {wanted.vocab_size}"
         )
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     _normalize(backend, wanted)
     trainer = trainers.BpeTrainer(
-        vocab_size=wanted.vocabulary,
+        vocab_size=wanted.vocab_size,
         special_tokens=list(names.values()),
         initial_alphabet=alphabet,
         show_progress=False,

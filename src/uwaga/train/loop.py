@@ -34,7 +34,7 @@ class Loop:
     ) -> None:
         self._config, self._corpus, self._world = config, corpus, world
         self._learner, self._state, self._teller = learner, state, teller
-        self._out = Path(config.run.out)
+        self._out = Path(config.run.output_dir)
         self._steps = Steps(learner.module, learner.optimizer, corpus.train, config, world)
         self._pending: list[Taken] = []  # steps whose loss nobody has looked at
         self._tokens, self._since = 0, time.perf_counter()  # since the last line of metrics
@@ -92,7 +92,7 @@ class Loop:
     def _evaluate(self, is_last: bool) -> bool:
         """Whether it is the best so far. Raises TrainingError."""
         self._settle()
-        objective, data, tokens = self._learner.objective, self._corpus.valid, self._config.run.eval_tokens
+        objective, data, tokens = self._learner.objective, self._corpus.validation, self._config.run.eval_tokens
         loss = validation_loss(objective, data, tokens, self._world, self._steps.arithmetic)
         if not math.isfinite(loss):
             said = f"step {self._state.step}: the validation loss is {loss}"

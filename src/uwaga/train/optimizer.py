@@ -85,9 +85,9 @@ class Optimizer:
     def _clipped(self) -> Tensor:
         gradients = [_gradient(weight) for weight in self._weights]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
-        if self._config.clip:
+        if self._config.max_grad_norm:
             # As clip_grad_norm_ does, with a norm that every process has.
-            factor = torch.clamp(self._config.clip / (norm + 1e-6), max=1.0)
+            factor = torch.clamp(self._config.max_grad_norm / (norm + 1e-6), max=1.0)
             if norm.device.type == "cpu" and factor.item() == 1.0:  # where reading it waits for nobody
                 return norm
             torch._foreach_mul_(list(map(own, gradients)), factor)

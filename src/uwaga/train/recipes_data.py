@@ -33,8 +33,8 @@ def found(name: str, data: DataConfig) -> Path:
             return _checked(folder / each, source)
     if not data.download:
         wanted = " or ".join(names)
-        how = source.made or "data.download=true fetches it there"
-        raise DataError(f"{name}: there is no {wanted} in {folder}; the source is {source.address}: {how}")
+        how = source.instructions or "data.download=true fetches it there"
+        raise DataError(f"{name}: there is no {wanted} in {folder}; the source is {source.url}: {how}")
     return _fetched(name, source, folder)
 
 
@@ -57,25 +57,25 @@ def _checked(path: Path, source: SourceConfig) -> Path:
         raise DataError(f"{path}: cannot be read: {str(error).removeprefix(f'{path}: ')}") from error
     if digest != source.sha256:
         raise DataError(
-            f"{path}: is not the file of the source {source.address}: its SHA-256 is {digest}, not {source.sha256}"
+            f"{path}: is not the file of the source {source.url}: its SHA-256 is {digest}, not {source.sha256}"
         )
     return path
 
 
 def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
-    if source.made:
-        raise DataError(f"{name}: cannot be downloaded as it is: {source.made}; the source is {source.address}")
+    if source.instructions:
+        raise DataError(f"{name}: cannot be downloaded as it is: {source.instructions}; the source is {source.url}")
     path = folder / (source.files or (name,))[0].removesuffix(".gz")
     try:
         named_folder(folder)
         with locked(folder / ".downloading"):
             if path.is_file():  # by another process of this training
                 return _checked(path, source)
-            text = _unpacked(source, _downloaded(source.address))
+            text = _unpacked(source, _downloaded(source.url))
             digest = hashlib.sha256(text).hexdigest()
             if digest != source.sha256:
                 raise DataError(
-                    f"{source.address}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept"
+                    f"{source.url}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept"
                 )
             with creating(path) as file:
                 file.write(text)
@@ -86,20 +86,20 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
     return path
 
 
-def _downloaded(address: str) -> bytes:
-    if not address.startswith(("https://", "http://")):
-        raise DataError(f"{address}: only https:// and http:// are downloaded")
+def _downloaded(url: str) -> bytes:
+    if not url.startswith(("https://", "http://")):
+        raise DataError(f"{url}: only https:// and http:// are downloaded")
     try:
-        with urllib.request.urlopen(address, timeout=_SECONDS) as reply:
+        with urllib.request.urlopen(url, timeout=_SECONDS) as reply:
             found: bytes = reply.read(LARGEST + 1)
     except urllib.error.HTTPError as error:
         error.close()  # it is the reply as well
-        raise DataError(f"{address}: cannot be downloaded: {error.code} {error.reason}") from error
+        raise DataError(f"{url}: cannot be downloaded: {error.code} {error.reason}") from error
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise DataError(f"{address}: cannot be downloaded: {reason}") from error
+        raise DataError(f"{url}: cannot be downloaded: {reason}") from error
     if len(found) > LARGEST:
-        raise DataError(f"{address}: is longer than {LARGEST:,} bytes")
+        raise DataError(f"{url}: is longer than {LARGEST:,} bytes")
     return found
 
 
@@ -114,7 +114,7 @@ def _unpacked(source: SourceConfig, packed: bytes) -> bytes:
         else:
             text = packed
     except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{source.address}: cannot be unpacked: {error}") from error
+        raise DataError(f"{source.url}: cannot be unpacked: {error}") from error
     if len(text) > LARGEST:
-        raise DataError(f"{source.address}: is longer than {LARGEST:,} bytes when it is unpacked")
+        raise DataError(f"{source.url}: is longer than {LARGEST:,} bytes when it is unpacked")
     return text

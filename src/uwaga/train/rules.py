@@ -21,20 +21,22 @@ def _files(config: "Config") -> None:
     data = config.data
     if not data.train:
         raise ConfigError("data.train names no file")
-    if not data.valid and not data.valid_share:
-        raise ConfigError("data.valid names no file, and data.valid_share is 0: there would be nothing to validate on")
+    if not data.validation and not data.validation_fraction:
+        raise ConfigError(
+            "data.validation names no file, and data.validation_fraction is 0: there would be nothing to validate on"
+        )
     if data.windows and data.kind == "pairs":
         raise ConfigError("data.windows is for texts, and data.kind is 'pairs'")
-    is_parallel = data.kind == "pairs" and data.layout == "parallel"
+    is_parallel = data.kind == "pairs" and data.pair_format == "parallel"
     for name, own, their in (
         ("train", data.train, data.target_files),
-        ("valid", data.valid, data.valid_target_files),
+        ("validation", data.validation, data.validation_target_files),
     ):
-        target = "data.target_files" if name == "train" else "data.valid_target_files"
+        target = "data.target_files" if name == "train" else "data.validation_target_files"
         if is_parallel and len(own) != len(their):
             raise ConfigError(f"{target} must name one file for each of data.{name}: {len(own)}, not {len(their)}")
         if not is_parallel and their:
-            raise ConfigError(f"{target} is for pairs of layout 'parallel'")
+            raise ConfigError(f"{target} is for data.pair_format 'parallel'")
 
 
 def _objective(config: "Config") -> None:
@@ -44,32 +46,32 @@ def _objective(config: "Config") -> None:
         raise ConfigError(f"data.kind {wanted} for the objective {config.objective!r}")
     if config.data.windows and config.objective != "language-model":
         raise ConfigError(f"data.windows is for a language-model, not for the objective {config.objective!r}")
-    if config.data.without and not is_pairs:
-        raise ConfigError("data.without is for pairs")
+    if config.data.remove_characters and not is_pairs:
+        raise ConfigError("data.remove_characters is for pairs")
     if config.tokenizer.target is not None and not is_pairs:
         raise ConfigError("tokenizer.target is for pairs")
 
 
 def _sizes(config: "Config") -> None:
     data, batch = config.data, config.batch
-    most = data.context * (2 if data.kind == "pairs" else 1)
-    if batch.tokens < most:
-        both = "source and target of data.context" if data.kind == "pairs" else "a row of data.context"
-        raise ConfigError(f"batch.tokens must hold {both} tokens, {most}, and is {batch.tokens}")
-    if batch.global_tokens is not None and batch.global_tokens % batch.tokens:
+    most = data.context_length * (2 if data.kind == "pairs" else 1)
+    if batch.tokens_per_batch < most:
+        both = "source and target of data.context_length" if data.kind == "pairs" else "a row of data.context_length"
+        raise ConfigError(f"batch.tokens_per_batch must hold {both} tokens, {most}, and is {batch.tokens_per_batch}")
+    if batch.tokens_per_step is not None and batch.tokens_per_step % batch.tokens_per_batch:
         raise ConfigError(
-            f"batch.global_tokens must be a multiple of batch.tokens, {batch.tokens}, not {batch.global_tokens}"
+            f"batch.tokens_per_step must be a multiple of batch.tokens_per_batch, {batch.tokens_per_batch}, not {batch.tokens_per_step}"
         )
     room = families.room(config.model, config.objective)
-    if room is not None and data.context > room:
-        raise ConfigError(f"data.context is {data.context}, and the model has {room} positions")
-    if config.objective == "masked-language-model" and data.context < 3:
+    if room is not None and data.context_length > room:
+        raise ConfigError(f"data.context_length is {data.context_length}, and the model has {room} positions")
+    if config.objective == "masked-language-model" and data.context_length < 3:
         raise ConfigError(
-            f"data.context must hold a token between the first and the last one, 3, and is {data.context}"
+            f"data.context_length must hold a token between the first and the last one, 3, and is {data.context_length}"
         )
-    if config.schedule.warmup > config.schedule.steps:
+    if config.schedule.warmup_steps > config.schedule.steps:
         steps = f"schedule.steps, {config.schedule.steps}"
-        raise ConfigError(f"schedule.warmup must not be more than {steps}, and is {config.schedule.warmup}")
+        raise ConfigError(f"schedule.warmup_steps must not be more than {steps}, and is {config.schedule.warmup_steps}")
 
 
 def _tokenizers(config: "Config") -> None:
@@ -81,9 +83,9 @@ def _tokenizers(config: "Config") -> None:
     _tokenizer(target, "tokenizer.target")
     if target.shared and not {own.kind, target.kind} <= {"characters", "words"}:
         raise ConfigError("tokenizer.target.shared is for characters and words")
-    if target.shared and target.vocabulary is not None:
+    if target.shared and target.vocab_size is not None:
         raise ConfigError(
-            "tokenizer.target.vocabulary is not for a shared vocabulary: tokenizer.vocabulary limits both"
+            "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"
         )
     if not target.shared and config.model["family"] != "transformer":
         raise ConfigError(
@@ -96,10 +98,10 @@ def _tokenizer(own: TokenizerConfig | TargetConfig, name: str) -> None:
     if (own.path is not None) != (own.kind == "given"):
         need = "is needed where" if own.path is None else "is for"
         raise ConfigError(f"{name}.path {need} {name}.kind{' is' if own.path is None else ''} 'given'")
-    if own.kind == "byte-pair" and own.vocabulary is None:
-        raise ConfigError(f"{name}.vocabulary is needed where {name}.kind is 'byte-pair'")
-    if own.kind == "given" and (own.vocabulary is not None or own.lowercase):
-        raise ConfigError(f"{name}.vocabulary and {name}.lowercase are not for {name}.kind 'given'")
+    if own.kind == "byte-pair" and own.vocab_size is None:
+        raise ConfigError(f"{name}.vocab_size is needed where {name}.kind is 'byte-pair'")
+    if own.kind == "given" and (own.vocab_size is not None or own.lowercase):
+        raise ConfigError(f"{name}.vocab_size and {name}.lowercase are not for {name}.kind 'given'")
 
 
 _RULES: tuple[Callable[["Config"], None], ...] = (_files, _objective, _sizes, _tokenizers)

@@ -39,7 +39,7 @@ class TextTokenizer:
         path: of its file, for messages.
 
     Attributes:
-        vocabulary: how many ids there are.
+        vocab_size: how many ids there are.
         before, behind: ids that it puts around what an encoder reads.
     """
 
@@ -48,7 +48,7 @@ class TextTokenizer:
         backend.encode_special_tokens = True
         self.backend, self.special, self._objective = backend, tokens, objective
         self.before, self.behind = checked.before, checked.behind
-        self._checked, self.vocabulary = checked, checked.vocabulary
+        self._checked, self.vocab_size = checked, checked.vocabulary
         described = json.loads(backend.to_str())
         kind = (described["pre_tokenizer"] or {}).get("type")
         self._is_by_character = (

@@ -8,7 +8,12 @@ import torch
 from uwaga.train.data import Corpus, Micro, Question
 
 Make = Callable[..., Corpus]
-_VERSES = ("data.document=paragraph", "batch.tokens=64", "batch.global_tokens=192", "data.valid_share=0.2")
+_VERSES = (
+    "data.document=paragraph",
+    "batch.tokens_per_batch=64",
+    "batch.tokens_per_step=192",
+    "data.validation_fraction=0.2",
+)
 
 
 def test_a_step_is_the_same_whoever_asks_and_when(verses: str, make_corpus: Make) -> None:
@@ -42,7 +47,7 @@ def test_no_micro_batch_is_larger_than_its_budget(verses: str, make_corpus: Make
 
 
 def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str, make_corpus: Make) -> None:
-    valid = make_corpus("language-model", [verses], *_VERSES).valid
+    valid = make_corpus("language-model", [verses], *_VERSES).validation
     whole = [row.tolist() for batch in valid.all() for row in batch.ids.to_list()]
     assert len(whole) == len(valid)
     assert [row.tolist() for batch in valid.all(10**9) for row in batch.ids.to_list()] == whole
@@ -54,18 +59,23 @@ def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str,
 
 
 def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corpus: Make) -> None:
-    given = ("data.layout=cmudict", "data.without='012'", "tokenizer.target.kind=words", "data.valid_share=0.5")
+    given = (
+        "data.pair_format=cmudict",
+        "data.remove_characters='012'",
+        "tokenizer.target.kind=words",
+        "data.validation_fraction=0.5",
+    )
     corpus = make_corpus("encoder-decoder", [words], *given)
     questions = list(corpus.questions())
     assert len({question.source for question in questions}) == len(questions)
-    assert sum(len(question.targets) for question in questions) == len(corpus.valid)
+    assert sum(len(question.targets) for question in questions) == len(corpus.validation)
     assert any(len(question.targets) == 2 for question in questions)
     assert all(target.startswith("K A") and "1" not in target[:5] for _, targets in questions for target in targets)
     assert isinstance(questions[0], Question)
 
 
 def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
-    corpus = make_corpus("encoder-decoder", [words], "data.layout=cmudict")
+    corpus = make_corpus("encoder-decoder", [words], "data.pair_format=cmudict")
     batch = corpus.train.batch(corpus.train.step(0)[0])
     moved = batch.to("meta")
     assert {moved.labels.device.type, moved.ids.values.device.type, moved.decoder_ids.offsets.device.type} == {"meta"}
@@ -74,7 +84,13 @@ def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["run.seed=1", "data.context=8", "batch.tokens=128", "tokenizer.lowercase=true", "data.valid_share=0.3"],
+    [
+        "run.seed=1",
+        "data.context_length=8",
+        "batch.tokens_per_batch=128",
+        "tokenizer.lowercase=true",
+        "data.validation_fraction=0.3",
+    ],
 )
 def test_what_changes_the_batches_changes_the_digest(change: str, verses: str, make_corpus: Make) -> None:
     plain = make_corpus("language-model", [verses], *_VERSES[:1])

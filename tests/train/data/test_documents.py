@@ -38,11 +38,11 @@ def test_json_lines_and_parquet_hold_texts_in_a_field(tmp_path: Path) -> None:
     lines.write_text("".join(json.dumps({"id": 1, "body": text}) + "\n" for text in texts))
     parquet.write_table(pa.table({"id": [1, 2, 3], "body": texts}), table)
     for kind, path in (("jsonl", lines), ("parquet", table)):
-        assert _texts(path, kind=kind, field="body") == [texts[0], texts[2]]
+        assert _texts(path, kind=kind, text_field="body") == [texts[0], texts[2]]
         place = f"{path}:1" if kind == "jsonl" else f"{path}: row 0"
         held = "'id', 'body'" if kind == "jsonl" else "none"
         assert _message(path, kind=kind) == f"{place}: there is no field 'text', but {held}"
-        kinds = _message(path, kind=kind, field="id")
+        kinds = _message(path, kind=kind, text_field="id")
         assert kinds == f"{place}: field 'id' must be a string, not int"
 
 

@@ -1,4 +1,4 @@
-"""Pairs: every layout, and what is wrong with a line."""
+"""Pairs: every pair_format, and what is wrong with a line."""
 
 import json
 from pathlib import Path
@@ -22,29 +22,29 @@ def _message(*given: Path, **options: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("layout", ["tsv", "cmudict", "jsonl", "parquet", "parallel"])
-def test_every_layout_gives_the_same_pairs(layout: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pair_format", ["tsv", "cmudict", "jsonl", "parquet", "parallel"])
+def test_every_layout_gives_the_same_pairs(pair_format: str, tmp_path: Path) -> None:
     expected = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("A'S", "EY1 Z")]
     path, answers = tmp_path / "a", None
-    if layout == "tsv":
+    if pair_format == "tsv":
         path.write_text("".join(f"{source}\t{target}\r\n" for source, target in expected))
-    elif layout == "cmudict":
+    elif pair_format == "cmudict":
         path.write_text("".join(f"{source}  {n} {target}\n" for n, (source, target) in enumerate(expected)))
-    elif layout == "jsonl":
+    elif pair_format == "jsonl":
         path.write_text("".join(json.dumps({"target": target, "source": source}) + "\n" for source, target in expected))
-    elif layout == "parquet":
+    elif pair_format == "parquet":
         parquet.write_table(pa.table({"target": [y for _, y in expected], "source": [x for x, _ in expected]}), path)
     else:
         answers = tmp_path / "b"
         path.write_text("\n".join(source for source, _ in expected))
         answers.write_text("\n".join(target for _, target in expected) + "\n")
-    assert _read(path, answers, layout=layout) == expected
+    assert _read(path, answers, pair_format=pair_format) == expected
 
 
 def test_marks_can_be_taken_out_of_the_targets(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("A1 1 EY1 W AH0 N\n")
-    assert _read(path, layout="cmudict", without="012") == [("A1", "EY W AH N")]
+    assert _read(path, pair_format="cmudict", remove_characters="012") == [("A1", "EY W AH N")]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_line_that_is_not_cmudicts_is_named(line: str, tmp_path: Path) -> None
     path = tmp_path / "a"
     path.write_text(f"A 1 EY1\n{line}\n")
     wanted = "must be a word, a whole number and phonemes, with spaces between them"
-    assert _message(path, layout="cmudict") == f"{path}:2: {wanted}"
+    assert _message(path, pair_format="cmudict") == f"{path}:2: {wanted}"
 
 
 def test_parallel_files_must_have_as_many_lines(tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_parallel_files_must_have_as_many_lines(tmp_path: Path) -> None:
     long.write_text("a\nb\nc\nd\n")
     rule = "line n of one file must answer line n of the other"
     expected = f"{long}:3: there is no such line in {short}, which ends after 2: {rule}"
-    assert _message(short, long, layout="parallel") == expected
-    assert _message(long, short, layout="parallel") == expected
+    assert _message(short, long, pair_format="parallel") == expected
+    assert _message(long, short, pair_format="parallel") == expected
 
 
 def test_a_target_of_marks_alone_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("A 1 0\n")
-    assert _message(path, layout="cmudict", without="0") == f"{path}:1: the target is empty"
+    assert _message(path, pair_format="cmudict", remove_characters="0") == f"{path}:1: the target is empty"

@@ -81,7 +81,7 @@ def test_the_same_text_elsewhere_is_the_same_data(tmp_path: Path, verses: str, m
 
 
 def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words: str, make_config: Make) -> None:
-    given = ("data.layout=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocabulary=300")
+    given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
     config = make_config("encoder-decoder", [words], *given)
     (tmp_path / "config.toml").write_text(config.text())
     expected, seen = _prepare(config, tmp_path / "whole")
@@ -117,7 +117,7 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, ma
 
 
 def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Make) -> None:
-    config = make_config("encoder-decoder", [words], "data.layout=cmudict")
+    config = make_config("encoder-decoder", [words], "data.pair_format=cmudict")
     (tmp_path / "config.toml").write_text(config.text())
     run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run"), "-1"]
     processes = [subprocess.Popen(run, stdout=subprocess.PIPE, text=True) for _ in range(2)]
@@ -181,19 +181,19 @@ def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str,
 
 
 def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config: Make) -> None:
-    advice = "name files in data.valid, or cut texts into more documents by data.document"
+    advice = "name files in data.validation, or cut texts into more documents by data.document"
     alone = make_config("language-model", [verses])
     assert _message(alone, tmp_path / "run") == (
-        f"{tmp_path / verses}: no document is left for validation, with 1 of them and data.valid_share is 0.1; {advice}"
+        f"{tmp_path / verses}: no document is left for validation, with 1 of them and data.validation_fraction is 0.1; {advice}"
     )
-    nothing = make_config("language-model", [verses], _LINES, "data.valid_share=0.9999999999")
+    nothing = make_config("language-model", [verses], _LINES, "data.validation_fraction=0.9999999999")
     assert _message(nothing, tmp_path / "run") == (
-        f"{tmp_path / verses}: no document is left for training, with 210 of them and data.valid_share is 1; {advice}"
+        f"{tmp_path / verses}: no document is left for training, with 210 of them and data.validation_fraction is 1; {advice}"
     )
     (tmp_path / "short.txt").write_text("0123456789")
     short = make_config("language-model", ["short.txt"], "data.windows=true")
     assert _message(short, tmp_path / "run") == (
-        f"{tmp_path / 'short.txt'}: windows of data.context, 16, and a token need at least 17 tokens for training, "
+        f"{tmp_path / 'short.txt'}: windows of data.context_length, 16, and a token need at least 17 tokens for training, "
         "and there are 9"
     )
 
@@ -210,10 +210,10 @@ def test_a_pair_that_is_too_long_is_refused_with_its_line(tmp_path: Path, make_c
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n" * 40 + "0123456789abcdef\tb\n")
     message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
-    assert message == f"{path}:41: the source has 17 tokens with the special ones, and data.context is 16"
+    assert message == f"{path}:41: the source has 17 tokens with the special ones, and data.context_length is 16"
     path.write_text("a\tb\n" * 40 + "a\t0123456789abcdef\n")
     message = _message(make_config("encoder-decoder", ["a.tsv"]), tmp_path / "run")
-    assert message == f"{path}:41: the target has 17 tokens with the special ones, and data.context is 16"
+    assert message == f"{path}:41: the target has 17 tokens with the special ones, and data.context_length is 16"
 
 
 def test_few_tokens_take_two_bytes(tmp_path: Path, verses: str, make_config: Make) -> None:

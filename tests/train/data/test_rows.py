@@ -33,8 +33,8 @@ def test_cuts_hold_every_token_once(lengths: list[int], context: int) -> None:
 
 
 def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
-    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.valid_share=0.2")
-    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.valid.all()]])
+    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.validation_fraction=0.2")
+    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.validation.all()]])
     text = (tmp_path / verses).read_text().strip().split("\n\n")
     expected = torch.tensor(
         np.concatenate(corpus.tokenizer.encode(text)).tolist() + [corpus.tokenizer.special.end] * 60
@@ -43,7 +43,9 @@ def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: 
 
 
 def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, make_corpus: Make) -> None:
-    corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.context=64", "batch.tokens=256")
+    corpus = make_corpus(
+        "language-model", [verses], "data.document=paragraph", "data.context_length=64", "batch.tokens_per_batch=256"
+    )
     end = corpus.tokenizer.special.end
     for batch in _epoch(corpus):
         assert batch.decoder_ids is None
@@ -51,14 +53,14 @@ def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, m
             assert ids[1:].tolist() == wanted[:-1].tolist()
             assert end not in ids[1:]
             assert len(ids) <= 64
-    first = next(corpus.valid.all()).ids.to_list()[0]
+    first = next(corpus.validation.all()).ids.to_list()[0]
     assert first[0] == end
 
 
 def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make) -> None:
     text = "".join(chr(0x4E00 + number) for number in range(1000))
     (tmp_path / "a.txt").write_text(text)
-    corpus = make_corpus("language-model", ["a.txt"], "data.windows=true", "batch.global_tokens=128")
+    corpus = make_corpus("language-model", ["a.txt"], "data.windows=true", "batch.tokens_per_step=128")
     starts = []
     for epoch in range(3):
         for batch in _epoch(corpus, epoch):
@@ -75,7 +77,7 @@ def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make
 def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_corpus: Make) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("0123456789" * 5)
-    valid = f"data.valid=['{tmp_path / 'a.txt'}']"
+    valid = f"data.validation=['{tmp_path / 'a.txt'}']"
     corpus = make_corpus("language-model", ["a.txt", "b.txt"], "data.windows=true", valid)
     folder = next((tmp_path / "prepared").glob("data-*"))
     tokens = np.fromfile(folder / "train.tokens", "<u2")
@@ -84,7 +86,12 @@ def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_
 
 @pytest.mark.parametrize("target", ["{kind='words'}", "{kind='words', shared=true}"])
 def test_a_decoder_begins_with_padding_and_is_asked_for_an_end(target: str, words: str, make_corpus: Make) -> None:
-    options = ("data.layout=cmudict", "data.without='012'", f"tokenizer.target={target}", "tokenizer.lowercase=true")
+    options = (
+        "data.pair_format=cmudict",
+        "data.remove_characters='012'",
+        f"tokenizer.target={target}",
+        "tokenizer.lowercase=true",
+    )
     corpus = make_corpus("encoder-decoder", [words], *options)
     special = corpus.target_tokenizer.special
     rows = 0
@@ -105,7 +112,7 @@ def test_masks_are_bert_s(tmp_path: Path, make_corpus: Make) -> None:
     generator = np.random.default_rng(0)
     lines = ("".join(chr(0x4E00 + x) for x in generator.integers(0, 500, 200)) for _ in range(60))
     (tmp_path / "a.txt").write_text("\n".join(lines))
-    sizes = ("data.document=line", "data.context=64", "batch.tokens=1024")
+    sizes = ("data.document=line", "data.context_length=64", "batch.tokens_per_batch=1024")
     corpus = make_corpus("masked-language-model", ["a.txt"], *sizes)
     special = corpus.tokenizer.special
     original = {tuple(ids) for ids in _originals(corpus)}
@@ -144,5 +151,5 @@ def test_another_epoch_has_other_masks_and_validation_always_the_same(verses: st
     assert not torch.equal(first.labels, other.labels)
     seeded = make_corpus(*given, "run.seed=5")
     assert not torch.equal(first.labels, seeded.train._rows.batch(0, range(10)).labels)
-    for ours, theirs in zip(corpus.valid.all(), seeded.valid.all(), strict=True):
+    for ours, theirs in zip(corpus.validation.all(), seeded.validation.all(), strict=True):
         assert torch.equal(ours.labels, theirs.labels)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from uwaga.train.data import Corpus
 from uwaga.train.data.documents import documents
-from uwaga.train.data.sides import VALID, is_valid, is_valid_source, sided_documents, sided_pairs
+from uwaga.train.data.sides import VALIDATION, is_valid, is_valid_source, sided_documents, sided_pairs
 from uwaga.train.sections import DataConfig
 
 
 def _places(*train: Path) -> dict[str, tuple[Path, ...]]:
-    return {"train": train, "valid": (), "target": (), "valid_target": ()}
+    return {"train": train, "validation": (), "target": (), "validation_target": ()}
 
 
 def test_a_share_of_the_words_is_held_out_and_never_changes() -> None:
@@ -26,16 +26,16 @@ def test_no_share_holds_out_nothing() -> None:
 
 
 def test_all_pronunciations_of_a_word_are_on_one_side(tmp_path: Path, words: str) -> None:
-    data = DataConfig(kind="pairs", layout="cmudict", valid_share=0.3)
+    data = DataConfig(kind="pairs", pair_format="cmudict", validation_fraction=0.3)
     sides: dict[str, set[str]] = {}
     for side, pair in sided_pairs(_places(tmp_path / words), data):
         sides.setdefault(pair.source, set()).add(side)
     assert all(len(each) == 1 for each in sides.values())
-    assert 40 < sum(VALID in each for each in sides.values()) < 140
+    assert 40 < sum(VALIDATION in each for each in sides.values()) < 140
 
 
 def test_a_document_keeps_its_side_wherever_it_stands(tmp_path: Path, verses: str) -> None:
-    data = DataConfig(document="paragraph", valid_share=0.3)
+    data = DataConfig(document="paragraph", validation_fraction=0.3)
     whole = {"".join(each.document.pieces): each.side for each in sided_documents(_places(tmp_path / verses), data)}
     backwards = tmp_path / "backwards.txt"
     backwards.write_text("\n\n".join(reversed(list(whole))))
@@ -45,11 +45,11 @@ def test_a_document_keeps_its_side_wherever_it_stands(tmp_path: Path, verses: st
 
 def test_windows_hold_out_the_end_of_the_text(tmp_path: Path, verses: str) -> None:
     (tmp_path / "more.txt").write_text("And this is the end.")
-    data = DataConfig(windows=True, valid_share=0.25)
+    data = DataConfig(windows=True, validation_fraction=0.25)
     paths = (tmp_path / verses, tmp_path / "more.txt")
     found = [(each.side, "".join(each.document.pieces)) for each in sided_documents(_places(*paths), data)]
     text = "".join("".join(each.pieces) for path in paths for each in documents(path, data))
-    assert "".join(part for side, part in found if side == VALID) == text[int(len(text) * 0.75) :]
+    assert "".join(part for side, part in found if side == VALIDATION) == text[int(len(text) * 0.75) :]
     assert "".join(part for _, part in found) == text
 
 
@@ -57,7 +57,7 @@ def test_files_for_validation_leave_the_others_whole(
     tmp_path: Path, verses: str, make_corpus: Callable[..., Corpus]
 ) -> None:
     (tmp_path / "valid.txt").write_text("Line 9 of 9.\n\nAnd another one.")
-    valid = f"data.valid=['{tmp_path / 'valid.txt'}']"
-    corpus = make_corpus("language-model", [verses], "data.document=paragraph", valid, "data.context=64")
-    assert len(corpus.valid) == 2
-    assert corpus.tokenizer.decode(next(corpus.valid.all()).ids.to_list()[1].tolist()) == "And another one."
+    valid = f"data.validation=['{tmp_path / 'valid.txt'}']"
+    corpus = make_corpus("language-model", [verses], "data.document=paragraph", valid, "data.context_length=64")
+    assert len(corpus.validation) == 2
+    assert corpus.tokenizer.decode(next(corpus.validation.all()).ids.to_list()[1].tolist()) == "And another one."

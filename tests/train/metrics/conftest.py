@@ -25,7 +25,7 @@ def parts(
         given = (
             objective,
             [words if pairs else verses],
-            *(["data.layout=cmudict"] if pairs else ["data.document=line"]),
+            *(["data.pair_format=cmudict"] if pairs else ["data.document=line"]),
             *overrides,
         )
         config, corpus = make_config(*given), make_corpus(*given)

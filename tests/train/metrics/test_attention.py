@@ -19,7 +19,7 @@ KINDS = {
 @pytest.mark.parametrize("objective", KINDS)
 def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) -> None:
     _, corpus, model = parts(objective)
-    batch = attention.fixed(next(corpus.valid.all()))
+    batch = attention.fixed(next(corpus.validation.all()))
     found = {look.name: look for look in attention.look(model, batch).looks}
     assert found.keys() == KINDS[objective]
     model.eval()
@@ -28,14 +28,14 @@ def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) ->
     for (kind, layer), map in recording.maps.items():
         table, look = head_table(map), found[f"{kind} {layer}"]
         assert look.entropy == pytest.approx(table.columns["entropy"], abs=1e-5)
-        assert look.spread == pytest.approx(table.columns["normalized_entropy"], abs=1e-5)
+        assert look.normalized_entropy == pytest.approx(table.columns["normalized_entropy"], abs=1e-5)
         assert look.sink == pytest.approx(table.columns["sink"], abs=1e-5)
 
 
 def test_the_model_is_left_as_it_was(parts: Callable) -> None:
     _, corpus, model = parts("language-model")
     model.train()
-    attention.look(model, next(corpus.valid.all()))
+    attention.look(model, next(corpus.validation.all()))
     assert model.training
     assert all(getattr(module, "watcher", None) is None for module in model.modules())
     assert all(weight.grad is None for weight in model.parameters())
@@ -43,7 +43,7 @@ def test_the_model_is_left_as_it_was(parts: Callable) -> None:
 
 def test_few_rows_are_looked_at_but_one_at_least(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     _, corpus, _ = parts("encoder-decoder")
-    batch = next(corpus.valid.all())
+    batch = next(corpus.validation.all())
     for tokens, rows in ((1, 1), (int(batch.ids.offsets[2]), 2), (10**6, len(batch.ids))):
         monkeypatch.setattr(attention, "_TOKENS", tokens)
         found = attention.fixed(batch)
@@ -57,7 +57,9 @@ def test_a_collapsed_head_is_named(parts: Callable) -> None:
         layer = model.layers[0].attention
         layer.query.weight[8:] *= 1e4
         layer.key.weight[8:] *= 1e4
-    looks = attention.look(model, next(corpus.valid.all()))
-    assert looks.looks[0].spread[1] < 0.05 < 0.9 < looks.looks[0].spread[0]
-    assert looks.said().startswith(f"narrowest head decoder 0 head 1, {looks.looks[0].spread[1]:.3f} of full spread; ")
-    assert set(looks.line()["decoder 0"]) == {"entropy", "spread", "sink"}
+    looks = attention.look(model, next(corpus.validation.all()))
+    assert looks.looks[0].normalized_entropy[1] < 0.05 < 0.9 < looks.looks[0].normalized_entropy[0]
+    assert looks.said().startswith(
+        f"narrowest head decoder 0 head 1, {looks.looks[0].normalized_entropy[1]:.3f} of the maximal entropy; "
+    )
+    assert set(looks.line()["decoder 0"]) == {"entropy", "normalized_entropy", "sink"}

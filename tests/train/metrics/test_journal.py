@@ -14,10 +14,10 @@ from uwaga.train.metrics.screen import Silent, shown
 def test_lines_are_there_when_they_are_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.write(1, "train", {"loss": 0.1 + 0.2}, {"seconds": 1.0})
-    journal.write(2, "valid", {"loss": 3.0})
+    journal.write(2, "validation", {"loss": 3.0})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert lines[0] == '{"step": 1, "kind": "train", "loss": 0.30000000000000004, "wall": {"seconds": 1.0}}'
-    assert json.loads(lines[1]) == {"step": 2, "kind": "valid", "loss": 3.0}
+    assert json.loads(lines[1]) == {"step": 2, "kind": "validation", "loss": 3.0}
     assert journal.sync() == (tmp_path / "metrics.jsonl").stat().st_size
     assert curve(tmp_path, "train") == {1: 0.1 + 0.2}
     journal.close()

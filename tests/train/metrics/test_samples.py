@@ -14,7 +14,7 @@ from uwaga.train.scoring import score
 
 
 def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
-    config, corpus, model = parts("language-model", "run.samples=['Line 1', 'so']", "run.sample_tokens=5")
+    config, corpus, model = parts("language-model", "run.sample_prompts=['Line 1', 'so']", "run.sample_tokens=5")
     model.train()
     sampler = Sampler(config, corpus)
     found = sampler.samples(model)
@@ -27,7 +27,7 @@ def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
 
 def test_a_model_with_few_positions_writes_as_many_as_there_is_room_for(parts: Callable) -> None:
     config, corpus, model = parts(
-        "language-model", "model.positions=16", "run.samples=['Line 1']", "run.sample_tokens=99"
+        "language-model", "model.positions=16", "run.sample_prompts=['Line 1']", "run.sample_tokens=99"
     )
     assert 0 < len(Sampler(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
 
@@ -50,7 +50,7 @@ def test_sources_are_answered(parts: Callable) -> None:
 
 
 def test_masks_are_filled(parts: Callable) -> None:
-    config, corpus, model = parts("masked-language-model", "run.samples=['so [MASK]t goe[MASK]']")
+    config, corpus, model = parts("masked-language-model", "run.sample_prompts=['so [MASK]t goe[MASK]']")
     (found,) = Sampler(config, corpus).samples(model)
     ids = corpus.tokenizer.encode([found.text])[0]
     assert len(ids) <= len("so it goes")
@@ -60,14 +60,14 @@ def test_masks_are_filled(parts: Callable) -> None:
 @pytest.mark.parametrize(
     ("objective", "prompt", "said"),
     [
-        ("language-model", "x" * 17, f"run.samples: {'x' * 17!r} has 17 tokens, and data.context is 16"),
-        ("masked-language-model", "so", "run.samples: 'so' has no [MASK] to fill in"),
+        ("language-model", "x" * 17, f"run.sample_prompts: {'x' * 17!r} has 17 tokens, and data.context_length is 16"),
+        ("masked-language-model", "so", "run.sample_prompts: 'so' has no [MASK] to fill in"),
     ],
 )
 def test_a_prompt_that_does_not_fit_is_told_before_training(
     parts: Callable, objective: str, prompt: str, said: str
 ) -> None:
-    config, corpus, _ = parts(objective, f"run.samples=[{prompt!r}]")
+    config, corpus, _ = parts(objective, f"run.sample_prompts=[{prompt!r}]")
     with pytest.raises(ConfigError) as caught:
         Sampler(config, corpus)
     assert str(caught.value) == said
@@ -84,7 +84,7 @@ def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
     assert found.questions == len(asked)
     tokenizer = corpus.tokenizer
     prompts = [[*tokenizer.before, *tokenizer.encode([each.source])[0].tolist(), *tokenizer.behind] for each in asked]
-    written = generate(model.eval(), prompts, max_new_tokens=config.data.context)
+    written = generate(model.eval(), prompts, max_new_tokens=config.data.context_length)
     target = corpus.target_tokenizer or tokenizer
     texts = [target.backend.decode([x for x in ids if x > 1], skip_special_tokens=False) for ids in written]
     assert [target.backend.id_to_token(x) for x in (0, 1, 2)] == ["<pad>", "</s>", "<unk>"]

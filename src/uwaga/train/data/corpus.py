@@ -16,7 +16,7 @@ from uwaga.train.data.batch import Batch, Micro
 from uwaga.train.data.order import Order
 from uwaga.train.data.prepare import ABOUT, ANSWERS, Listener, Prepared, prepare
 from uwaga.train.data.rows import DocumentRows, MaskedRows, Masks, PairRows, Rows, Sides, WindowRows
-from uwaga.train.data.sides import SIDES, TRAIN, VALID
+from uwaga.train.data.sides import SIDES, TRAIN, VALIDATION
 from uwaga.train.data.store import Store, made_again
 from uwaga.train.data.tokenizers import Tokenizers
 from uwaga.train.errors import DataError
@@ -31,8 +31,8 @@ class Split:
     """
 
     def __init__(self, rows: Rows, config: Config) -> None:
-        self._rows, self._tokens = rows, config.batch.tokens
-        self._accumulated, self._seed = config.batch.accumulated, config.run.seed
+        self._rows, self._tokens = rows, config.batch.tokens_per_batch
+        self._accumulated, self._seed = config.batch.gradient_accumulation_steps, config.run.seed
         self._lengths = rows.lengths()
         # Steps of an epoch are asked for over and over; the order of one takes 8 bytes a row.
         self._order = lru_cache(maxsize=2)(self._new_order)
@@ -83,7 +83,7 @@ class Corpus:
     """What a training reads.
 
     Attributes:
-        train, valid: its splits.
+        train, validation: its splits.
         tokenizer: of texts, and of what an encoder reads.
         target_tokenizer: of pairs, as targets are read and written; the same, unless the configuration says otherwise.
         digest: a number that changes with anything that the batches depend on: tokens, rows and order.
@@ -95,7 +95,7 @@ class Corpus:
         self.tokenizer, self.target_tokenizer = self._tokenizers.own, self._tokenizers.target
         stores = {name: self._store(name, about) for name in self._names()}
         self.train = Split(_rows(config, stores, TRAIN, self._tokenizers), config)
-        self.valid = Split(_rows(config, stores, VALID, self._tokenizers), config)
+        self.validation = Split(_rows(config, stores, VALIDATION, self._tokenizers), config)
         self.digest = _digest(config, about)
 
     @staticmethod
@@ -119,13 +119,13 @@ class Corpus:
             raise DataError(f"{self._folder / ABOUT}: there is no {name}; {made_again(self._folder)}")
         tokenizer = self.target_tokenizer if name.endswith("-targets") else self.tokenizer
         assert tokenizer is not None
-        return Store(self._folder, name, about[name], tokenizer.vocabulary)
+        return Store(self._folder, name, about[name], tokenizer.vocab_size)
 
     @property
     def model_settings(self) -> dict[str, Any]:
         """What the tokenizers decide of a model's config, for `uwaga.train.families.built`."""
         own, target = self.tokenizer, self.target_tokenizer or self.tokenizer
-        family, settings = self._config.model["family"], {"vocabulary": own.vocabulary}
+        family, settings = self._config.model["family"], {"vocabulary": own.vocab_size}
         if family == "bert":
             return settings | {"padding": own.special.padding}
         given: dict[str, Any] = settings | {"ends": (target.special.end,)}
@@ -134,7 +134,7 @@ class Corpus:
         elif family == "transformer":
             given |= {"start": own.special.end}
         if self._tokenizers.is_apart:
-            given["target_vocabulary"] = target.vocabulary
+            given["target_vocabulary"] = target.vocab_size
         return given
 
     def save_tokenizers(self, folder: Path) -> None:
@@ -152,22 +152,34 @@ def _rows(config: Config, stores: dict[str, Store], side: str, own: Tokenizers) 
     if config.objective == "encoder-decoder":
         return PairRows(Sides(store, stores[f"{side}-targets"]))
     if config.objective == "masked-language-model":
-        return MaskedRows(store, data.context, _masks(config, own, seed if side == TRAIN else 0))
+        return MaskedRows(store, data.context_length, _masks(config, own, seed if side == TRAIN else 0))
     if data.windows and side == TRAIN:
-        return WindowRows(store, data.context, seed, config.batch.tokens // data.context * config.batch.accumulated)
-    return DocumentRows(store, data.context)
+        return WindowRows(
+            store,
+            data.context_length,
+            seed,
+            config.batch.tokens_per_batch // data.context_length * config.batch.gradient_accumulation_steps,
+        )
+    return DocumentRows(store, data.context_length)
 
 
 def _masks(config: Config, own: Tokenizers, seed: int) -> Masks:
     tokenizer = own.own
     assert tokenizer.special.mask is not None
     special = tokenizer.special.ids()
-    words = np.array([number for number in range(tokenizer.vocabulary) if number not in special])
+    words = np.array([number for number in range(tokenizer.vocab_size) if number not in special])
     before, behind = (np.array(ids, np.int64) for ids in (tokenizer.before, tokenizer.behind))
-    return Masks(config.data.mask_share, tokenizer.special.mask, words, before, behind, seed)
+    return Masks(config.data.mlm_probability, tokenizer.special.mask, words, before, behind, seed)
 
 
 def _digest(config: Config, about: dict[str, Any]) -> str:
     data, batch = config.data, config.batch
-    sizes = [data.context, data.windows, data.mask_share, batch.tokens, batch.accumulated, config.run.seed]
+    sizes = [
+        data.context_length,
+        data.windows,
+        data.mlm_probability,
+        batch.tokens_per_batch,
+        batch.gradient_accumulation_steps,
+        config.run.seed,
+    ]
     return hashlib.sha256(json.dumps([config.objective, sizes, about], sort_keys=True).encode()).hexdigest()

@@ -54,9 +54,9 @@ class Part:
 def documents(path: Path, data: DataConfig) -> Iterator[Document]:
     """The documents of a file that hold anything. Raises DataError."""
     if data.kind == "jsonl":
-        return _told(_rows(json_lines(path), data.field))
+        return _told(_rows(json_lines(path), data.text_field))
     if data.kind == "parquet":
-        return _told(_rows(parquet_rows(path, (data.field,)), data.field))
+        return _told(_rows(parquet_rows(path, (data.text_field,)), data.text_field))
     if data.document == "file":
         return iter((Document(place=str(path), pieces=Pieces(path)),))
     return _told((line.place, line.text) for line in lines(path)) if data.document == "line" else _paragraphs(path)

@@ -67,8 +67,8 @@ def write_pairs(
         for (side, pair), source, answer in zip(group, sources, targets, strict=True):
             source, answer = np.concatenate((before, source, behind)), np.concatenate((start, answer, end))
             for name, length in (("source", len(source)), ("target", len(answer) - 1)):
-                if length > config.data.context:
-                    room = f"data.context is {config.data.context}"
+                if length > config.data.context_length:
+                    room = f"data.context_length is {config.data.context_length}"
                     raise DataError(f"{pair.place}: the {name} has {length:,} tokens with the special ones, and {room}")
             for name, ids in ((side, source), (f"{side}-targets", answer)):
                 writers[name].add(ids)

@@ -8,28 +8,33 @@ from pathlib import Path
 from uwaga._base import reading
 from uwaga.train import recipes_data
 from uwaga.train.config import Config
-from uwaga.train.data.sides import TRAIN, VALID, Places
+from uwaga.train.data.sides import TRAIN, VALIDATION, Places
 from uwaga.train.errors import DataError
 
-_FORMAT = 1  # of the prepared files; another one where they mean something else
+_FORMAT = 2  # of the prepared files; another one where they mean something else
 # Settings that the files do not depend on.
 _FREE = (
-    "context",
+    "context_length",
     "windows",
-    "mask_share",
+    "mlm_probability",
     "download",
     "sources",
     "train",
-    "valid",
+    "validation",
     "target_files",
-    "valid_target_files",
+    "validation_target_files",
 )
 
 
 def places(config: Config) -> Places:
     """The files of each side, those of sources found. Raises DataError."""
     data = config.data
-    names = {TRAIN: data.train, VALID: data.valid, "target": data.target_files, "valid_target": data.valid_target_files}
+    names = {
+        TRAIN: data.train,
+        VALIDATION: data.validation,
+        "target": data.target_files,
+        "validation_target": data.validation_target_files,
+    }
     return {side: tuple(recipes_data.found(name, data) for name in own) for side, own in names.items()}
 
 
@@ -37,7 +42,10 @@ def fingerprint(config: Config, files: Places) -> str:
     """Of settings, and of files by their paths, sizes and times. Raises DataError: a file that is not there."""
     data = {name: value for name, value in asdict(config.data).items() if name not in _FREE}
     # Pairs must fit into the context, and windows are split by place.
-    data |= {"context": config.data.context if data["kind"] == "pairs" else None, "windows": config.data.windows}
+    data |= {
+        "context_length": config.data.context_length if data["kind"] == "pairs" else None,
+        "windows": config.data.windows,
+    }
     paths = [each.path for each in (config.tokenizer, config.tokenizer.target) if each is not None and each.path]
     described = {
         "format": _FORMAT,

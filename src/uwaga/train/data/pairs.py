@@ -21,7 +21,7 @@ class Pair(NamedTuple):
 
 def pairs(path: Path, answers: Path | None, data: DataConfig) -> Iterator[Pair]:
     """The pairs of a file, or of two. Raises DataError, also where a side is empty."""
-    dropped = str.maketrans("", "", data.without)
+    dropped = str.maketrans("", "", data.remove_characters)
     for pair in _read(path, answers, data):
         target = pair.target.translate(dropped) if dropped else pair.target
         for side, text in (("source", pair.source), ("target", target)):
@@ -33,11 +33,11 @@ def pairs(path: Path, answers: Path | None, data: DataConfig) -> Iterator[Pair]:
 def _read(path: Path, answers: Path | None, data: DataConfig) -> Iterator[Pair]:
     if answers is not None:
         return _parallel(path, answers)
-    if data.layout in ("jsonl", "parquet"):
+    if data.pair_format in ("jsonl", "parquet"):
         columns = (data.source_field, data.target_field)
-        rows = json_lines(path) if data.layout == "jsonl" else parquet_rows(path, columns)
+        rows = json_lines(path) if data.pair_format == "jsonl" else parquet_rows(path, columns)
         return (Pair(place, *(text_field(place, row, name) for name in columns)) for place, row in rows)
-    return _cmudict(path) if data.layout == "cmudict" else _tabs(path)
+    return _cmudict(path) if data.pair_format == "cmudict" else _tabs(path)
 
 
 def _tabs(path: Path) -> Iterator[Pair]:

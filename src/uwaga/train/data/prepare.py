@@ -17,7 +17,7 @@ from uwaga.train.config import Config
 from uwaga.train.data import encoding, tokenizers
 from uwaga.train.data.answers import Answers
 from uwaga.train.data.fingerprint import fingerprint, places
-from uwaga.train.data.sides import SIDES, TRAIN, VALID, Places, SidedPair, sided_documents, sided_pairs
+from uwaga.train.data.sides import SIDES, TRAIN, VALIDATION, Places, SidedPair, sided_documents, sided_pairs
 from uwaga.train.data.store import Writer, made_again
 from uwaga.train.errors import DataError
 from uwaga.train.settings import COUNT, TEXT, one_of
@@ -105,10 +105,10 @@ def _write(
     config: Config, files: Places, made: tokenizers.Tokenizers, folder: Path, seen: Callable[[int], object]
 ) -> dict[str, Any]:
     is_pairs = config.data.kind == "pairs"
-    vocabularies = dict.fromkeys(SIDES, made.own.vocabulary)
+    vocabularies = dict.fromkeys(SIDES, made.own.vocab_size)
     if is_pairs:
         assert made.target is not None
-        vocabularies |= {f"{side}-targets": made.target.vocabulary for side in SIDES}
+        vocabularies |= {f"{side}-targets": made.target.vocab_size for side in SIDES}
     with ExitStack() as stack:
         writers = {name: stack.enter_context(Writer(folder, name, size)) for name, size in vocabularies.items()}
         if is_pairs:
@@ -123,28 +123,28 @@ def _write(
 
 def _noted(pairs: Iterator[SidedPair], answers: Answers) -> Iterator[SidedPair]:
     for each in pairs:
-        if each.side == VALID:
+        if each.side == VALIDATION:
             answers.add(each.pair.source, each.pair.target)
         yield each
 
 
 def _check_sides(config: Config, about: dict[str, Any]) -> None:
     data = config.data
-    least = data.context + 1 if data.windows else 1
+    least = data.context_length + 1 if data.windows else 1
     if data.windows and about[TRAIN]["tokens"] < least:
         raise DataError(
-            f"{', '.join(data.train)}: windows of data.context, {data.context}, and a token need at least {least} tokens "
+            f"{', '.join(data.train)}: windows of data.context_length, {data.context_length}, and a token need at least {least} tokens "
             f"for training, and there are {about[TRAIN]['tokens']}"
         )
     what = "pair" if data.kind == "pairs" else "document"
-    for side, words in ((TRAIN, "training"), (VALID, "validation")):
+    for side, words in ((TRAIN, "training"), (VALIDATION, "validation")):
         if about[side]["rows"] and about[side]["tokens"] > (1 if data.windows else 0):
             continue
-        names = ", ".join(data.valid if side == VALID and data.valid else data.train)
-        counts = f"{sum(about[each]['rows'] for each in SIDES)} of them and data.valid_share is {data.valid_share:g}"
+        names = ", ".join(data.validation if side == VALIDATION and data.validation else data.train)
+        counts = f"{sum(about[each]['rows'] for each in SIDES)} of them and data.validation_fraction is {data.validation_fraction:g}"
         raise DataError(
             f"{names}: no {what} is left for {words}, with {counts}; "
-            "name files in data.valid, or cut texts into more documents by data.document"
+            "name files in data.validation, or cut texts into more documents by data.document"
         )
 
 

@@ -13,8 +13,8 @@ from uwaga.train.data.documents import Document, Part, documents
 from uwaga.train.data.pairs import Pair, pairs
 from uwaga.train.sections import DataConfig
 
-TRAIN, VALID = "train", "valid"
-SIDES = (TRAIN, VALID)
+TRAIN, VALIDATION = "train", "validation"
+SIDES = (TRAIN, VALIDATION)
 
 
 class Sided(NamedTuple):
@@ -31,7 +31,9 @@ class SidedPair(NamedTuple):
     pair: Pair
 
 
-Places = Mapping[str, tuple[Path, ...]]  # the files of each side, and "target" and "valid_target" where they are pairs
+Places = Mapping[
+    str, tuple[Path, ...]
+]  # the files of each side, and "target" and "validation_target" where they are pairs
 
 
 def is_valid(digest: bytes, share: float) -> bool:
@@ -52,36 +54,38 @@ def is_valid_source(source: str, share: float) -> bool:
 
 def sided_documents(places: Places, data: DataConfig) -> Iterator[Sided]:
     """All documents with their sides, in the order of the files. Raises DataError."""
-    if data.windows and not places[VALID]:
+    if data.windows and not places[VALIDATION]:
         yield from _by_position(places[TRAIN], data)
         return
     for path in places[TRAIN]:
         for document in documents(path, data):
-            held = not places[VALID] and is_valid(document.digest(), data.valid_share)
-            yield Sided(VALID if held else TRAIN, document)
-    for path in places[VALID]:
+            held = not places[VALIDATION] and is_valid(document.digest(), data.validation_fraction)
+            yield Sided(VALIDATION if held else TRAIN, document)
+    for path in places[VALIDATION]:
         for document in documents(path, data):
-            yield Sided(VALID, document)
+            yield Sided(VALIDATION, document)
 
 
 def sided_pairs(places: Places, data: DataConfig) -> Iterator[SidedPair]:
     """The same of pairs."""
-    for side, answers in ((TRAIN, "target"), (VALID, "valid_target")):
+    for side, answers in ((TRAIN, "target"), (VALIDATION, "validation_target")):
         targets = places[answers] or (None,) * len(places[side])
         for path, target in zip(places[side], targets, strict=True):
             for pair in pairs(path, target, data):
-                held = side == VALID or (not places[VALID] and is_valid_source(pair.source, data.valid_share))
-                yield SidedPair(VALID if held else TRAIN, pair)
+                held = side == VALIDATION or (
+                    not places[VALIDATION] and is_valid_source(pair.source, data.validation_fraction)
+                )
+                yield SidedPair(VALIDATION if held else TRAIN, pair)
 
 
 def _by_position(paths: tuple[Path, ...], data: DataConfig) -> Iterator[Sided]:
     """The first characters for training, and the last share of them for validation, as nanoGPT splits."""
     total = sum(document.length() for path in paths for document in documents(path, data))
-    edge, begin = int(total * (1 - data.valid_share)), 0
+    edge, begin = int(total * (1 - data.validation_fraction)), 0
     for path in paths:
         for document in documents(path, data):
             stop, inside = document.length(), min(max(edge - begin, 0), document.length())
-            for side, first, last in ((TRAIN, 0, inside), (VALID, inside, stop)):
+            for side, first, last in ((TRAIN, 0, inside), (VALIDATION, inside, stop)):
                 if first < last:
                     part = Part(document=document, start=first, stop=last)
                     yield Sided(side, Document(place=document.place, pieces=part))

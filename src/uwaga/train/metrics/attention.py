@@ -34,7 +34,7 @@ class Look(NamedTuple):
 
     name: str  # "encoder 0", "decoder 3", "cross 1"
     entropy: list[float]  # in nats
-    spread: list[float]  # entropy by that of looking at all visible keys alike: 0 is one key, 1 all alike
+    normalized_entropy: list[float]  # entropy by that of looking at all visible keys alike: 0 is one key, 1 all alike
     sink: list[float]  # weight on the first key
 
 
@@ -46,13 +46,20 @@ class Looks:
 
     def line(self) -> dict[str, Any]:
         """For metrics.jsonl."""
-        return {look.name: {"entropy": look.entropy, "spread": look.spread, "sink": look.sink} for look in self.looks}
+        return {
+            look.name: {"entropy": look.entropy, "normalized_entropy": look.normalized_entropy, "sink": look.sink}
+            for look in self.looks
+        }
 
     def said(self) -> str:
         """The two heads to worry about first, in words."""
-        low = min((value, f"{each.name} head {head}") for each in self.looks for head, value in enumerate(each.spread))
+        low = min(
+            (value, f"{each.name} head {head}")
+            for each in self.looks
+            for head, value in enumerate(each.normalized_entropy)
+        )
         high = max((value, f"{each.name} head {head}") for each in self.looks for head, value in enumerate(each.sink))
-        return f"narrowest head {low[1]}, {low[0]:.3f} of full spread; most on the first token {high[1]}, {high[0]:.3f}"
+        return f"narrowest head {low[1]}, {low[0]:.3f} of the maximal entropy; most on the first token {high[1]}, {high[0]:.3f}"
 
 
 def fixed(batch: Batch) -> Batch:

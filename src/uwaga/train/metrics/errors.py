@@ -35,7 +35,7 @@ class Questioner:
     """
 
     def __init__(self, config: Config, corpus: Corpus) -> None:
-        self._most, self._corpus = config.data.context, corpus
+        self._most, self._corpus = config.data.context_length, corpus
         self._target = corpus.target_tokenizer or corpus.tokenizer
 
     def rates(self, model: nn.Module, *, all: bool) -> Rates:

@@ -1,7 +1,7 @@
 """metrics.jsonl: one line for everything that was measured, in the order of the steps.
 
-    {"step": 10, "kind": "train", "loss": 3.1, "lr": 0.001, "norm": 0.7, "tokens": 40960, "wall": {...}}
-    {"step": 250, "kind": "valid", "loss": 2.4}
+    {"step": 10, "kind": "train", "loss": 3.1, "lr": 0.001, "grad_norm": 0.7, "tokens": 40960, "wall": {...}}
+    {"step": 250, "kind": "validation", "loss": 2.4}
 
 A line is a function of the configuration and the data but for "wall", which has what clocks say. A training that goes on
 from a checkpoint cuts the file to what it was then.
@@ -70,7 +70,7 @@ def _is_ours(first: bytes) -> bool:
 
 
 def curve(out: Path, kind: str) -> dict[int, float]:
-    """The losses of a run by their steps; kind: "train" or "valid". Raises TrainingError: lines that are not such."""
+    """The losses of a run by their steps; kind: "train" or "validation". Raises TrainingError: lines that are not such."""
     losses: dict[int, float] = {}
     try:
         for place, text, _ in reading.lines(out / FILE):

@@ -40,7 +40,7 @@ class Sampler:
     def __init__(self, config: Config, corpus: Corpus) -> None:
         self._config, self._corpus = config, corpus
         self._mask = corpus.tokenizer.special.mask
-        self._prompts = tuple(config.run.samples) or self._found()
+        self._prompts = tuple(config.run.sample_prompts) or self._found()
         for prompt in self._prompts:
             self._ids(prompt)
 
@@ -78,16 +78,18 @@ class Sampler:
 
     def _ids(self, prompt: str) -> list[int]:
         """Raises ConfigError."""
-        tokenizer, context = self._corpus.tokenizer, self._config.data.context
+        tokenizer, context = self._corpus.tokenizer, self._config.data.context_length
         parts = self._split(prompt)
         ids: list[int] = []
         for number, tokens in enumerate(tokenizer.encode(parts)):
             ids += [cast(int, self._mask)] * (number > 0) + tokens.tolist()
         if not ids:
-            raise ConfigError(f"run.samples: {prompt!r} has no tokens")
+            raise ConfigError(f"run.sample_prompts: {prompt!r} has no tokens")
         ids = [*tokenizer.before, *ids, *tokenizer.behind]
         if len(ids) > context:
-            raise ConfigError(f"run.samples: {prompt[:50]!r} has {len(ids)} tokens, and data.context is {context}")
+            raise ConfigError(
+                f"run.sample_prompts: {prompt[:50]!r} has {len(ids)} tokens, and data.context_length is {context}"
+            )
         return ids
 
     def _split(self, prompt: str) -> Sequence[str]:
@@ -96,7 +98,7 @@ class Sampler:
             return [prompt]
         name = str(self._corpus.tokenizer.backend.id_to_token(self._mask))
         if name not in prompt:
-            raise ConfigError(f"run.samples: {prompt[:50]!r} has no {name} to fill in")
+            raise ConfigError(f"run.sample_prompts: {prompt[:50]!r} has no {name} to fill in")
         return prompt.split(name)
 
     def _found(self) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class Sampler:
             return tuple(question.source for question in islice(self._corpus.questions(), _SOURCES))
         if self._config.objective == "masked-language-model":
             return ()
-        batch = next(self._corpus.valid.all(1))
+        batch = next(self._corpus.validation.all(1))
         text = self._corpus.tokenizer.decode(batch.ids.values[:_PROMPT].tolist())
         return (text,) if self._fits(text) else ()
 

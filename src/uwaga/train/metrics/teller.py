@@ -40,15 +40,15 @@ class Teller:
     def trained(self, state: State, taken: Taken, rate: float) -> None:
         """A step; rate: tokens per second."""
         loss, norm = taken.loss.item(), taken.norm.item()
-        found = {"loss": loss, "lr": taken.rate, "norm": norm, "tokens": state.tokens}
+        found = {"loss": loss, "lr": taken.rate, "grad_norm": norm, "tokens": state.tokens}
         wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(rate, 1)}
         self._journal.write(state.step, "train", found, wall)
-        self._scalars(state.step, {"train/loss": loss, "train/lr": taken.rate, "train/norm": norm})
+        self._scalars(state.step, {"train/loss": loss, "train/lr": taken.rate, "train/grad_norm": norm})
         self._screen.step(state.step, loss, rate)
 
     def evaluated(self, step: int, loss: float, is_better: bool) -> None:
-        self._journal.write(step, "valid", {"loss": loss})
-        self._scalars(step, {"valid/loss": loss})
+        self._journal.write(step, "validation", {"loss": loss})
+        self._scalars(step, {"validation/loss": loss})
         self._screen.line(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
 
     def answered(self, step: int, model: nn.Module, *, all: bool) -> None:
@@ -57,8 +57,10 @@ class Teller:
             return
         found = self._questioner.rates(model, all=all)
         phoneme, word = found.rates
-        self._journal.write(step, "errors", {"phoneme": phoneme, "word": word, "questions": found.questions})
-        self._scalars(step, {"errors/phoneme": phoneme, "errors/word": word})
+        self._journal.write(
+            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": found.questions}
+        )
+        self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
         self._screen.line(
             f"step {step:,}: phoneme error {100 * phoneme:.2f} %, word error {100 * word:.2f} % of {found.questions:,} words"
         )
@@ -72,7 +74,7 @@ class Teller:
         looks = attention.look(model, attention.fixed(self._batch))
         self._journal.write(step, "attention", {"heads": looks.line()})
         for each in looks.looks:
-            for name in ("entropy", "spread", "sink"):
+            for name in ("entropy", "normalized_entropy", "sink"):
                 values = getattr(each, name)
                 self._scalars(step, {f"{name}/{each.name}.{head}": value for head, value in enumerate(values)})
         self._screen.line(f"step {step:,}: {looks.said()}")
