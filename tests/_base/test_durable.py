@@ -13,27 +13,27 @@ import pytest
 
 import uwaga
 from uwaga._base import durable
-from uwaga._base.durable import InTheWayError
+from uwaga._base.durable import PathConflictError
 
 NAMES = re.compile(r"lock|data")
-THERE = "is in the way: there is one already"
-NO_FILE = "is in the way: it is a link or a folder, not a file"
+THERE = "cannot be used: it already exists"
+NO_FILE = "cannot be used: it is a link or a folder, not a file"
 
 
 def refusal(do: Callable[[], object]) -> tuple[str, str]:
-    with pytest.raises(InTheWayError) as caught:
+    with pytest.raises(PathConflictError) as caught:
         do()
     assert isinstance(caught.value, FileExistsError)
     return str(caught.value.filename), str(caught.value.strerror)
 
 
-def write(path: Path, text: bytes, how: Callable = durable.replacing) -> None:
+def write(path: Path, text: bytes, how: Callable = durable.atomic_replace) -> None:
     with how(path) as file:
         file.write(text)
 
 
 def lock(path: Path) -> None:
-    with durable.locked(path, wait=False):
+    with durable.file_lock(path, wait=False):
         pass
 
 
@@ -56,7 +56,7 @@ def test_a_file_replaces_what_has_its_name_and_nothing_else(tmp_path: Path) -> N
     assert names(tmp_path) == ["mine", "page.html", "page.html.unfinished"]
 
 
-@pytest.mark.parametrize("how", [durable.replacing, durable.creating])
+@pytest.mark.parametrize("how", [durable.atomic_replace, durable.atomic_create])
 def test_a_failure_leaves_nothing(tmp_path: Path, how: Callable) -> None:
     def fail() -> None:
         with how(tmp_path / "page.html") as file:
@@ -69,7 +69,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path, how: Callable) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_named_as_the_user_names_it(tmp_path: Path) -> None:
-    for how in (durable.replacing, durable.creating):
+    for how in (durable.atomic_replace, durable.atomic_create):
         with pytest.raises(FileNotFoundError) as caught:
             write(tmp_path / "none" / "page.html", b"", how)
         assert caught.value.filename == str(tmp_path / "none" / "page.html")
@@ -86,12 +86,12 @@ def test_a_new_file_takes_no_name_that_is_there(tmp_path: Path, monkeypatch: pyt
     mine.write_bytes(b"mine")
     link.symlink_to(tmp_path / "nowhere")
     for path in (mine, link):
-        assert refusal(lambda path=path: write(path, b"x", durable.creating)) == (str(path), THERE)
-        assert refusal(lambda path=path: durable.new_file(path)) == (str(path), THERE)
+        assert refusal(lambda path=path: write(path, b"x", durable.atomic_create)) == (str(path), THERE)
+        assert refusal(lambda path=path: durable.create_file(path)) == (str(path), THERE)
     late = tmp_path / "late"
 
     def come_late() -> None:
-        with durable.creating(late):
+        with durable.atomic_create(late):
             late.write_bytes(b"mine")
 
     assert refusal(come_late) == (str(late), THERE)
@@ -103,7 +103,7 @@ def test_a_new_file_takes_no_name_that_is_there(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "link", no_links)
     assert refusal(come_late) == (str(late), THERE)
     assert late.read_bytes() == mine.read_bytes() == b"mine"
-    write(tmp_path / "new", b"x", durable.creating)
+    write(tmp_path / "new", b"x", durable.atomic_create)
     assert names(tmp_path) == ["late", "link", "mine", "new"]
 
 
@@ -117,7 +117,7 @@ def test_a_lock_is_never_written_to_and_never_a_link(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (link, tmp_path / "pipe", tmp_path / "folder"):
         assert refusal(lambda path=path: lock(path)) == (str(path), NO_FILE)
-    with durable.locked(tmp_path / "lock"), pytest.raises(BlockingIOError):
+    with durable.file_lock(tmp_path / "lock"), pytest.raises(BlockingIOError):
         lock(tmp_path / "lock")
 
 
@@ -128,14 +128,14 @@ def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, m
     flock = fcntl.flock
 
     def wait() -> None:
-        with durable.locked(path):
+        with durable.file_lock(path):
             found.append(path.exists())
 
     def tell(lock: int, how: int) -> None:
         opened.set()
         flock(lock, how)
 
-    with durable.locked(path):
+    with durable.file_lock(path):
         monkeypatch.setattr(fcntl, "flock", tell)
         other = threading.Thread(target=wait)
         other.start()
@@ -147,27 +147,27 @@ def test_a_lock_that_was_removed_while_one_waited_holds_nobody(tmp_path: Path, m
 
 def test_a_file_that_is_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
-    with durable.appended(path, lambda first: first == b"", size=0) as file:
+    with durable.open_append(path, lambda first: first == b"", size=0) as file:
         file.write(b"one two")
-    with durable.appended(path, lambda first: first == b"one two", size=3) as file:
+    with durable.open_append(path, lambda first: first == b"one two", size=3) as file:
         file.write(b" three")
     assert path.read_bytes() == b"one three"
-    strange = (str(path), "is in the way: it is not a file that uwaga wrote")
-    assert refusal(lambda: durable.appended(path, lambda first: False, size=0)) == strange
+    strange = (str(path), "cannot be used: it is not a file that uwaga wrote")
+    assert refusal(lambda: durable.open_append(path, lambda first: False, size=0)) == strange
     os.link(path, tmp_path / "second")
-    twice = (str(path), "is in the way: it is a file with a second name")
-    assert refusal(lambda: durable.appended(path, lambda first: True, size=0)) == twice
+    twice = (str(path), "cannot be used: it is a file with a second name")
+    assert refusal(lambda: durable.open_append(path, lambda first: True, size=0)) == twice
     (tmp_path / "link").symlink_to(path)
-    assert refusal(lambda: durable.appended(tmp_path / "link", lambda first: True, size=0))[1] == NO_FILE
+    assert refusal(lambda: durable.open_append(tmp_path / "link", lambda first: True, size=0))[1] == NO_FILE
     assert path.read_bytes() == b"one three"
 
 
 def test_a_folder_of_ours_is_taken_again_and_removed(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     for _ in range(2):
-        durable.take_folder(folder)
+        durable.ensure_marked_folder(folder)
         write(folder / "data", b"x")
-        assert names(folder) == [durable.MARK, "data"]
+        assert names(folder) == [durable.MARK_FILE, "data"]
     assert durable.remove_folder(folder, NAMES)
     assert not folder.exists()
 
@@ -181,70 +181,70 @@ def test_a_folder_of_somebody_else_is_neither_taken_nor_removed(tmp_path: Path, 
     elif content == "link":
         (folder / "data").symlink_to(tmp_path)
     else:
-        (folder / ("data" if content == "file" else durable.MARK)).write_text("mine")
-    why = "is in the way: it is not a folder that uwaga made, which has a file .uwaga; move it away"
-    assert refusal(lambda: durable.take_folder(folder)) == (str(folder), why)
-    new = "is in the way: there is one already; move it away"
-    assert refusal(lambda: durable.new_folder(folder)) == (str(folder), new)
+        (folder / ("data" if content == "file" else durable.MARK_FILE)).write_text("mine")
+    why = "cannot be used: it is not a folder that uwaga made, which has a file .uwaga; move it away"
+    assert refusal(lambda: durable.ensure_marked_folder(folder)) == (str(folder), why)
+    new = "cannot be used: it already exists; move it away"
+    assert refusal(lambda: durable.create_marked_folder(folder)) == (str(folder), new)
     assert not durable.remove_folder(folder, NAMES)
     assert len(names(folder)) == 1
 
 
 def test_a_link_to_a_folder_and_a_file_are_no_folders_of_ours(tmp_path: Path) -> None:
-    durable.new_folder(tmp_path / "elsewhere")
+    durable.create_marked_folder(tmp_path / "elsewhere")
     write(tmp_path / "elsewhere" / "data", b"x")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "link", tmp_path / "file"):
-        assert refusal(lambda path=path: durable.take_folder(path))[0] == str(path)
+        assert refusal(lambda path=path: durable.ensure_marked_folder(path))[0] == str(path)
         assert not durable.remove_folder(path, NAMES)
-        assert not durable.holds_only(path, NAMES)
-    assert names(tmp_path / "elsewhere") == [durable.MARK, "data"]
+        assert not durable.contains_only(path, NAMES)
+    assert names(tmp_path / "elsewhere") == [durable.MARK_FILE, "data"]
 
 
 def test_what_somebody_put_into_our_folder_stays(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
-    durable.new_folder(folder)
+    durable.create_marked_folder(folder)
     write(folder / "data", b"x")
     (folder / "notes").write_text("mine")
     (folder / "lock").symlink_to(tmp_path)
-    assert not durable.holds_only(folder, NAMES)
+    assert not durable.contains_only(folder, NAMES)
     assert not durable.remove_folder(folder, NAMES)
-    assert names(folder) == [durable.MARK, "lock", "notes"]
+    assert names(folder) == [durable.MARK_FILE, "lock", "notes"]
 
 
 def test_a_mark_that_is_something_else_is_none(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
-    durable.take_folder(folder)
-    mark = folder / durable.MARK
+    durable.ensure_marked_folder(folder)
+    mark = folder / durable.MARK_FILE
     text = mark.read_bytes()
     mark.unlink()
     (folder / "notes").write_text("mine")
     os.mkfifo(mark)  # reading it would wait
-    assert not durable.is_ours(folder)
+    assert not durable.is_uwaga_folder(folder)
     mark.unlink()
     with mark.open("wb") as file:
         file.truncate(2**40)  # reading all of it would take all memory
-    assert not durable.is_ours(folder)
+    assert not durable.is_uwaga_folder(folder)
     mark.unlink()
     (tmp_path / "elsewhere").write_bytes(text)
     mark.symlink_to(tmp_path / "elsewhere")
-    assert not durable.is_ours(folder)
+    assert not durable.is_uwaga_folder(folder)
 
 
 def test_a_folder_is_ours_whenever_making_it_is_interrupted(tmp_path: Path) -> None:
     folder = tmp_path / "parts"
     folder.mkdir()
-    assert durable.is_ours(folder)
+    assert durable.is_uwaga_folder(folder)
     (folder / ".lock.uwaga-0123456789abcdef").write_bytes(b"half")
-    durable.take_folder(folder)
+    durable.ensure_marked_folder(folder)
     assert durable.remove_folder(folder, NAMES)
 
 
 def test_a_folder_is_renamed_to_a_free_name_alone(tmp_path: Path) -> None:
-    durable.new_folder(tmp_path / "one")
+    durable.create_marked_folder(tmp_path / "one")
     (tmp_path / "empty").mkdir()
-    said = (str(tmp_path / "empty"), "is in the way: there is one already; move it away")
+    said = (str(tmp_path / "empty"), "cannot be used: it already exists; move it away")
     assert refusal(lambda: durable.rename_folder(tmp_path / "one", tmp_path / "empty")) == said
     durable.rename_folder(tmp_path / "one", tmp_path / "two")
     durable.unmark_folder(tmp_path / "two")
@@ -280,7 +280,7 @@ GIVEN = {
     ("viewer/desk/readings.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
     ("models/pickle_files.py", "memmap"),  # mode="c": changes stay in memory
-    ("_base/reading.py", "open"),  # os.O_RDONLY
+    ("_base/untrusted.py", "open"),  # os.O_RDONLY
     ("train/metrics/board.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }
 TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}

@@ -3,17 +3,17 @@
 import pytest
 
 from uwaga import ShapeError
-from uwaga._base.shapes import Named, bind, shape_error
+from uwaga._base.shapes import NamedShape, bind, shape_error
 
 
 def test_letters_are_bound_over_all_tensors() -> None:
-    sizes = bind("f", [Named.of("x", (2, 5), "B M"), Named.of("y", (5, 7), "M F")])
+    sizes = bind("f", [NamedShape.of("x", (2, 5), "B M"), NamedShape.of("y", (5, 7), "M F")])
     assert sizes == {"B": 2, "M": 5, "F": 7}
 
 
 def test_the_message_of_the_field_guide() -> None:
-    query = Named.of("query", (2, 12, 128, 64), "B H Q D")
-    key = Named.of("key", (2, 12, 512, 80), "B G K D")
+    query = NamedShape.of("query", (2, 12, 128, 64), "B H Q D")
+    key = NamedShape.of("key", (2, 12, 512, 80), "B G K D")
     with pytest.raises(ShapeError) as error:
         bind("attention", [query, key])
     assert str(error.value) == (
@@ -25,14 +25,14 @@ def test_the_message_of_the_field_guide() -> None:
 
 def test_a_wrong_rank_says_which_dimensions_are_meant() -> None:
     with pytest.raises(ShapeError) as error:
-        bind("f", [Named.of("x", (2, 5), "B M"), Named.of("y", (5,), "M F")])
+        bind("f", [NamedShape.of("x", (2, 5), "B M"), NamedShape.of("y", (5,), "M F")])
     assert str(error.value) == (
         "f: y needs 2 dimensions (M, F)\n  x  (2, 5)   B=2  M=5\n  y  (5,)                <- has rank 1"
     )
 
 
 def test_unknown_letters_and_empty_ones_are_shown_as_they_are() -> None:
-    tensors = [Named.of("x", (2,), "T"), Named(name="y", shape=(3, 1), letters=("", ""))]
+    tensors = [NamedShape.of("x", (2,), "T"), NamedShape(name="y", shape=(3, 1), letters=("", ""))]
     assert str(shape_error("f", "y must fit x", tensors, "y", "does not")) == (
         "f: y must fit x\n  x  (2,)     T=2\n  y  (3, 1)         <- does not"
     )

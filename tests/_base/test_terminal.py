@@ -2,7 +2,7 @@
 
 import pytest
 
-from uwaga._base.terminal import escaped, shown
+from uwaga._base.terminal import escape_controls, printable
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from uwaga._base.terminal import escaped, shown
     ],
 )
 def test_what_is_unsafe_in_a_terminal(text: str, safe: str) -> None:
-    assert escaped(text) == safe
-    assert escaped(safe) == safe
+    assert escape_controls(text) == safe
+    assert escape_controls(safe) == safe
 
 
 def test_names_are_short_and_ascii() -> None:
-    assert shown("wte.weight") == "wte.weight"
-    assert shown("\x1b[2J") == "'\\x1b[2J'"
-    assert shown("x" * 201) == "x" * 200 + "..."
+    assert printable("wte.weight") == "wte.weight"
+    assert printable("\x1b[2J") == "'\\x1b[2J'"
+    assert printable("x" * 201) == "x" * 200 + "..."

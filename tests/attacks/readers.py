@@ -29,7 +29,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.cli import seeing, vectors
 from uwaga.cli.corpus import Corpus as Documents
 from uwaga.models import BertConfig, BertModel, load, save
@@ -406,7 +406,7 @@ PREPARED = {
         make=_prepared,
         read=_reopen,
         faults=faults,
-        names=(".tokens", ".offsets", "is in the way", name),
+        names=(".tokens", ".offsets", "cannot be used", name),
     )
     for name, covers, faults in (
         ("about.json", _JSON, "json"),
@@ -515,7 +515,7 @@ VALUES = [
     {"a": [1]},
 ]
 LINE_FAULTS: dict[str, Fault] = {
-    "long line": lambda path: path.write_bytes(b"a" * (reading.LINE_BYTES + 1)),
+    "long line": lambda path: path.write_bytes(b"a" * (untrusted.LINE_BYTES + 1)),
     "deep line": lambda path: path.write_text('{"text": ' + _BIG + "\n"),
     **_replaced(
         "[]\n", "7\n", "{}\n", "null\n", '{"text": NaN}\n', '{"text": "\\ud800"}\n', '{"text": ["a"]}\n', "a\0b\tc\n"

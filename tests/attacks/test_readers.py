@@ -17,12 +17,12 @@ SOURCES = Path(uwaga.__file__).parent
 SECONDS, MEGABYTES = 10, 500
 # The functions by which files of strangers are opened, and what else opens a file by its name.
 READERS = {
-    "opened",
-    "read",
-    "optional",
-    "unpacked",
-    "lines",
-    "regular",
+    "open_regular",
+    "read_file",
+    "read_file_if_exists",
+    "open_decompressed",
+    "read_lines",
+    "stat_regular",
     "sha256",
     "read_stream",
     "parse_json",
@@ -32,18 +32,18 @@ OPENERS = {
     "open", "fdopen", "read_text", "read_bytes", "safe_open", "load_file", "memmap", "fromfile", "from_file", "ParquetFile",
     "read_schema", "read_table", "OSFile", "memory_map", "ZipFile", "GzipFile", "file_digest",
 }  # fmt: skip
-# Where files are opened without `uwaga._base.reading`, and why.
+# Where files are opened without `uwaga._base.untrusted`, and why.
 OTHER_OPENERS = {
-    "uwaga._base.reading": "the one place",
+    "uwaga._base.untrusted": "the one place",
     "uwaga._base.durable": "writes, and syncs what was written",
     "uwaga.cli.machine": "/proc of the machine",
-    "uwaga.cli.vectors": "writes; shards and finished vectors after reading.regular",
+    "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
     "uwaga.models.bundled": "files of the package",
-    "uwaga.models.pickle_files": "maps and unpacks what reading.opened has opened",
-    "uwaga.models.safetensors_files": "after its header was read by reading.opened",
-    "uwaga.train.data.store": "writes; maps after reading.regular",
+    "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
+    "uwaga.models.safetensors_files": "after its header was read by untrusted.open_regular",
+    "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",
     "uwaga.train.door": "a lock",
-    "uwaga.train.metrics.journal": "writes after reading.regular",
+    "uwaga.train.metrics.journal": "writes after untrusted.stat_regular",
     "uwaga.train.recipes_data": "unpacks what was downloaded, bounded by LARGEST",
     "uwaga.viewer.page.bundle": "files of the package",
     "uwaga.viewer.page.scan": "files of the package",
@@ -110,9 +110,6 @@ def test_every_reader_is_in_the_table(results: dict) -> None:
     readers = {
         f"{module}:{function}"
         for module, function, place, name in _calls()
-        if place == "reading"
-        and name in READERS
-        and module != "uwaga._base.reading"
-        and not module.startswith("uwaga.maps")
+        if place == "untrusted" and name in READERS and module != "uwaga._base.untrusted"
     }
     assert readers - NOT_IN_TABLE.keys() == set(results["covered"])

@@ -298,7 +298,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
     (parts / name).write_text("mine")
     texts = write(tmp_path / "other.jsonl", [LONG]) if fails else corpus
     assert refusal(texts, tmp_path / "out.parquet", model) == (
-        f"{parts} is in the way: it is not a folder that uwaga made, which has a file .uwaga; move it away"
+        f"{parts} cannot be used: it is not a folder that uwaga made, which has a file .uwaga; move it away"
     )
     assert [(path.name, path.read_text()) for path in parts.iterdir()] == [(name, "mine")]
 
@@ -318,7 +318,7 @@ def test_links_in_the_way_are_not_followed(begun: Path, corpus: Path, model: Pat
     mine.write_text("mine")
     (parts / "lock").unlink()
     (parts / "lock").symlink_to(mine)
-    said = f"{parts / 'lock'} is in the way: it is a link or a folder, not a file"
+    said = f"{parts / 'lock'} cannot be used: it is a link or a folder, not a file"
     assert refusal(corpus, begun, model) == said
     (parts / "lock").unlink()
     (parts / "settings.json.unfinished").symlink_to(mine)
@@ -327,7 +327,7 @@ def test_links_in_the_way_are_not_followed(begun: Path, corpus: Path, model: Pat
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "b.parquet.parts").symlink_to(elsewhere)
-    assert "is in the way" in refusal(corpus, tmp_path / "b.parquet", model)
+    assert "cannot be used" in refusal(corpus, tmp_path / "b.parquet", model)
     (tmp_path / "c.parquet").symlink_to(tmp_path / "nowhere.parquet")
     assert "is there already" in refusal(corpus, tmp_path / "c.parquet", model)
     assert list(elsewhere.iterdir()) == []
@@ -346,7 +346,7 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
 
     monkeypatch.setattr(Vectors, "begin", begin_late)
     assert refusal(corpus, output, model) == (
-        f"{output}: is in the way: there is one already. What is finished is kept; the same command goes on from there"
+        f"{output}: cannot be used: it already exists. What is finished is kept; the same command goes on from there"
     )
     assert output.read_text() == "mine"
 
@@ -386,7 +386,7 @@ def test_without_pyarrow(corpus: Path, model: Path, tmp_path: Path, monkeypatch:
 
 
 def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
-    from uwaga._base.reading import LINE_BYTES
+    from uwaga._base.untrusted import LINE_BYTES
 
     corpus = tmp_path / "docs.txt.gz"
     with gzip.open(corpus, "wb", 1) as file:
@@ -394,7 +394,7 @@ def test_a_bomb_of_gzip_ends_in_a_message(model: Path, tmp_path: Path) -> None:
             file.write(b"a" * 2**20)
     said = refusal(corpus, tmp_path / "out.parquet", model)
     assert said == (
-        f"{corpus}: {corpus.stat().st_size:,} packed bytes become {LINE_BYTES + 1:,}: more than 200 for each, "
+        f"{corpus}: {corpus.stat().st_size:,} compressed bytes decompress to {LINE_BYTES + 1:,}: more than 200 for each, "
         "as no text does and an attack may"
     )
 

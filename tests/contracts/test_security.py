@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.models import weight_files
 from uwaga.models.text import tokenizer as tokenizer_file
 from uwaga.viewer.server import app, asking, connections
@@ -19,14 +19,14 @@ def _row(beginning: str) -> list[int]:
 
 
 def test_the_limits_of_reading_are_those_of_the_code() -> None:
-    assert _row("bytes of a JSON file") == [reading.JSON_BYTES]
-    assert _row("objects and lists of a JSON text") == [reading.JSON_CONTAINERS, reading.JSON_DEPTH]
-    assert _row("values and keys of a JSON text") == [reading.JSON_VALUES]
-    tokenizer = [reading.TOKENIZER_BYTES, reading.TOKENIZER_CONTAINERS, reading.TOKENIZER_VALUES]
+    assert _row("bytes of a JSON file") == [untrusted.JSON_BYTES]
+    assert _row("objects and lists of a JSON text") == [untrusted.JSON_CONTAINERS, untrusted.JSON_DEPTH]
+    assert _row("values and keys of a JSON text") == [untrusted.JSON_VALUES]
+    tokenizer = [untrusted.TOKENIZER_BYTES, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES]
     assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == tokenizer
-    assert _row("bytes of a configuration of training") == [reading.TOML_BYTES, reading.TOML_KEY_PARTS]
-    assert _row("bytes of a line of text") == [reading.LINE_BYTES]
-    assert _row("bytes that one byte of gzip") == [reading.UNPACKED_RATIO]
+    assert _row("bytes of a configuration of training") == [untrusted.TOML_BYTES, untrusted.TOML_KEY_PARTS]
+    assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
+    assert _row("bytes that one byte of gzip") == [untrusted.DECOMPRESSION_RATIO]
     assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]
     assert _row("times as long as a tokenizer") == [tokenizer_file._MOST_GROWTH]
 

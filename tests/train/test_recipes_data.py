@@ -138,11 +138,11 @@ def test_a_download_replaces_nothing_and_follows_no_link(tmp_path: Path, home: P
     home.mkdir(exist_ok=True)
     data = _data(f"{server}/play", download=True)
     (home / "play.txt").symlink_to(mine)
-    assert _message(data) == f"{home / 'play.txt'} is in the way: there is one already"
+    assert _message(data) == f"{home / 'play.txt'} cannot be used: it already exists"
     (home / "play.txt").unlink()
     (home / ".downloading").unlink()
     (home / ".downloading").symlink_to(mine)
-    lock = f"{home / '.downloading'} is in the way: it is a link or a folder, not a file"
+    lock = f"{home / '.downloading'} cannot be used: it is a link or a folder, not a file"
     assert _message(data) == lock
     assert not mine.exists()
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-MARK = ".uwaga"  # the mark file of a folder
+MARK_FILE = ".uwaga"  # the mark file of a folder
 _MARK_TEXT = b"This folder was made by uwaga, which removes it when it is done.\n"
 # Behind a name's beginning, so that it fits where the name itself does: 40 characters have at most 160 bytes of UTF-8.
 _TEMPORARY = re.compile(r"\..{1,40}\.uwaga-[0-9a-f]{16}", re.DOTALL)
@@ -25,72 +25,72 @@ _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 
-class InTheWayError(FileExistsError):
+class PathConflictError(FileExistsError):
     """A name that uwaga needs is taken by what it did not make."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(errno.EEXIST, f"is in the way: {why}", str(path))
+        super().__init__(errno.EEXIST, f"cannot be used: {why}", str(path))
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
     """A file to write, which takes its name when all of it is on the disk, in place of a file or link of that name. What a
     failure leaves is removed. Its `name` is where it stands until then."""
     with _whole(path) as (file, temporary):
         yield file
         _finish(file, temporary)
         temporary.replace(path)
-    sync(path.parent)
+    fsync(path.parent)
 
 
 @contextmanager
-def creating(path: Path) -> Iterator[IO[bytes]]:
-    """The same for a name that is free. Raises InTheWayError: it is not, or no longer when the file is whole."""
+def atomic_create(path: Path) -> Iterator[IO[bytes]]:
+    """The same for a name that is free. Raises PathConflictError: it is not, or no longer when the file is whole."""
     if os.path.lexists(path):
-        raise InTheWayError(path, "there is one already")
+        raise PathConflictError(path, "it already exists")
     with _whole(path) as (file, temporary):
         yield file
         _finish(file, temporary)
-        name_new(temporary, path)
-    sync(path.parent)
+        rename_noreplace(temporary, path)
+    fsync(path.parent)
 
 
-def name_new(path: Path, new: Path) -> None:
-    """Give a file a name that is free, in one step. Raises InTheWayError."""
+def rename_noreplace(path: Path, new: Path) -> None:
+    """Give a file a name that is free, in one step. Raises PathConflictError."""
     try:
         os.link(path, new, follow_symlinks=False)
     except FileExistsError as error:
-        raise InTheWayError(new, "there is one already") from error
+        raise PathConflictError(new, "it already exists") from error
     except OSError as error:
         if error.errno not in _NO_HARD_LINKS:
             raise
         if os.path.lexists(new):
-            raise InTheWayError(new, "there is one already") from error
+            raise PathConflictError(new, "it already exists") from error
         path.rename(new)
     else:
         path.unlink()
 
 
-def new_file(path: Path) -> IO[bytes]:
-    """A file to write whose name is free. Raises InTheWayError."""
+def create_file(path: Path) -> IO[bytes]:
+    """A file to write whose name is free. Raises PathConflictError."""
     try:
         return path.open("xb")
     except FileExistsError as error:
-        raise InTheWayError(path, "there is one already") from error
+        raise PathConflictError(path, "it already exists") from error
 
 
-def appended(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> IO[bytes]:
+def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> IO[bytes]:
     """A file to go on with behind its first `size` bytes, unbuffered; what stands behind them is cut off.
 
-    Raises InTheWayError: it is not a file of its own, or `accepts` does not know its first bytes as ours. Both before
+    Raises PathConflictError: it is not a file of its own, or `accepts` does not know its first bytes as ours. Both before
     anything is cut.
     """
     file = os.fdopen(_opened(path), "r+b", buffering=0)
     try:
         if os.fstat(file.fileno()).st_nlink != 1:
-            raise InTheWayError(path, "it is a file with a second name")
+            raise PathConflictError(path, "it is a file with a second name")
         if not accepts(file.read(64)):
-            raise InTheWayError(path, "it is not a file that uwaga wrote")
+            raise PathConflictError(path, "it is not a file that uwaga wrote")
         file.truncate(size)
         file.seek(0, os.SEEK_END)
     except BaseException:
@@ -99,7 +99,7 @@ def appended(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> IO[b
     return file
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """What a file holds, or the names in a folder, are on the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
@@ -109,9 +109,9 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
     """One process at a time, by a file that is never written to; the system ends the wait when the other one ends, however
-    it does. Raises BlockingIOError without `wait`, and InTheWayError: the name is a link, or of what is no file."""
+    it does. Raises BlockingIOError without `wait`, and PathConflictError: the name is a link, or of what is no file."""
     import fcntl  # where there is one: no other system is served here, but files are replaced on all
 
     while True:
@@ -125,26 +125,26 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
             os.close(lock)
 
 
-def named_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     """A folder that a user named: made with its parents, or taken with what is in it. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
 
 
-def take_folder(path: Path) -> None:
-    """A folder of ours, which has a mark file: a new one, or one that is there. Raises InTheWayError: it is not ours."""
+def ensure_marked_folder(path: Path) -> None:
+    """A folder of ours, which has a mark file: a new one, or one that is there. Raises PathConflictError: it is not ours."""
     with suppress(FileExistsError):
         path.mkdir()
-    if not is_ours(path):
-        raise InTheWayError(path, f"it is not a folder that uwaga made, which has a file {MARK}; move it away")
+    if not is_uwaga_folder(path):
+        raise PathConflictError(path, f"it is not a folder that uwaga made, which has a file {MARK_FILE}; move it away")
     mark_folder(path)
 
 
-def new_folder(path: Path) -> None:
-    """A folder of ours whose name is free. Raises InTheWayError."""
+def create_marked_folder(path: Path) -> None:
+    """A folder of ours whose name is free. Raises PathConflictError."""
     try:
         path.mkdir()
     except FileExistsError as error:
-        raise InTheWayError(path, "there is one already; move it away") from error
+        raise PathConflictError(path, "it already exists; move it away") from error
     try:
         mark_folder(path)
     except BaseException:
@@ -154,38 +154,38 @@ def new_folder(path: Path) -> None:
 
 
 def mark_folder(path: Path) -> None:
-    """Put the mark file into a folder that has none. Raises InTheWayError."""
+    """Put the mark file into a folder that has none. Raises PathConflictError."""
     if _is_marked(path):
         return
     try:
-        with creating(path / MARK) as file:
+        with atomic_create(path / MARK_FILE) as file:
             file.write(_MARK_TEXT)
-    except InTheWayError:
+    except PathConflictError:
         if not _is_marked(path):  # by another process at the same moment
             raise
 
 
 def rename_folder(folder: Path, new: Path) -> None:
-    """Give a folder a name that is free. Raises InTheWayError."""
+    """Give a folder a name that is free. Raises PathConflictError."""
     if os.path.lexists(new):  # the system would take an empty folder for free
-        raise InTheWayError(new, "there is one already; move it away")
+        raise PathConflictError(new, "it already exists; move it away")
     folder.rename(new)
 
 
 def unmark_folder(path: Path) -> None:
     """Take the mark file out of a folder that is finished, and is its user's from now on."""
     if _is_marked(path):
-        (path / MARK).unlink()
+        (path / MARK_FILE).unlink()
 
 
-def is_ours(folder: Path) -> bool:
+def is_uwaga_folder(folder: Path) -> bool:
     """Whether it is a folder, not a link to one, that has the mark file, or nothing but temporary files in it."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         return False
     return _is_marked(folder) or all(_TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
-def holds_only(folder: Path, names: re.Pattern[str]) -> bool:
+def contains_only(folder: Path, names: re.Pattern[str]) -> bool:
     """Whether all that is in a folder are files, not links, that are temporary or have such names."""
     return stat.S_ISDIR(folder.lstat().st_mode) and all(_is_one_of(path, names) for path in folder.iterdir())
 
@@ -195,14 +195,14 @@ def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
 
     False: something stays, which is all of it where the folder is not ours. Raises OSError.
     """
-    if not is_ours(folder):
+    if not is_uwaga_folder(folder):
         return False
     for path in list(folder.iterdir()):
-        if path.name != MARK and _is_one_of(path, names):
+        if path.name != MARK_FILE and _is_one_of(path, names):
             path.unlink()
-    if any(path.name != MARK for path in folder.iterdir()):
+    if any(path.name != MARK_FILE for path in folder.iterdir()):
         return False
-    (folder / MARK).unlink(missing_ok=True)  # the last one: a removal that is interrupted can be gone on with
+    (folder / MARK_FILE).unlink(missing_ok=True)  # the last one: a removal that is interrupted can be gone on with
     folder.rmdir()
     return True
 
@@ -257,21 +257,21 @@ def _whole(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 def _finish(file: IO[bytes], temporary: Path) -> None:
     """By its name: a library that wrote there may have put another file in its place."""
     file.close()
-    sync(temporary)
+    fsync(temporary)
 
 
 def _opened(path: Path) -> int:
-    """A file of ours to read and to write, made where there is none; nothing is truncated. Raises InTheWayError."""
+    """A file of ours to read and to write, made where there is none; nothing is truncated. Raises PathConflictError."""
     try:
         # Without waiting for the other end of a pipe.
         opened = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW | _NONBLOCK, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise InTheWayError(path, "it is a link or a folder, not a file") from error
+            raise PathConflictError(path, "it is a link or a folder, not a file") from error
         raise
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
-        raise InTheWayError(path, "it is a link or a folder, not a file")
+        raise PathConflictError(path, "it is a link or a folder, not a file")
     return opened
 
 
@@ -285,7 +285,7 @@ def _is_still(path: Path, opened: int) -> bool:
 
 def _is_marked(folder: Path) -> bool:
     try:
-        opened = os.open(folder / MARK, os.O_RDONLY | _NOFOLLOW | _NONBLOCK)
+        opened = os.open(folder / MARK_FILE, os.O_RDONLY | _NOFOLLOW | _NONBLOCK)
     except OSError:  # there is none, or it is a link or a socket
         return False
     with os.fdopen(opened, "rb") as mark:

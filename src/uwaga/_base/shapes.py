@@ -23,7 +23,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class NamedShape:
     """A tensor as the messages show it: its name, its shape and one letter per dimension ("" binds nothing)."""
 
     name: str
@@ -31,11 +31,11 @@ class Named:
     letters: tuple[str, ...]
 
     @staticmethod
-    def of(name: str, shape: Sequence[int], letters: str) -> "Named":
-        return Named(name=name, shape=tuple(shape), letters=tuple(letters.split()))
+    def of(name: str, shape: Sequence[int], letters: str) -> "NamedShape":
+        return NamedShape(name=name, shape=tuple(shape), letters=tuple(letters.split()))
 
 
-def bind(operation: str, tensors: Sequence[Named]) -> dict[str, int]:
+def bind(operation: str, tensors: Sequence[NamedShape]) -> dict[str, int]:
     """The size of every letter, or ShapeError at the first tensor whose rank or size disagrees with an earlier one."""
     sizes: dict[str, int] = {}
     first: dict[str, str] = {}
@@ -52,7 +52,7 @@ def bind(operation: str, tensors: Sequence[Named]) -> dict[str, int]:
     return sizes
 
 
-def shape_error(operation: str, rule: str, tensors: Sequence[Named], culprit: str, note: str) -> ShapeError:
+def shape_error(operation: str, rule: str, tensors: Sequence[NamedShape], culprit: str, note: str) -> ShapeError:
     """The error to raise: the rule in words, then a table of the tensors with an arrow at the culprit."""
     rows = [(t.name, str(t.shape), _bound(t)) for t in tensors]
     width_of_name = max(len(name) for name, _, _ in rows)
@@ -69,7 +69,7 @@ def _word(letter: str) -> str:
     return WORDS.get(letter) or WORDS.get(letter.rstrip("0123456789"), "dimension")
 
 
-def _bound(tensor: Named) -> str:
+def _bound(tensor: NamedShape) -> str:
     if len(tensor.shape) != len(tensor.letters):
         return ""
     return " ".join(f"{f'{x}={n}':<4}" for x, n in zip(tensor.letters, tensor.shape, strict=True) if x).rstrip()

@@ -8,7 +8,7 @@ _UNSAFE = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 _JOINERS = "\u200c\u200d"
 
 
-def escaped(text: str, keep: str = "\n\t") -> str:
+def escape_controls(text: str, keep: str = "\n\t") -> str:
     """Every character that is unsafe in a terminal as its code point; those to keep, line ends and tabs, stay.
 
     >>> escaped("a\\x1b[2J")
@@ -20,7 +20,7 @@ def escaped(text: str, keep: str = "\n\t") -> str:
     return "".join(f"<U+{ord(c):04X}>" if c not in safe and unicodedata.category(c) in _UNSAFE else c for c in text)
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name from a file as messages show it: in ASCII, on one line, and of 200 characters at most."""
     text = name if name.isprintable() and name.isascii() else ascii(name[:201])
     return text if len(text) <= 200 else text[:200] + "..."

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from uwaga._base import reading
-from uwaga._base.reading import DamagedGzipError, TextFileError
+from uwaga._base import untrusted
+from uwaga._base.untrusted import DamagedGzipError, TextFileError
 
 # Rows of a parquet file that are taken at once.
 _ROWS = 1024
@@ -63,7 +63,7 @@ class Corpus:
     def _objects(self) -> Iterator[Document]:
         for place, line in self._lines():
             try:
-                found = reading.parse_json(line, strict=False)
+                found = untrusted.parse_json(line, strict=False)
             except (ValueError, RecursionError) as error:
                 raise CorpusError(f"{place}: is not JSON: {error}") from error
             if not isinstance(found, dict):
@@ -73,10 +73,10 @@ class Corpus:
 
     def _rows(self) -> Iterator[Document]:
         with _corpus_errors():
-            names = reading.ParquetRows(self.path, ()).names
+            names = untrusted.ParquetRows(self.path, ()).names
             self._find_id(names)
             columns = [name for name in (self._text, self._id) if name]
-            found = reading.ParquetRows(self.path, columns)
+            found = untrusted.ParquetRows(self.path, columns)
             self.size = max(1, found.count)
             for number, (place, row) in enumerate(found.rows(_ROWS), start=1):
                 yield self._document(place, row if set(columns) <= row.keys() else dict.fromkeys(names) | row)
@@ -109,7 +109,7 @@ class Corpus:
         place = f"{self.path}:1"
         with _corpus_errors():
             try:
-                for number, line in enumerate(reading.lines(self.path), start=1):
+                for number, line in enumerate(untrusted.read_lines(self.path), start=1):
                     self.position, place = line.position, f"{self.path}:{number + 1}"
                     yield line.place, line.text
             except DamagedGzipError as error:
@@ -128,7 +128,7 @@ def digest(documents: Sequence[Document]) -> str:
 
 def _size(path: Path) -> int:
     try:
-        return reading.regular(path).st_size
+        return untrusted.stat_regular(path).st_size
     except FileNotFoundError:
         raise CorpusError(f"{path}: there is no such file") from None
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from uwaga._base.terminal import escaped
+from uwaga._base.terminal import escape_controls
 from uwaga.cli.corpus import Corpus, CorpusError, Document, digest
 from uwaga.cli.vectors import Shard, Vectors, VectorsError, whole_digest
 
@@ -68,7 +68,7 @@ class Encoding:
         try:
             encoded = encoder.encode_groups(self._texts(), **self._how, progress=listen)
         except ValueError as error:  # options that do not go together, or not with the model
-            raise typer.BadParameter(escaped(str(error))) from error
+            raise typer.BadParameter(escape_controls(str(error))) from error
         try:
             yield from encoded
         except DocumentError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.cli.terminal import echo, echo_json, fail
 
@@ -70,7 +70,7 @@ def _text(number: int, prompt: str) -> str:
     try:
         text = prompt
         if prompt == "-":
-            text = reading.read_stream(sys.stdin.buffer, "stdin", reading.LINE_BYTES).decode()
+            text = untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode()
         text.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
     except UnicodeError as error:
         raise PromptError(f"prompt {number} is not valid UTF-8") from error

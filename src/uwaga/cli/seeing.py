@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ def text_of(argument: str) -> str:
 def _read(argument: str) -> bytes:
     try:
         if argument == "-":
-            return reading.read_stream(sys.stdin.buffer, "stdin", reading.LINE_BYTES)
-        return reading.read(Path(argument), reading.LINE_BYTES)
+            return untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES)
+        return untrusted.read_file(Path(argument), untrusted.LINE_BYTES)
     except OSError as error:
         raise SeeingError(f"{error.filename} cannot be read: {error.strerror}") from error
 

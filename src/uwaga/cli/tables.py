@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from uwaga._base.terminal import escaped
+from uwaga._base.terminal import escape_controls
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,4 +63,4 @@ def seen(text: str) -> str:
     >>> seen("a\\x1b[2J")
     'a<U+001B>[2J'
     """
-    return escaped(text, keep="")
+    return escape_controls(text, keep="")

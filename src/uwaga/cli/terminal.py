@@ -11,12 +11,12 @@ from typing import NoReturn, TextIO
 
 import typer
 
-from uwaga._base.terminal import escaped
+from uwaga._base.terminal import escape_controls
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Text for people, without control characters, on standard output or standard error."""
-    typer.echo(escaped(text), err=err, nl=nl)
+    typer.echo(escape_controls(text), err=err, nl=nl)
 
 
 def echo_json(text: str) -> None:

@@ -19,8 +19,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from uwaga._base import durable, reading
-from uwaga._base.durable import replacing
+from uwaga._base import durable, untrusted
+from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
     import pyarrow
@@ -72,7 +72,7 @@ class Vectors:
         if not os.path.lexists(self.path):
             return None
         try:
-            reading.regular(self.path)
+            untrusted.stat_regular(self.path)
             match _described(parquet.read_schema(self.path)):
                 case {"settings": dict(settings), "digest": str(digest)}:
                     self._compare(settings, self.path, "exists already and was made with other options")
@@ -84,11 +84,11 @@ class Vectors:
     def begin(self) -> None:
         """Take the folder, and find the shards that are finished. Raises VectorsError, OSError."""
         try:
-            durable.take_folder(self._folder)
-            self._lock.enter_context(durable.locked(self._folder / _LOCK, wait=False))
+            durable.ensure_marked_folder(self._folder)
+            self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
         except BlockingIOError as error:
             raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
-        except durable.InTheWayError as error:
+        except durable.PathConflictError as error:
             raise VectorsError(f"{error.filename} {error.strerror}") from error
         try:
             self._take()
@@ -101,7 +101,7 @@ class Vectors:
         if self._shard(0).exists():
             self._compare(_settings(settings), self._folder, "was begun with other options")
         else:
-            with replacing(settings) as file:
+            with atomic_replace(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
         while (path := self._shard(len(self.finished))).exists():
             match _described(self._read(path).schema):
@@ -117,7 +117,7 @@ class Vectors:
         flat = pa.array(vectors.reshape(-1))
         table = pa.table({**columns, "vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])})
         table = table.replace_schema_metadata({_KEY: json.dumps(shard._asdict())})
-        with replacing(self._shard(len(self.finished))) as file, pa.ipc.new_file(file, table.schema) as writer:
+        with atomic_replace(self._shard(len(self.finished))) as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         self.finished.append(shard)
 
@@ -128,14 +128,14 @@ class Vectors:
         described = json.dumps({"settings": self._settings, "digest": whole_digest(self.finished)}, sort_keys=True)
         schema = self._read(self._shard(0)).schema.with_metadata({_KEY: described})
         joined = self._folder / _WHOLE
-        with replacing(joined) as file, parquet.ParquetWriter(
+        with atomic_replace(joined) as file, parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False
         ) as writer:  # fmt: skip
             for group in self._groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
-        durable.name_new(joined, self.path)
-        durable.sync(self.path.parent)
+        durable.rename_noreplace(joined, self.path)
+        durable.fsync(self.path.parent)
         self._remove()
 
     def leave(self) -> None:
@@ -146,9 +146,9 @@ class Vectors:
 
     def clear(self) -> None:
         """Remove the folder of a file that is whole, where it is ours and nobody writes there."""
-        if os.path.lexists(self._folder) and durable.is_ours(self._folder):
+        if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
             with suppress(BlockingIOError), self._lock:
-                self._lock.enter_context(durable.locked(self._folder / _LOCK, wait=False))
+                self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
                 self._remove()
 
     def _remove(self) -> None:
@@ -169,7 +169,7 @@ class Vectors:
         import pyarrow as pa
 
         try:
-            reading.regular(path)
+            untrusted.stat_regular(path)
             with pa.OSFile(str(path)) as file:
                 return pa.ipc.open_file(file).read_all()
         except (pa.ArrowException, OSError) as error:
@@ -195,7 +195,7 @@ class Vectors:
 def _described(schema: "pyarrow.Schema") -> Any:
     """What was written into the metadata of a file; None where that is something else."""
     try:
-        return reading.parse_json((schema.metadata or {})[_KEY])
+        return untrusted.parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError, RecursionError):
         return None
 
@@ -203,7 +203,7 @@ def _described(schema: "pyarrow.Schema") -> Any:
 def _settings(path: Path) -> dict[str, object]:
     """Of the folder of shards. Raises VectorsError."""
     try:
-        found = reading.parse_json(reading.read(path, reading.JSON_BYTES))
+        found = untrusted.parse_json(untrusted.read_file(path, untrusted.JSON_BYTES))
     except OSError as error:
         raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from uwaga._base.eager import is_plain
+from uwaga._base.tracing import is_plain_tensor
 from uwaga.integrations.serving import Replacement, autocast, is_differentiable, is_mapped, serves
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.native_structs import MAX_WIDTH
@@ -39,7 +39,7 @@ def door(original: Callable) -> Replacement:
         options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         if has_torch_function(tensors) and not _is_nested(query):
             return handle_torch_function(replacement, tensors, query, key, value, attn_mask=attn_mask, **options)
-        if all(isinstance(x, Tensor) and is_plain(x) for x in tensors):
+        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
             q, k, v, *masks = autocast(*tensors)
             known = _are_known(masks, dropout_p, is_causal, scale, enable_gqa)
             if known and serves(q, k, v) and _fits(q, k, v, masks, enable_gqa) and _derives(tensors, dropout_p):

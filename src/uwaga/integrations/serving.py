@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.eager import Transform, has_tangent, is_autocast, is_plain, transforms
+from uwaga._base.tracing import Transform, has_tangent, is_autocast, is_plain_tensor, transforms
 
 
 class Replacement:
@@ -47,7 +47,11 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def serves(*tensors: Tensor) -> bool:
     """Whether the native engine can read these as they are."""
     return native.reason_unavailable() is None and all(
-        is_plain(x) and x.device.type == "cpu" and x.dtype in _DTYPES and x.layout is torch.strided and not x.is_nested
+        is_plain_tensor(x)
+        and x.device.type == "cpu"
+        and x.dtype in _DTYPES
+        and x.layout is torch.strided
+        and not x.is_nested
         for x in tensors
     )
 

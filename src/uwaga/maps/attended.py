@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import has_tangent, is_traced
+from uwaga._base.tracing import has_tangent, is_intercepted
 from uwaga.maps import available as maps_available
 from uwaga.maps import lowering, per_query
 from uwaga.maps.map import AttentionMap
@@ -105,7 +105,7 @@ def _run(
 
 def _needs_operator(call: Call) -> bool:
     """Whether the output is that of `uwaga.attention`: for gradients, dropout, tracers, torch.func and tensor subclasses."""
-    if call.options.dropout or is_traced() or not may_branch_on(call.query):
+    if call.options.dropout or is_intercepted() or not may_branch_on(call.query):
         return not has_tangent(*call.operands)  # which it has not
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
 

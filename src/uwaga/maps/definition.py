@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import without_autocast
+from uwaga._base.tracing import without_autocast
 from uwaga.maps import tiles
 from uwaga.maps.cells import MassCells, MaxCells
 from uwaga.maps.narrow import narrow

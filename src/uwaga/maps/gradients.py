@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_transformed, without_autocast
+from uwaga._base.tracing import is_transformed, without_autocast
 from uwaga.maps import tiles
 from uwaga.maps.tiles import Tile
 from uwaga.ops.attention.sequences import split

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import without_autocast
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import without_autocast
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
@@ -61,8 +61,8 @@ def _check(v_GKE: Tensor, output_projection: Tensor, *, is_matrix: bool) -> None
     rule = "output_projection must be (H*E, M), with H a multiple of the value's heads G"
     letters = ("",) * (v_GKE.dim() - 3) + ("G", "K", "E")
     named = (
-        Named(name="value", shape=tuple(v_GKE.shape), letters=letters),
-        Named(name="output_projection", shape=shape, letters=("",) * len(shape)),
+        NamedShape(name="value", shape=tuple(v_GKE.shape), letters=letters),
+        NamedShape(name="output_projection", shape=shape, letters=("",) * len(shape)),
     )
     raise shape_error("value_norms", rule, named, "output_projection", f"is not (H * {width}, M)")
 

@@ -6,7 +6,7 @@ Letters: B sequences, H query heads, Q queries, N packed tokens.
 import torch
 from torch import Tensor
 
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention import check
 from uwaga.ops.attention.lower import Operand
@@ -103,5 +103,5 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 def _misfit(name: str, values: Tensor, operand: Tensor, rule: str, note: str) -> ValueError:
     both = (("query", operand), (name, values))
-    tensors = [Named(name=n, shape=tuple(x.shape), letters=("",) * x.dim()) for n, x in both]
+    tensors = [NamedShape(name=n, shape=tuple(x.shape), letters=("",) * x.dim()) for n, x in both]
     return shape_error("AttentionMap", f"{name} {rule}, a number per query", tensors, name, note)

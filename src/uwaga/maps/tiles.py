@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import without_autocast
+from uwaga._base.tracing import without_autocast
 from uwaga.maps.spec import Normalizer
 from uwaga.maps.surroundings import may_branch_on
 from uwaga.ops.attention.distances import relative_scores

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 from uwaga.models.tables import Row, Table
 from uwaga.models.weight_files import Weights
 
@@ -69,7 +69,7 @@ def read(matched: Matched, dtype: torch.dtype | None, *, allow_nonfinite: bool) 
         state |= {ours: part.contiguous() for ours, part in zip(row.ours, parts, strict=True)}
     for second, first in matched.tied:
         if not torch.allclose(weights.read(second), weights.read(first), rtol=0, atol=0, equal_nan=True):
-            lines.append(("not tied", f"{_described(weights, second)} differs from {shown(first)}"))
+            lines.append(("not tied", f"{_described(weights, second)} differs from {printable(first)}"))
     _raise(weights, lines)
     return state
 
@@ -89,7 +89,7 @@ def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
     for name in weights.stored:
         bare = table.canonical(name)
         if bare in found:
-            lines.append(("there twice", f"{_described(weights, name)} is also {shown(found[bare])}"))
+            lines.append(("there twice", f"{_described(weights, name)} is also {printable(found[bare])}"))
         found.setdefault(bare, name)
     return found, lines
 
@@ -126,7 +126,7 @@ def _is_finite(x: Tensor) -> bool:
 def _described(weights: Weights, name: str) -> str:
     stored = weights.stored[name]
     where = "" if stored.file == weights.path.name else f" in {stored.file}"
-    return f"{shown(name)} {stored.shape}{where}"
+    return f"{printable(name)} {stored.shape}{where}"
 
 
 def _raise(weights: Weights, lines: Lines) -> None:

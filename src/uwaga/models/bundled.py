@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 
 
@@ -54,7 +54,7 @@ def folder(name: str) -> Path:
     place = Path(found.origin).parent / model.folder
     weights = place / "model.safetensors"
     try:
-        digest = reading.sha256(weights)
+        digest = untrusted.sha256(weights)
     except OSError as error:
         raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from error
     if digest != model.sha256:

@@ -78,8 +78,11 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     tensors = accounting.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
-    durable.named_folder(folder)
-    with durable.replacing(folder / weight_files.SINGLE) as weights, durable.replacing(folder / "config.json") as file:
+    durable.make_folder(folder)
+    with (
+        durable.atomic_replace(folder / weight_files.SINGLE) as weights,
+        durable.atomic_replace(folder / "config.json") as file,
+    ):
         # transformers refuses a file that does not say that it is PyTorch's.
         save_file(tensors, weights.name, metadata={"format": "pt"})
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())

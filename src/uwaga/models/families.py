@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 from torch import nn
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 from uwaga.models.tables import Table
 
 
@@ -52,5 +52,5 @@ def of(model_type: object, where: str) -> Family:
     """The family of a model type; `where` is the file that names it. Raises CheckpointError."""
     if not isinstance(model_type, str) or model_type not in _HOME:
         known = ", ".join(MODEL_TYPES)
-        raise CheckpointError(f"{where}: model_type is {shown(repr(model_type))}; those that load here: {known}")
+        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; those that load here: {known}")
     return cast(Family, import_module(_HOME[model_type]).FAMILY)

@@ -6,8 +6,8 @@ This is the door that validates for the models; their layers rely on it.
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import KeyLengths, Mask
 from uwaga.ops.ragged import Ragged
@@ -91,5 +91,5 @@ def first_tokens(model: str, x: Operand, attention_mask: Tensor | None) -> Tenso
     return x.take_along_dim(first, -2).squeeze(-2)
 
 
-def _named(name: str, values: Tensor) -> Named:
-    return Named(name=name, shape=tuple(values.shape), letters=("",) * values.dim())
+def _named(name: str, values: Tensor) -> NamedShape:
+    return NamedShape(name=name, shape=tuple(values.shape), letters=("",) * values.dim())

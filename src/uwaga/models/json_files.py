@@ -1,15 +1,15 @@
-"""JSON from strangers: bounded, without duplicate keys (`uwaga._base.reading`); every error names the file."""
+"""JSON from untrusted files: bounded, without duplicate keys (`uwaga._base.untrusted`); every error names the file."""
 
 import errno
 from pathlib import Path
 from typing import TypeVar
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga._base.reading import JSON_BYTES as LARGEST
-from uwaga._base.terminal import shown
+from uwaga._base.terminal import printable
+from uwaga._base.untrusted import JSON_BYTES as LARGEST
 
-__all__ = ["LARGEST", "optional", "parse", "read", "shown"]
+__all__ = ["LARGEST", "optional", "parse", "printable", "read"]
 
 _WORDS = {dict: "object", list: "list"}
 _T = TypeVar("_T", dict, list)
@@ -31,7 +31,7 @@ def optional(path: Path, of: type[_T] = dict) -> _T | None:  # type: ignore[assi
 def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]
     """The same of a text; `where` is what errors call it."""
     try:
-        value = reading.parse_json(text)
+        value = untrusted.parse_json(text)
     except RecursionError:
         raise CheckpointError(f"{where} is nested too deeply") from None
     except ValueError as error:  # JSON's own, UTF-8's, numbers of thousands of digits, and those of reading
@@ -43,7 +43,7 @@ def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[a
 
 def _read(path: Path, *, is_needed: bool) -> bytes | None:
     try:
-        return reading.read(path, LARGEST) if is_needed else reading.optional(path, LARGEST)
+        return untrusted.read_file(path, LARGEST) if is_needed else untrusted.read_file_if_exists(path, LARGEST)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise CheckpointError(f"{path} is longer than {LARGEST} bytes of JSON") from error

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from uwaga._base import reading
-from uwaga._base.terminal import shown
+from uwaga._base import untrusted
+from uwaga._base.terminal import printable
 
 # Opcodes of a pickle at most: a weight takes about 40.
 _MOST_STEPS = 500_000
@@ -113,7 +113,7 @@ class Opened:
 
 def read(path: Path) -> Opened:
     """What a file holds. Raises PickleError, OSError."""
-    with reading.opened(path) as file:
+    with untrusted.open_regular(path) as file:
         is_zip = file.read(2) == _ZIP
         file.seek(0)
         try:
@@ -144,13 +144,13 @@ def _check(described: Described, extents: Mapping[str, _Extent]) -> None:
     storage = described.storage
     extent = extents.get(storage.key)
     if extent is None:
-        raise PickleError(f"there is no storage {shown(storage.key)}")
+        raise PickleError(f"there is no storage {printable(storage.key)}")
     claimed = storage.numel * storage.dtype.itemsize
     if claimed > extent.size:
-        raise PickleError(f"storage {shown(storage.key)} claims {claimed} bytes and has {extent.size}")
+        raise PickleError(f"storage {printable(storage.key)} claims {claimed} bytes and has {extent.size}")
     if described.stop > storage.numel:
         raise PickleError(
-            f"a tensor of {described.stop} elements of storage {shown(storage.key)}, which has {storage.numel}"
+            f"a tensor of {described.stop} elements of storage {printable(storage.key)}, which has {storage.numel}"
         )
 
 
@@ -165,7 +165,7 @@ class _Bounded:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int = -1) -> bytes:
-        most = reading.JSON_BYTES
+        most = untrusted.JSON_BYTES
         found = self._file.read(size if 0 <= size <= most else most + 1)
         if len(found) > most:
             raise PickleError(f"a directory of more than {most} bytes")
@@ -196,22 +196,22 @@ def _extent(file: BinaryIO, entry: zipfile.ZipInfo) -> _Extent:
     """Where a record's bytes are: behind its own header, whose name may be padded so that they lie on a multiple of 64."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
         raise PickleError(
-            f"the record {shown(entry.filename)} is compressed or encrypted, which torch.save does not do"
+            f"the record {printable(entry.filename)} is compressed or encrypted, which torch.save does not do"
         )
     file.seek(entry.header_offset)
     header = file.read(30)
     if header[:4] != b"PK\3\4" or len(header) < 30:
-        raise PickleError(f"the record {shown(entry.filename)} has no header")
+        raise PickleError(f"the record {printable(entry.filename)} has no header")
     name, extra = struct.unpack("<HH", header[26:30])
     extent = _Extent(start=entry.header_offset + 30 + name + extra, size=entry.file_size)
     if extent.start + extent.size > file.seek(0, 2):
-        raise PickleError(f"the record {shown(entry.filename)} ends behind the file")
+        raise PickleError(f"the record {printable(entry.filename)} ends behind the file")
     return extent
 
 
 def _bytes(file: BinaryIO, extent: _Extent) -> bytes:
-    if extent.size > reading.JSON_BYTES:
-        raise PickleError(f"a pickle of {extent.size} bytes is longer than {reading.JSON_BYTES}")
+    if extent.size > untrusted.JSON_BYTES:
+        raise PickleError(f"a pickle of {extent.size} bytes is longer than {untrusted.JSON_BYTES}")
     file.seek(extent.start)
     return file.read(extent.size)
 
@@ -222,7 +222,7 @@ def _bytes(file: BinaryIO, extent: _Extent) -> bytes:
 def _read_old(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
     """Magic number, protocol, sizes of C's types, the object, the keys of its storages; then each storage: how many
     elements, in 8 bytes, and the elements."""
-    machine = _Machine(file.read(reading.JSON_BYTES))
+    machine = _Machine(file.read(untrusted.JSON_BYTES))
     if machine.run() != _MAGIC or machine.run() != _PROTOCOL:
         raise PickleError("it does not begin as files of torch.save do")
     sizes = machine.run()
@@ -237,7 +237,7 @@ def _read_old(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
         (count,) = struct.unpack("<q", file.read(8))
         storage = machine.storages.get(key)
         if storage is None or not 0 <= count * storage.dtype.itemsize <= end - place - 8:
-            raise PickleError(f"storage {shown(key)} claims {count} elements, which are not there")
+            raise PickleError(f"storage {printable(key)} claims {count} elements, which are not there")
         extents[key] = _Extent(start=place + 8, size=count * storage.dtype.itemsize)
         place += 8 + extents[key].size
     return found, extents
@@ -343,7 +343,7 @@ class _Machine:
             if type(name) is not str and type(name) is not _IntegerKey:
                 raise PickleError(f"a key that is {_kind(key)}")
             if name in target:
-                raise PickleError(f"{shown(str(key))} is there twice")
+                raise PickleError(f"{printable(str(key))} is there twice")
             target[name] = value
         self._push(target)
 
@@ -353,12 +353,12 @@ class _Machine:
             case ("storage", _Global(name), str(key), str(), int(numel), *view) if view in ([], [None]):
                 dtype = _STORAGES.get(name.removeprefix("torch."))
                 if dtype is None:
-                    raise PickleError(f"a storage of type {shown(name)}")
+                    raise PickleError(f"a storage of type {printable(name)}")
                 if not 0 <= numel < 2**60:
-                    raise PickleError(f"storage {shown(key)} claims {shown(str(numel))} elements")
+                    raise PickleError(f"storage {printable(key)} claims {printable(str(numel))} elements")
                 self._push(self.storages.setdefault(key, _Storage(key, dtype, numel)))
                 if self.storages[key] != (key, dtype, numel):
-                    raise PickleError(f"storage {shown(key)} has two types or sizes")
+                    raise PickleError(f"storage {printable(key)} has two types or sizes")
             case _:
                 raise PickleError("a storage that is not described as torch.save does")
 
@@ -397,7 +397,7 @@ def _made(name: str, arguments: tuple[Any, ...]) -> object:
             return described
     if name in _NO_WEIGHTS:
         return _Other(name)
-    raise PickleError(f"Unsupported global: {shown(name)} makes no weight, and nothing else is called")
+    raise PickleError(f"Unsupported global: {printable(name)} makes no weight, and nothing else is called")
 
 
 # Functions of PyTorch that make tensors of other kinds, and parts of their arguments.
@@ -411,7 +411,7 @@ _NO_WEIGHTS = {
 def _kind(value: object) -> str:
     match value:
         case _Global(name) | _Other(name):
-            return shown(name)
+            return printable(name)
         case Described():
             return "Tensor"
     return type(value).__name__

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
 
@@ -47,7 +47,7 @@ def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
 def _header(path: Path) -> dict:
     """The header, as far as the library does not look at it: its length and its names."""
     try:
-        with reading.opened(path) as file:
+        with untrusted.open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > size - 8:

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 
 # In the order in which sentence-transformers joins the vectors of several.
 _POOLING = {
@@ -38,7 +38,7 @@ def read(folder: Path) -> SentenceModules | None:
     modules = _modules(path, found)
     of_kind = dict(modules)
     if "Transformer" not in of_kind:
-        raise CheckpointError(f"{path} lists no Transformer, but {', '.join(shown(kind) for kind in of_kind)}")
+        raise CheckpointError(f"{path} lists no Transformer, but {', '.join(printable(kind) for kind in of_kind)}")
     known = {"Transformer", "Pooling", "Normalize"}
     return SentenceModules(
         transformer=of_kind["Transformer"],
@@ -57,7 +57,7 @@ def _modules(path: Path, found: list) -> list[tuple[str, Path]]:
         if not isinstance(kind, str) or not isinstance(place, str):
             raise CheckpointError(f"{path} must list modules with a type and a path")
         if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts or "\\" in place or "\0" in place:
-            raise CheckpointError(f"{path} names the folder {shown(place)!r}, which is not inside its own")
+            raise CheckpointError(f"{path} names the folder {printable(place)!r}, which is not inside its own")
         modules.append((kind.rpartition(".")[2], path.parent / place))
     return modules
 
@@ -75,5 +75,7 @@ def _pooling(path: Path) -> tuple[str, ...]:
 def _max_tokens(path: Path) -> int | None:
     found = (json_files.optional(path) or {}).get("max_seq_length")
     if found is not None and (type(found) is not int or found < 1):
-        raise CheckpointError(f"{path}: max_seq_length must be a whole number of at least 1, not {shown(repr(found))}")
+        raise CheckpointError(
+            f"{path}: max_seq_length must be a whole number of at least 1, not {printable(repr(found))}"
+        )
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 
 # Sizes multiply to the size of a weight in bytes, which must stay far below 2**63.
 _LARGEST_SIZE = 2**28
@@ -87,13 +87,13 @@ def read(
     """
     for name, key in keys.items():
         if name in found and not key.kind.accepts(found[name]):
-            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {shown(repr(found[name]))}")
+            raise CheckpointError(f"{where}: {name} must be {key.kind.words}, not {printable(repr(found[name]))}")
     for name, values in only.items():
         if name in found and found[name] not in values:
             allowed = " or ".join(map(repr, values))
-            raise CheckpointError(f"{where}: {name} is {shown(repr(found[name]))}; only {allowed} is computed here")
+            raise CheckpointError(f"{where}: {name} is {printable(repr(found[name]))}; only {allowed} is computed here")
     kept = {name: value for name, value in found.items() if name not in keys}
-    unknown = sorted(map(shown, kept.keys() - set(only) - set(harmless) - HARMLESS))
+    unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - HARMLESS))
     if unknown:
         warnings.warn(f"{where} has keys that are not known here and change nothing: {', '.join(unknown)}")
     return Read(settings={key.ours: found.get(name, key.default) for name, key in keys.items()}, kept=kept)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files, pickle_files, safetensors_files
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 from uwaga.models.pickle_files import Described, PickleError
 from uwaga.models.safetensors_files import Stored
 
@@ -60,7 +60,7 @@ def _of(path: Path, files: list[Opened]) -> Weights:
     for held, read in files:
         twice = sorted(stored.keys() & held.keys())
         if twice:
-            raise CheckpointError(f"{path} lists files of which two hold {', '.join(map(shown, twice))}")
+            raise CheckpointError(f"{path} lists files of which two hold {', '.join(map(printable, twice))}")
         stored |= held
         readers |= dict.fromkeys(held, read)
     return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
@@ -77,8 +77,8 @@ def _sharded(index: Path, suffix: str, open_one: Callable[[Path], Opened]) -> We
     absent = sorted(listed.keys() - weights.stored.keys())
     unlisted = sorted(weights.stored.keys() - listed.keys())
     if absent or unlisted:
-        lines = [f"  {shown(name)} is listed in {listed[name]} and is not there" for name in absent]
-        lines += [f"  {shown(name)} is there and is not listed" for name in unlisted]
+        lines = [f"  {printable(name)} is listed in {listed[name]} and is not there" for name in absent]
+        lines += [f"  {printable(name)} is there and is not listed" for name in unlisted]
         raise CheckpointError("\n".join([f"{index} does not list what its files hold", *lines]))
     return weights
 
@@ -87,7 +87,7 @@ def _need_plain_name(index: Path, file: str, suffix: str) -> None:
     """An index may name files beside itself and nothing else on this machine."""
     is_plain = file.isprintable() and PurePosixPath(file).name == file and PureWindowsPath(file).name == file
     if not is_plain or not file.endswith(suffix):
-        raise CheckpointError(f"{index} names {shown(file)!r}, which is no plain name of a {suffix} file")
+        raise CheckpointError(f"{index} names {printable(file)!r}, which is no plain name of a {suffix} file")
     if not (index.parent / file).is_file():
         raise CheckpointError(f"{index} names {file}, and there is no such file beside it")
 
@@ -104,7 +104,7 @@ def _read_pickled(path: Path) -> Opened:
         raise CheckpointError(f"{path} must hold a dictionary of weights by name, not {opened.kind}")
     tensors = {name: x for name, x in opened.held.items() if isinstance(x, Described)}
     if len(tensors) < len(opened.held):
-        strange = ", ".join(shown(name) for name in opened.held if name not in tensors)
+        strange = ", ".join(printable(name) for name in opened.held if name not in tensors)
         raise CheckpointError(f"{path} holds what is no dense tensor: {strange}")
     stored = {
         name: Stored(shape=x.shape, dtype=str(x.storage.dtype).removeprefix("torch."), file=path.name)

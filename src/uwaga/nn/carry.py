@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.eager import is_readable
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
 
@@ -46,7 +46,7 @@ def need_width(layer: str, name: str, x: Operand, width: int) -> None:
     if (rank == 2 or (rank > 2 and not isinstance(x, Ragged))) and values.shape[-1] == width:
         return
     letters = ("N", "M") if isinstance(x, Ragged) else _letters(rank)
-    shown = Named(name=name, shape=tuple(values.shape), letters=letters)
+    shown = NamedShape(name=name, shape=tuple(values.shape), letters=letters)
     if rank < 2 or len(letters) != rank:
         form = "Ragged with values (N, M)" if isinstance(x, Ragged) else "(..., Q, M)"
         raise shape_error(layer, f"{name} must be {form}", [shown], name, f"has rank {values.dim()}")
@@ -83,7 +83,7 @@ def _need_starts(layer: str, x: Operand, start: int | Tensor) -> None:
 def _need_one_per_row(layer: str, x: Operand, start: Tensor) -> None:
     rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
     if start.shape != rows:
-        tensors = [Named(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
+        tensors = [NamedShape(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
         raise shape_error(
             layer, f"start must be a number or one per row, {rows}", tensors, "start", "has another shape"
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from uwaga._base.eager import is_plain, is_traced, is_transformed
+from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
 from uwaga.nn.steady import steady
 
 # With fewer tokens, or fewer than numbers in each, copying the weights takes longer than one product saves.
@@ -24,9 +24,9 @@ _LEAST_TOKENS = 256
 def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
     """Whether `maps` may stand for the calls of these: many tokens in float32 on the CPU with gradients, where nobody looks
     on, and maps that fit each other."""
-    if not torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu or not is_plain(x):
+    if not torch.is_grad_enabled() or x.dtype != torch.float32 or not x.is_cpu or not is_plain_tensor(x):
         return False
-    if is_traced() or is_transformed() or torch.is_autocast_enabled("cpu"):
+    if is_intercepted() or is_transformed() or torch.is_autocast_enabled("cpu"):
         return False
     width, has_bias, needs_grad = x.shape[-1], linears[0].bias is not None, x.requires_grad
     if x.numel() < max(_LEAST_TOKENS, width) * width:
@@ -38,7 +38,7 @@ def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
         if linear._backward_hooks or linear._backward_pre_hooks:
             return False
         weight, bias = linear.weight, linear.bias
-        if weight.dtype != torch.float32 or not is_plain(weight) or (bias is not None) != has_bias:
+        if weight.dtype != torch.float32 or not is_plain_tensor(weight) or (bias is not None) != has_bias:
             return False
         if weight.shape[1] != width:  # who maps it says so
             return False

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga._base.eager import is_readable
+from uwaga._base.tracing import is_readable
 from uwaga.nn.carry import carry, need_width, places
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
-from uwaga._base.shapes import Named, bind, shape_error
+from uwaga._base.shapes import NamedShape, bind, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.nn.carry import contents, places
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.ragged import Ragged
@@ -66,7 +66,7 @@ class Room(NamedTuple):
         for name, kept, (rows, x), letters in zip(self._fields, self, new, ("R G D", "R G E"), strict=True):
             sizes, kept_sizes = (rows, *x.shape[-2:]), (len(kept), *kept.shape[-2:])
             if sizes != kept_sizes:
-                shown = [Named.of(f"kept {name}", kept_sizes, letters), Named.of(name, sizes, letters)]
+                shown = [NamedShape.of(f"kept {name}", kept_sizes, letters), NamedShape.of(name, sizes, letters)]
                 rule = f"a new {name} must have the rows, heads and width of those that are kept"
                 raise shape_error("KeyValueCache", rule, shown, name, "differs")
             if (kept.dtype, kept.device) != (x.dtype, x.device):
@@ -84,7 +84,7 @@ def check_pair(key: Operand, value: Operand) -> None:
         raise ValueError(f"KeyValueCache: key and value must both be Ragged or neither, but {kinds}")
     letters = ("N G D", "N G E") if isinstance(key, Ragged) else ("R G Q D", "R G Q E")
     named = zip(("key", "value"), (contents(key), contents(value)), letters, strict=True)
-    bind("KeyValueCache", [Named.of(name, x.shape, of) for name, x, of in named])
+    bind("KeyValueCache", [NamedShape.of(name, x.shape, of) for name, x, of in named])
     if contents(key).requires_grad or contents(value).requires_grad:
         hint = "run under torch.no_grad() or torch.inference_mode()"
         raise ValueError(f"KeyValueCache: keys and values that need a gradient cannot be kept; {hint}")

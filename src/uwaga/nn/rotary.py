@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.nn.carry import contents, places
 from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
 from uwaga.ops.attention.lower import Operand
@@ -27,7 +27,7 @@ class Rotation(NamedTuple):
         width = 2 * self.cos.shape[-1]
         if width > x.shape[-1]:
             rule = f"heads must be at least as wide as the {width} numbers that are turned"
-            tensors = [Named(name="heads", shape=tuple(x.shape), letters=("",) * (x.dim() - 1) + ("D",))]
+            tensors = [NamedShape(name="heads", shape=tuple(x.shape), letters=("",) * (x.dim() - 1) + ("D",))]
             raise shape_error("RotaryPositions", rule, tensors, "heads", f"D is {x.shape[-1]}")
         turned = self._pairs(x[..., :width].to(compute_dtype(x.dtype))).to(x.dtype)
         return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)

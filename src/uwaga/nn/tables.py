@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
+from uwaga._base.tracing import is_readable
 
 
 class PositionTable:

@@ -19,7 +19,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
+from uwaga._base.tracing import is_readable
 from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, START_VALUE
 from uwaga.ops.sizes import Sizes
 from uwaga.ops.values import MAX_DISTANCE, plain_integer

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nested._internal.nested_tensor import NestedTensor
 
-from uwaga._base.eager import is_readable
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.ops.values import is_integer, need_tensor
 
 
@@ -171,6 +171,6 @@ def _misfit(values: Tensor, offsets: Tensor, rule: str, note: str) -> ValueError
     )
 
 
-def _named(name: str, tensor: Tensor, *letters: str) -> Named:
+def _named(name: str, tensor: Tensor, *letters: str) -> NamedShape:
     padded = (*letters, *("",) * (tensor.dim() - len(letters)))
-    return Named(name=name, shape=tuple(tensor.shape), letters=padded[: max(tensor.dim(), 0)])
+    return NamedShape(name=name, shape=tuple(tensor.shape), letters=padded[: max(tensor.dim(), 0)])

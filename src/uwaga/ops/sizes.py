@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from uwaga._base.shapes import Named, shape_error
+from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.ops.values import need_strided
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -29,7 +29,7 @@ class Sizes:
     key_offsets: Tensor | None = None
     query_tokens: int = 0  # N of a ragged call
     key_tokens: int = 0
-    operands: Callable[[], tuple[Named, ...]] = tuple  # for the messages: only a failure asks
+    operands: Callable[[], tuple[NamedShape, ...]] = tuple  # for the messages: only a failure asks
 
     @property
     def is_ragged(self) -> bool:
@@ -71,7 +71,7 @@ class Sizes:
 
     def misfit(self, name: str, tensor: Tensor, rule: str, note: str = "does not broadcast") -> ValueError:
         """The ShapeError of a mask's or bias's tensor, shown below the operands."""
-        culprit = Named(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
+        culprit = NamedShape(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
         return shape_error("attention", rule, (*self.operands(), culprit), name, note)
 
 

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from uwaga._base.durable import replacing
+from uwaga._base.durable import atomic_replace
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -92,5 +92,5 @@ def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 300.0) -> No
     kind = os.path.splitext(path)[1][1:].lower()
     place = Path(path) if kind else Path(f"{os.fspath(path).rstrip('.')}.png")
     dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with need("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}), replacing(place) as file:
+    with need("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}), atomic_replace(place) as file:
         figure.savefig(file, format=kind or "png", dpi=dpi, metadata=dated.get(kind))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.models.settings import Kind
 from uwaga.train import families, rules, settings, toml
 from uwaga.train.errors import ConfigError
@@ -57,7 +57,7 @@ class Config:
     def read(path: Path, overrides: Iterable[str] = ()) -> "Config":
         """From a TOML file; overrides are `key.path=value` with a value of TOML. Raises ConfigError."""
         try:
-            return Config.parse(reading.read(path, reading.TOML_BYTES).decode("utf-8"), overrides)
+            return Config.parse(untrusted.read_file(path, untrusted.TOML_BYTES).decode("utf-8"), overrides)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -71,7 +71,7 @@ class Config:
     def parse(text: str, overrides: Iterable[str] = ()) -> "Config":
         """The same of a text."""
         try:
-            reading.check_toml(text)
+            untrusted.check_toml_size(text)
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOML's own, and numbers of thousands of digits
             raise ConfigError(f"is not TOML: {error}") from error
@@ -112,7 +112,7 @@ def _change(table: dict[str, Any], override: str) -> None:
 def _parsed(text: str) -> Any:
     """A value of TOML; a word or path that is none is a string as it stands, for shells take quotes away."""
     try:
-        reading.check_toml(text)
+        untrusted.check_toml_size(text)
         value = tomllib.loads(f"x = {text}")["x"]
     except (ValueError, RecursionError) as error:
         if text[:1] in ("", '"', "'", "[", "{") or "\n" in text:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from uwaga._base.eager import is_plain
+from uwaga._base.tracing import is_plain_tensor
 from uwaga.ops.ragged import Ragged
 from uwaga.train.errors import ConfigError, DataError, TrainingError
 from uwaga.train.objective import Objective
@@ -133,18 +133,18 @@ def sharded(objective: Objective, world: World) -> nn.Module:
 
 def whole(x: Tensor) -> Tensor:
     """All of a tensor; where it is distributed, every process must ask."""
-    return x if is_plain(x) else _distributed(x).full_tensor()
+    return x if is_plain_tensor(x) else _distributed(x).full_tensor()
 
 
 def own(x: Tensor) -> Tensor:
     """What this process has of it, in place."""
-    return x if is_plain(x) else _distributed(x).to_local()
+    return x if is_plain_tensor(x) else _distributed(x).to_local()
 
 
 def spread_like(x: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, which every process has, on the device of another and distributed as that is."""
     moved = x.to(like.device)
-    if is_plain(like):
+    if is_plain_tensor(like):
         return moved
     from torch.distributed.tensor import distribute_tensor
 

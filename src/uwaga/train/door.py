@@ -122,9 +122,9 @@ def _alone(out: Path, world: World) -> Iterator[None]:
     """Nobody else trains into this folder. Raises TrainingError."""
 
     def lock() -> None:
-        durable.named_folder(out)
+        durable.make_folder(out)
         try:
-            stack.enter_context(durable.locked(out / _LOCK, wait=False))
+            stack.enter_context(durable.file_lock(out / _LOCK, wait=False))
         except BlockingIOError as error:
             raise TrainingError(f"{out} is being trained into by another process") from error
 

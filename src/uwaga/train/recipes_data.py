@@ -10,9 +10,9 @@ from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
 
-from uwaga._base import env, reading
-from uwaga._base.durable import InTheWayError, creating, locked, named_folder
-from uwaga._base.reading import TextFileError
+from uwaga._base import env, untrusted
+from uwaga._base.durable import PathConflictError, atomic_create, file_lock, make_folder
+from uwaga._base.untrusted import TextFileError
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig, SourceConfig
 
@@ -41,7 +41,7 @@ def found(name: str, data: DataConfig) -> Path:
 def sha256(path: Path) -> str:
     """Of a file's bytes, unpacked where its name ends in .gz. Raises TextFileError."""
     digest, count = hashlib.sha256(), 0
-    with reading.unpacked(path) as file:
+    with untrusted.open_decompressed(path) as file:
         while piece := file.read(2**20):
             digest.update(piece)
             count += len(piece)
@@ -67,8 +67,8 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
         raise DataError(f"{name}: cannot be downloaded as it is: {source.instructions}; the source is {source.url}")
     path = folder / (source.files or (name,))[0].removesuffix(".gz")
     try:
-        named_folder(folder)
-        with locked(folder / ".downloading"):
+        make_folder(folder)
+        with file_lock(folder / ".downloading"):
             if path.is_file():  # by another process of this training
                 return _checked(path, source)
             text = _unpacked(source, _downloaded(source.url))
@@ -77,9 +77,9 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
                 raise DataError(
                     f"{source.url}: what came has the SHA-256 {digest}, not {source.sha256}; it was not kept"
                 )
-            with creating(path) as file:
+            with atomic_create(path) as file:
                 file.write(text)
-    except InTheWayError as error:
+    except PathConflictError as error:
         raise DataError(f"{error.filename} {error.strerror}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -12,7 +12,7 @@ from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import Split
 
-from uwaga._base.durable import replacing
+from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text.tokenizer import Tokenizer as Checked
 from uwaga.models.text.tokenizer import library_errors, read
@@ -76,11 +76,11 @@ class TextTokenizer:
 
     def save(self, folder: Path, *, file: str = FILE) -> None:
         """tokenizer.json and tokenizer_config.json, or the same under other names for a decoder's own."""
-        with replacing(folder / file) as opened:
+        with atomic_replace(folder / file) as opened:
             opened.write(self.backend.to_str(pretty=True).encode())
         named = special.transformers_names(self.backend, self.special, self._objective)
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
-        with replacing(folder / settings_file(file)) as opened:
+        with atomic_replace(folder / settings_file(file)) as opened:
             opened.write((json.dumps(config, indent=2) + "\n").encode())
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:

@@ -40,10 +40,10 @@ def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_p
     folders.prune(tmp_path, last=3, keep=1, best=None)
     assert folders.steps(tmp_path) == [1, 2, 3]
     folders.begin(tmp_path, 1)
-    with pytest.raises(durable.InTheWayError) as caught:
+    with pytest.raises(durable.PathConflictError) as caught:
         folders.finish(tmp_path, 1)
     assert caught.value.filename == str(tmp_path / "step-000001")
-    assert caught.value.strerror == "is in the way: it has other files than those of a checkpoint; move it away"
+    assert caught.value.strerror == "cannot be used: it has other files than those of a checkpoint; move it away"
     assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", folders.STATE]
     folders.drop(tmp_path, 1)
     assert [path.name for path in tmp_path.glob(".*")] == []
@@ -66,7 +66,7 @@ def test_names_point_to_folders(tmp_path: Path) -> None:
 def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
     make(tmp_path, 1)
     for name in (".step-000002.unfinished", ".step-000001.going", ".step-000003.unfinished"):
-        durable.new_folder(tmp_path / name)
+        durable.create_marked_folder(tmp_path / name)
         (tmp_path / name / "config.json").write_text("x")
     (tmp_path / ".last.uwaga-0123456789abcdef").write_text("step")
     kept = [".step-000004.unfinished", ".step-.unfinished", ".step-000001.going.mine"]

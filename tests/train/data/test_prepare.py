@@ -106,7 +106,7 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, ma
     with pytest.raises(FileExistsError) as caught:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / f"{name}.unfinished")
-    assert caught.value.strerror == "is in the way: there is one already; move it away"
+    assert caught.value.strerror == "cannot be used: it already exists; move it away"
     assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
     (other / f"{name}.unfinished").rename(other / name)
     (other / name / "about.json").rename(other / name / "notes")

@@ -41,7 +41,7 @@ def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(TrainingError) as caught:
         Journal(tmp_path)
-    assert str(caught.value) == f"{path} is in the way: it is not a file that uwaga wrote"
+    assert str(caught.value) == f"{path} cannot be used: it is not a file that uwaga wrote"
     assert path.read_text() == text
 
 
@@ -57,7 +57,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
     with pytest.raises(TrainingError) as caught:
         Journal(tmp_path)
-    said = f"{tmp_path / 'metrics.jsonl'} is in the way: it is a link or a folder, not a file"
+    said = f"{tmp_path / 'metrics.jsonl'} cannot be used: it is a link or a folder, not a file"
     assert str(caught.value) == said
     assert (tmp_path / "mine").read_text() == '{"step": 1}'
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_traced
+from uwaga._base.tracing import is_intercepted
 from uwaga.integrations.transformers.carrier import PlannedMask
 from uwaga.integrations.transformers.closures import (
     EmptyWindowError,
@@ -60,7 +60,7 @@ def planned_mask(
     from transformers import masking_utils
 
     mask_function = masking_utils.causal_mask_function if mask_function is None else mask_function
-    if not is_traced():
+    if not is_intercepted():
         place = Place(queries=q_length, keys=kv_length, query_offset=int(q_offset), key_offset=kv_offset)
         try:
             plan = make_plan(mask_function, place, attention_mask)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.eager import has_tangent, is_transformed, is_written_down
+from uwaga._base.tracing import has_tangent, is_tracing, is_transformed
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.surroundings import is_memory
 from uwaga.ops.attention.engines import cpu
@@ -40,7 +40,7 @@ def refusal(call: Call) -> str | None:
     """Why this engine cannot serve the call, or None."""
     if is_transformed() or has_tangent(*call.operands):
         return "it serves neither torch.func nor derivatives of forward mode"
-    if is_written_down():
+    if is_tracing():
         return "no tracer can write down what its kernels do"
     if not all(map(is_memory, call.tensors)):
         return "it reads memory, and not all tensors have some of their own"
@@ -144,7 +144,7 @@ def _check(*given: Tensor | None) -> None:
         RuntimeError: a tracer, which would write down uninitialised results.
         TypeError: something beside the call that is no memory.
     """
-    if is_written_down():
+    if is_tracing():
         raise RuntimeError(
             "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map "
             "inside of what is traced, or with impl='reference'"

@@ -13,7 +13,7 @@ from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import NAMES, Names
 from uwaga.models.families import Family
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 from uwaga.models.settings import (
     CHANCE,
     COUNT,
@@ -116,11 +116,11 @@ def write_config(config: BertConfig) -> dict[str, object]:
 def _outputs(names: Names, found: Mapping[str, Any], where: str, stored: Set[str]) -> tuple[str, ...]:
     architectures = found.get("architectures") or [None]
     if not isinstance(architectures, list) or len(architectures) > 1:
-        raise CheckpointError(f"{where}: architectures must list one name, not {shown(repr(architectures))}")
+        raise CheckpointError(f"{where}: architectures must list one name, not {printable(repr(architectures))}")
     known = [names.stem + suffix for suffix in names.architectures]
     if architectures[0] not in (None, *known):
         raise CheckpointError(
-            f"{where}: architecture {shown(repr(architectures[0]))}; those that load here: {', '.join(known)}"
+            f"{where}: architecture {printable(repr(architectures[0]))}; those that load here: {', '.join(known)}"
         )
     return names.outputs(architectures[0], stored)
 
@@ -131,7 +131,7 @@ def _labels(found: Mapping[str, Any], where: str) -> tuple[str, ...]:
     if labels is None:
         number = found.get("num_labels", 2)
         if not _CLASSES.accepts(number):
-            raise CheckpointError(f"{where}: num_labels must be {_CLASSES.words}, not {shown(repr(number))}")
+            raise CheckpointError(f"{where}: num_labels must be {_CLASSES.words}, not {printable(repr(number))}")
         labels = {str(n): f"LABEL_{n}" for n in range(number)}
     if not isinstance(labels, dict) or set(labels) != {str(n) for n in range(len(labels))}:
         raise CheckpointError(f"{where}: id2label must name the classes 0, 1, ... without a gap")

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 
 # Settings of models, tokenizers, pooling and prompts; weights of any kind, and the index of shards.
@@ -24,8 +24,8 @@ def fingerprint(*folders: Path) -> str:
         for path in sorted({found for pattern in _FILES for found in folder.glob(pattern)} - _unread(folder)):
             try:
                 # Weights are hashed however large they are: their header is compared with their size when they are read.
-                most = reading.TOKENIZER_BYTES if path.suffix == ".json" else None
-                digest = reading.sha256(path, most)
+                most = untrusted.TOKENIZER_BYTES if path.suffix == ".json" else None
+                digest = untrusted.sha256(path, most)
             except OSError as error:
                 raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
             whole.update(f"{path.relative_to(folder).as_posix()} {digest}\n".encode())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files, sentence
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 
 # Transformers writes 1e30 where a tokenizer knows no limit.
 _NO_LIMIT = 1 << 40
@@ -42,7 +42,7 @@ def read(folder: Path) -> SentenceConfig:
         length, file = _tokenizer_length(folder)
         return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})
     if modules.others:
-        others = ", ".join(map(shown, modules.others))
+        others = ", ".join(map(printable, modules.others))
         raise CheckpointError(f"{folder / 'modules.json'} has modules that TextEncoder does not compute: {others}")
     _need_prompts_pooled(folder)
     place = modules.transformer
@@ -76,7 +76,7 @@ def _prompts(path: Path) -> tuple[dict[str, str], str]:
         raise CheckpointError(f"{path}: prompts must be strings by name")
     if name is not None and (not isinstance(name, str) or name not in prompts):
         raise CheckpointError(
-            f"{path}: default_prompt_name is {shown(repr(name))}, and there is no prompt of that name"
+            f"{path}: default_prompt_name is {printable(repr(name))}, and there is no prompt of that name"
         )
     return prompts, "" if name is None else prompts[name]
 

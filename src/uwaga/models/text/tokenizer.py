@@ -14,10 +14,10 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
@@ -111,11 +111,11 @@ class Tokenizer:
 def read(path: Path) -> Backend:
     """Of the library. Raises CheckpointError."""
     try:
-        text = reading.read(path, reading.TOKENIZER_BYTES)
+        text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
     with library_errors(path):
-        reading.check_json_size(text, reading.TOKENIZER_CONTAINERS, reading.TOKENIZER_VALUES)
+        untrusted.check_json_size(text, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES)
         backend = Backend.from_buffer(text)
         for part in ("normalizer", "pre_tokenizer", "decoder"):
             step = getattr(backend, part)
@@ -185,9 +185,9 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
             continue
         found = backend.token_to_id(token)
         if found is None:
-            raise CheckpointError(f"{where}: it does not know the {name} {shown(token)!r} of {settings.name}")
+            raise CheckpointError(f"{where}: it does not know the {name} {printable(token)!r} of {settings.name}")
         if has_ids and isinstance(expected, int) and found != expected:
-            raise CheckpointError(f"{where}: its {name} {shown(token)!r} is token {found}, not {expected}")
+            raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {found}, not {expected}")
 
 
 def _content(token: object) -> str | None:

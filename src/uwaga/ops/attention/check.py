@@ -6,8 +6,8 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
-from uwaga._base.shapes import Named, bind, shape_error
+from uwaga._base.shapes import NamedShape, bind, shape_error
+from uwaga._base.tracing import is_readable
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.sizes import Sizes
@@ -69,7 +69,7 @@ def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise ValueError(f"attention: {_listed(given)} must all be Ragged or none of them, but {listed}")
     _explain({name: x.values for name, x in given.items()}, is_ragged=True)
-    offsets = [Named.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
+    offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
     bind("attention", offsets)
     if value is not None and _differ(key.offsets, value.offsets):
         rule = "key and value must have the same offsets"
@@ -100,7 +100,7 @@ def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
         raise ValueError(f"attention: sinks must be a tensor (H,), not {type(sinks).__name__}")
     need_strided("attention", "sinks", sinks)
     if sinks.shape != (sizes.heads,):
-        culprit = Named(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
+        culprit = NamedShape(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
         rule = f"sinks must be one per query head, ({sizes.heads},)"
         raise shape_error("attention", rule, (*sizes.operands(), culprit), "sinks", "is not (H,)")
     if not sinks.dtype.is_floating_point:
@@ -122,7 +122,7 @@ def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
         raise ValueError(f"attention: bias must be a floating tensor or a bias, not {type(bias).__name__}")
     parameter = bias.parameter()
     if bias.heads() != sizes.heads:
-        culprit = Named(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
+        culprit = NamedShape(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
         rule = f"{type(bias).__name__} must be made for {sizes.heads} query heads"
         raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"is made for {bias.heads()}")
     same_device("bias", parameter, query)
@@ -135,7 +135,7 @@ def same_device(name: str, tensor: Tensor, query: Tensor) -> None:
         raise ValueError(f"attention: {name} is on {tensor.device}, query on {query.device}")
 
 
-def named(query: Tensor | Ragged, key: Tensor | Ragged, value: Tensor | Ragged | None) -> tuple[Named, ...]:
+def named(query: Tensor | Ragged, key: Tensor | Ragged, value: Tensor | Ragged | None) -> tuple[NamedShape, ...]:
     """The operands with their letters."""
     given = _given(query, key, value)
     if isinstance(query, Ragged):
@@ -154,10 +154,10 @@ def _listed(given: dict) -> str:
     return f"{', '.join(first)} and {last}"
 
 
-def _named(given: dict[str, Tensor], *, is_ragged: bool) -> tuple[Named, ...]:
+def _named(given: dict[str, Tensor], *, is_ragged: bool) -> tuple[NamedShape, ...]:
     rank = given["query"].dim()
     letters = zip(_OPERANDS, _letters_ragged(rank) if is_ragged else _letters(rank), strict=True)
-    return tuple(Named.of(name, given[name].shape, x) for name, x in letters if name in given)
+    return tuple(NamedShape.of(name, given[name].shape, x) for name, x in letters if name in given)
 
 
 def _letters(rank: int) -> tuple[str, str, str]:
@@ -181,7 +181,7 @@ def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
     tensors = _named(given, is_ragged=is_ragged)
     if query.dim() < 2 or (is_ragged and query.dim() > 3):
         forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
-        bare = [Named(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
+        bare = [NamedShape(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
         raise shape_error("attention", f"query must be {forms}", bare, "query", f"has rank {query.dim()}")
     sizes = bind("attention", tensors)
     heads, groups = sizes.get("H", 1), sizes.get("G", 1)

@@ -6,7 +6,7 @@ Letters: B sequences, H query heads, Q queries, K keys, L distances.
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
+from uwaga._base.tracing import is_readable
 from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import lower_start

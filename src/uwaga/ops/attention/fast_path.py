@@ -11,7 +11,7 @@ R ragged rows.
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_watched
+from uwaga._base.tracing import is_plain_eager
 from uwaga.ops.attention import layouts, plain
 from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask, Window
@@ -35,7 +35,7 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if is_watched() or not (
+    if not is_plain_eager() or not (
         isinstance(scale, _NUMBERS) and isinstance(softcap, _NUMBERS) and isinstance(dropout, float | int)
     ):
         return None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.eager import is_batch_of_gradients, is_transformed
+from uwaga._base.tracing import is_batch_of_gradients, is_transformed
 from uwaga.ops.attention import folding, gradients, schema
 from uwaga.ops.attention.spec import Call, Options, no_forward_mode
 

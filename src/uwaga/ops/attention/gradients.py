@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import without_autocast
+from uwaga._base.tracing import without_autocast
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.available import engine as engine_named
 from uwaga.ops.attention.spec import DIFFERENTIABLE, Call

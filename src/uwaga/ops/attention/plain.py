@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_batch_of_gradients, is_transformed
+from uwaga._base.tracing import is_batch_of_gradients, is_transformed
 from uwaga.ops.attention import functions
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.layouts import Layout

@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import Transform, has_tangent, is_autocast, is_plain, is_traced, is_transformed, transforms
+from uwaga._base.tracing import (
+    Transform,
+    has_tangent,
+    is_autocast,
+    is_intercepted,
+    is_plain_tensor,
+    is_transformed,
+    transforms,
+)
 from uwaga.ops.attention import available, functions, schema
 from uwaga.ops.attention.spec import Call, no_forward_mode
 
@@ -30,7 +38,7 @@ def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple
         if engine == "cpu":
             raise no_forward_mode()
         return available.engine(engine).attend(call)
-    if is_traced() or not all(map(is_plain, call.operands)) or Transform.Functionalize in transforms():
+    if is_intercepted() or not all(map(is_plain_tensor, call.operands)) or Transform.Functionalize in transforms():
         return schema.run(call, engine)
     if is_transformed() or is_autocast_outside:  # then autocast may be on in the backward pass, too
         return functions.run(call, engine)

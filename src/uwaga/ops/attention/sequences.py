@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga._base.eager import is_readable
+from uwaga._base.tracing import is_readable
 from uwaga.ops.attention.spec import START_PER_ROW, Call, compute_dtype
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 

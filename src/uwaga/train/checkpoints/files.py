@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
 from uwaga.models import accounting, checkpoints, families, safetensors_files, weight_files
-from uwaga.models.json_files import shown
+from uwaga.models.json_files import printable
 from uwaga.train.checkpoints import folders
 from uwaga.train.checkpoints.state import State
 from uwaga.train.errors import TrainingError
@@ -40,9 +40,9 @@ def write(out: Path, parts: Parts) -> Path:
         try:
             checkpoints.save(parts.model, folder)
             parts.save_tokenizers(folder)
-            with durable.new_file(folder / OPTIMIZER) as file:
+            with durable.create_file(folder / OPTIMIZER) as file:
                 save_file(dict(parts.optimizer), file.name)
-            with durable.new_file(folder / CONFIG) as file:
+            with durable.create_file(folder / CONFIG) as file:
                 file.write(parts.config.encode())
             parts.state.write(folder)
             return folders.finish(out, step)
@@ -50,7 +50,7 @@ def write(out: Path, parts: Parts) -> Path:
             with suppress(OSError):
                 folders.drop(out, step)  # a full disk has better use for the space
             raise
-    except durable.InTheWayError as error:
+    except durable.PathConflictError as error:
         raise TrainingError(f"{error.filename} {error.strerror}") from error
     except (OSError, SafetensorError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -75,16 +75,16 @@ def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]
     found = {}
     for name, each in stored.items():
         if each.dtype != "float32":
-            raise CheckpointError(f"{path}: {shown(name)} is {each.dtype}, and must be float32")
+            raise CheckpointError(f"{path}: {printable(name)} is {each.dtype}, and must be float32")
         found[name] = get(name).clone()
         if not bool(found[name].isfinite().all()):
-            raise CheckpointError(f"{path}: {shown(name)} holds nan or infinity")
+            raise CheckpointError(f"{path}: {printable(name)} holds nan or infinity")
     return found
 
 
 def _compare(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
     lines = [f"  missing    {name} {shape}" for name, shape in wanted.items() if name not in found]
-    lines += [f"  unexpected {shown(name)} {shape}" for name, shape in found.items() if name not in wanted]
+    lines += [f"  unexpected {printable(name)} {shape}" for name, shape in found.items() if name not in wanted]
     lines += [
         f"  misshapen  {name} {found[name]} must be {shape}"
         for name, shape in wanted.items()

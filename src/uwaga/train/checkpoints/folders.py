@@ -4,8 +4,8 @@ import os
 import re
 from pathlib import Path
 
-from uwaga._base import durable, reading
-from uwaga._base.durable import replacing, sync
+from uwaga._base import durable, untrusted
+from uwaga._base.durable import atomic_replace, fsync
 from uwaga._base.errors import CheckpointError
 
 LAST, BEST = "last", "best"
@@ -16,7 +16,7 @@ _UNFINISHED, _GOING = ".unfinished", ".going"
 _TAKEN = re.compile(rf"\.{_NAME.pattern}({re.escape(_UNFINISHED)}|{re.escape(_GOING)})")
 # The files of a checkpoint. A folder with any other is not removed: something in it is somebody's.
 _FILES = re.compile(
-    rf"{re.escape(durable.MARK)}|{re.escape(STATE)}|config\.toml|config\.json|(model|optimizer)\.safetensors"
+    rf"{re.escape(durable.MARK_FILE)}|{re.escape(STATE)}|config\.toml|config\.json|(model|optimizer)\.safetensors"
     r"|(target_)?tokenizer(_config)?\.json"
 )
 
@@ -35,9 +35,9 @@ def unfinished(out: Path, step: int) -> Path:
 
 
 def begin(out: Path, step: int) -> Path:
-    """The unfinished folder. Raises InTheWayError."""
+    """The unfinished folder. Raises PathConflictError."""
     folder = unfinished(out, step)
-    durable.new_folder(folder)
+    durable.create_marked_folder(folder)
     return folder
 
 
@@ -49,24 +49,24 @@ def drop(out: Path, step: int) -> None:
 def finish(out: Path, step: int) -> Path:
     """Give the unfinished folder its name: all its files and the name itself are on the disk afterwards.
 
-    Raises InTheWayError: there is a folder of that name which is not a checkpoint, or has files of somebody else.
+    Raises PathConflictError: there is a folder of that name which is not a checkpoint, or has files of somebody else.
     """
     written, final = unfinished(out, step), out / name(step)
     for file in written.iterdir():
-        sync(file)
+        fsync(file)
     # Of a run that was stopped before it was the last one.
     if os.path.lexists(final) and not _remove(final):
-        raise durable.InTheWayError(final, "it has other files than those of a checkpoint; move it away")
-    sync(written)
+        raise durable.PathConflictError(final, "it has other files than those of a checkpoint; move it away")
+    fsync(written)
     durable.rename_folder(written, final)
     durable.unmark_folder(final)
-    sync(out)
+    fsync(out)
     return final
 
 
 def point(out: Path, which: str, step: int) -> None:
     """Say that this is the last, or the best, checkpoint."""
-    with replacing(out / which) as file:
+    with atomic_replace(out / which) as file:
         file.write(f"{name(step)}\n".encode())
 
 
@@ -82,7 +82,7 @@ def named(out: Path, which: str) -> str | None:
     """The name in that file; None where there is no file. Raises CheckpointError: it is not the name of a checkpoint."""
     file = out / which
     try:
-        with reading.opened(file) as opened:
+        with untrusted.open_regular(file) as opened:
             text = opened.read(64)
     except FileNotFoundError:
         return None
@@ -118,7 +118,7 @@ def clear(out: Path) -> None:
 
 def _remove(folder: Path) -> bool:
     """By another name first, so that no folder with a checkpoint's name lacks a file; False: it is not ours alone."""
-    if not durable.holds_only(folder, _FILES) or not (folder / STATE).exists():
+    if not durable.contains_only(folder, _FILES) or not (folder / STATE).exists():
         return False
     going = folder.with_name(f".{folder.name}{_GOING}")
     durable.mark_folder(folder)

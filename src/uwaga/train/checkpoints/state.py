@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from uwaga._base.durable import new_file
+from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga.models import json_files
 from uwaga.models.settings import is_number
@@ -41,7 +41,7 @@ class State:
             "format": _FORMAT, "step": self.step, "tokens": self.tokens, "seconds": self.seconds, "best": best,
             "metrics": self.metrics, "seed": self.seed, "data": self.data,
         }  # fmt: skip
-        with new_file(folder / STATE) as file:
+        with create_file(folder / STATE) as file:
             file.write((json.dumps(found, indent=2) + "\n").encode())
 
     @staticmethod
@@ -73,7 +73,7 @@ def _number(path: Path, found: Mapping[str, Any], key: str) -> float:
 
 def _field(path: Path, found: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
     if key not in found or not accepts(found[key]):
-        said = json_files.shown(repr(found[key])) if key in found else "missing"
+        said = json_files.printable(repr(found[key])) if key in found else "missing"
         raise CheckpointError(f"{path}: {key} must be {words}, and is {said}")
     return found[key]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.train.data.files import LONGEST_LINE, Pieces, data_errors, lines
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig
@@ -66,7 +66,7 @@ def json_lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
     """Places and objects. Raises DataError."""
     for place, line, _ in lines(path):
         try:
-            found = reading.parse_json(line, strict=False)
+            found = untrusted.parse_json(line, strict=False)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{place}: is not JSON: {error}") from error
         if not isinstance(found, dict):
@@ -78,7 +78,7 @@ def parquet_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[str, di
     """Places and rows. Raises DataError."""
     try:
         with data_errors():
-            found = reading.ParquetRows(path, columns)
+            found = untrusted.ParquetRows(path, columns)
             if not found.count:
                 raise DataError(f"{path}: is empty")
             yield from found.rows(_ROWS)

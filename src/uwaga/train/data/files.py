@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from uwaga._base import reading
-from uwaga._base.reading import Line, TextFileError, Unpacked
+from uwaga._base import untrusted
+from uwaga._base.untrusted import DecompressedFile, Line, TextFileError
 from uwaga.train.errors import DataError
 
 # Bytes of a line at most: so much is in memory at once.
-LONGEST_LINE = reading.LINE_BYTES
+LONGEST_LINE = untrusted.LINE_BYTES
 # Bytes that are read at once where no line is asked for.
 PIECE = 2**20
 
@@ -25,9 +25,9 @@ def data_errors() -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Unpacked]:
+def opened(path: Path) -> Iterator[DecompressedFile]:
     """A file's bytes, unpacked where its name ends in .gz. Raises DataError, also for what a reader meets on the way."""
-    with data_errors(), reading.unpacked(path) as file:
+    with data_errors(), untrusted.open_decompressed(path) as file:
         yield file
 
 
@@ -35,7 +35,7 @@ def lines(path: Path) -> Iterator[Line]:
     """All lines of a file. Raises DataError: no such file, an empty one, a line too long or no UTF-8."""
     is_empty = True
     with data_errors():
-        for line in reading.lines(path, LONGEST_LINE):
+        for line in untrusted.read_lines(path, LONGEST_LINE):
             is_empty = False
             yield line
     if is_empty:
@@ -53,14 +53,14 @@ class Pieces:
         decoder = codecs.getincrementaldecoder("utf-8")()
         line, column, is_empty = 1, 0, True  # of the first byte that is not decoded yet
         with opened(self._path) as file:
-            piece = reading.without_byte_order_mark(file.read(PIECE))
+            piece = untrusted.strip_byte_order_mark(file.read(PIECE))
             while True:
                 try:
                     text = decoder.decode(piece, final=not piece)
                 except UnicodeDecodeError as error:
                     line, column = _moved(line, column, error.object[: error.start])
                     place = f"{self._path}:{line}"
-                    raise reading.not_utf8(place, error.object[error.start], column) from error
+                    raise untrusted.utf8_error(place, error.object[error.start], column) from error
                 line, column = _moved(line, column, text.encode())
                 if text:
                     is_empty = False

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from uwaga._base import reading
+from uwaga._base import untrusted
 from uwaga.train import recipes_data
 from uwaga.train.config import Config
 from uwaga.train.data.sides import TRAIN, VALIDATION, Places
@@ -60,7 +60,7 @@ def fingerprint(config: Config, files: Places) -> str:
 
 def _state(path: Path) -> tuple[str, int, int]:
     try:
-        state = reading.regular(path)
+        state = untrusted.stat_regular(path)
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file") from error
     except IsADirectoryError as error:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from uwaga._base import durable
-from uwaga._base.durable import locked, replacing, sync
+from uwaga._base.durable import atomic_replace, file_lock, fsync
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import shown
+from uwaga._base.terminal import printable
 from uwaga.models import json_files
 from uwaga.train.config import Config
 from uwaga.train.data import encoding, tokenizers
@@ -56,8 +56,8 @@ def prepare(config: Config, folder: Path, listener: Listener | None = None) -> P
     files = places(config)
     final = folder / f"data-{fingerprint(config, files)}"
     if not os.path.lexists(final / ABOUT):
-        durable.named_folder(folder)
-        with locked(folder / ".preparing"):
+        durable.make_folder(folder)
+        with file_lock(folder / ".preparing"):
             if not os.path.lexists(final / ABOUT):
                 _make(config, files, final, listener or (lambda progress: None))
     return Prepared(final, _about(final / ABOUT))
@@ -74,7 +74,7 @@ def _about(path: Path) -> dict[str, Any]:
             key in each and kind.accepts(each[key]) for key, kind in _ABOUT.items()
         ):
             raise DataError(
-                f"{path}: {shown(name)} must have rows, tokens, dtype and sha256; {made_again(path.parent)}"
+                f"{path}: {printable(name)} must have rows, tokens, dtype and sha256; {made_again(path.parent)}"
             )
     return found
 
@@ -84,17 +84,17 @@ def _make(config: Config, files: Places, final: Path, listener: Listener) -> Non
         if _UNFINISHED.fullmatch(left.name):
             durable.remove_folder(left, _FILES)
     unfinished = final.with_name(f"{final.name}.unfinished")
-    durable.new_folder(unfinished)
+    durable.create_marked_folder(unfinished)
     try:
         made = tokenizers.made(config, files, _counter("reading", listener))
         made.save(unfinished)
         about = _write(config, files, made, unfinished, _counter("writing tokens", listener))
         _check_sides(config, about)
-        with replacing(unfinished / ABOUT) as file:
+        with atomic_replace(unfinished / ABOUT) as file:
             file.write((json.dumps(about, indent=2, sort_keys=True) + "\n").encode())
         durable.rename_folder(unfinished, final)
         durable.unmark_folder(final)
-        sync(final.parent)
+        fsync(final.parent)
     except BaseException:
         with suppress(OSError):
             durable.remove_folder(unfinished, _FILES)
@@ -114,7 +114,7 @@ def _write(
         if is_pairs:
             answers = Answers()
             encoding.write_pairs(_noted(sided_pairs(files, config.data), answers), made, writers, config, seen)
-            with replacing(folder / ANSWERS) as file:
+            with atomic_replace(folder / ANSWERS) as file:
                 answers.write(file)
         else:
             encoding.write_documents(sided_documents(files, config.data), made, writers, config, seen)

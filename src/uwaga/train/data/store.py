@@ -8,8 +8,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from uwaga._base import reading
-from uwaga._base.durable import new_file, sync
+from uwaga._base import untrusted
+from uwaga._base.durable import create_file, fsync
 from uwaga.train.errors import DataError
 
 # Tokens that are compared with what was written at once.
@@ -27,8 +27,8 @@ class Writer:
         self._dtype = dtype(vocabulary)
         self._folder, self._total = folder, 0
         self._digest = hashlib.sha256()
-        self._tokens: IO[bytes] = new_file(folder / f"{name}.tokens")
-        self._offsets: IO[bytes] = new_file(folder / f"{name}.offsets")
+        self._tokens: IO[bytes] = create_file(folder / f"{name}.tokens")
+        self._offsets: IO[bytes] = create_file(folder / f"{name}.offsets")
         self.rows = 0
         self._offsets.write(bytes(8))
 
@@ -62,7 +62,7 @@ class Writer:
                 os.fsync(file.fileno())
             file.close()
         if error is None:
-            sync(self._folder)
+            fsync(self._folder)
 
 
 class Store:
@@ -88,7 +88,7 @@ class Store:
             raise DataError(f"{folder / name}.offsets are no rising places of tokens; {made_again(folder)}")
         digest = hashlib.sha256()
         # Not by the map, whose pages would stay in memory.
-        with reading.opened(folder / f"{name}.tokens") as file:
+        with untrusted.open_regular(folder / f"{name}.tokens") as file:
             for start, stop in pairwise(offsets.tolist()):
                 for first in range(start, stop, _CHECKED):
                     part = file.read((min(first + _CHECKED, stop) - first) * self.tokens.itemsize)
@@ -129,7 +129,7 @@ def made_again(folder: Path) -> str:
 def _mapped(path: Path, kind: str, count: int) -> np.ndarray:
     expected = count * np.dtype(kind).itemsize
     try:
-        found = reading.regular(path).st_size
+        found = untrusted.stat_regular(path).st_size
     except FileNotFoundError as error:
         said = f"is not there, and {expected} bytes were written"
         raise DataError(f"{path} {said}; {made_again(path.parent)}") from error

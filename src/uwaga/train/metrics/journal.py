@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from uwaga._base import durable, reading
-from uwaga._base.reading import TextFileError
+from uwaga._base import durable, untrusted
+from uwaga._base.untrusted import TextFileError
 from uwaga.train.errors import TrainingError
 
 FILE = "metrics.jsonl"
@@ -35,7 +35,7 @@ class Journal:
     def __init__(self, out: Path, size: int = 0) -> None:
         path = out / FILE
         try:
-            there = reading.regular(path).st_size if os.path.lexists(path) else 0
+            there = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
         except OSError as error:
             raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
         if there < size:
@@ -44,8 +44,8 @@ class Journal:
             )
         try:
             # Without a buffer, which a full disk would keep from being closed.
-            self._file: IO[bytes] = durable.appended(path, _is_ours, size=size)
-        except durable.InTheWayError as error:
+            self._file: IO[bytes] = durable.open_append(path, _is_ours, size=size)
+        except durable.PathConflictError as error:
             raise TrainingError(f"{path} {error.strerror}") from error
 
     def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
@@ -73,7 +73,7 @@ def curve(out: Path, kind: str) -> dict[int, float]:
     """The losses of a run by their steps; kind: "train" or "validation". Raises TrainingError: lines that are not such."""
     losses: dict[int, float] = {}
     try:
-        for place, text, _ in reading.lines(out / FILE):
+        for place, text, _ in untrusted.read_lines(out / FILE):
             match _parsed(text):
                 case {"kind": str(found), "step": int(step), "loss": int() | float() as loss} if found == kind:
                     losses[step] = loss
@@ -88,6 +88,6 @@ def curve(out: Path, kind: str) -> dict[int, float]:
 
 def _parsed(text: str) -> Any:
     try:
-        return reading.parse_json(text, strict=False)  # a loss may be NaN
+        return untrusted.parse_json(text, strict=False)  # a loss may be NaN
     except (ValueError, RecursionError):
         return None

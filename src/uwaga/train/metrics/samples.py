@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from uwaga._base.terminal import escaped
+from uwaga._base.terminal import escape_controls
 from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
 from uwaga.nn.evaluating import evaluating
@@ -117,4 +117,4 @@ class Sampler:
 
 def shown(sample: Sample) -> str:
     """For a terminal, which would obey control characters."""
-    return escaped(f"{sample.prompt} > {sample.text}")
+    return escape_controls(f"{sample.prompt} > {sample.text}")

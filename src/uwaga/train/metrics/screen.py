@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from uwaga._base.terminal import escaped
+from uwaga._base.terminal import escape_controls
 
 # A file that a terminal's output goes to gets a line of training every so many seconds.
 _SECONDS = 30.0
@@ -63,7 +63,7 @@ class _Terminal:
 
     def line(self, text: str) -> None:
         # What a model writes is neither markup nor a command to the terminal.
-        self._console.print(escaped(text), markup=False)  # type: ignore[attr-defined]
+        self._console.print(escape_controls(text), markup=False)  # type: ignore[attr-defined]
 
 
 def _time(seconds: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from uwaga._base.durable import replacing
+from uwaga._base.durable import atomic_replace
 from uwaga.viewer.desk.reply import Reply
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.keeping import Keeper
@@ -82,5 +82,5 @@ def save_page(
     about = desk.answer({"ask": "about"}).meta
     asked = [question for each in exact for question in exact_questions(about, each)]
     page = saved_page(desk.answer, exact=asked, seconds=seconds, progress=progress)
-    with replacing(Path(path)) as file:
+    with atomic_replace(Path(path)) as file:
         file.write(page)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from uwaga._base.eager import is_traced
+from uwaga._base.tracing import is_intercepted
 from uwaga.ops.attention.distances import relative_scores
 from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
@@ -33,7 +33,7 @@ def refusal(call: Call) -> str | None:
         return "PyTorch's kernels draw dropout of their own, which no other engine can replay"
     if options.wants_lse:
         return "scaled_dot_product_attention does not return the log-sum-exp"
-    if call.query_offsets is not None and is_traced() and _varlen_window(call) is None:
+    if call.query_offsets is not None and is_intercepted() and _varlen_window(call) is None:
         return "a loop over the sequences of a ragged batch cannot be traced"
     return None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from uwaga._base import reading
-from uwaga._base.reading import TextFileError
+from uwaga._base import untrusted
+from uwaga._base.untrusted import TextFileError
 
 
 def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path: Path) -
     said = {}
     for path in (pipe, link, loop, tmp_path, tmp_path / "none", tmp_path / "a\0b", tmp_path / "\ud800"):
         with pytest.raises(OSError) as caught:
-            reading.read(path, 10)
+            untrusted.read_file(path, 10)
         assert caught.value.filename == str(path) or Path(caught.value.filename) == path
         said[path.name] = caught.value.strerror
     assert said == {
@@ -33,35 +33,35 @@ def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path: Path) -
 
 
 def test_a_link_that_leads_nowhere_is_no_absent_file(tmp_path: Path) -> None:
-    assert reading.optional(tmp_path / "a", 10) is None
+    assert untrusted.read_file_if_exists(tmp_path / "a", 10) is None
     (tmp_path / "a").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError):
-        reading.optional(tmp_path / "a", 10)
+        untrusted.read_file_if_exists(tmp_path / "a", 10)
 
 
 def test_no_more_is_read_than_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"x" * 11)
-    assert reading.read(path, 11) == b"x" * 11
+    assert untrusted.read_file(path, 11) == b"x" * 11
     with pytest.raises(OSError) as caught:
-        reading.read(path, 10)
+        untrusted.read_file(path, 10)
     assert caught.value.strerror == "it is longer than 10 bytes"
     with path.open("rb") as file, pytest.raises(OSError) as caught:
-        reading.read_stream(file, "stdin", 10)
+        untrusted.read_stream(file, "stdin", 10)
     assert (caught.value.filename, caught.value.strerror) == ("stdin", "it is longer than 10 bytes")
 
 
 def test_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LINE_BYTES", 10_000)
+    monkeypatch.setattr(untrusted, "LINE_BYTES", 10_000)
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(b"a" * 999 + b"\n", mtime=0) + gzip.compress((b"a" * 999 + b"\n") * 1000, mtime=0))
     size = path.stat().st_size
     with pytest.raises(TextFileError) as caught:
-        list(reading.lines(path, 1000))
+        list(untrusted.read_lines(path, 1000))
     assert str(caught.value) == (
-        f"{path}: {size:,} packed bytes become 260,000: more than 200 for each, as no text does and an attack may"
-    ).replace("260,000", str(caught.value).split()[5].rstrip(":"))
-    assert int(str(caught.value).split()[5].rstrip(":").replace(",", "")) > 200 * size
+        f"{path}: {size:,} compressed bytes decompress to 260,000: more than 200 for each, as no text does and an attack may"
+    ).replace("260,000", str(caught.value).split()[6].rstrip(":"))
+    assert int(str(caught.value).split()[6].rstrip(":").replace(",", "")) > 200 * size
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_gzip_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: p
 )
 def test_toml_that_would_take_long_is_refused(text: str, reason: str) -> None:
     with pytest.raises(ValueError) as caught:
-        reading.check_toml(text)
+        untrusted.check_toml_size(text)
     assert str(caught.value) == reason
-    reading.check_toml("a." * 31 + "a = 1.5 # " + "and so on. " * 1000)
-    reading.check_toml("a" * 200_000)
+    untrusted.check_toml_size("a." * 31 + "a = 1.5 # " + "and so on. " * 1000)
+    untrusted.check_toml_size("a" * 200_000)

@@ -12,7 +12,7 @@ no end. What is read is bounded before memory or time is spent. The limits:
     TOML_BYTES          a configuration of training
     TOML_KEY_PARTS      parts of a dotted key, whose square the time of the standard library's reader grows with
     LINE_BYTES          a line of text, or a text that is read at once
-    UNPACKED_RATIO      bytes that a byte of gzip or parquet may unpack to, beyond the first LINE_BYTES of a file
+    DECOMPRESSION_RATIO      bytes that a byte of gzip or parquet may unpack to, beyond the first LINE_BYTES of a file
 
 Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga.models.safetensors_files`,
 `uwaga.models.pickle_files`) and their shapes with what config.json describes, before anything is allocated.
@@ -33,7 +33,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from uwaga._base.terminal import shown
+from uwaga._base.terminal import printable
 
 JSON_BYTES = 16 * 2**20
 JSON_CONTAINERS = 500_000
@@ -45,7 +45,7 @@ TOKENIZER_VALUES = 8_000_000
 TOML_BYTES = 2**18
 TOML_KEY_PARTS = 32
 LINE_BYTES = 2**26
-UNPACKED_RATIO = 200
+DECOMPRESSION_RATIO = 200
 
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -78,7 +78,7 @@ class DamagedGzipError(TextFileError):
         super().__init__(f"{path}: {self.reason}")
 
 
-def regular(path: Path) -> os.stat_result:
+def stat_regular(path: Path) -> os.stat_result:
     """What the system says of a regular file, symbolic links followed. Raises OSError: there is none, or it is no such."""
     try:
         found = path.stat()
@@ -97,9 +97,9 @@ def _need_regular(found: os.stat_result, path: Path) -> None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedReader]:
+def open_regular(path: Path) -> Iterator[BufferedReader]:
     """The bytes of a regular file. Raises OSError."""
-    regular(path)  # before it is opened: that of a device may have effects
+    stat_regular(path)  # before it is opened: that of a device may have effects
     # Not to wait, should a pipe have taken the place of the file by now.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
@@ -107,9 +107,9 @@ def opened(path: Path) -> Iterator[BufferedReader]:
         yield file
 
 
-def read(path: Path, most: int) -> bytes:
+def read_file(path: Path, most: int) -> bytes:
     """All bytes of a regular file. Raises OSError, also where there are more."""
-    with opened(path) as file:
+    with open_regular(path) as file:
         found = file.read(most + 1)
     if len(found) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
@@ -124,10 +124,10 @@ def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
     return found
 
 
-def optional(path: Path, most: int) -> bytes | None:
+def read_file_if_exists(path: Path, most: int) -> bytes | None:
     """The same; None where there is no file of that name, a symbolic link that leads nowhere aside. Raises OSError."""
     try:
-        return read(path, most)
+        return read_file(path, most)
     except FileNotFoundError:
         if path.is_symlink():
             raise
@@ -136,7 +136,7 @@ def optional(path: Path, most: int) -> bytes | None:
 
 def sha256(path: Path, most: int | None = None) -> str:
     """The hexadecimal digest of a regular file. Raises OSError, also where it has more than so many bytes."""
-    with opened(path) as file:
+    with open_regular(path) as file:
         if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -178,7 +178,7 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen = set[str]()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"{shown(key)} is there twice")
+                raise ValueError(f"{printable(key)} is there twice")
             seen.add(key)
     return found
 
@@ -222,13 +222,13 @@ def _check_surrogates(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"the string {shown(text)} has half of a surrogate pair") from error
+        raise ValueError(f"the string {printable(text)} has half of a surrogate pair") from error
 
 
 # TOML
 
 
-def check_toml(text: str) -> None:
+def check_toml_size(text: str) -> None:
     """What the standard library's reader takes the square of in time. Raises ValueError."""
     if len(text) > TOML_BYTES:
         raise ValueError(f"longer than {TOML_BYTES:,} characters")
@@ -241,7 +241,7 @@ def check_toml(text: str) -> None:
 # Text, plain or gzip
 
 
-class Unpacked:
+class DecompressedFile:
     """The bytes of a file, unpacked where its name ends in .gz; made by `unpacked`."""
 
     def __init__(self, path: Path, raw: BinaryIO) -> None:
@@ -263,25 +263,25 @@ class Unpacked:
     def _checked(self, found: bytes) -> bytes:
         self._count += len(found)
         if self._count > LINE_BYTES:
-            check_ratio(self._path, self._raw.tell(), self._count)
+            check_decompression_ratio(self._path, self._raw.tell(), self._count)
         return found
 
 
-def check_ratio(path: Path, packed: int, unpacked: int) -> None:
+def check_decompression_ratio(path: Path, compressed: int, decompressed: int) -> None:
     """Raises TextFileError: more bytes come of packed ones than the table of limits allows."""
-    if unpacked > LINE_BYTES and unpacked > UNPACKED_RATIO * packed:
+    if decompressed > LINE_BYTES and decompressed > DECOMPRESSION_RATIO * compressed:
         raise TextFileError(
-            f"{path}: {packed:,} packed bytes become {unpacked:,}: more than {UNPACKED_RATIO} for each, "
-            "as no text does and an attack may"
+            f"{path}: {compressed:,} compressed bytes decompress to {decompressed:,}: more than {DECOMPRESSION_RATIO} for "
+            "each, as no text does and an attack may"
         )
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Unpacked]:
+def open_decompressed(path: Path) -> Iterator[DecompressedFile]:
     """A file's bytes. Raises TextFileError, also for what a reader meets on the way."""
     try:
-        with opened(path) as raw:
-            yield Unpacked(path, raw)
+        with open_regular(path) as raw:
+            yield DecompressedFile(path, raw)
     except FileNotFoundError:
         raise TextFileError(f"{path}: there is no such file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -298,10 +298,10 @@ class Line(NamedTuple):
     position: int  # bytes of the file that were read up to here, about
 
 
-def lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
+def read_lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
     """All lines of a file, none longer than `most` bytes. Raises TextFileError."""
     number = 0
-    with unpacked(path) as file:
+    with open_decompressed(path) as file:
         while line := file.readline(most + 1):
             number += 1
             place = f"{path}:{number}"
@@ -311,16 +311,16 @@ def lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
             try:
                 text = line.rstrip(b"\r\n").decode("utf-8")
             except UnicodeDecodeError as error:
-                raise not_utf8(place, line[error.start], error.start) from error
+                raise utf8_error(place, line[error.start], error.start) from error
             yield Line(place, text, file.position)
 
 
-def without_byte_order_mark(beginning: bytes) -> bytes:
+def strip_byte_order_mark(beginning: bytes) -> bytes:
     """The first bytes of a text."""
     return beginning.removeprefix(_BYTE_ORDER_MARK)
 
 
-def not_utf8(place: str, byte: int, column: int) -> TextFileError:
+def utf8_error(place: str, byte: int, column: int) -> TextFileError:
     return TextFileError(f"{place}: is not UTF-8: byte 0x{byte:02x} at byte {column + 1}")
 
 
@@ -343,7 +343,7 @@ class ParquetRows:
 
         self._path = path
         with _parquet_errors(path):
-            regular(path)
+            stat_regular(path)
             with parquet.ParquetFile(path) as file:
                 self.names: list[str] = file.schema_arrow.names
                 self.count: int = file.metadata.num_rows
@@ -359,7 +359,7 @@ class ParquetRows:
         """Places, for messages, and values by column."""
         from pyarrow import parquet
 
-        row, size, read = 0, regular(self._path).st_size, 0
+        row, size, read = 0, stat_regular(self._path).st_size, 0
         # A text that many rows repeat is in memory once.
         with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._repeating) as file:
             for batch in file.iter_batches(at_once, columns=self._columns):
@@ -367,7 +367,7 @@ class ParquetRows:
                     place = f"{self._path}: row {row}"
                     found = {name: _value(place, batch[name][index]) for name in self._columns}
                     read += sum(len(value) for value in found.values() if isinstance(value, str))
-                    check_ratio(self._path, size, read)
+                    check_decompression_ratio(self._path, size, read)
                     yield place, found
                     row += 1
 
@@ -377,7 +377,7 @@ def _check_columns(path: Path, metadata: Any, columns: Sequence[str]) -> None:
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)
             if column.path_in_schema.partition(".")[0] in columns:
-                check_ratio(path, column.total_compressed_size, column.total_uncompressed_size)
+                check_decompression_ratio(path, column.total_compressed_size, column.total_uncompressed_size)
 
 
 def _value(place: str, value: Any) -> object:

@@ -23,12 +23,12 @@ _is_legacy_batched = torch._C._functorch.is_legacy_batchedtensor
 Transform = torch._C._functorch.TransformType
 
 
-def is_traced() -> bool:
+def is_intercepted() -> bool:
     """Under torch.compile or export, any dispatch mode (fake tensors, make_fx, flop counters), or torch.jit.trace."""
     return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None or _is_included(_BEFORE_AUTOGRAD)
 
 
-def is_written_down() -> bool:
+def is_tracing() -> bool:
     """Whether PyTorch's operations are written down, to be run again: torch.jit.trace, make_fx, export, fake tensors.
 
     What a kernel writes into memory is missing there. torch.compile is not meant: it breaks its graph at a kernel. Nor are
@@ -69,12 +69,12 @@ def has_tangent(*tensors: Tensor | None) -> bool:
     )
 
 
-def is_watched() -> bool:
-    """Whether anybody but autograd looks on."""
-    return is_traced() or is_transformed() or is_in_forward_mode()
+def is_plain_eager() -> bool:
+    """Whether nothing but autograd is active: no tracer, compiler, dispatch mode, torch.func transform or forward mode."""
+    return not (is_intercepted() or is_transformed() or is_in_forward_mode())
 
 
-def is_plain(tensor: Tensor | None) -> bool:
+def is_plain_tensor(tensor: Tensor | None) -> bool:
     """Whether this is no tensor, or one of torch's own type: a subclass has operators of its own."""
     return tensor is None or type(tensor) in _PLAIN
 
@@ -82,9 +82,9 @@ def is_plain(tensor: Tensor | None) -> bool:
 def is_readable(tensor: Tensor) -> bool:
     """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor that stands for itself."""
     return (
-        is_plain(tensor)
+        is_plain_tensor(tensor)
         and tensor.device.type == "cpu"
-        and not (torch.compiler.is_compiling() or is_written_down() or is_transformed())
+        and not (torch.compiler.is_compiling() or is_tracing() or is_transformed())
     )
 
 
