@@ -1,12 +1,12 @@
-// Questions to the host: asked once while in flight, kept when answered, the most urgent first, again when it was busy or gone.
+// The client of a host: a priority queue of questions with deduplication, retries and an LRU cache of replies.
 
-import { canonical } from "./wire.js";
-import { HostError, abortError, isAbort } from "./hosts/errors.js";
-import { makeReplyCache, replyComplete } from "./reply_cache.js";
+import { abortError, HostError, isAbort } from "./hosts.js";
+import { canonical, replyBytes } from "./wire.js";
 
 /** @typedef {import("./types.js").Question} Question */
 /** @typedef {import("./types.js").Reply} Reply */
 /** @typedef {import("./types.js").AskOptions} AskOptions */
+
 /** @typedef {{resolve: (reply: Reply) => void, reject: (error: unknown) => void, leave: () => void}} Waiter */
 /**
  * @typedef {object} Job
@@ -214,4 +214,43 @@ function clientQuiet(promise) {
 /** @param {number} milliseconds @returns {Promise<void>} */
 function clientWait(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
+}
+
+// Replies that are kept: as many as fit, the latest used last to go.
+
+/**
+ * Replies by name, the least recently read forgotten first.
+ * @param {number} maxBytes
+ */
+export function makeReplyCache(maxBytes) {
+  /** @type {Map<string, Reply>} */
+  const kept = new Map();
+  let bytes = 0;
+  return {
+    complete: () => [...kept].filter(([, reply]) => replyComplete(reply)).map(([name]) => name),
+    /** @param {string} name @returns {Reply | undefined} */
+    get(name) {
+      const reply = kept.get(name);
+      if (reply) { kept.delete(name); kept.set(name, reply); }
+      return reply;
+    },
+    /** @param {string} name @param {Reply} reply */
+    put(name, reply) {
+      const before = kept.get(name);
+      if (before) bytes -= replyBytes(before);
+      kept.delete(name);
+      kept.set(name, reply);
+      bytes += replyBytes(reply);
+      for (const [old, gone] of kept) {
+        if (bytes <= maxBytes || old === name) break;
+        kept.delete(old);
+        bytes -= replyBytes(gone);
+      }
+    },
+  };
+}
+
+/** @param {Reply} reply @returns {boolean} nothing more comes by asking again */
+export function replyComplete(reply) {
+  return reply.meta.complete === undefined || reply.meta.complete === null || reply.meta.complete >= 1;
 }

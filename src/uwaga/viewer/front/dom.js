@@ -1,4 +1,4 @@
-// Elements without markup: text is always text.
+// HTML and SVG elements without markup: text is always text.
 
 /** @typedef {Node | string | number | null | undefined | false} DomChild */
 

@@ -1,29 +1,27 @@
-// The explorer: one front end for the server's page, for notebooks and for pages that are one file.
+// The explorer: one front end for the server's page, for notebooks and for saved pages.
 
-import { el } from "./dom.js";
 import { makeClient } from "./client.js";
-import { savedHost } from "./hosts/saved.js";
-import { servedHost } from "./hosts/served.js";
-import { widgetHost } from "./hosts/widget.js";
-import { hasItems, makeApp, shownTheme } from "./shell/app.js";
-import { makeFrame } from "./shell/frame.js";
-import { makeHeader } from "./shell/header.js";
-import { makeHelp } from "./shell/help.js";
-import { addMoves } from "./shell/moves.js";
-import { followAddress } from "./shell/address.js";
-import { makeTabViews } from "./shell/tab_views.js";
-import { keepPicks } from "./shell/picks.js";
-import { besideView } from "./shell/beside.js";
-import { overviewView } from "./overview/overview.js";
-import { mapView } from "./map/view.js";
-import { textView } from "./text/view.js";
-import { linesView } from "./lines/view.js";
-import { tableView } from "./table/view.js";
+import { makeHelp } from "./commands.js";
+import { el } from "./dom.js";
+import { exportControls } from "./export/menu.js";
+import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { lessonView } from "./lesson/view.js";
-import { exportControls } from "./export/buttons.js";
+import { linesView } from "./lines/view.js";
+import { mapView } from "./map/view.js";
+import { overviewView } from "./overview/view.js";
+import { hasItems, makeApp, shownTheme } from "./shell/app.js";
+import { addMoves } from "./shell/head_navigation.js";
+import { makeHeader } from "./shell/header.js";
+import { makeFrame, makeTabViews } from "./shell/page.js";
+import { keepPicks } from "./shell/selection.js";
+import { besideView } from "./shell/side_by_side.js";
+import { followAddress } from "./shell/url_state.js";
+import { tableView } from "./table/view.js";
+import { textView } from "./text/view.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Tab} Tab */
+
 /** @typedef {ReturnType<typeof makeFrame>} Frame */
 
 /**
@@ -72,7 +70,7 @@ export function startPage(root) {
 
 /**
  * What anywidget calls to show a widget; returns what ends it.
- * @param {{model: import("./hosts/widget.js").WidgetModel, el: HTMLElement}} context
+ * @param {{model: import("./hosts.js").WidgetModel, el: HTMLElement}} context
  */
 export function render({ model, el: place }) {
   const root = el("div", { class: "uwaga" });

@@ -1,4 +1,4 @@
-// What is shown, in one place. Views read it and are told of changes.
+// The state of the page in one store; views subscribe to changes of its keys.
 
 /** @typedef {import("./types.js").State} State */
 

@@ -1,4 +1,4 @@
-// The words that all modules share, as JSDoc types: import("../types.js").Name. Nothing here runs.
+// Types that all modules share, in JSDoc: import("../types.js").Name. No code.
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
@@ -22,6 +22,8 @@
  * @property {{[stack: string]: Stack}} stacks
  * @property {{[kind: string]: {queries: string, keys: string}}} kinds  which stack stands on which axis
  */
+
+/** @typedef {[number, number]} Range  of tokens or items: first, one past the last */
 
 /** @typedef {{name: string, title: string, meaning: string}} StatisticInfo */
 

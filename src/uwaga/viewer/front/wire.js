@@ -1,6 +1,7 @@
-// Replies as bytes. u32 n, n bytes of JSON {meta, arrays}, then the arrays; all little-endian, each part padded to 8 bytes.
+// Replies as bytes: u32 n, n bytes of JSON {meta, arrays}, then the arrays; all little-endian, each part padded to 8 bytes.
 
 /** @typedef {import("./types.js").Reply} Reply */
+
 /** @typedef {{meta: {[key: string]: any}, arrays: {type: string, shape: number[]}[]}} WireHeader */
 
 /** @type {{[type: string]: (buffer: ArrayBuffer, start: number, count: number) => import("./types.js").WireData}} */

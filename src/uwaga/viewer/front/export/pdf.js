@@ -1,11 +1,12 @@
-// A scene as a PDF of one page: lines and rectangles as vectors, text in Helvetica or, where that has no such letters, as a
-// picture; images as images. A CSS pixel is 3/4 of a point, as everywhere on the web.
-import { parseColour } from "./colours.js";
-import { pdfBytes, pdfNumber, pdfObjects } from "./pdf_objects.js";
-import { winansiCodes, winansiWidth } from "./winansi.js";
+// A scene as a PDF of one page: lines and rectangles as vectors, text in Helvetica or, where that lacks the letters, as an
+// image; images as images. A CSS pixel is 3/4 of a point, as everywhere on the web.
+
+import { parseColour } from "../colours.js";
+import { deflate, joinBytes } from "./png.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
+
 /** @typedef {Extract<SceneItem, {kind: "text"}>} SceneText */
 /** @typedef {{pixels: Uint8ClampedArray, columns: number, rows: number, x: number, y: number, w: number, h: number}} TextPicture */
 /** @typedef {(item: SceneText) => TextPicture | null} TextPainter  text as pixels, at (x, y) from the text's anchor */
@@ -35,7 +36,7 @@ export async function pdfFile(scene, { title = "", paintText = () => null } = {}
   return objects.file(root);
 }
 
-/** @param {import("./pdf_objects.js").PdfObjects} objects @param {string} title @returns {Promise<number>} */
+/** @param {PdfObjects} objects @param {string} title @returns {Promise<number>} */
 async function pdfMetadata(objects, title) {
   const safe = title.replace(/[&<>]/g, " ").replace(/[\u0000-\u001f\ufffe\uffff]|\p{Surrogate}/gu, " ");
   const xml = '<?xpacket begin="" id="W5M0MpCehiHzreSzNTczkc9d"?><x:xmpmeta xmlns:x="adobe:ns:meta/">' +
@@ -48,7 +49,7 @@ async function pdfMetadata(objects, title) {
 /** The drawing operators of one page, and what they refer to. */
 class PdfPage {
   /**
-   * @param {import("./pdf_objects.js").PdfObjects} objects
+   * @param {PdfObjects} objects
    * @param {number} height in points
    * @param {number} scale points per pixel
    * @param {TextPainter} paintText
@@ -175,7 +176,7 @@ function pdfOperators(d) {
   }).join(" ");
 }
 
-/** @param {import("./colours.js").ExportColour} colour @param {string} operator @returns {string} */
+/** @param {import("../colours.js").ExportColour} colour @param {string} operator @returns {string} */
 function pdfColour({ r, g, b }, operator) {
   return `${[r, g, b].map(pdfNumber).join(" ")} ${operator} `;
 }
@@ -183,4 +184,116 @@ function pdfColour({ r, g, b }, operator) {
 /** @param {string} anchor @returns {number} how much of the width lies before the anchor */
 function pdfAnchor(anchor) {
   return anchor === "middle" ? 0.5 : anchor === "end" ? 1 : 0;
+}
+
+// The body of a PDF file (ISO 32000-1): numbered objects, the table of where they begin, the trailer.
+
+/**
+ * @typedef {object} PdfObjects
+ * @property {() => number} reserve  a number for an object that others name before it is written
+ * @property {(dictionary: string, number?: number) => number} add  returns the object's number
+ * @property {(entries: string, bytes: Uint8Array, number?: number) => Promise<number>} stream  compressed
+ * @property {(root: number) => Uint8Array} file
+ */
+
+/** @returns {PdfObjects} */
+export function pdfObjects() {
+  /** @type {(Uint8Array | null)[]} */
+  const bodies = [];
+  const reserve = () => bodies.push(null);
+  const put = (/** @type {Uint8Array} */ body, number = reserve()) => {
+    bodies[number - 1] = body;
+    return number;
+  };
+  return {
+    reserve,
+    add: (dictionary, number) => put(pdfBytes(dictionary), number),
+    async stream(entries, bytes, number) {
+      const packed = await deflate(bytes);
+      const head = `<< ${entries} /Filter /FlateDecode /Length ${packed.length} >>\nstream\n`;
+      return put(joinBytes([pdfBytes(head), packed, pdfBytes("\nendstream")]), number);
+    },
+    file: (root) => pdfJoin(bodies, root),
+  };
+}
+
+/** @param {(Uint8Array | null)[]} bodies @param {number} root @returns {Uint8Array} */
+function pdfJoin(bodies, root) {
+  // The comment's bytes above 127 tell programs that the file is binary.
+  /** @type {Uint8Array[]} */
+  const parts = [new Uint8Array([...pdfBytes("%PDF-1.7\n%"), 0xe2, 0xe3, 0xcf, 0xd3, 0x0a])];
+  let at = parts[0].length;
+  let table = `xref\n0 ${bodies.length + 1}\n0000000000 65535 f \n`;
+  bodies.forEach((body, index) => {
+    if (!body) throw new Error(`pdf: object ${index + 1} was never written`);
+    const part = joinBytes([pdfBytes(`${index + 1} 0 obj\n`), body, pdfBytes("\nendobj\n")]);
+    table += `${String(at).padStart(10, "0")} 00000 n \n`;
+    parts.push(part);
+    at += part.length;
+  });
+  parts.push(pdfBytes(`${table}trailer\n<< /Size ${bodies.length + 1} /Root ${root} 0 R >>\nstartxref\n${at}\n%%EOF\n`));
+  return joinBytes(parts);
+}
+
+/** @param {string} text codes below 256 @returns {Uint8Array} */
+export function pdfBytes(text) {
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+/** @param {number} value @returns {string} a number as PDF writes it: never with an exponent */
+export function pdfNumber(value) {
+  if (!Number.isFinite(value)) return "0";
+  return String(Math.round(value * 1000) / 1000 || 0).includes("e") ? value.toFixed(3) : String(Math.round(value * 1000) / 1000 || 0);
+}
+
+// Text in a PDF's built-in Helvetica: the characters of WinAnsiEncoding and their widths.
+
+/** Widths of the codes 32 to 255 in thousandths of the size (Adobe's Helvetica.afm; unused codes: the bullet's). */
+const winansiWidths = [
+  278, 278, 355, 556, 556, 889, 667, 191, 333, 333, 389, 584, 278, 333, 278, 278, 556, 556, 556, 556, 556, 556, 556,
+  556, 556, 556, 278, 278, 584, 584, 584, 556, 1015, 667, 667, 722, 722, 667, 611, 778, 722, 278, 500, 667, 556,
+  833, 722, 778, 667, 778, 722, 667, 611, 722, 667, 944, 667, 667, 611, 278, 278, 278, 469, 556, 333, 556, 556, 500,
+  556, 556, 278, 556, 556, 222, 222, 500, 222, 833, 556, 556, 556, 556, 333, 500, 278, 556, 500, 722, 500, 500, 500,
+  334, 260, 334, 584, 350, 556, 350, 222, 556, 333, 1000, 556, 556, 333, 1000, 667, 333, 1000, 350, 611, 350, 350,
+  222, 222, 333, 333, 350, 556, 1000, 333, 1000, 500, 333, 944, 350, 500, 667, 278, 333, 556, 556, 556, 556, 260,
+  556, 333, 737, 370, 556, 584, 333, 737, 333, 400, 584, 333, 333, 333, 556, 537, 278, 333, 333, 365, 556, 834, 834,
+  834, 611, 667, 667, 667, 667, 667, 667, 1000, 722, 667, 667, 667, 667, 278, 278, 278, 278, 722, 722, 778, 778,
+  778, 778, 778, 584, 778, 722, 722, 722, 722, 667, 667, 611, 556, 556, 556, 556, 556, 556, 889, 500, 556, 556, 556,
+  556, 278, 278, 278, 278, 556, 556, 556, 556, 556, 556, 556, 584, 611, 556, 556, 556, 556, 500, 556, 500,
+];
+
+/** The characters of the codes 128 to 159; 0: none. Every other code is its own character (ISO 32000-1, annex D). */
+const winansiMiddle = [
+  0x20ac, 0, 0x201a, 0x0192, 0x201e, 0x2026, 0x2020, 0x2021, 0x02c6, 0x2030, 0x0160, 0x2039, 0x0152, 0, 0x017d, 0,
+  0, 0x2018, 0x2019, 0x201c, 0x201d, 0x2022, 0x2013, 0x2014, 0x02dc, 0x2122, 0x0161, 0x203a, 0x0153, 0, 0x017e,
+  0x0178,
+];
+
+/**
+ * @param {string} text
+ * @returns {number[] | null} a code for each character; null where one of them is not in the encoding
+ */
+export function winansiCodes(text) {
+  /** @type {number[]} */
+  const codes = [];
+  for (const character of text) {
+    const point = character.codePointAt(0) ?? 0;
+    // A soft hyphen has a code, but readers differ in whether they show it.
+    const own = (point >= 32 && point < 127) || (point >= 160 && point < 256 && point !== 0xad);
+    const middle = winansiMiddle.indexOf(point);
+    if (own) codes.push(point);
+    else if (point > 255 && middle >= 0) codes.push(128 + middle);
+    else return null;
+  }
+  return codes;
+}
+
+/**
+ * @param {number[]} codes
+ * @returns {number} the width of the text, in units of the font's size
+ */
+export function winansiWidth(codes) {
+  return codes.reduce((sum, code) => sum + (winansiWidths[code - 32] ?? 0), 0) / 1000;
 }

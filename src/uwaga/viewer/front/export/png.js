@@ -1,5 +1,29 @@
+// PNG files from pixels (RFC 2083), and zlib compression, which PDF uses too.
+
+/**
+ * @param {Uint8Array} bytes
+ * @returns {Promise<Uint8Array>} the bytes in the zlib format (RFC 1950)
+ */
+export async function deflate(bytes) {
+  const packed = new Blob([/** @type {BlobPart} */ (bytes)]).stream().pipeThrough(new CompressionStream("deflate"));
+  return new Uint8Array(await new Response(packed).arrayBuffer());
+}
+
+/**
+ * @param {Uint8Array[]} parts
+ * @returns {Uint8Array} all of them, one after the other
+ */
+export function joinBytes(parts) {
+  const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    all.set(part, at);
+    at += part.length;
+  }
+  return all;
+}
+
 // PNG files from pixels (RFC 2083): 8 bits, RGBA, no filter, one IDAT.
-import { deflate, joinBytes } from "./deflate.js";
 
 const pngSignature = [137, 80, 78, 71, 13, 10, 26, 10];
 

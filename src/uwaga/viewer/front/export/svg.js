@@ -1,5 +1,6 @@
 // A scene as an SVG file: shapes as shapes, text as text, images as PNG data.
-import { parseColour } from "./colours.js";
+
+import { parseColour } from "../colours.js";
 import { base64, pngFile } from "./png.js";
 
 /** @typedef {import("../types.js").Scene} Scene */

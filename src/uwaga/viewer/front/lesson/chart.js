@@ -1,8 +1,8 @@
-// Lines over an axis, small, with a description and the table beside it for those who do not see them.
+// A line chart with axes, a description for screen readers and a legend.
 
 import { el, svgEl } from "../dom.js";
-import { lessonMatrix } from "./reply.js";
 import { lessonNumber } from "./numbers.js";
+import { lessonMatrix } from "./reply.js";
 
 const chartWidth = 480, chartHeight = 220;
 const chartPlot = { left: 56, right: 22, top: 12, bottom: 40 };

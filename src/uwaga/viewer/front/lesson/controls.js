@@ -1,10 +1,11 @@
-// The settings of a step, each with a name and, where what is written is wrong, with words that say so.
+// The settings of a step, each with a label and an error message for invalid input.
 
 import { el, tokenText } from "../dom.js";
 import { lessonParse } from "./numbers.js";
-import { lessonWords } from "./edits.js";
+import { lessonWords } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
+
 /**
  * @typedef {object} ControlActions
  * @property {(name: string, value: unknown) => void} set

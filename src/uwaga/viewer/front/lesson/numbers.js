@@ -1,4 +1,4 @@
-// Numbers as the lesson writes them, and as its users do.
+// Numbers of the lesson as text, and parsing of typed numbers.
 
 /**
  * @param {number} value  nan: hidden

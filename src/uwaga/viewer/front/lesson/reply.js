@@ -1,4 +1,8 @@
-// The lesson's reply as the views read it: steps, and matrices whose numbers know what they came from.
+// The lesson's reply as the views read it, and edits of its question.
+
+import { storeEqual } from "../store.js";
+
+/** @typedef {import("../types.js").Question} Question */
 
 /**
  * @typedef {{op: string, from: LessonReference[], over?: number, times?: number, say?: string, rules?: LessonRule[], width?: number,
@@ -111,4 +115,69 @@ export function lessonHas(lesson, cell) {
   const matrix = lesson.matrices.get(cell.of);
   return !!matrix && cell.row < matrix.rows.length && cell.column < matrix.columns.length
     && (!matrix.sliced || (cell.slice ?? 0) * matrix.rows.length * matrix.columns.length < matrix.data.length);
+}
+
+// What the user changes: from the question that the numbers answer to the next one.
+
+/** Settings that speak of each token, and make no sense for another number of them. */
+const lessonPerToken = ["order", "payload", "length"];
+
+/**
+ * @param {Question} question
+ * @param {string} field  "x" or the name of a setting
+ * @param {number} row
+ * @param {number} column
+ * @param {number} value
+ * @returns {Question}
+ */
+export function lessonWithNumber(question, field, row, column, value) {
+  const next = structuredClone(question);
+  const matrix = field === "x" ? next.x : next.settings[field];
+  matrix[row][column] = value;
+  return next;
+}
+
+/** @param {Question} question @param {string} name @param {unknown} value @returns {Question} */
+export function lessonWithSetting(question, name, value) {
+  const next = structuredClone(question);
+  next.settings[name] = value;
+  return next;
+}
+
+/**
+ * Another sentence: words that stay keep their vectors, new ones get their own.
+ * @param {Question} question
+ * @param {string[]} tokens
+ * @returns {Question}
+ */
+export function lessonWithTokens(question, tokens) {
+  const next = structuredClone(question);
+  const rows = /** @type {Map<string, number[][]>} */ (new Map());
+  question.tokens.forEach((/** @type {string} */ token, /** @type {number} */ at) => {
+    rows.set(token, [...(rows.get(token) ?? []), question.x[at]]);
+  });
+  next.tokens = tokens;
+  next.x = tokens.map((token) => {
+    const kept = rows.get(token) ?? [];
+    return (kept.length > 1 ? kept.shift() : kept[0]) ?? null;
+  });
+  if (tokens.length !== question.tokens.length || !storeEqual(tokens, question.tokens)) {
+    for (const name of lessonPerToken) if (name !== "payload" || tokens.length !== question.tokens.length) delete next.settings[name];
+  }
+  return next;
+}
+
+/**
+ * The words of a sentence, or what is wrong with it.
+ * @param {string} text
+ * @param {number} most
+ * @returns {{words: string[]} | {wrong: string}}
+ */
+export function lessonWords(text, most) {
+  const words = text.split(/\s+/u).filter(Boolean);
+  if (!words.length) return { wrong: "A sentence needs at least one word." };
+  if (words.length > most) return { wrong: `The lesson takes at most ${most} words; these are ${words.length}.` };
+  const long = words.find((word) => [...word].length > 64);
+  if (long) return { wrong: `\u201c${[...long].slice(0, 20).join("")}\u2026\u201d is longer than 64 characters.` };
+  return { words };
 }

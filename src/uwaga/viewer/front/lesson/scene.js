@@ -1,8 +1,8 @@
-// A step's tables as a drawing, for files.
+// A step's matrices as a scene, for files.
 
 import { tokenText } from "../dom.js";
-import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
 import { lessonNumber } from "./numbers.js";
+import { lessonDigits, lessonMatrix, lessonValue } from "./reply.js";
 
 const sceneCell = { width: 62, height: 22 };
 const sceneWidth = 1000, sceneGap = 28, sceneSide = 90;

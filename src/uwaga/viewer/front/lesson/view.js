@@ -1,15 +1,11 @@
 // The lesson's tab: the calculation of attention step by step, on numbers that can be changed.
 
 import { el } from "../dom.js";
-import { isAbort } from "../hosts/errors.js";
-import { lessonWithNumber, lessonWithSetting, lessonWithTokens } from "./edits.js";
-import { lessonExplanation } from "./explain.js";
-import { lessonPage, lessonShape } from "./page.js";
-import { lessonCellKey, lessonHas, readLesson } from "./reply.js";
-import { lessonSources } from "./resolve.js";
+import { isAbort } from "../hosts.js";
+import { lessonExplanation, lessonSources } from "./explanation.js";
+import { lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, lessonWords, readLesson } from "./reply.js";
 import { lessonScene } from "./scene.js";
-import { lessonSentence } from "./sentence.js";
-import { lessonSteps } from "./steps.js";
+import { lessonPage, lessonShape } from "./step.js";
 
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 
@@ -32,7 +28,7 @@ export function lessonView(app) {
   let wanted = start;
   /** @type {LessonCell[]} */
   let chain = [];
-  /** @type {import("./page.js").Page | null} */
+  /** @type {import("./step.js").Page | null} */
   let page = null;
   let step = 0, query = 0, visible = false;
   let asking = new AbortController();
@@ -49,7 +45,7 @@ export function lessonView(app) {
   const element = el("div", { class: "lesson-view" }, steps.element, main, explanation.element);
 
   const wantedNow = () => (wanted.settings ? wanted : /** @type {import("./reply.js").Lesson} */ (lesson).question);
-  /** @type {import("./page.js").PageActions} */
+  /** @type {import("./step.js").PageActions} */
   const actions = {
     app, pick, light,
     write: (field, row, column, value) => change(lessonWithNumber(wantedNow(), field, row, column, value), lessonPause),
@@ -244,5 +240,85 @@ export function lessonView(app) {
       for (const remove of removers) remove();
     },
     scene: async () => lessonScene(lesson, step, query, element),
+  };
+}
+
+// The sentence that the lesson is about, and the way back to the first numbers.
+
+/**
+ * @param {{write: (tokens: string[]) => void, reset: () => void, isReadOnly: boolean}} actions
+ * @returns {{element: HTMLElement, update: (lesson: import("./reply.js").Lesson) => void}}
+ */
+export function lessonSentence({ write, reset, isReadOnly }) {
+  let most = 1;
+  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+  const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
+  const button = el("button",
+    { type: "button", text: "Reset", title: "Sentence and numbers as they were (Shift+R)", disabled: isReadOnly, on: { click: reset } });
+
+  function read() {
+    const found = lessonWords(input.value, most);
+    input.setAttribute("aria-invalid", String("wrong" in found));
+    wrong.hidden = !("wrong" in found);
+    wrong.textContent = "wrong" in found ? found.wrong : "";
+    if ("words" in found) write(found.words);
+  }
+  input.addEventListener("change", read);
+  input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
+  return {
+    element: el("div", { class: "lesson-top" },
+      el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, wrong),
+    update(lesson) {
+      most = lesson.limits.tokens;
+      if (input.getAttribute("aria-invalid") !== "true" || input !== input.ownerDocument.activeElement) {
+        input.value = lesson.question.tokens.join(" ");
+        input.setAttribute("aria-invalid", "false");
+        wrong.hidden = true;
+      }
+    },
+  };
+}
+
+// The way through the lesson: all steps by name, the one before and the one after, and how far one is.
+
+/**
+ * @param {(step: number) => void} go
+ * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
+ */
+export function lessonSteps(go) {
+  let at = 0;
+  const list = el("ol", { class: "lesson-list" });
+  const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });
+  const progress = el("progress", { class: "lesson-progress", "aria-label": "Progress", value: 0, max: 1 });
+  const count = el("span", { class: "lesson-count" });
+  const before = el("button", { type: "button", class: "lesson-before", title: "Step before (p)", on: { click: () => go(at - 1) } });
+  const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
+  return {
+    element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list),
+    footer: el("div", { class: "lesson-footer" }, before, after),
+    update(lesson, step) {
+      at = step;
+      const { steps } = lesson;
+      progress.max = steps.length;
+      progress.value = step + 1;
+      count.textContent = `Step ${step + 1} of ${steps.length}`;
+      if (list.childElementCount !== steps.length) {
+        list.replaceChildren(...steps.map((one, place) => el("li", {}, el("button", { type: "button", on: { click: () => go(place) } }))));
+        select.replaceChildren(...steps.map((one, place) => el("option", { value: place })));
+      }
+      steps.forEach((one, place) => {
+        const title = one.number ? `${one.title} (${one.number})` : one.title;
+        const button = /** @type {HTMLElement} */ (list.children[place].firstElementChild);
+        button.textContent = title;
+        if (place === step) button.setAttribute("aria-current", "step");
+        else button.removeAttribute("aria-current");
+        select.options[place].textContent = `${place + 1}. ${title}`;
+      });
+      select.value = String(step);
+      before.disabled = step === 0;
+      after.disabled = step === steps.length - 1;
+      before.textContent = step > 0 ? `\u2190 ${steps[step - 1].title}` : "\u2190 Back";
+      after.textContent = step < steps.length - 1 ? `${steps[step + 1].title} \u2192` : "The end";
+    },
   };
 }

@@ -1,15 +1,18 @@
 // Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
-import { linesFrame, lineThresholds } from "./frame.js";
-import { drawLineList, drawLineTokens, linePicture } from "./figure.js";
-import { headColour } from "./hues.js";
-import { addLineCommands } from "./keys.js";
-import { LineOutside, outsideWhole } from "./outside.js";
-import { LinePair, lineAxisAt } from "./pair.js";
-import { drawLineStage, lineScene } from "./stage.js";
-import { LineWeights } from "./weights.js";
+
+import { makeShade } from "../colours.js";
+import { segments, toggle } from "../controls.js";
+import { el, tokenElement } from "../dom.js";
+import { weightText } from "../format.js";
+import { lineAxisAt, LinePair } from "./columns.js";
+import { drawLineStage, headColour, lineScene } from "./drawing.js";
+import { gatherLines, gatherStrongest, lineAway, LineOutside, LineWeights, outsideWhole } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
-/** @typedef {import("./pair.js").LineAxis} LineAxis */
+/** @typedef {import("./columns.js").LineAxis} LineAxis */
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("./weights.js").Line} Line */
+
 /** @typedef {{axis: LineAxis, item: number}} LineToken */
 
 const lineListPause = 90; // milliseconds
@@ -208,7 +211,7 @@ export class LinesView {
     this.pick(axis, item);
   }
 
-  /** @param {import("./keys.js").LineStep} step */
+  /** @param {LineStep} step */
   step(step) {
     const item = this.pair.step(this.side, step);
     this.pair.reveal(this.side, item);
@@ -228,4 +231,205 @@ export class LinesView {
     this.app.store.set({ query: null, key: null });
     this.update();
   }
+}
+
+// The parts of the lines view, put together.
+
+/** What the slider's places mean: lines of smaller weights are left out. */
+export const lineThresholds = [0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8];
+
+/**
+ * @param {object} told
+ * @param {(which: "one" | "all") => void} told.which
+ * @param {(heads: Set<number>) => void} told.heads
+ * @param {() => void} told.lock
+ * @param {() => void} told.threshold
+ * @param {HTMLElement} queries
+ * @param {HTMLElement} keys
+ */
+export function linesFrame({ which, heads, lock, threshold }, queries, keys) {
+  /** @type {{name: "one" | "all", title: string, hint: string}[]} */
+  const choices = [
+    { name: "one", title: "this head", hint: "lines of the head that the page shows (v)" },
+    { name: "all", title: "all heads", hint: "lines of every head of the layer, a colour for each (v)" },
+  ];
+  const switchHeads = segments("Whose lines", choices, which);
+  const boxes = makeHeadBoxes(heads);
+  const locked = toggle("locked", "both columns scroll together (u)", lock);
+  const slider = el("input", { type: "range", min: 0, max: lineThresholds.length - 1, step: 1, value: 2,
+    "aria-label": "Least weight of a line", on: { input: threshold } });
+  const least = el("output", { class: "uwaga-lines-least" });
+  const canvas = el("canvas", { class: "uwaga-lines-canvas", "aria-hidden": "true" });
+  const stage = el("div", { class: "uwaga-lines-stage" }, queries, canvas, keys);
+  const heading = (/** @type {string} */ name) => el("h3", { class: `uwaga-lines-heading uwaga-lines-${name}` });
+  const titles = { query: heading("query"), key: heading("key") };
+  const list = el("aside", { class: "uwaga-lines-side", "aria-label": "Strongest lines" });
+  const note = el("p", { class: "uwaga-lines-note", role: "status" });
+  const element = el("div", { class: "uwaga-lines" },
+    el("div", { class: "uwaga-lines-bar" }, switchHeads.element, boxes.element, locked.element,
+      el("label", { class: "uwaga-lines-slider" }, "from weight", slider, least), note),
+    el("div", { class: "uwaga-lines-main" },
+      el("div", { class: "uwaga-lines-figure" }, el("div", { class: "uwaga-lines-titles" }, titles.query, titles.key), stage), list));
+  return { element, switchHeads, boxes, locked, slider, least, canvas, stage, titles, list, note };
+}
+
+// The heads of the layer as coloured boxes that are switched on and off.
+
+/**
+ * @param {(heads: Set<number>) => void} onChange
+ * @returns {{element: HTMLElement, show: (total: number, on: Set<number>, colour: (head: number) => string) => void}}
+ */
+export function makeHeadBoxes(onChange) {
+  const element = el("div", { class: "uwaga-lines-heads", role: "group", "aria-label": "Heads; with Shift, that head alone" });
+  /** @type {Set<number>} */
+  let shown = new Set();
+  const press = (/** @type {number} */ head, /** @type {boolean} */ alone) => {
+    const next = new Set(alone ? [head] : shown);
+    if (!alone && !next.delete(head)) next.add(head);
+    onChange(next);
+  };
+  return {
+    element,
+    show(total, on, colour) {
+      shown = on;
+      if (element.childElementCount !== total) {
+        element.replaceChildren(...Array.from({ length: total }, (_, head) => el("button", {
+          type: "button", class: "uwaga-lines-head", text: String(head), "aria-label": `Head ${head}`,
+          title: `head ${head}; Shift or a double click: this head alone`,
+          on: { click: (/** @type {MouseEvent} */ event) => press(head, event.shiftKey), dblclick: () => press(head, true) },
+        })));
+      }
+      [...element.children].forEach((button, head) => {
+        button.setAttribute("aria-pressed", String(on.has(head)));
+        /** @type {HTMLElement} */ (button).style.setProperty("--lines-head", colour(head));
+      });
+    },
+  };
+}
+
+// What the lines view shows at a moment: lines, the weights beside tokens, the list of the strongest.
+
+/** @typedef {ReturnType<typeof linePicture>} LineFigure */
+
+/**
+ * All that the figure shows at the moment.
+ * @param {LinesView} view
+ */
+export function linePicture(view) {
+  const { app } = view;
+  const { kind, layer, colour } = app.store.get();
+  const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
+  const heads = view.heads();
+  const only = view.only();
+  const { lines, high } = gatherLines({
+    heads, rows: view.pair.query.range(), columns: view.pair.key.range(), threshold: view.threshold(), only, hideSink: colour.hideSink,
+    weight: (head, query, key) => view.weights.weight(head, query, key), outside: (...of) => view.outside.of(...of),
+  });
+  const shade = makeShade([high], { ...colour, hideSink: false });
+  const opacity = (/** @type {number} */ weight) =>
+    Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
+  const hue = (/** @type {number} */ head) => (view.all ? headColour(head, total, app.theme()) : "");
+  return { lines, high: shade.high, heads, only, opacity, hue, query: view.pair.query, key: view.pair.key, all: view.all };
+}
+
+/** @param {LinesView} view @param {LineFigure} picture */
+export function drawLineTokens(view, { lines, only, heads }) {
+  const { query, key } = view.app.store.get();
+  const beside = (/** @type {LineAxis} */ axis) => {
+    if (!only || only.axis === axis || heads.length !== 1) return () => "";
+    const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
+    return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
+  };
+  for (const column of [view.pair.query, view.pair.key]) {
+    const [picked, aside] = [column.axis === "query" ? query : key, beside(column.axis)];
+    column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
+    if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
+  }
+}
+
+/** @param {LinesView} view @param {LineFigure} picture */
+export function drawLineList(view, { lines, only, hue }) {
+  const own = only && view.pair.column(only.axis).items.labels[only.item];
+  showLineList(view.frame.list, lines, {
+    queries: view.pair.query.items, keys: view.pair.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
+    title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`]
+      : ["Strongest lines in view"],
+  });
+}
+
+// The strongest lines in view, or of one token, in numbers.
+
+const lineListCount = 24;
+
+/**
+ * @param {HTMLElement} element
+ * @param {Line[]} lines
+ * @param {{queries: Items, keys: Items, colour: (head: number) => string, title: (string | Node)[], one: boolean}} how
+ */
+export function showLineList(element, lines, { queries, keys, colour, title, one }) {
+  const inside = gatherStrongest(lines.filter((line) => !lineAway(line)), lineListCount);
+  // Sums over all that is out of view, of many tokens, say little: of one, they complete its row.
+  const best = one ? [...inside, ...gatherStrongest(lines.filter(lineAway), lineListCount)] : inside;
+  element.replaceChildren(el("h3", {}, ...title), el("table", { class: "uwaga-lines-table" },
+    el("thead", {}, el("tr", {}, ["head", "query", "key", "weight"].map((name) => el("th", { scope: "col", text: name })))),
+    el("tbody", {}, best.map((line) => lineRow(line, queries, keys, colour(line.head))))));
+  if (!best.length) element.append(el("p", { class: "uwaga-lines-note", text: "No line is above the threshold here." }));
+}
+
+/** @param {Line} line @param {Items} queries @param {Items} keys @param {string} colour @returns {HTMLElement} */
+function lineRow({ head, query, key, weight }, queries, keys, colour) {
+  const mark = el("span", { class: "uwaga-lines-mark", "aria-hidden": "true" });
+  mark.style.setProperty("--lines-head", colour);
+  return el("tr", { "data-weight": weight }, el("td", {}, mark, String(head)),
+    el("td", {}, lineEnd(query, queries)), el("td", {}, lineEnd(key, keys)),
+    el("td", { class: "uwaga-lines-weight", text: weightText(weight) }));
+}
+
+/** @param {number} item @param {Items} items @returns {(string | Node)[]} */
+function lineEnd(item, items) {
+  if (item === -1) return [el("i", { text: "all before the window" })];
+  if (item === Infinity) return [el("i", { text: "all behind the window" })];
+  return [el("span", { class: "uwaga-lines-place", text: `${item} ` }), tokenElement(items.labels[item])];
+}
+
+// What the keys do among the lines.
+
+/** @typedef {"up" | "down" | "pageup" | "pagedown" | "first" | "last"} LineStep */
+
+/** @type {[LineStep, string, string][]} */
+const lineSteps = [
+  ["up", "ArrowUp", "Token above"], ["down", "ArrowDown", "Token below"], ["pageup", "PageUp", "A window up"],
+  ["pagedown", "PageDown", "A window down"], ["first", "Home", "First token"], ["last", "End", "Last token"],
+];
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {{shown: () => boolean, step: (step: LineStep) => void, side: (axis: "query" | "key") => void, pick: () => void,
+ *   which: () => void,
+ *   lock: () => void, less: (by: number) => void, clear: () => void}} act
+ * @returns {() => void} removes the commands
+ */
+export function addLineCommands(app, act) {
+  const moves = () => act.shown() && lineKeysFree(app.root);
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
+    /** @type {() => void} */ run, when = act.shown) =>
+    app.commands.add({ id: `lines.${id}`, title, keys, group: "Lines", run, when });
+  const removals = [
+    ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),
+    add("queries", "To the queries", ["ArrowLeft"], () => act.side("query"), moves),
+    add("keys", "To the keys", ["ArrowRight"], () => act.side("key"), moves),
+    add("pick", "Keep the token picked", ["Enter"], act.pick),
+    add("which", "This head, or all heads of the layer", ["v"], act.which),
+    add("lock", "Lock or unlock the columns", ["u"], act.lock),
+    add("more", "Fainter lines too", ["<"], () => act.less(-1)),
+    add("less", "Stronger lines only", [">"], () => act.less(1)),
+    add("clear", "Lines of all tokens again", ["Escape"], act.clear),
+  ];
+  return () => removals.forEach((remove) => remove());
+}
+
+/** @param {HTMLElement} root @returns {boolean} whether the focus is on nothing that uses arrow keys itself */
+function lineKeysFree(root) {
+  const scope = /** @type {Document | ShadowRoot} */ (root.getRootNode());
+  return !scope.activeElement?.closest('[role="tab"], [role="tablist"], [role="slider"], [role="dialog"], dialog, select, input');
 }

@@ -1,10 +1,11 @@
-// The weights of several heads between two windows, out of the finest tiles, which the map and saved pages hold too. Where a
-// saved page lacks them, the means over its coarser cells stand in, and `cell` says so.
-import { keptCells } from "../text/kept.js";
+// Which lines there are: the weights of several heads between two windows, and the sums that leave the windows.
+
+import { keptCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Range} Range */
 /** @typedef {import("../types.js").Where} Where */
-/** @typedef {[number, number]} Range  first, one past the last */
+
 
 const lineTile = 256;
 
@@ -22,7 +23,7 @@ export class LineWeights {
     /** @type {Map<string, AbortController>} */
     this.asked = new Map();
     this.cell = 1; // items of a cell's side; more than 1: means; 0: not in this saved page at all
-    /** @type {Map<string, import("../text/kept.js").KeptCells | null>} */
+    /** @type {Map<string, import("../weights.js").KeptCells | null>} */
     this.coarse = new Map();
     this.map = "";
   }
@@ -115,4 +116,215 @@ export class LineWeights {
     this.coarse.clear();
     this.map = "";
   }
+}
+
+// What goes to, or comes from, tokens outside of the windows: so that lines at the edge say how much is not in view.
+
+
+/**
+ * @typedef {object} OutsideWanted
+ * @property {Where} where
+ * @property {number[]} heads
+ * @property {Range} rows  queries in the window
+ * @property {Range} columns  keys in the window
+ * @property {{queries: number, keys: number}} sizes
+ */
+
+/** Maps up to this size are held in tiles altogether, and their sums need no question. */
+export const outsideWhole = 512;
+const outsideSpans = 64; // spans of one question
+const outsidePause = 180; // milliseconds that scrolling rests before the host is asked
+
+/** Sums over what lies before and behind the windows, by head and token. */
+export class LineOutside {
+  /**
+   * @param {App} app
+   * @param {LineWeights} weights
+   * @param {() => void} onChange
+   */
+  constructor(app, weights, onChange) {
+    this.app = app;
+    this.weights = weights;
+    this.onChange = onChange;
+    /** @type {Map<string, number>} */
+    this.sums = new Map();
+    this.name = "";
+    this.timer = 0;
+    this.controller = new AbortController();
+    /** @type {OutsideWanted | null} */
+    this.wanted = null;
+  }
+
+  /** @param {OutsideWanted} wanted */
+  want(wanted) {
+    const name = JSON.stringify(wanted);
+    if (name === this.name) return;
+    this.drop();
+    this.name = name;
+    this.wanted = wanted;
+    if (Math.max(wanted.sizes.queries, wanted.sizes.keys) <= outsideWhole) return;
+    this.timer = setTimeout(() => this.ask(wanted, this.controller.signal), outsidePause);
+  }
+
+  drop() {
+    clearTimeout(this.timer);
+    this.controller.abort();
+    this.controller = new AbortController();
+    this.sums.clear();
+    this.name = "";
+    this.wanted = null;
+  }
+
+  /**
+   * What one token of the window has beyond the other column's window.
+   * @param {"query" | "key"} axis  the token's own
+   * @param {number} head
+   * @param {number} item
+   * @param {"before" | "behind"} end
+   * @returns {number} nan: not known
+   */
+  of(axis, head, item, end) {
+    const { wanted } = this;
+    if (!wanted) return NaN;
+    const total = axis === "query" ? wanted.sizes.keys : wanted.sizes.queries;
+    const [first, last] = axis === "query" ? wanted.columns : wanted.rows;
+    /** @type {Range} */
+    const range = end === "before" ? [0, first] : [last, total];
+    if (range[0] >= range[1]) return 0;
+    const key = `${axis} ${head} ${item} ${end}`;
+    const known = this.sums.get(key);
+    if (known !== undefined || Math.max(wanted.sizes.queries, wanted.sizes.keys) > outsideWhole) return known ?? NaN;
+    const sum = axis === "query" ? this.weights.sum(head, [item, item + 1], range) : this.weights.sum(head, range, [item, item + 1]);
+    if (!Number.isNaN(sum)) this.sums.set(key, sum);
+    return sum;
+  }
+
+  /** @param {OutsideWanted} wanted @param {AbortSignal} signal */
+  ask({ where, heads, rows, columns, sizes }, signal) {
+    /** @type {{axis: "query" | "key", own: Range, other: Range, total: number}[]} */
+    const sides = [{ axis: "query", own: rows, other: columns, total: sizes.keys },
+      { axis: "key", own: columns, other: rows, total: sizes.queries }];
+    for (const { axis, own, other, total } of sides) {
+      const ends = /** @type {{name: string, range: Range}[]} */ ([{ name: "before", range: [0, other[0]] },
+        { name: "behind", range: [other[1], total] }])
+        .filter(({ range }) => range[0] < range[1]);
+      if (!ends.length) continue;
+      for (const head of heads) {
+        for (let first = own[0]; first < own[1]; first += outsideSpans) {
+          const items = Array.from({ length: Math.min(outsideSpans, own[1] - first) }, (_, i) => first + i);
+          this.askOne({ ...where, head }, axis, items, ends, signal);
+        }
+      }
+    }
+  }
+
+  /**
+   * @param {Where} where
+   * @param {"query" | "key"} axis
+   * @param {number[]} items
+   * @param {{name: string, range: Range}[]} ends
+   * @param {AbortSignal} signal
+   */
+  async askOne(where, axis, items, ends, signal) {
+    const [own, others] = [items.map((item) => [item, item + 1]), ends.map(({ range }) => range)];
+    const question = { ask: "between", ...where, spans: axis === "query" ? own : others, key_spans: axis === "query" ? others : own };
+    if (!this.app.host.has(question)) return;
+    const reply = await this.app.client.ask(question, { signal, priority: 1 }).catch(() => null); // the client tells the user
+    if (!reply || signal.aborted) return;
+    const masses = reply.arrays[0].data;
+    items.forEach((item, i) => ends.forEach(({ name, range }, j) => {
+      // A mass is the mean over the queries of a span: of keys, the sum over them is wanted.
+      const sum = axis === "query" ? masses[i * ends.length + j] : masses[j * items.length + i] * (range[1] - range[0]);
+      this.sums.set(`${axis} ${where.head} ${item} ${name}`, sum);
+    }));
+    this.onChange();
+  }
+}
+
+// Which lines there are between two windows, and how strong each is.
+
+/** In place of a head's number. */
+export const manyHeads = -1;
+
+/**
+ * @typedef {object} Line
+ * @property {number} head  manyHeads: the mean over those that are shown
+ * @property {number} query  -1: from before the window, Infinity: from behind it
+ * @property {number} key  the same
+ * @property {number} weight
+ */
+
+/**
+ * @typedef {object} GatherInput
+ * @property {number[]} heads
+ * @property {Range} rows
+ * @property {Range} columns
+ * @property {(head: number, query: number, key: number) => number} weight
+ * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "behind") => number} outside
+ * @property {number} threshold
+ * @property {{axis: "query" | "key", item: number} | null} only  lines of this token alone
+ * @property {boolean} hideSink
+ */
+
+/**
+ * The lines of weights that are known, not zero and not below the threshold; nan is left out. What leaves the windows has a
+ * line for each head of a single token, and one for all heads together of many tokens: these lines would hide the others.
+ * @param {GatherInput} input
+ * @returns {{lines: Line[], high: number}} high: the largest weight between two tokens in view
+ */
+export function gatherLines({ heads, rows, columns, weight, outside, threshold, only, hideSink }) {
+  /** @type {Line[]} */
+  const lines = [];
+  let high = 0;
+  const put = (/** @type {number} */ head, /** @type {number} */ query, /** @type {number} */ key, /** @type {number} */ amount) => {
+    if (Math.abs(amount) >= threshold && amount !== 0) lines.push({ head, query, key, weight: amount });
+  };
+  const queries = only?.axis === "query" ? gatherOne(only.item, rows) : rows;
+  const keys = only?.axis === "key" ? gatherOne(only.item, columns) : columns;
+  for (const head of heads) {
+    for (let query = queries[0]; query < queries[1]; query++) {
+      for (let key = keys[0]; key < keys[1]; key++) {
+        if (hideSink && key === 0) continue;
+        const amount = weight(head, query, key);
+        high = Math.max(high, Math.abs(amount) || 0);
+        put(head, query, key, amount);
+      }
+    }
+  }
+  const away = (/** @type {"query" | "key"} */ axis, /** @type {number} */ item) => {
+    for (const [end, place] of /** @type {const} */ ([["before", -1], ["behind", Infinity]])) {
+      const sums = heads.map((head) => outside(axis, head, item, end));
+      const each = only ? heads : sums.length ? [manyHeads] : [];
+      each.forEach((head, i) =>
+        put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : gatherMean(sums)));
+    }
+  };
+  if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) away("query", query);
+  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!(hideSink && key === 0)) away("key", key);
+  return { lines, high };
+}
+
+/** @param {number[]} numbers @returns {number} */
+function gatherMean(numbers) {
+  return numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
+}
+
+/** @param {number} item @param {Range} range @returns {Range} */
+function gatherOne(item, range) {
+  return item >= range[0] && item < range[1] ? [item, item + 1] : [0, 0];
+}
+
+/** @param {{query: number, key: number}} line @returns {boolean} whether its other end is not in view */
+export function lineAway({ query, key }) {
+  return query === -1 || key === -1 || query === Infinity || key === Infinity;
+}
+
+/**
+ * The strongest, the strongest first.
+ * @param {Line[]} lines
+ * @param {number} count
+ * @returns {Line[]}
+ */
+export function gatherStrongest(lines, count) {
+  return [...lines].sort((left, right) => Math.abs(right.weight) - Math.abs(left.weight)).slice(0, count);
 }

@@ -1,11 +1,12 @@
-// Which panels the comparison asks for, and what stands on their axes.
+// Which maps are shown beside each other (one side, both, their difference), and the boxes of their parts on the stage.
 
+import { kindTitle } from "../format.js";
 import { nearestHead, stackSize } from "../shell/app.js";
-import { kindTitle } from "../shell/pieces.js";
+import { mapWidest } from "./axes.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Side} Side */
-/** @typedef {import("./panel.js").MapPanel} MapPanel */
+/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /**
  * The sides on show, in order: the store's, or both, or both and what is between them.
@@ -74,4 +75,93 @@ export function mapWordsOf(app, panels) {
   const pooled = how === "mass" ? "mass" : "largest weights";
   const what = [...(panels.length > 1 ? [whose] : []), ...new Set(sizes)].join("; ");
   return `Attention map, ${kindTitle(kind)} layer ${layer} head ${head}, ${pooled}: ${what}`;
+}
+
+// Boxes of the panels, from the size of the stage and the widths of labels.
+
+/**
+ * @param {import("./stage.js").MapScenery} scenery  whose panels are given their boxes
+ * @param {CanvasRenderingContext2D} context  measures labels
+ * @param {number} width  of the stage; nothing is done before it is known
+ * @param {number} height
+ */
+export function arrangeMapPanels({ panels, sizes, style }, context, width, height) {
+  if (!style || !width || !panels.length) return;
+  context.font = style.font;
+  const digits = String(Math.max(sizes.queries, sizes.keys)).length * style.size * 0.62 + style.size;
+  const widest = (/** @type {"queries" | "keys"} */ axis) =>
+    Math.max(axis === "queries" ? digits : 0, ...panels.map((panel) => (panel[axis] ? mapWidest(panel[axis], context) : 0)));
+  const room = width / Math.min(panels.length, 2);
+  const gutters = mapGutters(widest("queries"), widest("keys"), room, height, style.size, panels.length > 1);
+  const boxes = mapLayout(width, height, panels.length, gutters);
+  panels.forEach((panel, at) => {
+    panel.plot = boxes[at];
+    panel.gutters = gutters;
+    panel.minimap = at === 0 && panel.layer ? mapMinimapBox(panel.plot, panel.sizes) : null;
+  });
+}
+
+// Where the panels stand on the stage, and how much of each its labels take. CSS pixels.
+
+/** @typedef {{x: number, y: number, w: number, h: number}} MapBox */
+/** @typedef {{title: number, left: number, top: number}} MapGutters */
+
+const mapPanelGap = 12;
+const mapPanelLeast = 260;
+
+/**
+ * The plots of one, two or three panels, all of one size: locked navigation needs that. Side by side where they are wide
+ * enough to be read, one below another otherwise.
+ * @param {number} width
+ * @param {number} height
+ * @param {number} count
+ * @param {MapGutters} gutters
+ * @returns {MapBox[]}
+ */
+export function mapLayout(width, height, count, gutters) {
+  const beside = count === 1 || (width - mapPanelGap * (count - 1)) / count >= mapPanelLeast || width > height;
+  const across = beside ? count : 1;
+  const down = beside ? 1 : count;
+  const panelWidth = (width - mapPanelGap * (across - 1)) / across;
+  const panelHeight = (height - mapPanelGap * (down - 1)) / down;
+  return Array.from({ length: count }, (_, at) => {
+    const x = Math.round((at % across) * (panelWidth + mapPanelGap) + gutters.left);
+    const y = Math.round(Math.floor(at / across) * (panelHeight + mapPanelGap) + gutters.title + gutters.top);
+    return {
+      x, y,
+      w: Math.max(8, Math.floor(panelWidth - gutters.left) - 1),
+      h: Math.max(8, Math.floor(panelHeight - gutters.title - gutters.top) - 1),
+    };
+  });
+}
+
+/**
+ * Room for labels: what the widest needs, but never so much that the map becomes small.
+ * @param {number} widestQuery
+ * @param {number} widestKey
+ * @param {number} width  of a panel
+ * @param {number} height
+ * @param {number} font  size in pixels
+ * @param {boolean} titled
+ * @returns {MapGutters}
+ */
+export function mapGutters(widestQuery, widestKey, width, height, font, titled) {
+  const room = (/** @type {number} */ widest, /** @type {number} */ size) =>
+    Math.round(Math.max(Math.min(widest + 10, size * 0.24, font * 11), font * 3.2));
+  return { title: titled ? Math.round(font * 1.9) : 0, left: room(widestQuery, width), top: room(widestKey, height) };
+}
+
+/**
+ * The overview in a corner of the plot; null where it would show nothing or hide too much.
+ * @param {MapBox} plot
+ * @param {{queries: number, keys: number}} sizes
+ * @returns {MapBox | null}
+ */
+export function mapMinimapBox(plot, sizes) {
+  const most = Math.min(128, plot.w * 0.3, plot.h * 0.3);
+  const longer = Math.max(sizes.queries, sizes.keys);
+  const w = Math.round((most * sizes.keys) / longer);
+  const h = Math.round((most * sizes.queries) / longer);
+  if (w < 6 || h < 6 || most < 40) return null;
+  return { x: plot.x + plot.w - w - 8, y: plot.y + plot.h - h - 8, w, h };
 }

@@ -1,8 +1,9 @@
-// Which level and which tiles a window needs. A cell of level l covers 2^l x 2^l items; a tile holds 256 x 256 cells.
+// Which level and which tiles a viewport needs. A cell of level l covers 2^l x 2^l items; a tile holds 256 x 256 cells.
 
 /** @typedef {import("./viewport.js").MapSizes} MapSizes */
 /** @typedef {import("./viewport.js").MapPlot} MapPlot */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
+
 /** @typedef {{level: number, row: number, column: number, priority: number}} MapWish */
 
 /** Cells of a tile's side; a power of two, and what `about` says. */

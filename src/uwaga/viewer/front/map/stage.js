@@ -1,15 +1,14 @@
-// The stage: one canvas of cells and one of lines and letters over it, for one, two or three panels. One frame draws both.
+// The stage: a canvas of cells under a canvas of lines and text, for one, two or three panels. One frame draws both.
 
 import { el } from "../dom.js";
-import { drawMapAxis } from "./axis.js";
-import { mapCanvasRenderer } from "./canvas.js";
-import { mapGlRenderer } from "./gl.js";
+import { drawMapAxis } from "./axes.js";
 import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSampled, drawMapTitle } from "./overlay.js";
-import { aimMapPanel, drawMapPanel, drawMapSmall } from "./panel.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
+import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
+import { aimMapPanel, drawMapPanel, drawMapSmall } from "./tile_drawing.js";
 
-/** @typedef {import("./panel.js").MapPanel} MapPanel */
-/** @typedef {import("./style.js").MapStyle} MapStyle */
+/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
+/** @typedef {import("./colours.js").MapStyle} MapStyle */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
 /**
@@ -41,7 +40,7 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   const overlay = el("canvas", { class: "uwaga-map-overlay", "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (overlay.getContext("2d"));
   const element = el("div", { class: "uwaga-map-stage" });
-  /** @type {import("./gl.js").MapRenderer} */
+  /** @type {import("./renderer.js").MapRenderer} */
   let renderer = makeRenderer();
   element.append(renderer.canvas, overlay);
   let width = 0;
@@ -52,7 +51,7 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   let cellsDue = true; // else only what stands over them has changed
   /** @type {Map<number, string>} */
   const counts = new Map();
-  /** @type {import("./axis.js").MapAxisDrawing} */
+  /** @type {import("./axes.js").MapAxisDrawing} */
   const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1,
     total: 0, room: 0, picked: null, hovered: -1, colour: "" };
 

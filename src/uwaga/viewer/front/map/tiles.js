@@ -1,12 +1,14 @@
-// The tiles of the maps on show: asked for, followed while they sharpen, given up when out of view, forgotten when memory is.
+// The tiles of the maps on show: requested, followed while they sharpen, cancelled out of view, evicted over a memory limit.
 
-import { isAbort } from "../hosts/errors.js";
-import { mapLevelsMost, mapMeasure } from "./most.js";
+import { scaleTop } from "../colours.js";
+import { isAbort } from "../hosts.js";
+import { mapTileQuestion } from "../questions.js";
 
 /** @typedef {import("./pyramid.js").MapWish} MapWish */
 /** @typedef {import("../types.js").Where} Where */
 /** @typedef {import("../types.js").Question} Question */
 /** @typedef {import("../types.js").Reply} Reply */
+/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /**
  * @typedef {object} MapTile
@@ -223,20 +225,83 @@ export function mapTileAt(layer, level, row, column) {
   return level < mapLevelsMost ? layer.levels[level].get(mapPlaceOf(row, column)) : undefined;
 }
 
-/**
- * @param {{where: Where, how: "mass" | "max"}} layer
- * @param {number} level
- * @param {number} row
- * @param {number} column
- * @returns {Question}
- */
-export function mapTileQuestion(layer, level, row, column) {
-  // Exact weights are not pooled: one name for them serves both ways of pooling.
-  return { ask: "tile", ...layer.where, how: level === 0 ? "mass" : layer.how, level, row, column };
-}
-
 /** @param {MapTile} tile */
 function mapTileBytes(tile) {
   // The numbers, and as much again for what is drawn from them.
   return tile.rows * tile.columns * 8 + 512;
+}
+
+// The largest weights of what is loaded, by level.
+
+/** Levels of a map at most. */
+export const mapLevelsMost = 40;
+
+/** @param {MapTile} tile */
+export function mapMeasure(tile) {
+  const { data, columns } = tile;
+  tile.most = scaleTop(data);
+  tile.mostRest = tile.column === 0 ? scaleTop(data, 0, data.length, columns, 1) : tile.most;
+}
+
+/**
+ * Where the colours of a level end, by the weights seen there; estimated from another level where none of this one is there.
+ * @param {MapLayer} layer
+ * @param {number} level
+ * @param {boolean} rest  without the first key's column
+ */
+export function mapMost(layer, level, rest) {
+  const own = mapMostOf(layer, level, rest);
+  if (own > 0) return own;
+  for (let away = 1; away < mapLevelsMost; away++) {
+    for (const other of [level + away, level - away]) {
+      if (other < 0 || other >= mapLevelsMost) continue;
+      const found = mapMostOf(layer, other, rest);
+      if (found > 0) return found * mapFactor(layer, other, level);
+    }
+  }
+  return 0;
+}
+
+/**
+ * @param {MapLayer} layer
+ * @param {number} level
+ * @param {boolean} rest
+ */
+function mapMostOf(layer, level, rest) {
+  let most = rest ? layer.mostRest[level] : layer.most[level];
+  for (const tile of layer.levels[level].values()) most = Math.max(most, rest ? tile.mostRest : tile.most);
+  return most;
+}
+
+/**
+ * What makes a cell of one level comparable with the cells of another: masses are sums over a cell's keys.
+ * @param {{how: "mass" | "max"}} layer
+ * @param {number} from
+ * @param {number} to
+ */
+export function mapFactor(layer, from, to) {
+  return layer.how === "mass" ? 2 ** (to - from) : 1;
+}
+
+// The finest cell that is known of a place.
+
+/**
+ * What one cell of a coarser level holds: its number at that level.
+ * @param {MapPanel} panel
+ * @param {number} query
+ * @param {number} key
+ * @returns {{value: number, complete: number, level: number} | null}
+ */
+export function mapCellUnder(panel, query, key) {
+  const { layer } = panel;
+  if (!layer) return null;
+  for (let level = panel.level; level < layer.levels.length; level++) {
+    const row = Math.floor(query / 2 ** level);
+    const column = Math.floor(key / 2 ** level);
+    const tile = mapTileAt(layer, level, row >> 8, column >> 8);
+    if (!tile) continue;
+    const value = tile.data[(row & 255) * tile.columns + (column & 255)];
+    if (value === value || level >= layer.levels.length - 1) return { value, complete: tile.complete, level };
+  }
+  return null;
 }

@@ -1,26 +1,23 @@
-// The map of one head: the tab's element, and what joins stage, tiles, keys and readout.
+// The map of one head: the tab's elements, and what joins stage, tiles, input and readout.
 
-import { arrangeMapPanels } from "./arrange.js";
-import { makeMapAxis } from "./axis_text.js";
-import { makeMapBeside } from "./beside.js";
-import { makeMapChrome } from "./chrome.js";
-import { makeMapColourBar } from "./colour_bar.js";
-import { addMapCommands } from "./keys.js";
-import { listenMapInput } from "./input.js";
-import { shadeMapPanels } from "./looks.js";
-import { mapNavigation } from "./navigation.js";
-import { mapPanelComplete } from "./panel.js";
-import { makeMapPanel, mapSides, mapWordsOf } from "./panels.js";
+import { el, tokenElement } from "../dom.js";
+import { mapTileQuestion } from "../questions.js";
+import { makeStrongest } from "../strongest_list.js";
+import { TextReading } from "../weights.js";
+import { makeMapAxis } from "./axes.js";
+import { makeMapColourBar, readMapStyle, shadeMapPanels } from "./colours.js";
+import { addMapCommands, listenMapInput } from "./input.js";
+import { arrangeMapPanels, makeMapPanel, mapSides, mapWordsOf } from "./panels.js";
 import { mapPlan } from "./pyramid.js";
-import { makeMapReadout } from "./readout.js";
+import { makeMapReadout, mapBarTitle, mapLevelSeen, mapStatus } from "./readout.js";
 import { mapScene } from "./scene.js";
 import { makeMapStage } from "./stage.js";
-import { mapBarTitle, mapLevelSeen, mapStatus } from "./status.js";
-import { readMapStyle } from "./style.js";
-import { makeMapTiles, mapTileQuestion } from "./tiles.js";
+import { mapPanelComplete } from "./tile_drawing.js";
+import { makeMapTiles } from "./tiles.js";
+import { mapNavigation } from "./viewport.js";
 
 /** @typedef {import("../types.js").App} App */
-/** @typedef {import("./panel.js").MapPanel} MapPanel */
+/** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /** Tiles are asked for so many milliseconds apart while the view moves. */
 const mapWantEvery = 70;
@@ -303,4 +300,98 @@ export function mapView(app, { renderer = "auto" } = {}) {
     }),
     renderer: stage.kind,
   };
+}
+
+// The elements of the tab around the stage: zoom buttons, scales of colours, what is read off.
+
+/**
+ * @param {object} parts
+ * @param {HTMLElement} parts.stage
+ * @param {HTMLElement[]} parts.bars
+ * @param {HTMLElement[]} parts.lines
+ * @param {HTMLElement} parts.beside
+ * @param {(factor: number) => void} parts.zoom
+ * @param {() => void} parts.fit
+ * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement}} frame: what has the focus; note: over the stage
+ */
+export function makeMapChrome({ stage, bars, lines, beside, zoom, fit }) {
+  const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
+    el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
+  const note = el("p", { class: "uwaga-map-note", hidden: true });
+  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "application", "aria-roledescription": "map" }, stage, note);
+  const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
+    el("div", { class: "uwaga-map-bar" },
+      el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
+        button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
+        button("Whole map", "Show the whole map", fit)),
+      bars, el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
+    el("div", { class: "uwaga-map-main" }, frame, beside), el("div", { class: "uwaga-map-readout" }, lines));
+  stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
+  return { element, frame, note };
+}
+
+// Beside the map, where it leaves room: the strongest keys of the picked query, and the strongest queries of the picked key.
+
+const besideAlone = 18;
+const besideBoth = 9;
+
+/**
+ * @param {object} options
+ * @param {import("../types.js").App} options.app
+ * @param {(query: number | null, key: number | null) => void} options.go  to a cell
+ */
+export function makeMapBeside({ app, go }) {
+  const hint = el("p", { class: "uwaga-map-beside-hint",
+    text: "Pick a cell: here are then the strongest keys of its query, and the strongest queries of its key." });
+  const keys = makeStrongest((item) => go(app.store.get().query, item));
+  const queries = makeStrongest((item) => go(item, app.store.get().key));
+  const element = el("aside", { class: "uwaga-map-beside", "aria-label": "Strongest of the picked cell" },
+    hint, keys.element, queries.element);
+  const row = new TextReading(app, "row", draw);
+  const column = new TextReading(app, "column", draw);
+  /** @type {MapPanel | null} */
+  let panel = null;
+  // Nothing is asked for what a narrow page has no room for.
+  const visible = () => element.offsetParent !== null;
+
+  function draw() {
+    const { query, key } = app.store.get();
+    const count = query !== null && key !== null ? besideBoth : besideAlone;
+    keys.show(besideList(panel?.queries, panel?.keys, query, row, count, "query", ["What ", " attends to"]));
+    queries.show(besideList(panel?.keys, panel?.queries, key, column, count, "key", ["What attends to ", ""]));
+    hint.hidden = !keys.element.hidden || !queries.element.hidden;
+  }
+
+  return {
+    element,
+    /** @param {MapPanel[]} panels  lists are of one map: of several there are none */
+    show(panels) {
+      panel = panels.length === 1 && !panels[0].missing ? panels[0] : null;
+      const { query, key } = app.store.get();
+      const wanted = panel !== null && visible();
+      row.want(wanted ? query : null);
+      column.want(wanted ? key : null);
+      draw();
+    },
+    dispose() {
+      row.drop();
+      column.drop();
+    },
+  };
+}
+
+/**
+ * @param {import("./axes.js").MapAxis | null | undefined} own  of the picked item
+ * @param {import("./axes.js").MapAxis | null | undefined} others  of the list
+ * @param {number | null} item
+ * @param {TextReading} reading
+ * @param {number} count
+ * @param {"query" | "key"} hue
+ * @param {[string, string]} words  around the token's name
+ * @returns {import("../strongest_list.js").StrongestShown | null}
+ */
+function besideList(own, others, item, { weights, absent }, count, hue, [before, behind]) {
+  if (!own || !others || item === null || item >= own.items.total) return null;
+  const note = weights ? "" : absent ? "This saved page holds no weights of it." : "Reading\u2026";
+  return { hue, weights, items: others.items, count, note, title: [before, tokenElement(own.items.labels[item]), ` (${item})${behind}`] };
 }

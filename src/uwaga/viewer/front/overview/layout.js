@@ -1,8 +1,9 @@
-// Where each small map stands: a row per layer, a column per head, a band per kind (and side). CSS pixels.
+// Where each small map is: a row per layer, a column per head, a band per kind (and side). CSS pixels.
 
 /** @typedef {import("../types.js").Side} Side */
 /** @typedef {import("../types.js").SideId} SideId */
 /** @typedef {import("../types.js").Kind} Kind */
+
 /** @typedef {{side: SideId, kind: Kind, layer: number, heads: number, band: number, y: number}} OverviewRow */
 /** @typedef {{title: string, y: number}} OverviewBand */
 /**

@@ -1,8 +1,7 @@
-// What the views share: the store, the host's client, the items of each axis, and ways to speak to the user.
+// What all views share: store, client, commands, the items of each axis, messages to the user.
 
-import { initialState, makeStore } from "../store.js";
-import { makeClient } from "../client.js";
 import { makeCommands } from "../commands.js";
+import { initialState, makeStore } from "../store.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */

@@ -1,12 +1,13 @@
-// The table itself: headings that sort, and the rows in view; the others are two empty rows as high as they would be.
+// The table element: headings that sort, and virtual scrolling of the rows.
 
 import { el } from "../dom.js";
-import { kindTitle, numberText } from "../shell/pieces.js";
+import { kindTitle, numberText } from "../format.js";
 import { tableWindow } from "./rows.js";
 
 /** @typedef {import("./rows.js").TableRow} TableRow */
 /** @typedef {import("./rows.js").TableColumn} TableColumn */
 /** @typedef {import("./rows.js").TableOrder} TableOrder */
+
 /**
  * @typedef {{rows: TableRow[], ranges: {[name: string]: [number, number]}, columns: TableColumn[], order: TableOrder,
  *   chosen: (row: TableRow) => boolean}} TableContent

@@ -1,7 +1,8 @@
-// The table's rows and their order. Nothing of the page here.
+// The table's rows, their order and their text. No DOM.
 
 /** @typedef {import("../types.js").SideId} SideId */
 /** @typedef {import("../types.js").Kind} Kind */
+
 /**
  * @typedef {{side: SideId, kind: Kind, layer: number, head: number, values: {[name: string]: number | null}, sampled: number | null,
  *   known: boolean}} TableRow

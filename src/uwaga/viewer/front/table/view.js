@@ -1,12 +1,11 @@
-// Every statistic of every head.
+// The table of every statistic of every head.
 
 import { el } from "../dom.js";
-import { kindTitle } from "../shell/pieces.js";
-import { kindsOf } from "../shell/moves.js";
+import { kindTitle, numberText } from "../format.js";
+import { statisticsQuestion } from "../questions.js";
+import { kindsOf } from "../shell/head_navigation.js";
 import { makeTableGrid } from "./grid.js";
-import { tableLoading } from "./loading.js";
 import { nextOrder, sortedRows, tableRanges, tableRows, tableText } from "./rows.js";
-import { tableScene } from "./scene.js";
 
 /** @typedef {import("./rows.js").TableColumn} TableColumn */
 
@@ -156,4 +155,100 @@ export function tableView(app) {
     scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names),
       (id) => app.side(/** @type {any} */ (id)).title),
   };
+}
+
+// Statistics, layer by layer, while the table is in view.
+
+/** @typedef {{side: import("../types.js").SideId, kind: import("../types.js").Kind, layer: number, heads: number}} TableMap */
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {() => void} arrived
+ */
+export function tableLoading(app, arrived) {
+  /** @type {Map<string, AbortController>} */
+  const asking = new Map();
+  /** @type {Set<string>} */
+  const refused = new Set();
+  const nameOf = (/** @type {TableMap} */ map) => JSON.stringify(statisticsQuestion(map));
+  const reply = (/** @type {{side: string, kind: string, layer: number}} */ map) => app.client.peek(statisticsQuestion(map));
+  const share = (/** @type {TableMap} */ map) => {
+    const meta = reply(map)?.meta;
+    return refused.has(nameOf(map)) || !app.host.has(statisticsQuestion(map)) ? 1 : meta ? (meta.complete ?? 1) : 0;
+  };
+  return {
+    reply,
+    /** @param {TableMap[]} maps */
+    want(maps) {
+      const wanted = new Set(maps.map(nameOf));
+      for (const [name, controller] of asking) {
+        if (wanted.has(name)) continue;
+        controller.abort();
+        asking.delete(name);
+      }
+      for (const map of maps) {
+        const name = nameOf(map);
+        if (asking.has(name) || share(map) >= 1) continue;
+        const controller = new AbortController();
+        asking.set(name, controller);
+        app.client.follow(statisticsQuestion(map), arrived, { signal: controller.signal, priority: -1 })
+          .then(() => asking.delete(name), () => { asking.delete(name); refused.add(name); arrived(); });
+      }
+    },
+    /** @param {TableMap[]} maps @returns {{done: number, total: number, share: number, missing: number}} */
+    progress(maps) {
+      const shares = maps.map(share);
+      return {
+        done: shares.filter((one) => one >= 1).length, total: maps.length,
+        share: shares.reduce((sum, one) => sum + one, 0) / Math.max(1, maps.length),
+        missing: maps.filter((map) => !reply(map) && share(map) >= 1).length,
+      };
+    },
+    stop() {
+      for (const controller of asking.values()) controller.abort();
+      asking.clear();
+    },
+  };
+}
+
+// The table as a scene, for pictures.
+
+const tableSceneRow = 20;
+const tableSceneMost = 2000; // rows: a picture that is longer helps nobody
+
+/**
+ * @param {HTMLElement} root
+ * @param {import("./rows.js").TableRow[]} rows
+ * @param {import("./rows.js").TableColumn[]} columns
+ * @param {{[name: string]: [number, number]}} ranges
+ * @param {(id: string) => string} sideTitle
+ * @returns {import("../types.js").Scene}
+ */
+export function tableScene(root, rows, columns, ranges, sideTitle) {
+  const style = getComputedStyle(root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  const widths = columns.map(({ title, statistic }) => Math.max(statistic ? 84 : 56, title.length * 7 + 16));
+  const shown = rows.slice(0, tableSceneMost), width = widths.reduce((sum, one) => sum + one, 0) + 16;
+  /** @type {import("../types.js").SceneItem[]} */
+  const items = [];
+  const line = (/** @type {number} */ y) =>
+    items.push({ kind: "line", x1: 8, x2: width - 8, y1: y, y2: y, stroke: paint("--line"), width: 1, opacity: 1 });
+  let x = 8;
+  columns.forEach((column, at) => {
+    const end = x + widths[at] - 8, left = x;
+    items.push({ kind: "text", x: end, y: 20, text: column.title, size: 12, anchor: "end", fill: paint("--muted") });
+    shown.forEach((row, i) => {
+      const y = 32 + i * tableSceneRow, value = row.values[column.name], [low, high] = ranges[column.name] ?? [0, 0];
+      if (column.statistic && typeof value === "number" && high > low) {
+        const zero = -low / (high - low), place = (value - low) / (high - low), room = widths[at] - 8;
+        items.push({ kind: "rect", x: left + 4 + Math.min(zero, place) * room, y: y + 3,
+          w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--surface-2") });
+      }
+      const text = column.statistic ? numberText(value) : column.name === "side"
+        ? sideTitle(row.side) : String(/** @type {any} */ (row)[column.name]);
+      items.push({ kind: "text", x: end, y: y + 14, text, size: 12, anchor: "end", fill: paint("--text") });
+    });
+    x += widths[at];
+  });
+  line(29);
+  return { width, height: 40 + shown.length * tableSceneRow, background: paint("--bg"), items };
 }

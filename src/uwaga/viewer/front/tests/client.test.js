@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../client.js";
-import { makeReplyCache } from "../reply_cache.js";
-import { HostError } from "../hosts/errors.js";
+import { makeReplyCache } from "../client.js";
+import { HostError } from "../hosts.js";
 
 const reply = (meta = {}, size = 1) => ({ meta, arrays: [{ data: new Float32Array(size), shape: [size] }] });
 const settle = () => new Promise((resolve) => setTimeout(resolve, 0));

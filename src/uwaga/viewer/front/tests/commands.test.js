@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { keyName, makeCommands } from "../commands.js";
-import { keyTitle } from "../shell/help.js";
+import { keyTitle } from "../commands.js";
 
 /** @param {string} key */
 function press(key, more = {}) {

@@ -1,17 +1,18 @@
-// The text: what every token attends to, and what attends to it, over the whole document.
-import { TextColumns } from "./columns.js";
-import { textFrame } from "./frame.js";
-import { addTextCommands } from "./keys.js";
-import { paintLists } from "./lists.js";
-import { textScene } from "./picture.js";
-import { TextReading } from "./readings.js";
-import { makeShade } from "./shade.js";
-import { SpanPanel } from "./span_panel.js";
-import { tipLines } from "./tip.js";
+// The text: what the selected token attends to, and what attends to it, over the whole document.
+
+import { makeShade } from "../colours.js";
+import { segments } from "../controls.js";
+import { el, tokenElement } from "../dom.js";
+import { weightText } from "../format.js";
+import { makeStrongest } from "../strongest_list.js";
+import { TextReading } from "../weights.js";
+import { TextColumns } from "./panes.js";
+import { textScene } from "./scene.js";
+import { makeFinder } from "./search.js";
+import { SpanPanel } from "./spans.js";
 
 /** @typedef {import("../types.js").App} App */
-/** @typedef {import("./frame.js").Direction} Direction */
-/** @typedef {import("./ranges.js").Range} Range */
+/** @typedef {import("../types.js").Range} Range */
 
 /**
  * @param {App} app
@@ -34,13 +35,13 @@ class TextView {
   constructor(app) {
     this.app = app;
     this.shown = false;
-    /** @type {Map<import("./columns.js").Axis, number | null>} */
+    /** @type {Map<import("./panes.js").Axis, number | null>} */
     this.revealed = new Map(); // the picks that were last scrolled to
     this.wasOne = true; // of the texts before
     this.text = ""; // which text the kept spans are of
     /** @type {Range | null} */
     this.found = null;
-    /** @type {{column: import("./columns.js").Column, item: number, event: PointerEvent} | null} */
+    /** @type {{column: import("./panes.js").Column, item: number, event: PointerEvent} | null} */
     this.hovered = null;
     /** @type {(() => void)[]} */
     this.ends = [];
@@ -141,14 +142,14 @@ class TextView {
     const { query, key } = this.app.store.get();
     const { first, last } = this.columns;
     const there = (/** @type {number | null} */ item,
-      /** @type {import("./columns.js").Column} */ { items }) => (item !== null && item < items.total ? item : null);
+      /** @type {import("./panes.js").Column} */ { items }) => (item !== null && item < items.total ? item : null);
     return {
       query: this.direction === "column" ? null : there(query, first),
       key: this.direction === "row" ? null : there(key, last),
     };
   }
 
-  /** @param {import("./columns.js").Axis} axis @param {number} item */
+  /** @param {import("./panes.js").Axis} axis @param {number} item */
   pick(axis, item) {
     const unseen = axis === "query" ? this.direction === "column" : axis === "key" && this.direction === "row";
     if (unseen) this.turn("both");
@@ -166,7 +167,7 @@ class TextView {
     this.app.store.set({ textDirection: direction, ...picks });
   }
 
-  /** @param {import("./keys.js").Step} step @param {boolean} stretch */
+  /** @param {Step} step @param {boolean} stretch */
   step(step, stretch) {
     this.hovered = null; // the text moves under the pointer
     const { pane, items } = this.columns.all[this.columns.current];
@@ -243,4 +244,159 @@ class TextView {
     this.app.store.set({ query: null, key: null, span: null, keySpan: null });
     if (this.shown) this.refresh();
   }
+}
+
+// The parts of the text view, put together.
+
+/** @typedef {"row" | "column" | "both"} Direction */
+
+/**
+ * @param {object} told
+ * @param {(direction: Direction) => void} told.turn
+ * @param {(range: import("../types.js").Range | null) => void} told.found
+ * @param {(axis: "query" | "key", item: number) => void} told.go
+ */
+export function textFrame({ turn, found, go }) {
+  /** @type {{name: Direction, title: string, hint: string}[]} */
+  const choices = [
+    { name: "row", title: "attends to", hint: "shade every token by what the picked token gives it (a)" },
+    { name: "column", title: "attended by", hint: "shade every token by what it gives the picked token (b)" },
+    { name: "both", title: "both", hint: "both, in two colours (x)" },
+  ];
+  const direction = segments("What is shown of the picked token", choices, turn);
+  const finder = makeFinder(found);
+  const hint = el("span", { class: "uwaga-text-hint" });
+  const progress = el("progress", { class: "uwaga-text-progress", max: 1, "aria-label": "Part of the text that is read", hidden: true });
+  const places = el("div", { class: "uwaga-text-panes" });
+  const spans = el("section", { class: "uwaga-text-spans", "aria-label": "Spans" });
+  const row = makeStrongest((item) => go("key", item));
+  const column = makeStrongest((item) => go("query", item));
+  const side = el("aside", { class: "uwaga-text-side", "aria-label": "Strongest tokens and spans" }, row.element, column.element, spans);
+  const element = el("div", { class: "uwaga-text" },
+    el("div", { class: "uwaga-text-bar" }, direction.element, finder.element, hint, progress),
+    el("div", { class: "uwaga-text-main" }, places, side));
+  return { element, direction, finder, hint, progress, places, spans, row, column, tip: makeTip(element) };
+}
+
+// The strongest tokens beside the text, and how much of the text is read.
+
+const listCount = 20; // tokens of one list; two lists share the room
+
+/**
+ * @param {ReturnType<typeof textFrame>} frame
+ * @param {TextColumns} columns
+ * @param {{query: number | null, key: number | null, row: TextReading, column: TextReading}} shown  null: not shown now
+ */
+export function paintLists(frame, { first, last }, { query, key, row, column }) {
+  const count = query !== null && key !== null ? listCount / 2 : listCount;
+  const name = (/** @type {import("../types.js").Items} */ items, /** @type {number} */ item) => tokenElement(items.labels[item]);
+  frame.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: listNote(row), count,
+    title: ["What ", name(first.items, query), ` (${query}) attends to`] });
+  frame.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: listNote(column), count,
+    title: ["What attends to ", name(last.items, key), ` (${key})`] });
+  const complete = key === null || column.absent ? 1 : column.weights?.complete ?? 0;
+  frame.progress.hidden = complete >= 1;
+  frame.progress.value = complete;
+  frame.hint.textContent = query === null && key === null ? "Pick a token: click it, or use the arrow keys. Drag for a span." : "";
+}
+
+/** @param {TextReading} reading @returns {string} */
+function listNote({ weights, absent }) {
+  return weights ? "" : absent ? "This saved page holds no weights of it." : "Reading\u2026";
+}
+
+// What stands at the pointer: the token and its exact weights.
+
+/**
+ * @param {HTMLElement} inside
+ * @returns {{show: (event: PointerEvent, item: number, label: string, lines: string[]) => void, hide: () => void}}
+ */
+export function makeTip(inside) {
+  const element = el("div", { class: "uwaga-text-tip", hidden: true, role: "status", "aria-live": "off" });
+  inside.append(element);
+  let last = "";
+  return {
+    show(event, item, label, lines) {
+      const said = `${item} ${label} ${lines.join()}`;
+      if (said !== last) {
+        last = said;
+        element.replaceChildren(el("div", {}, `${item} `, tokenElement(label)), ...lines.map((line) => el("div", { text: line })));
+      }
+      element.hidden = false;
+      const box = inside.getBoundingClientRect();
+      const { offsetWidth, offsetHeight } = element;
+      const below = event.clientY - box.top + 18;
+      const top = below + offsetHeight > box.height ? event.clientY - box.top - offsetHeight - 10 : below;
+      const left = Math.min(event.clientX - box.left + 10, box.width - offsetWidth - 4);
+      element.style.setProperty("transform", `translate(${Math.max(0, left)}px, ${Math.max(0, top)}px)`);
+    },
+    hide() {
+      element.hidden = true;
+      last = "";
+    },
+  };
+}
+
+/**
+ * @param {import("./panes.js").PaneLook} look
+ * @param {number} item
+ * @returns {string[]} the item's weights, in words
+ */
+export function tipLines({ row, column }, item) {
+  return [
+    ...(row ? [`gets ${weightText(row.weights[item])} of the query`] : []),
+    ...(column ? [`gives ${weightText(column.weights[item])} to the key`] : []),
+  ];
+}
+
+// What the keys do in the text.
+
+/** @typedef {"left" | "right" | "up" | "down" | "home" | "end" | "pageup" | "pagedown" | "first" | "last"} Step */
+
+/** @type {[Step, string, string][]} */
+const textSteps = [
+  ["left", "ArrowLeft", "Token before"], ["right", "ArrowRight", "Token after"], ["up", "ArrowUp", "Token above"],
+  ["down", "ArrowDown", "Token below"], ["home", "Home", "First token of the line"], ["end", "End", "Last token of the line"],
+  ["pageup", "PageUp", "A page up"], ["pagedown", "PageDown", "A page down"],
+];
+
+/**
+ * @param {App} app
+ * @param {{shown: () => boolean, step: (step: Step, stretch: boolean) => void, direction: (direction: Direction) =>
+ *   void, find: (by: number) => void,
+ *   focusFind: () => void, other: () => void, removeSpan: () => void, clear: () => void}} act
+ * @returns {() => void} removes the commands
+ */
+export function addTextCommands(app, act) {
+  const moves = () => act.shown() && textKeysFree(app.root);
+  const group = "Text";
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
+    /** @type {() => void} */ run, when = act.shown) =>
+    app.commands.add({ id: `text.${id}`, title, keys, group, run, when });
+  const removals = textSteps.flatMap(([step, key, title]) => [
+    add(step, title, [key], () => act.step(step, false), moves),
+    add(`stretch-${step}`, `${title}, stretching the span`, [`Shift+${key}`], () => act.step(step, true), moves),
+  ]);
+  removals.push(
+    add("first", "First token of the text", ["Ctrl+Home"], () => act.step("first", false), moves),
+    add("last", "Last token of the text", ["Ctrl+End"], () => act.step("last", false), moves),
+    add("row", "Show what the token attends to", ["a"], () => act.direction("row")),
+    add("column", "Show what attends to the token", ["b"], () => act.direction("column")),
+    add("both", "Show both", ["x"], () => act.direction("both")),
+    add("find", "Find in the text", ["/"], act.focusFind),
+    add("find-next", "Find the next one", ["n"], () => act.find(1)),
+    add("find-before", "Find the one before", ["Shift+N"], () => act.find(-1)),
+    add("other", "The other text", ["e"], act.other),
+    add("remove-span", "Remove the newest span", ["Delete"], act.removeSpan),
+    add("clear", "Let go of token and spans", ["Escape"], act.clear),
+  );
+  return () => removals.forEach((remove) => remove());
+}
+
+/** @param {HTMLElement} root @returns {boolean} whether the focus is on nothing that uses arrow keys itself */
+function textKeysFree(root) {
+  const scope = /** @type {Document | ShadowRoot} */ (root.getRootNode());
+  const focused = scope.activeElement;
+  const roles = ["tab", "tablist", "scrollbar", "slider", "dialog", "grid"].map((role) => `[role="${role}"]`);
+  return !focused?.closest([...roles, "dialog", "select", "input"].join());
 }

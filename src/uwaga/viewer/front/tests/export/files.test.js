@@ -1,14 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inflateSync } from "node:zlib";
-import { parseColour } from "../../export/colours.js";
-import { csvFile, csvWeight } from "../../export/csv.js";
-import { exportName } from "../../export/names.js";
-import { paintScale } from "../../export/paint.js";
+import { parseColour } from "../../colours.js";
+import { csvFile, csvWeight } from "../../export/weights.js";
+import { exportName } from "../../export/weights.js";
+import { paintScale } from "../../export/canvas.js";
 import { pdfFile } from "../../export/pdf.js";
 import { base64, pngFile } from "../../export/png.js";
 import { svgEscape, svgFile } from "../../export/svg.js";
-import { winansiCodes, winansiWidth } from "../../export/winansi.js";
+import { winansiCodes, winansiWidth } from "../../export/pdf.js";
 
 const where = { side: "0", kind: "encoder", layer: 3, head: 5, merge: "tokens", specials: "show" };
 const text = (string, rest = {}) => ({ kind: "text", x: 10, y: 20, text: string, size: 12, anchor: "start", fill: "#102030", ...rest });

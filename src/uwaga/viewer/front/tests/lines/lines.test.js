@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
-import { drawLines, placeLines } from "../../lines/canvas.js";
-import { gatherLines, gatherStrongest, lineAway, manyHeads } from "../../lines/gather.js";
-import { headColour } from "../../lines/hues.js";
-import { LineOutside } from "../../lines/outside.js";
+import { drawLines, placeLines } from "../../lines/drawing.js";
+import { gatherLines, gatherStrongest, lineAway, manyHeads } from "../../lines/weights.js";
+import { headColour } from "../../lines/drawing.js";
+import { LineOutside } from "../../lines/weights.js";
 import { LineWeights } from "../../lines/weights.js";
-import { stageLayout } from "../../lines/stage.js";
-import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../lines/window.js";
+import { stageLayout } from "../../lines/drawing.js";
+import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../lines/columns.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 4096;

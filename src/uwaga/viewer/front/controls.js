@@ -1,0 +1,65 @@
+// Form controls that several views use.
+
+import { el } from "./dom.js";
+
+/**
+ * Buttons of which one is on.
+ * @template {string} Name
+ * @param {string} label  for screen readers
+ * @param {{name: Name, title: string, hint?: string}[]} choices
+ * @param {(name: Name) => void} choose
+ * @returns {{element: HTMLElement, show: (name: string) => void}}
+ */
+export function segments(label, choices, choose) {
+  const buttons = choices.map(({ name, title, hint }) =>
+    el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: () => choose(name) } }));
+  return {
+    element: el("div", { class: "uwaga-segments", role: "group", "aria-label": label }, buttons),
+    show(name) {
+      choices.forEach((choice, i) => buttons[i].setAttribute("aria-pressed", String(choice.name === name)));
+    },
+  };
+}
+
+/**
+ * A button that is on or off.
+ * @param {string} title
+ * @param {string} hint
+ * @param {() => void} press
+ * @returns {{element: HTMLButtonElement, show: (on: boolean) => void}}
+ */
+export function toggle(title, hint, press) {
+  const element = el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: press } });
+  return { element, show: (on) => element.setAttribute("aria-pressed", String(on)) };
+}
+
+/**
+ * A list to choose from, with buttons for the one before and the one after.
+ * @param {string} label
+ * @param {(value: number) => void} choose
+ * @returns {{element: HTMLElement, show: (values: number[], value: number) => void}}
+ */
+export function stepper(label, choose) {
+  /** @type {number[]} */
+  let shown = [];
+  const select = el("select", { "aria-label": label, on: { change: () => choose(Number(select.value)) } });
+  const step = (/** @type {number} */ by) => {
+    const at = shown.indexOf(Number(select.value)) + by;
+    if (at >= 0 && at < shown.length) choose(shown[at]);
+  };
+  const before = el("button", { type: "button", text: "\u2039", "aria-label": `${label} before`, on: { click: () => step(-1) } });
+  const after = el("button", { type: "button", text: "\u203a", "aria-label": `${label} after`, on: { click: () => step(1) } });
+  return {
+    element: el("div", { class: "uwaga-stepper", role: "group", "aria-label": label },
+      el("span", { class: "uwaga-label", "aria-hidden": "true", text: label }), before, select, after),
+    show(values, value) {
+      if (values.join() !== shown.join()) {
+        shown = values;
+        select.replaceChildren(...values.map((one) => el("option", { value: one, text: String(one) })));
+      }
+      select.value = String(value);
+      before.disabled = values.indexOf(value) <= 0;
+      after.disabled = values.indexOf(value) >= values.length - 1;
+    },
+  };
+}

@@ -1,0 +1,122 @@
+// A scene drawn into a canvas: for PNG files, and for text that a PDF's font does not have.
+
+/** @typedef {import("../types.js").Scene} Scene */
+/** @typedef {import("../types.js").SceneItem} SceneItem */
+
+const paintFont = "Helvetica, Arial, sans-serif";
+const paintSide = 16384; // pixels; larger canvases come out empty in some browsers
+const paintArea = 64 * 1024 * 1024;
+const paintTextScale = 4;
+
+/**
+ * @param {Scene} scene
+ * @param {number} [scale] pixels per CSS pixel, less where the picture would be too large
+ * @returns {Promise<{blob: Blob, scale: number}>} a PNG and the scale that it has
+ */
+export async function scenePng(scene, scale = 2) {
+  const fits = paintScale(scene.width, scene.height, scale);
+  const canvas = document.createElement("canvas");
+  canvas.width = Math.max(1, Math.floor(scene.width * fits));
+  canvas.height = Math.max(1, Math.floor(scene.height * fits));
+  const context = paintContext(canvas);
+  context.scale(fits, fits);
+  context.fillStyle = scene.background;
+  context.fillRect(0, 0, scene.width, scene.height);
+  for (const item of scene.items) paintItem(context, item);
+  const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve, "image/png"));
+  if (!blob) throw new Error("The browser could not make the picture.");
+  return { blob, scale: fits };
+}
+
+/**
+ * @param {number} width
+ * @param {number} height
+ * @param {number} scale what is wanted
+ * @returns {number} what a canvas can hold of it
+ */
+export function paintScale(width, height, scale) {
+  const side = paintSide / Math.max(width, height, 1);
+  return Math.min(scale, side, Math.sqrt(paintArea / Math.max(width * height, 1)));
+}
+
+/** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
+function paintContext(canvas) {
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  if (!context) throw new Error("The browser has no canvas to draw into.");
+  return context;
+}
+
+/** @param {CanvasRenderingContext2D} context @param {SceneItem} item */
+function paintItem(context, item) {
+  context.save();
+  if (item.kind === "rect") {
+    context.fillStyle = item.fill;
+    if (item.fill && item.fill !== "none") context.fillRect(item.x, item.y, item.w, item.h);
+    context.strokeStyle = item.stroke ?? "";
+    if (item.stroke) context.strokeRect(item.x, item.y, item.w, item.h);
+  } else if (item.kind === "line") {
+    paintPath(context, { ...item, d: [["M", item.x1, item.y1], ["L", item.x2, item.y2]] });
+  } else if (item.kind === "path") paintPath(context, item);
+  else if (item.kind === "text") paintText(context, item);
+  else paintImage(context, item);
+  context.restore();
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {{d: (string | number)[][], stroke: string, width: number, opacity: number, fill?: string}} item
+ */
+function paintPath(context, { d, stroke, width, opacity, fill }) {
+  const path = new Path2D(d.map(([letter, ...numbers]) => `${letter}${numbers.join(" ")}`).join(""));
+  if (fill && fill !== "none") {
+    context.fillStyle = fill;
+    context.fill(path);
+  }
+  context.globalAlpha = opacity;
+  context.lineWidth = width;
+  context.strokeStyle = stroke;
+  if (stroke && stroke !== "none" && width > 0) context.stroke(path);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Extract<SceneItem, {kind: "text"}>} item */
+function paintText(context, { x, y, text, size, anchor, fill, rotate }) {
+  context.translate(x, y);
+  context.rotate(((rotate ?? 0) * Math.PI) / 180);
+  context.font = `${size}px ${paintFont}`;
+  context.textAlign = anchor === "middle" ? "center" : anchor === "end" ? "right" : "left";
+  context.fillStyle = fill;
+  context.fillText(text, 0, 0);
+}
+
+/** @param {CanvasRenderingContext2D} context @param {Extract<SceneItem, {kind: "image"}>} item */
+function paintImage(context, { x, y, w, h, pixels, columns, rows }) {
+  if (columns < 1 || rows < 1) return;
+  const canvas = document.createElement("canvas");
+  canvas.width = columns;
+  canvas.height = rows;
+  paintContext(canvas).putImageData(new ImageData(new Uint8ClampedArray(pixels), columns, rows), 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(canvas, x, y, w, h);
+}
+
+/**
+ * Text as pixels at four times its size, for files whose fonts lack its letters.
+ * @type {import("./pdf.js").TextPainter}
+ */
+export function paintTextPicture(item) {
+  const canvas = document.createElement("canvas");
+  const scale = paintTextScale;
+  const probe = paintContext(canvas);
+  probe.font = `${item.size}px ${paintFont}`;
+  const width = Math.min(probe.measureText(item.text).width + 2, paintSide / scale);
+  const [above, below] = [item.size * 1.2, item.size * 0.5]; // room for accents and descenders of any script
+  canvas.width = Math.ceil(width * scale);
+  canvas.height = Math.ceil((above + below) * scale);
+  const context = paintContext(canvas);
+  context.scale(scale, scale);
+  paintText(context, { ...item, x: 1, y: above, anchor: "start", rotate: 0 });
+  const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+  const before = item.anchor === "middle" ? width / 2 : item.anchor === "end" ? width : 1;
+  return { pixels: data, columns: canvas.width, rows: canvas.height, x: -before, y: -above,
+    w: canvas.width / scale, h: canvas.height / scale };
+}

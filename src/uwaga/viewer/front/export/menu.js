@@ -1,0 +1,123 @@
+// The menu "Save": pictures of the view, weights in view, the page as one file.
+
+import { el, tokenText } from "../dom.js";
+import { isAbort } from "../hosts.js";
+import { paintTextPicture, scenePng } from "./canvas.js";
+import { pdfFile } from "./pdf.js";
+import { svgFile } from "./svg.js";
+import { blockCsv, blockNpz, exportName, savePage } from "./weights.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").View} View */
+
+/** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
+/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} Exporter */
+
+/**
+ * The button "Save" and what it offers.
+ * @param {App} app
+ * @param {() => View} currentView
+ * @returns {HTMLElement}
+ */
+export function exportControls(app, currentView) {
+  const offers = exporters(app).filter(({ live }) => !live || app.about.live);
+  const button = el("button",
+    { type: "button", class: "uwaga-export-open", text: "Save", "aria-haspopup": "true", "aria-expanded": "false" });
+  const menu = el("div", { class: "uwaga-export-menu", hidden: true, role: "group", "aria-label": "Save as a file" });
+  const element = el("div", { class: "uwaga-export" }, button, menu);
+  const open = (/** @type {boolean} */ on) => {
+    menu.hidden = !on;
+    button.setAttribute("aria-expanded", String(on));
+    if (on) exportOffer(menu, offers, currentView());
+  };
+  let busy = ""; // what is said to whom asks for another file
+  const run = async (/** @type {Exporter} */ exporter) => {
+    if (busy) return void app.announce(busy);
+    busy = `${exporter.title} waits: another file is being made.`;
+    open(false);
+    app.status(`Making ${exporter.title}\u2026`);
+    try {
+      const { name, blob, note } = await exporter.make(currentView());
+      app.host.download(name, blob);
+      const said = `Saved ${name}${note ? `: ${note}` : ""}`;
+      app.status(said);
+      app.announce(said);
+    } catch (error) {
+      app.status("");
+      // What the host refuses, the client has told the user already.
+      if (!isAbort(error) && !(error instanceof Error && error.name === "HostError"))
+        app.fail(error instanceof Error ? error.message : String(error));
+    } finally {
+      busy = "";
+    }
+  };
+  button.addEventListener("click", () => open(menu.hidden));
+  menu.append(...offers.map((offer) =>
+    el("button", { type: "button", "data-export": offer.id, title: offer.hint, on: { click: () => { button.focus(); run(offer); } } },
+    offer.title, el("kbd", { text: offer.key }))));
+  element.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || menu.hidden) return;
+    event.stopPropagation();
+    open(false);
+    button.focus();
+  });
+  element.addEventListener("focusout", (event) => {
+    if (!(event.relatedTarget instanceof Node && element.contains(event.relatedTarget))) open(false);
+  });
+  for (const offer of offers) {
+    app.commands.add({ id: `export.${offer.id}`, title: `Save ${offer.title}`, keys: [offer.key], group: "Files", run: () => run(offer),
+      when: () => exportCan(offer, currentView()) });
+  }
+  return element;
+}
+
+/** @param {HTMLElement} menu @param {Exporter[]} offers @param {View} view */
+function exportOffer(menu, offers, view) {
+  offers.forEach((offer, index) => {
+    /** @type {HTMLButtonElement} */ (menu.children[index]).disabled = !exportCan(offer, view);
+  });
+}
+
+/** @param {Exporter} offer @param {View} view @returns {boolean} */
+function exportCan({ id }, view) {
+  return !["png", "svg", "pdf"].includes(id) || view.scene !== undefined;
+}
+
+/** @param {App} app @returns {Exporter[]} */
+function exporters(app) {
+  /**
+   * @param {string} ending
+   * @param {string} type
+   * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
+   */
+  const picture = (ending, type, write) => async (/** @type {View} */ view) => {
+    if (!view.scene) throw new Error("This view has no picture: the map, the text and the lines have one.");
+    const { data, note } = await write(await view.scene(), exportTitle(app));
+    const name = exportName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
+    return { name, blob: new Blob([data], { type }), note };
+  };
+  return [
+    { id: "png", title: "PNG", hint: "a picture of this view, at twice its size", key: "Shift+P",
+      live: false, make: picture("png", "image/png", async (scene) => {
+      const { blob, scale } = await scenePng(scene);
+      return { data: blob, note: scale < 2 ? `at ${Math.round(scale * 100)} % of the size on screen, the most that a browser draws` : "" };
+    }) },
+    { id: "svg", title: "SVG", hint: "a drawing of this view, with text as text", key: "Shift+V", live: false,
+      make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
+    { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false,
+      make: picture("pdf", "application/pdf", async (scene, title) => ({
+      data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: paintTextPicture })) })) },
+    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names",
+      key: "Shift+C", live: false, make: (view) => blockCsv(app, view) },
+    { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens",
+      key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
+    { id: "page", title: "Page", hint: "this page as one file that works without the program, with the exact tiles seen so far",
+      key: "Shift+G", live: true, make: () => savePage(app) },
+  ];
+}
+
+/** @param {App} app @returns {string} */
+function exportTitle(app) {
+  const { kind, layer, head } = app.where();
+  return tokenText(`${app.side().model}, ${kind} layer ${layer}, head ${head}: ${app.side().text_title}`);
+}

@@ -1,0 +1,189 @@
+// Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
+
+import { keptCells } from "../weights.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").View} View */
+/** @typedef {import("./menu.js").ExportFile} ExportFile */
+
+/** @typedef {{rows: [number, number], columns: [number, number]}} Block */
+
+const blockAtOnce = 1 << 20; // weights of one answer
+const blockMost = 1 << 22; // weights of a table: about 50 MB of text
+const pageTiles = 80; // of 256 kB each before compression
+
+/**
+ * What is in view; the whole map where a view does not say.
+ * @param {App} app
+ * @param {View} view
+ * @returns {Block}
+ */
+export function blockInView(app, view) {
+  const { queries, keys } = app.sizes();
+  return view.block?.() ?? { rows: [0, queries], columns: [0, keys] };
+}
+
+/** @param {Block} block @param {number} most @returns {number} its weights; throws where there are too many */
+function blockSize({ rows, columns }, most) {
+  const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
+  if (count < 1) throw new Error("No weights are in view.");
+  if (count <= most) return count;
+  const sizes = `${rows[1] - rows[0]} x ${columns[1] - columns[0]}`;
+  throw new Error(`In view are ${sizes} weights, more than a file takes (${most}). Zoom in on the map, then save again.`);
+}
+
+/** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
+export async function blockCsv(app, view) {
+  const block = blockInView(app, view);
+  blockSize(block, blockMost);
+  const where = app.where();
+  const { kind, side } = app.store.get();
+  const stacks = app.side().kinds[kind];
+  const [queries, keys, weights] =
+    await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys), blockWeights(app, where, block)]);
+  const [rows, columns] = [queries.labels.slice(...block.rows), keys.labels.slice(...block.columns)];
+  const text = csvFile({ weights, firstRow: block.rows[0], firstColumn: block.columns[0], rows, columns });
+  const name = exportName({ model: app.side().model, where, what: "weights", block, ending: "csv" });
+  // A byte order mark tells spreadsheets that the tokens are UTF-8.
+  return { name, blob: new Blob(["\ufeff", text], { type: "text/csv;charset=utf-8" }) };
+}
+
+/**
+ * The exact weights of a block, asked for in as many parts as it takes; in a saved page, from its tiles.
+ * @param {App} app
+ * @param {import("../types.js").Where} where
+ * @param {Block} block
+ * @returns {Promise<Float32Array>}
+ */
+async function blockWeights(app, where, { rows, columns }) {
+  const width = columns[1] - columns[0];
+  const weights = new Float32Array((rows[1] - rows[0]) * width);
+  const height = Math.max(1, Math.floor(blockAtOnce / width));
+  if (!app.about.live) return blockKept(app, where, { rows, columns }, weights);
+  for (let first = rows[0]; first < rows[1]; first += height) {
+    const part = /** @type {[number, number]} */ ([first, Math.min(rows[1], first + height)]);
+    const reply = await app.client.ask({ ask: "weights", ...where, rows: part, columns }, { priority: 6 });
+    weights.set(reply.arrays[0].data, (first - rows[0]) * width);
+  }
+  return weights;
+}
+
+/**
+ * @param {App} app
+ * @param {import("../types.js").Where} where
+ * @param {Block} block
+ * @param {Float32Array} weights
+ * @returns {Promise<Float32Array>}
+ */
+async function blockKept(app, where, { rows, columns }, weights) {
+  const cells = await keptCells(app, where, app.sizes(), rows, columns);
+  if (!cells || cells.side > 1) throw new Error("This saved page does not hold the exact weights in view.");
+  let at = 0;
+  for (let query = rows[0]; query < rows[1]; query++) {
+    for (let key = columns[0]; key < columns[1]; key++) weights[at++] = cells.weight(query, key);
+  }
+  return weights;
+}
+
+/** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
+export async function blockNpz(app, view) {
+  const block = blockInView(app, view);
+  blockSize(block, blockAtOnce);
+  const where = app.where();
+  const reply = await app.client.ask({ ask: "npz", ...where, ...block }, { priority: 6 });
+  const name = exportName({ model: app.side().model, where, what: "weights", block, ending: "npz" });
+  return { name, blob: new Blob([/** @type {BlobPart} */ (reply.arrays[0].data)], { type: "application/zip" }) };
+}
+
+/**
+ * The page as one file: coarse pictures of every head, and the tiles that were looked at last.
+ * @param {App} app
+ * @returns {Promise<ExportFile>}
+ */
+export async function savePage(app) {
+  const seen = app.client.kept("tile");
+  const exact = seen.slice(-pageTiles);
+  const { meta, arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
+  const left = seen.length - exact.length;
+  return { name: String(meta.name), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
+    note: left > 0 ? `with the ${exact.length} tiles seen last, without ${left} seen before` : `with ${exact.length} tiles` };
+}
+
+// Weights as a table for spreadsheets (RFC 4180).
+
+/**
+ * @typedef {object} CsvBlock
+ * @property {ArrayLike<number>} weights  (rows, columns)
+ * @property {number} firstRow  position of the first query
+ * @property {number} firstColumn  position of the first key
+ * @property {string[]} rows  the queries' tokens, of the block only
+ * @property {string[]} columns  the keys' tokens
+ */
+
+/**
+ * The first line names the keys, the first column the queries, each as its position and its token: `12 cat`. A name so begins
+ * with a digit, so that no spreadsheet takes a token such as `=HYPERLINK(...)` for a formula, and a token that occurs
+ * twice has two names. Names are always quoted. Weights are the shortest decimals that give the same float32 again.
+ * @param {CsvBlock} block
+ * @returns {string}
+ */
+export function csvFile({ weights, firstRow, firstColumn, rows, columns }) {
+  const names = columns.map((token, j) => csvName(firstColumn + j, token));
+  const lines = [['"query \\ key"', ...names].join(",")];
+  rows.forEach((token, i) => {
+    const cells = [csvName(firstRow + i, token)];
+    for (let j = 0; j < columns.length; j++) cells.push(csvWeight(weights[i * columns.length + j]));
+    lines.push(cells.join(","));
+  });
+  return `${lines.join("\r\n")}\r\n`;
+}
+
+/** @param {number} position @param {string} token @returns {string} */
+function csvName(position, token) {
+  return `"${position} ${token.replaceAll('"', '""')}"`;
+}
+
+/**
+ * @param {number} value a float32
+ * @returns {string} the shortest decimal that is nearer to it than to any other float32; nan: an empty cell
+ */
+export function csvWeight(value) {
+  if (Number.isNaN(value)) return "";
+  // Fewer than six digits are never wrong to try with six: Number() drops the zeros.
+  for (let digits = 6; digits < 9; digits++) {
+    const text = value.toPrecision(digits);
+    if (Math.fround(Number(text)) === value) return String(Number(text));
+  }
+  return String(Number(value.toPrecision(9)));
+}
+
+// Names of files that tell what is in them.
+
+/**
+ * @typedef {object} NameParts
+ * @property {string} model
+ * @property {import("../types.js").Where} where
+ * @property {string} what  "map", "text", "lines", ...
+ * @property {{rows: [number, number], columns: [number, number]}} [block]
+ * @property {string} ending  "png", without the dot
+ */
+
+/**
+ * Such as uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_weights_0-64x0-64.csv. No letters that a file system could refuse.
+ * @param {NameParts} parts
+ * @returns {string}
+ */
+export function exportName({ model, where, what, block, ending }) {
+  const parts = ["uwaga", nameSlug(model.split("/").pop() ?? ""), where.kind, `layer${where.layer}`, `head${where.head}`];
+  if (where.side !== "0") parts.push(where.side === "1" ? "second" : "difference");
+  if (where.merge === "words") parts.push("words");
+  if (where.specials === "hide") parts.push("no-specials");
+  parts.push(nameSlug(what));
+  if (block) parts.push(`${block.rows.join("-")}x${block.columns.join("-")}`);
+  return `${parts.filter((part) => part !== "").join("_")}.${ending}`;
+}
+
+/** @param {string} text @returns {string} */
+function nameSlug(text) {
+  return text.normalize("NFKD").replace(/[^A-Za-z0-9.+-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "").slice(0, 60);
+}

@@ -1,0 +1,50 @@
+// Numbers and names as text.
+
+/**
+ * A weight or statistic in four significant digits, with a true minus.
+ * @param {number | null | undefined} value
+ * @returns {string}
+ */
+export function numberText(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "\u2013";
+  const size = Math.abs(value);
+  if (size === Infinity) return value > 0 ? "\u221e" : "\u2212\u221e";
+  const text = size === 0 ? "0" : size < 1e-4 || size >= 1e6 ? size.toExponential(2) : size >= 100
+    ? size.toFixed(1) : size >= 10 ? size.toFixed(2) : size.toFixed(4);
+  return (value < 0 ? "\u2212" : "") + text.replace("e-", "e\u2212").replace("e+", "e");
+}
+
+/**
+ * A weight to be read: six digits, which is what float32 holds for certain.
+ * @param {number} weight
+ * @returns {string}
+ */
+export function weightText(weight) {
+  if (Number.isNaN(weight)) return "not known yet";
+  if (weight === 0) return "0";
+  return Math.abs(weight) < 1e-4 ? weight.toExponential(5) : weight.toPrecision(6);
+}
+
+/**
+ * A place among others in words: 1st, 2nd, 3rd, 11th.
+ * @param {number} rank
+ */
+export function mapOrdinal(rank) {
+  const tens = rank % 100;
+  const ones = rank % 10;
+  const end = tens >= 11 && tens <= 13 ? "th" : ones === 1 ? "st" : ones === 2 ? "nd" : ones === 3 ? "rd" : "th";
+  return `${mapCount(rank)}${end}`;
+}
+
+/**
+ * A count with spaces between thousands: 100 000. The spaces are thin and do not break.
+ * @param {number} count
+ */
+export function mapCount(count) {
+  return String(Math.round(count)).replace(/\B(?=(\d{3})+(?!\d))/gu, "\u202f");
+}
+
+/** @param {string} kind @returns {string} */
+export function kindTitle(kind) {
+  return { encoder: "encoder", decoder: "decoder", cross: "cross-attention" }[kind] ?? kind;
+}

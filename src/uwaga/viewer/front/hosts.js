@@ -1,0 +1,243 @@
+// Hosts: where replies come from. A server, a notebook (anywidget), or the saved page itself.
+
+import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
+
+/** A question that got no reply. `kind`: "refused" (the message says why), "busy", "gone" (nobody answers), "absent" (not saved). */
+export class HostError extends Error {
+  /**
+   * @param {"refused" | "busy" | "gone" | "absent"} kind
+   * @param {string} message
+   */
+  constructor(kind, message) {
+    super(message);
+    this.name = "HostError";
+    this.kind = kind;
+  }
+}
+
+/** @returns {DOMException} what a question rejects with whose signal aborted */
+export function abortError() {
+  return new DOMException("given up", "AbortError");
+}
+
+/**
+ * @param {unknown} error
+ * @returns {boolean}
+ */
+export function isAbort(error) {
+  return error instanceof Error && error.name === "AbortError";
+}
+
+/**
+ * Hands a file to the user.
+ * @param {string} name
+ * @param {Blob} blob
+ */
+export function saveFile(name, blob) {
+  const address = URL.createObjectURL(blob);
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = name;
+  link.click();
+  // The browser reads the address after the click has returned.
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+// The server that this page came from.
+
+/** @typedef {{location: {pathname: string, hash: string}, history: Pick<History, "replaceState">, localStorage: Pick<Storage, "getItem" | "setItem">}} ServedPage */
+
+const servedToken = "uwaga-token"; // in the storage, which belongs to the server's port as well
+
+/**
+ * The code of an address, which opens the page once; the address has it no longer.
+ * @param {ServedPage} page
+ * @returns {string | null}
+ */
+export function takeCode({ location, history }) {
+  const written = new URLSearchParams(location.hash.replace(/^#/, ""));
+  const code = written.get("code");
+  if (code === null) return null;
+  written.delete("code");
+  history.replaceState(null, "", `${location.pathname}${written.size ? `#${written}` : ""}`);
+  return code;
+}
+
+/**
+ * A question carries a token and a cookie, which the page gets for the code of its address.
+ * @param {ServedPage} [page]
+ * @param {typeof fetch} [get]
+ * @returns {import("./types.js").Host}
+ */
+export function servedHost(page = window, get = (...request) => fetch(...request)) {
+  const code = takeCode(page);
+  let token = servedStorage(() => page.localStorage.getItem(servedToken)) ?? "";
+  /** @type {Promise<void> | null} */
+  let entering = null;
+
+  /** @param {string} path @param {unknown} body @param {AbortSignal} [signal] */
+  async function post(path, body, signal) {
+    try {
+      const headers = { "Content-Type": "application/json", "X-Uwaga-Token": token };
+      const response = await get(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+      if (!response.ok) throw await servedError(response);
+      return response;
+    } catch (error) {
+      // fetch tells of a server that is not there by a TypeError.
+      if (error instanceof TypeError && !isAbort(error))
+        throw new HostError("gone", "The program that computes this page does not answer.");
+      throw error;
+    }
+  }
+
+  async function enter() {
+    const response = await post("/ask/enter", { code });
+    token = (await response.json()).token;
+    servedStorage(() => page.localStorage.setItem(servedToken, token));
+  }
+
+  /** @returns {Promise<void>} once for all questions, and again where nobody answered */
+  function entered() {
+    if (code === null) return Promise.resolve();
+    entering ??= enter().catch((error) => {
+      if (error instanceof HostError && error.kind !== "refused") entering = null;
+      throw error;
+    });
+    return entering;
+  }
+
+  return {
+    mode: "served",
+    has: () => true,
+    download: saveFile,
+    async ask(question, signal) {
+      await entered();
+      return decodeReply(await (await post("/ask", question, signal)).arrayBuffer());
+    },
+  };
+}
+
+/**
+ * A browser may be told to keep nothing; then the page works until it is loaded again.
+ * @template Value
+ * @param {() => Value} use
+ * @returns {Value | undefined}
+ */
+function servedStorage(use) {
+  try {
+    return use();
+  } catch (error) {
+    if (!(error instanceof DOMException)) throw error;
+    return undefined;
+  }
+}
+
+/**
+ * @param {Response} response
+ * @returns {Promise<HostError>}
+ */
+async function servedError(response) {
+  const text = await response.text();
+  let message = `The program refused (${response.status}).`;
+  try {
+    const told = JSON.parse(text).error;
+    if (typeof told === "string" && told) message = told;
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  return new HostError(response.status === 503 ? "busy" : "refused", message);
+}
+
+// A notebook: questions and replies are messages of an anywidget model.
+
+/**
+ * @typedef {{send: (content: any) => void, on: (event: string, listener: any) => void, off: (event: string,
+ *   listener: any) => void}} WidgetModel
+ */
+
+/**
+ * @param {WidgetModel} model
+ * @returns {import("./types.js").Host}
+ */
+export function widgetHost(model) {
+  // Several views of one model hear all of its messages.
+  const prefix = Math.random().toString(36).slice(2);
+  let count = 0;
+  /** @type {Map<string, {resolve: (reply: import("./types.js").Reply) => void, reject: (error: Error) => void}>} */
+  const waiting = new Map();
+
+  /** @type {(message: any, buffers: any[]) => void} */
+  const heard = (message, buffers) => {
+    const asked = waiting.get(message?.id);
+    if (!asked) return;
+    waiting.delete(message.id);
+    try {
+      if (typeof message.error === "string") throw new HostError(message.busy ? "busy" : "refused", message.error);
+      asked.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
+    } catch (error) {
+      asked.reject(/** @type {Error} */ (error));
+    }
+  };
+  model.on("msg:custom", heard);
+
+  return {
+    mode: "notebook",
+    has: () => true,
+    download: saveFile,
+    ask(question, signal) {
+      const id = `${prefix}-${count++}`;
+      return new Promise((resolve, reject) => {
+        if (signal?.aborted) return reject(abortError());
+        waiting.set(id, { resolve, reject });
+        signal?.addEventListener("abort", () => waiting.delete(id) && reject(abortError()), { once: true });
+        model.send({ id, question });
+      });
+    },
+    dispose() {
+      model.off("msg:custom", heard);
+      for (const { reject } of waiting.values()) reject(abortError());
+      waiting.clear();
+    },
+  };
+}
+
+// A page that is one file and holds its replies: <script type="application/json" data-uwaga-saved>
+// {"replies": {canonical question: base64 of the reply's bytes, plain or gzip}}</script>
+
+/**
+ * @param {{[question: string]: string}} [replies]
+ * @returns {import("./types.js").Host}
+ */
+export function savedHost(replies = savedReplies()) {
+  return {
+    mode: "saved",
+    has: (question) => Object.hasOwn(replies, canonical(question)),
+    download: saveFile,
+    async ask(question) {
+      const name = canonical(question);
+      if (!Object.hasOwn(replies, name)) throw new HostError("absent", "This is not in the saved page.");
+      return decodeReply(await savedBytes(replies[name]));
+    },
+  };
+}
+
+/** @returns {{[question: string]: string}} */
+function savedReplies() {
+  const element = document.querySelector("script[data-uwaga-saved]");
+  if (!element) throw new Error("saved page: it holds no replies");
+  return JSON.parse(element.textContent ?? "").replies;
+}
+
+/**
+ * @param {string} text  base64
+ * @returns {Promise<ArrayBuffer>}
+ */
+async function savedBytes(text) {
+  const letters = atob(text);
+  const bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
+  // No reply begins like gzip: its first byte is 4 modulo 8, since 4 and the length of its header are a multiple of 8.
+  if (!(bytes[0] === 0x1f && bytes[1] === 0x8b && bytes[2] === 0x08)) return bytes.buffer;
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}

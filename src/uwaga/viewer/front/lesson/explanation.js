@@ -1,0 +1,264 @@
+// Where a number comes from: the rules of the reply's matrices for one cell (lesson/sources.py writes them), and the panel
+// that writes the calculation out.
+
+import { el, tokenText } from "../dom.js";
+import { lessonNumber } from "./numbers.js";
+import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @typedef {import("./reply.js").LessonCell} LessonCell */
+/** @typedef {import("./reply.js").LessonRule} LessonRule */
+
+/** @typedef {string | {cell: LessonCell}} LessonPiece  text, or a number that can be followed */
+
+/**
+ * @param {import("./reply.js").LessonIndex} index
+ * @param {LessonCell} cell
+ * @param {number} m
+ * @returns {number}
+ */
+export function lessonIndex(index, cell, m) {
+  if (typeof index === "number") return index;
+  if (index === "i") return cell.row;
+  if (index === "j") return cell.column;
+  if (index === "c") return cell.slice ?? 0;
+  if (index === "m") return m;
+  if (typeof index === "object" && "add" in index) return index.add + lessonIndex(index.to, cell, m);
+  if (typeof index === "object" && "pick" in index) return index.pick[lessonIndex(index.by, cell, m)];
+  throw new Error(`lesson: ${JSON.stringify(index)} is no index`);
+}
+
+/**
+ * The rule of a cell: where each column has its own, that column's.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {LessonRule}
+ */
+export function lessonRule(lesson, cell) {
+  const rule = lessonMatrix(lesson, cell.of).source;
+  return rule.op === "columns" && rule.rules ? rule.rules[cell.column] : rule;
+}
+
+/**
+ * The cells that one of a rule's references names, for m = 0, 1, ... where it runs over m.
+ * @param {LessonRule} rule
+ * @param {number} which
+ * @param {LessonCell} cell
+ * @returns {LessonCell[]}
+ */
+function lessonTerms(rule, which, cell) {
+  const reference = rule.from[which];
+  const runs = JSON.stringify(reference).includes('"m"');
+  return Array.from({ length: runs ? rule.over ?? 1 : 1 }, (_, m) => ({
+    of: reference.of,
+    row: lessonIndex(reference.row, cell, m),
+    column: lessonIndex(reference.column, cell, m),
+    slice: reference.slice === undefined ? null : lessonIndex(reference.slice, cell, m),
+  }));
+}
+
+/**
+ * All cells that a number came from, each once.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {LessonCell[]}
+ */
+export function lessonSources(lesson, cell) {
+  const rule = lessonRule(lesson, cell);
+  /** @type {Map<string, LessonCell>} */
+  const found = new Map();
+  rule.from.forEach((_, which) => {
+    for (const term of lessonTerms(rule, which, cell)) found.set(JSON.stringify(term), term);
+  });
+  return [...found.values()];
+}
+
+/**
+ * The calculation of a number, written out with its numbers; nothing where words explain it (lessonSaying).
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {LessonPiece[]}
+ */
+export function lessonCalculation(lesson, cell) {
+  const rule = lessonRule(lesson, cell);
+  const write = lessonWriters[rule.op];
+  if (!write) throw new Error(`lesson: there is no rule ${rule.op}`);
+  return write(rule.from.map((_, which) => lessonTerms(rule, which, cell)), rule, lesson);
+}
+
+/** @param {LessonPiece[][]} parts @param {string} between @returns {LessonPiece[]} */
+function lessonJoin(parts, between) {
+  return parts.flatMap((part, at) => (at ? [between, ...part] : part));
+}
+
+/** @param {LessonCell} cell @returns {LessonPiece[]} */
+const lessonOne = (cell) => [{ cell }];
+
+/** @param {Lesson} lesson @param {LessonCell[]} cells @returns {LessonCell[]} */
+const lessonSeen = (lesson, cells) => cells.filter((cell) => !Number.isNaN(lessonValue(lesson, cell)));
+
+/** @type {{[op: string]: (terms: LessonCell[][], rule: LessonRule, lesson: Lesson) => LessonPiece[]}} */
+const lessonWriters = {
+  typed: () => [],
+  given: () => [],
+  code: () => [],
+  dot: ([left, right]) => lessonJoin(left.map((cell, m) => [{ cell }, " \u00b7 ", { cell: right[m] }]), " + "),
+  copy: ([of]) => lessonOne(of[0]),
+  scaled: ([of], rule) => [{ cell: of[0] }, ` \u00b7 ${rule.say}`],
+  product: ([left, right]) => [{ cell: left[0] }, " \u00b7 ", { cell: right[0] }],
+  plus: ([left, right]) => [{ cell: left[0] }, " + ", { cell: right[0] }],
+  minus: ([left, right]) => [{ cell: left[0] }, " \u2212 ", { cell: right[0] }],
+  rest: ([part, whole]) => ["1 \u2212 ", { cell: part[0] }, " / ", { cell: whole[0] }],
+  total: ([of]) => lessonJoin(of.map(lessonOne), " + "),
+  length: ([of]) => ["\u221a(", ...lessonJoin(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
+  exponential([own, row], _rule, lesson) {
+    const values = row.map((cell) => lessonValue(lesson, cell));
+    const largest = row[values.indexOf(Math.max(...values))];
+    return ["exp(", { cell: own[0] }, " \u2212 ", { cell: largest }, ")"];
+  },
+  share: ([own, row]) => [{ cell: own[0] }, " / (", ...lessonJoin(row.map(lessonOne), " + "), ")"],
+  softmax([own, row], _rule, lesson) {
+    const seen = lessonSeen(lesson, row);
+    if (Number.isNaN(lessonValue(lesson, own[0]))) return ["0, since ", { cell: own[0] }, " is hidden"];
+    const sum = lessonJoin(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
+    return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
+  },
+  masked: ([of, bit], _rule, lesson) => lessonValue(lesson, bit[0])
+    ? [{ cell: of[0] }, ", visible: ", { cell: bit[0] }]
+    : ["hidden: ", { cell: bit[0] }, ", whatever ", { cell: of[0] }, " is"],
+};
+
+/**
+ * What explains a number that no calculation does: the rule's own words.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {string}
+ */
+export function lessonSaying(lesson, cell) {
+  const rule = lessonRule(lesson, cell);
+  if (rule.op === "typed") return "This number is typed in: nothing stands behind it.";
+  if (rule.op === "given") return rule.say ?? "";
+  if (rule.op !== "code") return "";
+  const pair = Math.floor(cell.column / 2), wave = cell.column % 2 ? "cos" : "sin";
+  return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at place p = ${cell.row}`;
+}
+
+// The panel that says where a number came from, as far back as one asks.
+
+/**
+ * "scores[this, pen]", as one names a cell.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @returns {string}
+ */
+export function lessonCellName(lesson, cell) {
+  const matrix = lessonMatrix(lesson, cell.of);
+  const title = tokenText(matrix.title.split(",")[0]);
+  const query = matrix.sliced && cell.slice !== null ? `, query ${tokenText(lesson.question.tokens[cell.slice])}` : "";
+  return `${title} [${tokenText(matrix.rows[cell.row])}, ${tokenText(matrix.columns[cell.column])}${query}]`;
+}
+
+/**
+ * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
+ *   near: (cell: LessonCell | null) => void}} actions
+ * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
+ */
+export function lessonExplanation(actions) {
+  const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
+  const back = el("button",
+    { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
+  const close = el("button",
+    { type: "button", text: "\u00d7", "aria-label": "Mark no number", title: "Mark no number (Escape)", on: { click: actions.close } });
+  const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
+  const body = el("div", { class: "lesson-why" });
+  const element = el("aside", { class: "lesson-explanation", "aria-label": "Where this number comes from" },
+    el("div", { class: "lesson-explanation-head" }, heading, el("div", { class: "lesson-explanation-buttons" }, back, close)), trail, body);
+
+  /** @param {Lesson} lesson @param {LessonCell[]} chain @param {number} step */
+  function show(lesson, chain, step) {
+    const known = chain.filter((cell) => lessonHas(lesson, cell));
+    const cell = known.at(-1);
+    element.classList.toggle("lesson-idle", !cell);
+    back.disabled = known.length < 2;
+    close.hidden = back.hidden = !cell;
+    trail.hidden = known.length < 2;
+    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: explainShort(lesson, one) })));
+    if (!cell) {
+      heading.textContent = "Where a number comes from";
+      body.replaceChildren(el("p",
+        { text: "Click a number, or move to it with the arrow keys and press Enter: here its calculation is written out, "
+          + "and every number in it can be followed on." }));
+      return;
+    }
+    const matrix = lessonMatrix(lesson, cell.of);
+    const value = lessonValue(lesson, cell);
+    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : explainNumber(matrix, cell, value, 3)}`;
+    const pieces = lessonCalculation(lesson, cell);
+    const said = lessonSaying(lesson, cell);
+    body.replaceChildren(
+      el("p", { class: "lesson-formula", text: matrix.formula }),
+      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => explainPiece(lesson, piece, actions)),
+        Number.isNaN(value) ? null : ` = ${explainNumber(matrix, cell, value, 3)}`)] : []),
+      ...(said ? [el("p", { text: tokenText(said) })] : []),
+      ...explainPlace(lesson, cell, step, actions),
+    );
+  }
+  return { element, heading, show };
+}
+
+/**
+ * @param {import("./reply.js").LessonMatrix} matrix
+ * @param {LessonCell} cell
+ * @param {number} value
+ * @param {number} least  digits behind the point, but for counts and bits
+ * @returns {string}
+ */
+function explainNumber(matrix, cell, value, least) {
+  const digits = lessonDigits(matrix, cell.column);
+  return lessonNumber(value, digits && Math.max(least, digits));
+}
+
+/** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
+function explainShort(lesson, cell) {
+  const value = lessonValue(lesson, cell);
+  return `${lessonCellName(lesson, cell)} = ${explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2)}`;
+}
+
+/**
+ * @param {Lesson} lesson
+ * @param {LessonPiece} piece
+ * @param {{follow: (cell: LessonCell) => void, near: (cell: LessonCell | null) => void}} actions
+ * @returns {Node | string}
+ */
+function explainPiece(lesson, piece, actions) {
+  if (typeof piece === "string") return piece;
+  const { cell } = piece;
+  const value = lessonValue(lesson, cell);
+  const name = lessonCellName(lesson, cell);
+  const text = explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2);
+  return el("button", {
+    type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
+    on: {
+      click: () => actions.follow(cell),
+      pointerenter: () => actions.near(cell), pointerleave: () => actions.near(null),
+      focus: () => actions.near(cell), blur: () => actions.near(null),
+    },
+  });
+}
+
+/**
+ * Where the number stands, if not on this page.
+ * @param {Lesson} lesson
+ * @param {LessonCell} cell
+ * @param {number} step
+ * @param {{go: (step: number) => void}} actions
+ * @returns {HTMLElement[]}
+ */
+function explainPlace(lesson, cell, step, actions) {
+  const stands = (/** @type {number} */ at) => lesson.steps[at].sections.some((section) => section.matrices.includes(cell.of));
+  if (stands(step)) return [];
+  const at = lesson.steps.findIndex((_, place) => stands(place));
+  if (at < 0) return [];
+  return [el("p", {}, el("button",
+    { type: "button", text: `Show it in its step: ${lesson.steps[at].title}`, on: { click: () => actions.go(at) } }))];
+}

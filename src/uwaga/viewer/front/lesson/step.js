@@ -1,0 +1,269 @@
+// One step of the lesson: its text, matrices and charts, and the head of the loaded model that shows it best.
+
+import { el, tokenText } from "../dom.js";
+import { numberText } from "../format.js";
+import { lessonChart } from "./chart.js";
+import { lessonControl } from "./controls.js";
+import { lessonGrid } from "./matrix_table.js";
+import { lessonMatrix } from "./reply.js";
+
+/** @typedef {import("./reply.js").Lesson} Lesson */
+/** @typedef {import("./reply.js").LessonCell} LessonCell */
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("./reply.js").LessonHead} LessonHead */
+
+/**
+ * @typedef {object} Page
+ * @property {HTMLElement} element
+ * @property {string} shape  pages of one shape can be updated into each other
+ * @property {HTMLElement} heading
+ * @property {import("./matrix_table.js").Grid[]} grids
+ * @property {(lesson: Lesson, query: number) => void} update
+ * @property {() => void} dispose
+ */
+/**
+ * @typedef {import("./matrix_table.js").GridActions & import("./controls.js").ControlActions & {
+ *   choose: (query: number) => void, light: (cells: LessonCell[]) => void, app: import("../types.js").App}} PageActions
+ */
+
+/**
+ * What two pages share if only their numbers and words differ.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @returns {string}
+ */
+export function lessonShape(lesson, step) {
+  const { id, sections } = lesson.steps[step];
+  return JSON.stringify([id, sections.map((section) => [section.form, section.controls, section.charts.length,
+    section.matrices.map((name) => {
+      const matrix = lessonMatrix(lesson, name);
+      return [name, matrix.rows.length, matrix.columns.length, matrix.sliced];
+    })])]);
+}
+
+/**
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @param {number} query
+ * @param {PageActions} actions
+ * @returns {Page}
+ */
+export function lessonPage(lesson, step, query, actions) {
+  const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
+  const words = el("div", { class: "lesson-words" });
+  const code = el("code", {});
+  const parts = lesson.steps[step].sections.map((_, at) => pageSection(lesson, step, at, query, actions));
+  const heads = pageHeads(lesson, step).map((head) => realHead(actions.app, head));
+  const element = el("article", { class: "lesson-page" }, heading, words, pageBeside(parts),
+    el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code),
+    heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
+      el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
+
+  /** @param {Lesson} next @param {number} at */
+  function update(next, at) {
+    const { title, number, text, code: python } = next.steps[step];
+    heading.textContent = number ? `${title} (${number})` : title;
+    words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
+    code.textContent = python;
+    for (const part of parts) part.update(next, at);
+  }
+  update(lesson, query);
+  return {
+    element, heading, update,
+    shape: lessonShape(lesson, step),
+    grids: parts.flatMap((part) => part.grids),
+    dispose: () => heads.forEach((head) => head.dispose()),
+  };
+}
+
+/** The heads that a step names; the last step, which has no tables, those of all others.
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @returns {import("./reply.js").LessonHead[]}
+ */
+function pageHeads(lesson, step) {
+  const steps = lesson.steps[step].sections.length ? [lesson.steps[step]] : lesson.steps;
+  return steps.flatMap(({ head }) => (head ? [head] : []));
+}
+
+/**
+ * @typedef {{element: HTMLElement, form: string, grids: import("./matrix_table.js").Grid[], update: (lesson: Lesson,
+ *   query: number) => void}} PagePart
+ */
+
+/** The matrix form and the token by token form stand side by side.
+ * @param {PagePart[]} parts
+ * @returns {HTMLElement[]}
+ */
+function pageBeside(parts) {
+  /** @type {HTMLElement[]} */
+  const placed = [];
+  for (let at = 0; at < parts.length; at++) {
+    const next = parts[at + 1];
+    if (parts[at].form && next?.form) {
+      placed.push(el("div", { class: "lesson-beside" }, parts[at].element, next.element));
+      at++;
+    } else placed.push(parts[at].element);
+  }
+  return placed;
+}
+
+/**
+ * @param {Lesson} lesson
+ * @param {number} step
+ * @param {number} at
+ * @param {number} query
+ * @param {PageActions} actions
+ * @returns {PagePart}
+ */
+function pageSection(lesson, step, at, query, actions) {
+  const section = lesson.steps[step].sections[at];
+  const heading = section.title ? el("h3", {}) : null;
+  const words = el("div", { class: "lesson-words" });
+  const controls = section.controls.map((name) => lessonControl(name, actions));
+  const grids = section.matrices.map((id) => lessonGrid(lesson, id, query, actions));
+  const isSliced = section.matrices.some((id) => lessonMatrix(lesson, id).sliced);
+  const chooser = isSliced ? pageChooser(actions) : null;
+  const charts = el("div", { class: "lesson-charts" });
+  const findings = el("ul", { class: "lesson-findings" });
+  const element = el("section", { class: "lesson-section" }, heading, words, controls.map((control) => control.element), chooser?.element,
+    findings, charts, el("div", { class: "lesson-matrices" }, grids.map((grid) => grid.element)));
+  return {
+    element, grids, form: section.form,
+    update(next, slice) {
+      const now = next.steps[step].sections[at];
+      if (heading) heading.textContent = tokenText(now.title);
+      words.replaceChildren(...now.text.map((text) => el("p", { text: tokenText(text) })));
+      controls.forEach((control) => control.update(next));
+      grids.forEach((grid) => grid.update(next, slice));
+      chooser?.update(next, slice);
+      charts.replaceChildren(...now.charts.map((chart) => lessonChart(next, chart)));
+      findings.replaceChildren(...now.findings.map((finding) => pageFinding(finding, actions)));
+      findings.hidden = !now.findings.length;
+    },
+  };
+}
+
+/** @param {import("./reply.js").LessonFinding} finding @param {PageActions} actions @returns {HTMLElement} */
+function pageFinding(finding, actions) {
+  const cells = finding.cells.map(([of, row, column]) => ({ of, row, column, slice: null }));
+  const text = tokenText(finding.text);
+  if (!cells.length) return el("li", { text });
+  return el("li", {}, el("button",
+    { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.light(cells) } }));
+}
+
+/** @param {PageActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */
+function pageChooser(actions) {
+  const select = el("select", { "data-setting": "query", on: { change: () => actions.choose(Number(select.value)) } });
+  return {
+    element: el("label", { class: "lesson-control" }, "Query ", select),
+    update(lesson, query) {
+      select.replaceChildren(...lesson.question.tokens.map((/** @type {string} */ token, /** @type {number} */ place) =>
+        el("option", { value: place, text: `${place + 1}: ${tokenText(token)}`, selected: place === query })));
+    },
+  };
+}
+
+// From the lesson to the model that is loaded: the head that does most clearly what a step shows.
+
+/** @typedef {{kind: import("../types.js").Kind, layer: number, head: number, value: number}} FoundHead */
+
+/**
+ * Whether there is a model to open a head of, or why not.
+ * @param {App} app
+ * @returns {string} "" where there is one
+ */
+export function realMissing(app) {
+  const side = app.about.sides[0];
+  return side && side.maps.length ? "" : "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.";
+}
+
+/**
+ * The best of all heads of one kind by a statistic; null where the model's table has no such number.
+ * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables
+ * @param {LessonHead} wanted
+ * @returns {{layer: number, head: number, value: number} | null}
+ */
+export function realBest(tables, wanted) {
+  /** @type {{layer: number, head: number, value: number} | null} */
+  let best = null;
+  for (const { layer, columns } of tables) {
+    (columns[wanted.statistic] ?? []).forEach((value, head) => {
+      if (value === null || Number.isNaN(value)) return;
+      const better = !best || (wanted.sense === "largest" ? value > best.value : value < best.value);
+      if (better) best = { layer, head, value };
+    });
+  }
+  return best;
+}
+
+/**
+ * @param {App} app
+ * @param {LessonHead} wanted
+ * @param {AbortSignal} signal
+ * @returns {Promise<FoundHead | null>}
+ */
+async function realFind(app, wanted, signal) {
+  const side = app.about.sides[0];
+  const kind = app.about.start?.kind;
+  if (!side || !kind) return null;
+  const tables = await Promise.all(side.maps.filter((map) => map.kind === kind).map(async ({ layer }) => {
+    /** @type {{[name: string]: (number | null)[]}} */
+    let columns = {};
+    await app.client.follow({ ask: "statistics", side: side.id, kind, layer },
+      (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
+    return { layer, columns };
+  }));
+  const best = realBest(tables, wanted);
+  return best && { kind, ...best };
+}
+
+/**
+ * @param {App} app
+ * @param {LessonHead} wanted
+ * @returns {{element: HTMLElement, dispose: () => void}}
+ */
+export function realHead(app, wanted) {
+  const missing = realMissing(app);
+  const text = el("p", { text: missing });
+  const button = el("button", { type: "button", class: "lesson-open", text: "Open this head in the real model", disabled: true });
+  const controller = new AbortController();
+  /** @type {FoundHead | null} */
+  let found = null;
+
+  async function look() {
+    text.textContent = `Looking through all heads for ${wanted.why}\u2026`;
+    try {
+      found = await realFind(app, wanted, controller.signal);
+    } catch (error) {
+      if (controller.signal.aborted) return;
+      text.textContent = `The heads could not be compared: ${error instanceof Error ? error.message : String(error)}`;
+      return;
+    }
+    if (!found) {
+      text.textContent = `This model's table has no ${realTitle(app, wanted.statistic)}.`;
+      return;
+    }
+    button.disabled = false;
+    const measured = `${realTitle(app, wanted.statistic)} ${numberText(found.value)}`;
+    text.textContent = `Layer ${found.layer}, head ${found.head}: ${wanted.why} (${measured}).`;
+  }
+
+  function open() {
+    const side = app.about.sides[0];
+    if (found) app.openHead(side.id, found.kind, found.layer, found.head);
+  }
+
+  button.addEventListener("click", open);
+  if (!missing) void look();
+  return {
+    element: el("div", { class: "lesson-real" }, text, button),
+    dispose: () => controller.abort(),
+  };
+}
+
+/** @param {App} app @param {string} name @returns {string} */
+function realTitle(app, name) {
+  return app.about.statistics.find((one) => one.name === name)?.title ?? name.replaceAll("_", " ");
+}

@@ -1,0 +1,346 @@
+// Renderers of tiles: WebGL2 with the colours as uniforms, and a 2D canvas where WebGL2 is missing.
+
+import { mapLogLow, mapShadeCells } from "./colours.js";
+import { mapTileSide } from "./pyramid.js";
+
+/** @typedef {import("./tiles.js").MapTile} MapTile */
+/** @typedef {import("./colours.js").MapShade} MapShade */
+
+/**
+ * @typedef {object} MapRenderer  places are in pixels of the device, from the top left of the canvas
+ * @property {"webgl2" | "canvas"} kind
+ * @property {HTMLCanvasElement} canvas
+ * @property {(width: number, height: number) => void} resize
+ * @property {(colour: number) => void} begin  a frame, all of one colour (0xAABBGGRR)
+ * @property {(left: number, top: number, right: number, bottom: number, colour: number) => void} fill
+ * @property {(tile: MapTile, x: number, y: number, cell: number, left: number, top: number, right: number, bottom: number,
+ *   shade: MapShade, factor: number, through: boolean) => void} paint  the part of a tile between left, top, right and bottom
+ *   (whole pixels); its corner is at x, y and a cell is `cell` wide; through: what is not known leaves what is below
+ * @property {() => void} end
+ * @property {(tile: MapTile) => void} forget
+ * @property {() => void} dispose
+ */
+
+/**
+ * Null where the browser has no WebGL2 with float textures.
+ * @param {HTMLCanvasElement} canvas
+ * @param {() => void} onRestored  everything has to be drawn again
+ * @returns {MapRenderer | null}
+ */
+export function mapGlRenderer(canvas, onRestored) {
+  const got = canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false, stencil: false, premultipliedAlpha: false });
+  if (!got) return null;
+  const gl = got;
+  const made = mapGlProgram(gl);
+  if (!made) return null;
+  /** @type {NonNullable<ReturnType<typeof mapGlProgram>>} */
+  let program = made;
+  let age = 1; // textures of a context that was lost are of an age before
+  let lost = false;
+  /** @type {Uint8Array | Uint8ClampedArray | null} */
+  let table = null;
+  const onLost = (/** @type {Event} */ event) => {
+    event.preventDefault();
+    lost = true;
+  };
+  const onBack = () => {
+    const again = mapGlProgram(gl);
+    if (!again) return;
+    program = again;
+    age += 1;
+    table = null;
+    shadeVersion = -1;
+    lost = false;
+    onRestored();
+  };
+  let shadeVersion = -1;
+  const scratch = new Float32Array(mapTileSide * mapTileSide);
+  canvas.addEventListener("webglcontextlost", onLost);
+  canvas.addEventListener("webglcontextrestored", onBack);
+
+  /** @param {MapTile} tile */
+  function texture(tile) {
+    gl.activeTexture(gl.TEXTURE0);
+    let drawn = tile.drawn;
+    if (!drawn || drawn.age !== age) drawn = tile.drawn = { texture: mapGlTexture(gl), version: -1, age };
+    gl.bindTexture(gl.TEXTURE_2D, drawn.texture);
+    if (drawn.version === tile.version) return;
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.R32F, tile.columns, tile.rows, 0, gl.RED, gl.FLOAT, mapGlNumbers(tile, scratch));
+    drawn.version = tile.version;
+  }
+
+  /** @param {MapShade} shade */
+  function look(shade) {
+    if (shade.version === shadeVersion) return;
+    shadeVersion = shade.version;
+    gl.uniform4f(program.u_range, shade.low, shade.high, shade.threshold, mapLogLow(shade));
+    mapGlColour(gl, program.u_unknown, shade.unknown);
+    mapGlColour(gl, program.u_aside, shade.aside);
+    if (shade.table === table) return;
+    table = shade.table;
+    gl.activeTexture(gl.TEXTURE1);
+    gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, 256, 1, 0, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(table.buffer, table.byteOffset, 1024));
+  }
+
+  return {
+    kind: "webgl2",
+    canvas,
+    resize(width, height) {
+      if (canvas.width !== width) canvas.width = width;
+      if (canvas.height !== height) canvas.height = height;
+    },
+    begin(colour) {
+      if (lost) return;
+      gl.viewport(0, 0, canvas.width, canvas.height);
+      gl.useProgram(program.program);
+      gl.uniform1f(program.u_height, canvas.height);
+      this.fill(0, 0, canvas.width, canvas.height, colour);
+    },
+    fill(left, top, right, bottom, colour) {
+      if (lost || right <= left || bottom <= top) return;
+      gl.enable(gl.SCISSOR_TEST);
+      gl.scissor(left, canvas.height - bottom, right - left, bottom - top);
+      gl.clearColor((colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
+      gl.clear(gl.COLOR_BUFFER_BIT);
+    },
+    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+      if (lost || right <= left || bottom <= top) return;
+      look(shade);
+      texture(tile);
+      gl.scissor(left, canvas.height - bottom, right - left, bottom - top);
+      // Counted from the first cell in view: a corner a million pixels away leaves float32 no digits for the pixels here.
+      const column = Math.min(Math.max(Math.floor((left + 0.5 - x) / cell), 0), tile.columns - 1);
+      const row = Math.min(Math.max(Math.floor((top + 0.5 - y) / cell), 0), tile.rows - 1);
+      gl.uniform2f(program.u_origin, x + column * cell, y + row * cell);
+      gl.uniform2i(program.u_first, column, row);
+      gl.uniform2i(program.u_size, tile.columns, tile.rows);
+      gl.uniform1f(program.u_cell, cell);
+      gl.uniform1f(program.u_factor, factor);
+      gl.uniform4i(program.u_flags, shade.log ? 1 : 0, shade.signed ? 1 : 0, shade.hideSink && tile.column === 0 ? 1 : 0, through ? 1 : 0);
+      gl.drawArrays(gl.TRIANGLES, 0, 3);
+    },
+    end() {},
+    forget(tile) {
+      if (tile.drawn && tile.drawn.age === age && !lost) gl.deleteTexture(tile.drawn.texture);
+      tile.drawn = null;
+    },
+    dispose() {
+      canvas.removeEventListener("webglcontextlost", onLost);
+      canvas.removeEventListener("webglcontextrestored", onBack);
+      // A browser keeps few contexts alive: a notebook with many views needs this one back.
+      gl.getExtension("WEBGL_lose_context")?.loseContext();
+    },
+  };
+}
+
+// What a WebGL2 context is given: the program, textures, numbers.
+
+const mapVertex = `#version 300 es
+void main() {
+  // One triangle that covers everything; the scissor says how much of it is drawn.
+  gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
+}`;
+
+const mapFragment = `#version 300 es
+precision highp float;
+precision highp int;
+precision highp sampler2D;
+uniform sampler2D u_tile;
+uniform sampler2D u_table;
+uniform float u_height;   // of the canvas
+uniform vec2 u_origin;    // corner of the cell u_first
+uniform ivec2 u_first;    // column and row
+uniform ivec2 u_size;     // columns and rows of the tile
+uniform float u_cell;     // pixels
+uniform float u_factor;
+uniform vec4 u_range;     // low, high, threshold, low end of the logarithm
+uniform ivec4 u_flags;    // log, signed, sink set aside here, unknown left transparent
+uniform vec4 u_unknown;
+uniform vec4 u_aside;
+out vec4 colour;
+
+float position(float size) {
+  float high = u_range.y, from = u_flags.x == 1 ? u_range.w : u_range.x;
+  if (size < u_range.z || high <= 0.0) return 0.0;
+  if (high <= from) return size >= high ? 1.0 : 0.0;
+  float place = u_flags.x == 1 ? (size > 0.0 ? log(size / from) / log(high / from) : 0.0) : (size - from) / (high - from);
+  return clamp(place, 0.0, 1.0);
+}
+
+void main() {
+  vec2 at = vec2(gl_FragCoord.x, u_height - gl_FragCoord.y);
+  ivec2 cell = u_first + ivec2(floor((at - u_origin) / u_cell));
+  cell = clamp(cell, ivec2(0), u_size - 1);
+  if (u_flags.z == 1 && cell.x == 0) { colour = u_aside; return; }
+  float value = texelFetch(u_tile, cell, 0).r;
+  if (value < -1e30) { // not known yet
+    if (u_flags.w == 1) discard;
+    colour = u_unknown;
+    return;
+  }
+  value *= u_factor;
+  float place = u_flags.y == 1 ? 0.5 + 0.5 * sign(value) * position(abs(value)) : position(value);
+  colour = texelFetch(u_table, ivec2(int(floor(place * 255.0 + 0.5)), 0), 0);
+}`;
+
+/**
+ * @param {WebGL2RenderingContext} gl
+ */
+export function mapGlProgram(gl) {
+  const program = gl.createProgram();
+  for (const [kind, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, mapVertex], [gl.FRAGMENT_SHADER, mapFragment]])) {
+    const shader = gl.createShader(kind);
+    if (!shader) return null;
+    gl.shaderSource(shader, source);
+    gl.compileShader(shader);
+    gl.attachShader(program, shader);
+  }
+  gl.linkProgram(program);
+  if (!gl.getProgramParameter(program, gl.LINK_STATUS)) return null;
+  gl.useProgram(program);
+  gl.activeTexture(gl.TEXTURE1);
+  gl.bindTexture(gl.TEXTURE_2D, mapGlTexture(gl));
+  const at = (/** @type {string} */ name) => gl.getUniformLocation(program, name);
+  gl.uniform1i(at("u_tile"), 0);
+  gl.uniform1i(at("u_table"), 1);
+  return {
+    program, u_height: at("u_height"), u_origin: at("u_origin"), u_first: at("u_first"), u_size: at("u_size"), u_cell: at("u_cell"),
+    u_factor: at("u_factor"), u_range: at("u_range"), u_flags: at("u_flags"), u_unknown: at("u_unknown"), u_aside: at("u_aside"),
+  };
+}
+
+/**
+ * The tile's numbers, with one that no weight can be in the place of nan: graphics cards need not keep nan.
+ * @param {MapTile} tile
+ * @param {Float32Array} scratch
+ */
+export function mapGlNumbers(tile, scratch) {
+  if (tile.data.length > scratch.length) return tile.data;
+  for (let i = 0; i < tile.data.length; i++) {
+    const value = tile.data[i];
+    scratch[i] = value !== value ? -3e38 : value;
+  }
+  return scratch.subarray(0, tile.data.length);
+}
+
+/** @param {WebGL2RenderingContext} gl */
+export function mapGlTexture(gl) {
+  const texture = gl.createTexture();
+  gl.bindTexture(gl.TEXTURE_2D, texture);
+  for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) gl.texParameteri(gl.TEXTURE_2D, name, gl.NEAREST);
+  for (const name of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T]) gl.texParameteri(gl.TEXTURE_2D, name, gl.CLAMP_TO_EDGE);
+  return texture;
+}
+
+/**
+ * @param {WebGL2RenderingContext} gl
+ * @param {WebGLUniformLocation | null} at
+ * @param {number} colour
+ */
+export function mapGlColour(gl, at, colour) {
+  gl.uniform4f(at, (colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
+}
+
+// Tiles drawn without WebGL2: the same pixels, by a colour per cell and rows that are copied.
+
+/**
+ * @param {HTMLCanvasElement} canvas
+ * @returns {MapRenderer}
+ */
+export function mapCanvasRenderer(canvas) {
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d", { alpha: false }));
+  let image = new ImageData(1, 1);
+  let pixels = new Uint32Array(image.data.buffer);
+  let columnOf = new Int32Array(1);
+
+  return {
+    kind: "canvas",
+    canvas,
+    resize(width, height) {
+      if (canvas.width === width && canvas.height === height && image.width === width && image.height === height) return;
+      canvas.width = width;
+      canvas.height = height;
+      image = new ImageData(Math.max(1, width), Math.max(1, height));
+      pixels = new Uint32Array(image.data.buffer);
+      columnOf = new Int32Array(Math.max(1, width));
+    },
+    begin(colour) {
+      pixels.fill(colour);
+    },
+    fill(left, top, right, bottom, colour) {
+      for (let y = top; y < bottom; y++) pixels.fill(colour, y * image.width + left, y * image.width + right);
+    },
+    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+      if (right <= left || bottom <= top) return;
+      const colours = mapCanvasColours(tile, shade, factor, through);
+      mapCanvasBlit(pixels, image.width, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, right, bottom, through);
+    },
+    end() {
+      context.putImageData(image, 0, 0);
+    },
+    forget(tile) {
+      tile.drawn = null;
+    },
+    dispose() {},
+  };
+}
+
+/**
+ * A tile's cells as colours, kept until its numbers or the look change.
+ * @param {MapTile} tile
+ * @param {import("./colours.js").MapShade} shade
+ * @param {number} factor
+ * @param {boolean} through
+ * @returns {Uint32Array}
+ */
+function mapCanvasColours(tile, shade, factor, through) {
+  let drawn = tile.drawn;
+  if (!drawn || drawn.colours.length !== tile.data.length) {
+    drawn = tile.drawn = { colours: new Uint32Array(tile.data.length), version: -1, look: -1, factor: 0, through: false };
+  }
+  if (drawn.version !== tile.version || drawn.look !== shade.version || drawn.factor !== factor || drawn.through !== through) {
+    mapShadeCells(shade, tile.data, tile.columns, tile.column === 0, factor, drawn.colours, through);
+    drawn.version = tile.version;
+    drawn.look = shade.version;
+    drawn.factor = factor;
+    drawn.through = through;
+  }
+  return drawn.colours;
+}
+
+/**
+ * Cells to pixels: a pixel has the colour of the cell that its middle is in. Colours of 0 leave what is there.
+ * @param {Uint32Array} pixels
+ * @param {number} width  of the image
+ * @param {Int32Array} columnOf  at least as long as the image is wide; overwritten
+ * @param {Uint32Array} colours
+ * @param {number} columns
+ * @param {number} rows
+ * @param {number} x
+ * @param {number} y
+ * @param {number} cell
+ * @param {number} left
+ * @param {number} top
+ * @param {number} right
+ * @param {number} bottom
+ * @param {boolean} through
+ */
+export function mapCanvasBlit(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, through) {
+  for (let px = left; px < right; px++) columnOf[px] = Math.min(Math.max(Math.floor((px + 0.5 - x) / cell), 0), columns - 1);
+  let before = -1;
+  for (let py = top; py < bottom; py++) {
+    const row = Math.min(Math.max(Math.floor((py + 0.5 - y) / cell), 0), rows - 1);
+    const start = py * width;
+    if (through) {
+      for (let px = left; px < right; px++) {
+        const colour = colours[row * columns + columnOf[px]];
+        if (colour !== 0) pixels[start + px] = colour;
+      }
+    } else if (row === before) {
+      pixels.copyWithin(start + left, start - width + left, start - width + right);
+    } else {
+      for (let px = left; px < right; px++) pixels[start + px] = colours[row * columns + columnOf[px]];
+    }
+    before = row;
+  }
+}

@@ -1,0 +1,194 @@
+// The tiles of one map drawn by a renderer: coarse ones first, sharper ones over them.
+
+import { mapLastLevel, mapLevelFor, mapTileRange, mapTileSide, mapTopLevel } from "./pyramid.js";
+import { mapFactor, mapTileAt } from "./tiles.js";
+
+/** @typedef {import("./renderer.js").MapRenderer} MapRenderer */
+/** @typedef {import("./panels.js").MapBox} MapBox */
+/** @typedef {import("../types.js").ViewBox} ViewBox */
+
+/**
+ * @typedef {object} MapPanel
+ * @property {import("../types.js").Side} side
+ * @property {string} title
+ * @property {string} missing  why there is no map, or ""
+ * @property {{queries: number, keys: number}} sizes
+ * @property {import("./tiles.js").MapLayer | null} layer
+ * @property {import("./axes.js").MapAxis | null} queries
+ * @property {import("./axes.js").MapAxis | null} keys
+ * @property {MapBox} plot
+ * @property {import("./panels.js").MapGutters} gutters
+ * @property {MapBox | null} minimap
+ * @property {import("./colours.js").MapShade} shade
+ * @property {number} level  of its tiles in view
+ * @property {number} shadeLevel  by whose measure all panels are coloured
+ * @property {Int32Array} range  tiles in view: first row, one past the last, first column, one past the last
+ * @property {number} titleRoom
+ * @property {string} titleShown
+ */
+
+/**
+ * Level and tiles of a panel in this view.
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {number} ratio
+ * @param {number} shadeLevel
+ */
+export function aimMapPanel(panel, view, ratio, shadeLevel) {
+  panel.shadeLevel = shadeLevel;
+  panel.level = mapLevelFor(view.scale, ratio, mapTopLevel(panel.sizes));
+  mapTileRange(view, panel.plot, panel.sizes, panel.level, panel.range);
+}
+
+/**
+ * @param {MapRenderer} renderer
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {number} ratio
+ * @param {number} frame
+ */
+export function drawMapPanel(renderer, panel, view, ratio, frame) {
+  const { plot, sizes, layer, range, level } = panel;
+  if (!layer) return;
+  const pixels = view.scale * ratio;
+  const left = Math.round(plot.x * ratio);
+  const top = Math.round(plot.y * ratio);
+  const right = Math.round((plot.x + plot.w) * ratio);
+  const bottom = Math.round((plot.y + plot.h) * ratio);
+  const originX = left - view.x * pixels;
+  const originY = top - view.y * pixels;
+  const side = mapTileSide * 2 ** level;
+  renderer.fill(left, top, Math.min(right, mapPixelAt(originX + sizes.keys * pixels)),
+    Math.min(bottom, mapPixelAt(originY + sizes.queries * pixels)), panel.shade.unknown);
+  for (let row = range[0]; row < range[1]; row++) {
+    const y0 = Math.max(top, mapPixelAt(originY + row * side * pixels));
+    const y1 = Math.min(bottom, mapPixelAt(originY + Math.min((row + 1) * side, sizes.queries) * pixels));
+    for (let column = range[2]; column < range[3]; column++) {
+      const x0 = Math.max(left, mapPixelAt(originX + column * side * pixels));
+      const x1 = Math.min(right, mapPixelAt(originX + Math.min((column + 1) * side, sizes.keys) * pixels));
+      drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame);
+    }
+  }
+}
+
+/**
+ * The pixel that is the first whose middle lies behind an edge.
+ * @param {number} edge
+ */
+function mapPixelAt(edge) {
+  return Math.ceil(edge - 0.5);
+}
+
+/**
+ * The place of one tile: that tile where it is complete, what else is known of the place where it is not.
+ * @param {MapRenderer} renderer
+ * @param {MapPanel} panel
+ * @param {number} row
+ * @param {number} column
+ * @param {number} originX
+ * @param {number} originY
+ * @param {number} pixels  per item
+ * @param {number} x0
+ * @param {number} y0
+ * @param {number} x1
+ * @param {number} y1
+ * @param {number} frame
+ */
+function drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
+  const layer = /** @type {import("./tiles.js").MapLayer} */ (panel.layer);
+  const { level, shade, shadeLevel } = panel;
+  const own = mapTileAt(layer, level, row, column);
+  const last = mapLastLevel(panel.sizes);
+  // From here downwards: the finest level above that knows all of the place.
+  let from = level;
+  for (let above = level; above <= last; above++) {
+    const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
+    if (!tile) continue;
+    from = above;
+    if (tile.complete >= 1) break;
+  }
+  let through = false;
+  for (let above = from; above >= level; above--) {
+    const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
+    if (!tile) continue;
+    drawMapTile(renderer, tile, shade, mapFactor(layer, above, shadeLevel), originX, originY, pixels, x0, y0, x1, y1, through, frame);
+    through = true;
+  }
+  if (own || level === 0) return;
+  for (let child = 0; child < 4; child++) {
+    const tile = mapTileAt(layer, level - 1, row * 2 + (child >> 1), column * 2 + (child & 1));
+    if (!tile) continue;
+    const size = mapTileSide * 2 ** (level - 1) * pixels;
+    const left = Math.max(x0, mapPixelAt(originX + tile.column * size));
+    const top = Math.max(y0, mapPixelAt(originY + tile.row * size));
+    const right = Math.min(x1, mapPixelAt(originX + (tile.column + 1) * size));
+    const bottom = Math.min(y1, mapPixelAt(originY + (tile.row + 1) * size));
+    drawMapTile(renderer, tile, shade, mapFactor(layer, level - 1, shadeLevel), originX,
+      originY, pixels, left, top, right, bottom, through, frame);
+  }
+}
+
+/**
+ * @param {MapRenderer} renderer
+ * @param {import("./tiles.js").MapTile} tile
+ * @param {import("./colours.js").MapShade} shade
+ * @param {number} factor
+ * @param {number} originX
+ * @param {number} originY
+ * @param {number} pixels  per item
+ * @param {number} left
+ * @param {number} top
+ * @param {number} right
+ * @param {number} bottom
+ * @param {boolean} through
+ * @param {number} frame
+ */
+function drawMapTile(renderer, tile, shade, factor, originX, originY, pixels, left, top, right, bottom, through, frame) {
+  tile.used = frame;
+  const cell = 2 ** tile.level * pixels;
+  const size = mapTileSide * cell;
+  renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, shade, factor, through);
+}
+
+/**
+ * The whole map, small, in its corner.
+ * @param {MapRenderer} renderer
+ * @param {MapPanel} panel
+ * @param {number} ratio
+ * @param {number} frame
+ */
+export function drawMapSmall(renderer, panel, ratio, frame) {
+  const { minimap: box, layer, sizes } = panel;
+  if (!box || !layer) return;
+  const last = mapLastLevel(sizes);
+  for (let level = mapTopLevel(sizes); level <= last; level++) {
+    const tile = mapTileAt(layer, level, 0, 0);
+    if (!tile) continue;
+    const left = Math.round(box.x * ratio);
+    const top = Math.round(box.y * ratio);
+    const pixels = (box.w / sizes.keys) * ratio;
+    const right = left + Math.round(box.w * ratio);
+    const bottom = top + Math.round(box.h * ratio);
+    drawMapTile(renderer, tile, panel.shade, mapFactor(layer, level, panel.shadeLevel),
+      left, top, pixels, left, top, right, bottom, false, frame);
+    return;
+  }
+}
+
+/**
+ * How much of what is in view is exact, 0 to 1.
+ * @param {MapPanel} panel
+ */
+export function mapPanelComplete(panel) {
+  const { layer, range, level } = panel;
+  if (!layer) return 1;
+  let sum = 0;
+  let count = 0;
+  for (let row = range[0]; row < range[1]; row++) {
+    for (let column = range[2]; column < range[3]; column++) {
+      count += 1;
+      sum += Math.min(1, mapTileAt(layer, level, row, column)?.complete ?? 0);
+    }
+  }
+  return count ? sum / count : 1;
+}

@@ -1,0 +1,322 @@
+// Small maps as images in an LRU cache, their drawing in view with layer and head numbers, and the overview as a scene for files.
+
+import { colourPosition, colourTable, scaleTop, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
+import { kindTitle } from "../format.js";
+
+/** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
+/** @typedef {import("./layout.js").OverviewRow} OverviewRow */
+/** @typedef {import("../types.js").Colour} Colour */
+
+const overviewPictures = 40;
+const overviewBudget = 6; // milliseconds of a frame for new pictures: scrolling goes on while they come
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {HTMLCanvasElement} canvas
+ * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined,
+ *   missing: (row: OverviewRow) => boolean}} loading
+ */
+export function overviewPainter(app, canvas, loading) {
+  const pictures = makePictures(overviewPictures);
+  /**
+   * The largest weight of each head, by the data that it was read from.
+   * @type {WeakMap<Float32Array, {hideKeys: number, most: number[]}>}
+   */
+  const mosts = new WeakMap();
+  // Grows while layers come and falls only with the question: colours that jump back and forth tell nothing.
+  let shared = { of: "", high: 0 };
+
+  const look = (/** @type {OverviewRow} */ row) => {
+    const { colour } = app.store.get();
+    return { colour, signed: app.side(row.side).signed, theme: app.theme(), hideKeys: colour.hideSink ? 1 : 0 };
+  };
+
+  /** @param {OverviewCells} cells @param {number} hideKeys @returns {number[]} */
+  function mostOf(cells, hideKeys) {
+    const known = mosts.get(cells.data);
+    if (known?.hideKeys === hideKeys) return known.most;
+    const most = Array.from({ length: cells.heads }, (_, head) => overviewMost(cells, hideKeys, head, head + 1));
+    mosts.set(cells.data, { hideKeys, most });
+    return most;
+  }
+
+  /** @param {OverviewRow} row @returns {OverviewCells | null} */
+  function cellsOf(row) {
+    const array = loading.peek(row)?.arrays[0];
+    if (!array) return null;
+    const [heads, rows, columns] = array.shape;
+    return { data: /** @type {Float32Array} */ (array.data), heads, rows, columns };
+  }
+
+  /** @param {OverviewRow[]} rows */
+  function share(rows) {
+    const { how, merge, specials, colour, compare, side } = app.store.get();
+    const of = [how, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
+    if (of !== shared.of) shared = { of, high: 0 };
+    for (const row of rows) {
+      const cells = cellsOf(row);
+      if (cells) shared.high = Math.max(shared.high, ...mostOf(cells, colour.hideSink ? 1 : 0));
+    }
+  }
+
+  /**
+   * @param {OverviewRow} row
+   * @param {boolean} [mayDraw]
+   * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, late: boolean} | null}
+   */
+  function pictureOf(row, mayDraw = true) {
+    const cells = cellsOf(row), seen = look(row), { overviewScale } = app.store.get();
+    if (!cells) return null;
+    const most = mostOf(cells, seen.hideKeys);
+    const high = (/** @type {number} */ head) => seen.colour.high ?? (overviewScale === "all" ? shared.high : most[head]);
+    const key = [JSON.stringify(seen), overviewScale, overviewScale === "all"
+      ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
+    return { cells, ...pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high), mayDraw) };
+  }
+
+  /**
+   * @param {OverviewLayout} layout
+   * @param {HTMLElement} scroll
+   * @param {[number, number]} visible  rows
+   * @param {{row: number, head: number}} current  the head that is chosen
+   * @returns {boolean} all is drawn; false: another frame is needed
+   */
+  function draw(layout, scroll, [first, end], current) {
+    const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
+    const context = canvas.getContext("2d");
+    if (!context) return true;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.setProperty("width", `${width}px`);
+      canvas.style.setProperty("height", `${height}px`);
+    }
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
+    const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
+    const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
+      accent: paint("--accent"), surface: paint("--surface-2") };
+    const rows = layout.rows.slice(first, end);
+    share(rows);
+    const until = performance.now() + overviewBudget;
+    let late = false;
+    for (const [i, row] of rows.entries()) {
+      const picture = pictureOf(row, i === 0 || performance.now() < until);
+      late ||= picture?.late ?? false;
+      drawRow(context, layout, row, picture, scroll, width, colours, first + i === current.row ? current.head : -1);
+    }
+    drawEdges(context, layout, rows, scroll, width, height, colours, style.fontFamily);
+    return !late;
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context
+   * @param {OverviewLayout} layout
+   * @param {OverviewRow} row
+   * @param {ReturnType<typeof pictureOf>} picture
+   * @param {HTMLElement} scroll
+   * @param {number} width
+   * @param {{[name: string]: string}} colours
+   * @param {number} chosen
+   */
+  function drawRow(context, { left, pitch, cell }, row, picture, scroll, width, colours, chosen) {
+    const y = row.y - scroll.scrollTop, missing = loading.missing(row);
+    const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
+    for (let head = first; head < row.heads; head++) {
+      const x = left + head * pitch - scroll.scrollLeft;
+      if (x > width) break;
+      if (picture?.canvas) {
+        const { rows, columns } = picture.cells;
+        // Enlarged cells keep their edges; reduced ones are averaged.
+        context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
+        context.drawImage(picture.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
+      } else {
+        context.fillStyle = colours.surface;
+        context.fillRect(x, y, cell, cell);
+        if (missing) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
+      }
+      context.lineWidth = head === chosen ? 2 : 1;
+      context.strokeStyle = head === chosen ? colours.accent : colours.line;
+      context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5),
+        cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
+    }
+  }
+
+  return { draw, pictureOf, share, dispose: () => pictures.clear() };
+}
+
+/**
+ * Numbers of layers and heads over the maps, so that they stay in view.
+ * @param {CanvasRenderingContext2D} context
+ * @param {OverviewLayout} layout
+ * @param {OverviewRow[]} rows  in view
+ * @param {HTMLElement} scroll
+ * @param {number} width
+ * @param {number} height
+ * @param {{[name: string]: string}} colours
+ * @param {string} family
+ */
+function drawEdges(context, layout, rows, scroll, width, height, colours, family) {
+  const { left, top, pitch, cell, bands } = layout, font = Math.min(13, Math.max(9, top * 0.52));
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, left - 4, height);
+  context.font = `${font}px ${family}`;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillStyle = colours.muted;
+  for (const row of rows) context.fillText(String(row.layer), left - 10, row.y + cell / 2 - scroll.scrollTop);
+  context.textAlign = "left";
+  context.font = `600 ${font + 1}px ${family}`;
+  context.fillStyle = colours.text;
+  for (const band of bands) {
+    const y = band.y + top * 0.7 - scroll.scrollTop;
+    if (y > -top && y < height + top) context.fillText(band.title, 12, y);
+  }
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, width, top - 2);
+  context.font = `${font}px ${family}`;
+  context.textAlign = "center";
+  context.fillStyle = colours.muted;
+  const heads = Math.max(0, ...layout.rows.map((row) => row.heads)), every = Math.max(1, Math.ceil((font * 2) / pitch));
+  for (let head = 0; head < heads; head += every) {
+    const x = left + head * pitch + cell / 2 - scroll.scrollLeft;
+    if (x > left - cell / 4 && x < width + cell) context.fillText(String(head), x, top / 2);
+  }
+  context.textAlign = "left";
+  context.fillStyle = colours.bg;
+  context.fillRect(0, 0, left - 4, top - 2);
+  context.fillStyle = colours.muted;
+  context.font = `${font * 0.85}px ${family}`;
+  context.fillText("layer", 4, top / 2);
+}
+
+// Small maps as pictures: one canvas per layer, its heads beside each other, made when first drawn and kept while few.
+
+/** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} OverviewCells */
+/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewLook  hideKeys: columns drawn as zero */
+
+/**
+ * Where the colours of some heads end, by their weights; what is hidden does not count.
+ * @param {OverviewCells} cells
+ * @param {number} hideKeys
+ * @param {number} [first]
+ * @param {number} [end]
+ * @returns {number}
+ */
+export function overviewMost({ data, heads, rows, columns }, hideKeys, first = 0, end = heads) {
+  return scaleTop(data, first * rows * columns, end * rows * columns, columns, hideKeys);
+}
+
+/**
+ * The pixels of all heads of a layer, beside each other: heads * columns wide, rows high.
+ * @param {OverviewCells} cells
+ * @param {OverviewLook} look
+ * @param {(head: number) => number} highOf  the weight that gets the last colour
+ * @returns {Uint8ClampedArray<ArrayBuffer>}
+ */
+export function overviewPixels({ data, heads, rows, columns }, look, highOf) {
+  const table = new Uint32Array((look.signed ? signedColourTable(look.theme) : colourTable(look.colour.scheme, look.theme)).buffer);
+  const unknown = new Uint32Array(new Uint8Array(unknownColour(look.theme)).buffer)[0];
+  const pixels = new Uint8ClampedArray(heads * rows * columns * 4), words = new Uint32Array(pixels.buffer);
+  const place = look.signed ? signedColourPosition : colourPosition;
+  for (let head = 0; head < heads; head++) {
+    const high = highOf(head);
+    for (let i = 0; i < rows; i++) {
+      for (let j = 0; j < columns; j++) {
+        const weight = j < look.hideKeys ? 0 : data[(head * rows + i) * columns + j];
+        const position = place(weight, look.colour, high);
+        words[i * heads * columns + head * columns + j] = Number.isNaN(position) ? unknown : table[Math.round(position * 255)];
+      }
+    }
+  }
+  return pixels;
+}
+
+/**
+ * Pictures by layer; the longest unused ones are forgotten.
+ * @param {number} most
+ */
+export function makePictures(most) {
+  /** @type {Map<string, {key: unknown, canvas: HTMLCanvasElement}>} */
+  const kept = new Map();
+  return {
+    /**
+     * @param {string} name
+     * @param {unknown[]} key  another key: it is drawn anew
+     * @param {OverviewCells} cells
+     * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
+     * @param {boolean} mayDraw  false: what there is, as it is
+     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, late: boolean}}  late: another picture is due
+     */
+    of(name, key, cells, pixels, mayDraw) {
+      const text = key.join(" "), there = kept.get(name), late = there?.key !== text && !mayDraw;
+      if (late) return { canvas: there?.canvas ?? null, drawn: false, late };
+      kept.delete(name);
+      const canvas = there?.canvas ?? document.createElement("canvas");
+      if (there?.key !== text) {
+        canvas.width = cells.heads * cells.columns;
+        canvas.height = cells.rows;
+        canvas.getContext("2d")?.putImageData(new ImageData(pixels(), canvas.width, canvas.height), 0, 0);
+      }
+      kept.set(name, { key: text, canvas });
+      if (kept.size > most) kept.delete([...kept.keys()][0]);
+      return { canvas, drawn: there?.key !== text, late };
+    },
+    clear: () => kept.clear(),
+  };
+}
+
+// The overview as a scene: all layers, not those in view alone.
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {import("./layout.js").OverviewLayout} layout
+ * @param {ReturnType<typeof import("./view.js").overviewLoading>} loading
+ * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
+ *   cells: OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
+ * @returns {Promise<import("../types.js").Scene>}
+ */
+export async function overviewScene(app, layout, loading, painter) {
+  const style = getComputedStyle(app.root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
+  const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
+  /** @type {import("../types.js").SceneItem[]} */
+  const items = [];
+  await loading.some(layout.rows);
+  painter.share(layout.rows);
+  const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
+  for (let head = 0; head < heads; head++) {
+    items.push({ kind: "text", x: left + head * pitch + cell / 2, y: top * 0.7, text: String(head),
+      size, anchor: "middle", fill: paint("--muted") });
+  }
+  for (const { title, y } of layout.bands) items.push({ kind: "text", x: 12, y: y + top, text: title,
+    size: size + 1, anchor: "start", fill: paint("--text") });
+  for (const row of layout.rows) {
+    const picture = painter.pictureOf(row);
+    items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
+      size, anchor: "end", fill: paint("--muted") });
+    const context = picture?.canvas?.getContext("2d");
+    // Read at once: a browser is slow to give a canvas's pixels back in parts.
+    const all = picture?.canvas && context?.getImageData(0, 0, picture.canvas.width, picture.canvas.height);
+    for (let head = 0; head < row.heads; head++) {
+      const x = left + head * pitch;
+      if (picture && all) {
+        const { rows, columns } = picture.cells;
+        items.push({ kind: "image", x, y: row.y, w: cell, h: cell,
+          pixels: overviewPart(all, head * columns, columns, rows), columns, rows });
+      }
+      items.push({ kind: "rect", x, y: row.y, w: cell, h: cell, fill: "none", stroke: paint("--line") });
+    }
+  }
+  if (!layout.bands.length)
+    items.push({ kind: "text", x: 4, y: top * 0.7, text: kindTitle(app.store.get().kind), size, anchor: "start", fill: paint("--muted") });
+  return { width: layout.width, height: layout.height, background: paint("--bg"), items };
+}
+
+/** @param {ImageData} image @param {number} left @param {number} columns @param {number} rows @returns {Uint8ClampedArray} */
+function overviewPart({ data, width }, left, columns, rows) {
+  const part = new Uint8ClampedArray(4 * columns * rows);
+  for (let row = 0; row < rows; row++) {
+    part.set(data.subarray(4 * (row * width + left), 4 * (row * width + left + columns)), 4 * row * columns);
+  }
+  return part;
+}

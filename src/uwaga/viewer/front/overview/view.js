@@ -1,0 +1,375 @@
+// Layers by heads as small maps. One canvas over a scrolled element; only what is in view is asked for and drawn.
+
+import { segments } from "../controls.js";
+import { el } from "../dom.js";
+import { kindTitle, numberText } from "../format.js";
+import { statisticsQuestion } from "../questions.js";
+import { kindsOf, layersOf } from "../shell/head_navigation.js";
+import { overviewPainter, overviewScene } from "./drawing.js";
+import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
+
+/** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
+/** @typedef {import("./layout.js").OverviewRow} OverviewRow */
+/** @typedef {import("../types.js").Reply} Reply */
+
+/** @typedef {{row: number, head: number}} Place */
+
+const overviewZooms = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
+
+/**
+ * @param {import("../types.js").App} app
+ * @returns {import("../types.js").View}
+ */
+export function overviewView(app) {
+  const { store } = app;
+  let zoom = 3, shown = false, frame = 0;
+  /** @type {OverviewLayout} */
+  let layout = overviewLayout([], 100, 16, 1);
+  /** @type {Place} */
+  let active = { row: 0, head: 0 };
+  /** @type {Place | null} */
+  let hovered = null;
+
+  const canvas = el("canvas", { "aria-hidden": "true" });
+  // Two cells in turn, so that a screen reader hears of another one at each step.
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const cells = [0, 1].map((i) => el("div", { class: "uwaga-overview-cell", role: "gridcell", id: `${prefix}-cell-${i}` }));
+  const line = el("div", { role: "row" }, cells);
+  const space = el("div", { class: "uwaga-overview-space", role: "presentation" }, line);
+  const scroll = el("div",
+    { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": "Small maps: a row per layer, a column per head",
+    on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => point(null),
+      focus: () => showActive(false), blur: () => point(null) } }, space);
+  const card = headCard(app, () => place());
+  const stage = el("div", { class: "uwaga-overview-stage" }, scroll, canvas, card.element);
+  const scale = segments("Colours", [
+    { name: "head", title: "Colours per head", hint: "Each small map uses all colours" },
+    { name: "all", title: "Shared", hint: "One scale of colours for all heads that are loaded" },
+  ], (name) => store.set({ overviewScale: /** @type {"all" | "head"} */ (name) }));
+  const bar = el("div", { class: "uwaga-overview-bar" }, scale.element,
+    el("div", { class: "uwaga-segments", role: "group", "aria-label": "Size of the small maps" },
+      el("button", { type: "button", text: "\u2212", "aria-label": "Smaller maps", on: { click: () => resize(-1) } }),
+      el("button", { type: "button", text: "+", "aria-label": "Larger maps", on: { click: () => resize(1) } })),
+    el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it" }));
+  const element = el("section", { class: "uwaga-overview", "aria-label": "Overview" }, bar, stage);
+  const loading = overviewLoading(app, schedule);
+  const painter = overviewPainter(app, canvas, loading);
+  const sizes = new ResizeObserver(() => relayout());
+
+  function parts() {
+    const { side, compare } = store.get();
+    const sides = compare === "both" ? app.about.sides.filter(({ id }) => id !== "difference") : [app.side(side)];
+    return kindsOf(app.about).flatMap((kind) => sides.filter((one) => layersOf(one, kind).length)
+      .map((one) => ({ side: one, kind, title: kindTitle(kind) + (sides.length > 1 ? ` \u00b7 ${one.title}` : "") })));
+  }
+
+  function relayout() {
+    if (!shown || !scroll.clientWidth) return;
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
+    const last = layout.rows[active.row];
+    layout = overviewLayout(parts(), scroll.clientWidth, rem, overviewZooms[zoom]);
+    const same = layout.rows.findIndex((row) => last && row.side === last.side && row.kind === last.kind && row.layer === last.layer);
+    active = same >= 0 ? { row: same, head: Math.min(active.head, layout.rows[same].heads - 1) } : current();
+    space.style.setProperty("width", `${layout.width}px`);
+    space.style.setProperty("height", `${layout.height}px`);
+    scroll.setAttribute("aria-rowcount", String(layout.rows.length));
+    scroll.setAttribute("aria-colcount", String(Math.max(0, ...layout.rows.map(({ heads }) => heads))));
+    mark();
+    schedule();
+  }
+
+  /** @returns {Place} the head that the store names */
+  function current() {
+    const { side, kind, layer, head } = store.get();
+    const row = layout.rows.findIndex((one) => one.side === side && one.kind === kind && one.layer === layer);
+    return row < 0 ? { row: 0, head: 0 } : { row, head };
+  }
+
+  function schedule() {
+    if (!shown || frame) return;
+    frame = requestAnimationFrame(() => {
+      frame = 0;
+      if (!shown) return;
+      const [first, end] = overviewVisible(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
+      loading.want(layout.rows.slice(first, end));
+      if (!painter.draw(layout, scroll, [first, end], current())) schedule();
+      const open = loading.open();
+      app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still to come or to sharpen` : "");
+    });
+  }
+
+  /** Puts the accessible cell over the active small map. */
+  function mark() {
+    const row = layout.rows[active.row];
+    if (!row) return;
+    const [cell, other] = cells[0].hasAttribute("data-active") ? [cells[1], cells[0]] : cells;
+    const focused = scroll === document.activeElement || scroll === /** @type {ShadowRoot} */ (scroll.getRootNode()).activeElement;
+    cells.forEach((one) => one.removeAttribute("data-active"));
+    other.removeAttribute("aria-label");
+    other.hidden = true;
+    cell.hidden = false;
+    cell.toggleAttribute("data-active", true);
+    cell.style.setProperty("opacity", focused ? "1" : "0");
+    for (const [name, value] of Object.entries({ left: layout.left + active.head * layout.pitch,
+      top: row.y, width: layout.cell, height: layout.cell })) {
+      cell.style.setProperty(name, `${value}px`);
+    }
+    cell.setAttribute("aria-label", card.words(row, active.head));
+    cell.setAttribute("aria-colindex", String(active.head + 1));
+    line.setAttribute("aria-rowindex", String(active.row + 1));
+    scroll.setAttribute("aria-activedescendant", cell.id);
+  }
+
+  /** @param {boolean} moved */
+  function showActive(moved) {
+    const row = layout.rows[active.row];
+    if (!row) return;
+    const left = layout.left + active.head * layout.pitch, bottom = row.y + layout.cell + 6, right = left + layout.cell + 6;
+    if (row.y - layout.top - 4 < scroll.scrollTop) scroll.scrollTop = row.y - layout.top - 4;
+    else if (bottom > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = bottom - scroll.clientHeight;
+    if (left - layout.left < scroll.scrollLeft) scroll.scrollLeft = left - layout.left;
+    else if (right > scroll.scrollLeft + scroll.clientWidth) scroll.scrollLeft = right - scroll.clientWidth;
+    mark();
+    if (moved || scroll.matches(":focus-visible")) point(active);
+  }
+
+  /** @param {Place | null} at */
+  function point(at) {
+    if (at?.row === hovered?.row && at?.head === hovered?.head) return;
+    hovered = at;
+    if (!at) { card.hide(); mark(); return; }
+    place();
+  }
+
+  function place() {
+    const row = hovered && layout.rows[hovered.row];
+    if (!hovered || !row) return;
+    const left = layout.left + hovered.head * layout.pitch - scroll.scrollLeft, top = row.y - scroll.scrollTop;
+    card.show(row, hovered.head,
+      { left, right: left + layout.cell, top, bottom: top + layout.cell, width: scroll.clientWidth, height: scroll.clientHeight });
+    if (hovered.row === active.row && hovered.head === active.head)
+      cells.find((cell) => cell.hasAttribute("data-active"))?.setAttribute("aria-label", card.words(row, hovered.head));
+  }
+
+  /** @param {MouseEvent} event @returns {Place | null} */
+  function under(event) {
+    const box = scroll.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+    return y < layout.top || x < layout.left ? null : overviewHit(layout, x + scroll.scrollLeft, y + scroll.scrollTop);
+  }
+  /** @param {PointerEvent} event */
+  function move(event) {
+    const at = under(event);
+    scroll.style.setProperty("cursor", at ? "pointer" : "default");
+    point(at);
+  }
+  /** @param {MouseEvent} event */
+  function click(event) {
+    const at = under(event);
+    if (at) open(at);
+  }
+  /** @param {Place} at */
+  function open(at) {
+    active = at;
+    const { side, kind, layer } = layout.rows[at.row];
+    app.openHead(side, kind, layer, at.head);
+  }
+  /** @param {KeyboardEvent} event */
+  function keydown(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.shiftKey || !layout.rows.length) return;
+    if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      return open(active);
+    }
+    const page = Math.max(1, Math.floor((scroll.clientHeight - layout.top) / layout.pitch) - 1);
+    const to = overviewStep(layout, active, event.key, page);
+    if (!to) return;
+    event.preventDefault();
+    active = to;
+    showActive(true);
+  }
+  /** @param {number} by */
+  function resize(by) {
+    zoom = Math.max(0, Math.min(overviewZooms.length - 1, zoom + by));
+    relayout();
+    showActive(false);
+  }
+
+  const here = () => store.get().tab === "overview";
+  const enter = (/** @type {string} */ key) => () => {
+    scroll.focus();
+    const to = overviewStep(layout, active, key, 1);
+    if (to) active = to;
+    showActive(true);
+  };
+  const removes = [
+    ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`,
+      title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
+      keys: [`Arrow${way}`], group: "Overview", when: here, run: enter(`Arrow${way}`) })),
+    app.commands.add({ id: "overview.open", title: "Open the small map", keys: ["Enter"],
+      group: "Overview", when: here, run: () => open(active) }),
+    app.commands.add({ id: "overview.larger", title: "Larger maps", keys: ["+", "="],
+      group: "Overview", when: here, run: () => resize(1) }),
+    app.commands.add({ id: "overview.smaller", title: "Smaller maps", keys: ["-"], group: "Overview", when: here, run: () => resize(-1) }),
+    app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: here,
+      run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),
+  ];
+  const leaves = [
+    store.subscribe(["side", "compare"], relayout),
+    store.subscribe(["kind", "layer", "head", "how", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
+    store.subscribe(["overviewScale"], () => scale.show(store.get().overviewScale)),
+  ];
+  scale.show(store.get().overviewScale);
+
+  return {
+    element,
+    show() {
+      shown = true;
+      sizes.observe(scroll);
+      relayout();
+      active = current();
+      showActive(false);
+      schedule();
+    },
+    hide() {
+      shown = false;
+      cancelAnimationFrame(frame);
+      frame = 0;
+      sizes.disconnect();
+      loading.stop();
+      point(null);
+    },
+    dispose() {
+      loading.stop();
+      removes.forEach((remove) => remove());
+      leaves.forEach((leave) => leave());
+      painter.dispose();
+    },
+    scene: () => overviewScene(app, layout, loading, painter),
+  };
+}
+
+// What is known of one head, beside its small map.
+
+/** @param {OverviewRow} row @param {number} head @param {import("../types.js").App} app @returns {string} */
+export function headTitle({ side, kind, layer }, head, app) {
+  const several = app.about.sides.length > 1 ? `${app.side(side).title}, ` : "";
+  return `${several}${kindTitle(kind)} layer ${layer}, head ${head}`;
+}
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {() => void} changed  statistics have come
+ */
+export function headCard(app, changed) {
+  const title = el("strong"), list = el("dl"), note = el("p", { class: "uwaga-card-note" });
+  const element = el("div", { class: "uwaga-card", role: "tooltip", hidden: true }, title, list, note);
+  /** @type {AbortController | null} */
+  let asking = null;
+  let shown = "";
+
+  /** @param {OverviewRow} row @param {number} head */
+  function fill(row, head) {
+    const question = statisticsQuestion(row), reply = app.client.peek(question);
+    title.textContent = headTitle(row, head, app);
+    const values = reply?.meta.columns ?? {};
+    list.replaceChildren(...app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null)
+      .flatMap(({ name, title: what }) => [el("dt", { text: what }), el("dd", { text: numberText(values[name][head]) })]));
+    const sampled = reply?.meta.sampled;
+    note.textContent = sampled ? `from a sample of ${sampled} queries` : reply
+      ? "" : app.host.has(question) ? "statistics are coming\u2026" : "";
+  }
+  return {
+    element,
+    /**
+     * @param {OverviewRow} row
+     * @param {number} head
+     * @param {{left: number, right: number, top: number, bottom: number, width: number, height: number}} place
+     */
+    show(row, head, place) {
+      fill(row, head);
+      element.hidden = false;
+      const { offsetWidth: width, offsetHeight: height } = element;
+      const left = place.right + width + 8 <= place.width ? place.right + 8 : Math.max(4, place.left - width - 8);
+      element.style.setProperty("left", `${Math.min(left, Math.max(4, place.width - width - 4))}px`);
+      element.style.setProperty("top", `${Math.max(4, Math.min(place.top, place.height - height - 4))}px`);
+      const question = statisticsQuestion(row), name = JSON.stringify(question);
+      if (name === shown && asking) return;
+      asking?.abort();
+      asking = null;
+      shown = name;
+      if (!app.host.has(question)) return;
+      const controller = (asking = new AbortController());
+      app.client.follow(question, () => { if (!controller.signal.aborted) changed(); }, { signal: controller.signal, priority: 3 })
+        .then(() => {}, () => {});
+    },
+    hide() {
+      element.hidden = true;
+      asking?.abort();
+      asking = null;
+      shown = "";
+    },
+    /** @param {OverviewRow} row @param {number} head @returns {string} in words, for screen readers */
+    words(row, head) {
+      const values = app.client.peek(statisticsQuestion(row))?.meta.columns;
+      const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
+        title: what }) => `${what} ${numberText(values[name][head])}`) : [];
+      return [headTitle(row, head, app), ...known].join("; ");
+    },
+    fill,
+  };
+}
+
+// Asks for the overviews of the layers in view, and forgets to ask for those that left it.
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {(row: OverviewRow) => void} arrived
+ */
+export function overviewLoading(app, arrived) {
+  /** @type {Map<string, AbortController>} */
+  const asking = new Map();
+  /** @type {Set<string>} */
+  const refused = new Set();
+
+  /** @param {OverviewRow} row */
+  const question = ({ side, kind, layer }) => {
+    const { how, merge, specials } = app.store.get();
+    return { ask: "overview", side, kind, layer, how, merge, specials };
+  };
+  return {
+    name: (/** @type {OverviewRow} */ row) => JSON.stringify(question(row)),
+    /** @param {OverviewRow} row @returns {Reply | undefined} the best that is known */
+    peek: (row) => app.client.peek(question(row)),
+    /** @param {OverviewRow} row */
+    missing: (row) => refused.has(JSON.stringify(question(row))) || !app.host.has(question(row)),
+    /** @param {OverviewRow[]} rows  in view */
+    want(rows) {
+      const wanted = new Map(rows.map((row) => [JSON.stringify(question(row)), row]));
+      for (const [name, controller] of asking) {
+        if (wanted.has(name)) continue;
+        controller.abort();
+        asking.delete(name);
+      }
+      for (const [name, row] of wanted) {
+        if (asking.has(name) || refused.has(name) || !app.host.has(question(row))) continue;
+        const known = app.client.peek(question(row));
+        if (known && !(known.meta.complete < 1)) continue;
+        const controller = new AbortController();
+        asking.set(name, controller);
+        app.client.follow(question(row), () => arrived(row), { signal: controller.signal, priority: 1 })
+          .then(() => asking.delete(name), () => { asking.delete(name); refused.add(name); arrived(row); });
+      }
+    },
+    /** @param {OverviewRow[]} rows  of which something is known afterwards, unless the host refuses it */
+    async some(rows) {
+      const unknown = rows.map(question).filter((asked) => !app.client.peek(asked) && app.host.has(asked));
+      await Promise.allSettled(unknown.map((asked) => app.client.ask(asked, { priority: 1 })));
+    },
+    stop() {
+      for (const controller of asking.values()) controller.abort();
+      asking.clear();
+    },
+    /** @returns {number} questions that are still open */
+    open: () => asking.size,
+  };
+}

@@ -1,0 +1,126 @@
+// Which kinds, layers and heads there are, and the commands that go from one to another.
+
+import { hasItems, nearestHead, sideState } from "./app.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Side} Side */
+/** @typedef {import("../types.js").Kind} Kind */
+
+/** @param {import("../types.js").About} about @returns {Kind[]} */
+export function kindsOf(about) {
+  const there = new Set(about.sides.flatMap(({ maps }) => maps.map(({ kind }) => kind)));
+  return /** @type {Kind[]} */ (["encoder", "decoder", "cross"]).filter((kind) => there.has(kind));
+}
+
+/** @param {Side} side @param {string} kind @returns {number[]} */
+export function layersOf(side, kind) {
+  return side.maps.filter((map) => map.kind === kind).map(({ layer }) => layer);
+}
+
+/** @param {Side} side @param {string} kind @param {number} layer @returns {number[]} */
+export function headsOf(side, kind, layer) {
+  const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
+  return Array.from({ length: map?.heads ?? 0 }, (_, head) => head);
+}
+
+/** Each goes somewhere and tells a screen reader where that is. */
+export const steps = {
+  /** @param {App} app @param {number} layer */
+  layer: (app, layer) => stepTo(app, app.store.get().kind, layer, app.store.get().head),
+  /** @param {App} app @param {number} head */
+  head: (app, head) => stepTo(app, app.store.get().kind, app.store.get().layer, head),
+  /** @param {App} app @param {string} kind */
+  kind: (app, kind) => stepTo(app, kind, app.store.get().layer, app.store.get().head),
+  /** @param {App} app @param {string} what  a side, or "both" */
+  compare(app, what) {
+    const { kind, layer, head, side } = app.store.get();
+    const id = /** @type {import("../types.js").SideId} */ (what !== "both" ? what : side === "difference" ? "0" : side);
+    const set = sideState(id, what === "both" ? "both" : "one");
+    app.store.set({ ...set, ...nearestHead(app.side(id), kind, layer, head) });
+    app.announce(what === "both" ? "Side by side" : app.side(id).title);
+  },
+};
+
+/** @param {App} app @param {string} kind @param {number} layer @param {number} head */
+function stepTo(app, kind, layer, head) {
+  const to = nearestHead(app.side(), kind, layer, head);
+  app.store.set(to);
+  app.announce(`${to.kind} layer ${to.layer}, head ${to.head}`);
+}
+
+/**
+ * The value so many places on, staying at the ends.
+ * @template Value
+ * @param {Value[]} values
+ * @param {Value} value
+ * @param {number} by
+ * @returns {Value}
+ */
+function stepOn(values, value, by) {
+  return values[Math.max(0, Math.min(values.length - 1, values.indexOf(value) + by))];
+}
+
+/** @template Value @param {Value[]} values @param {Value} value @returns {Value} the next, round and round */
+function stepRound(values, value) {
+  return values[(values.indexOf(value) + 1) % values.length];
+}
+
+/**
+ * The commands of the whole page.
+ * @param {App} app
+ * @param {{name: import("../types.js").Tab, title: string}[]} tabs
+ */
+export function addMoves(app, tabs) {
+  const { store, commands } = app;
+  const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
+    /** @type {() => void} */ run) => commands.add({ id: `shell.${id}`, title, keys, group, run });
+  tabs.forEach(({ name, title }, i) =>
+    add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
+
+  if (app.about.sides.length) addHeadMoves(app, add);
+  add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
+    const theme = stepRound(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
+    store.set({ theme });
+    app.announce({ auto: "Theme as the system", light: "Light theme", dark: "Dark theme" }[theme]);
+  });
+}
+
+/**
+ * @param {App} app
+ * @param {(id: string, title: string, keys: string[], group: string, run: () => void) => void} add
+ */
+function addHeadMoves(app, add) {
+  const { store } = app;
+  const layers = (/** @type {number} */ by) => steps.layer(app, stepOn(layersOf(app.side(), store.get().kind), store.get().layer, by));
+  const heads = (/** @type {number} */ by) =>
+    steps.head(app, stepOn(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
+  add("head.next", "Next head", ["h"], "Heads", () => heads(1));
+  add("head.before", "Head before", ["Shift+h"], "Heads", () => heads(-1));
+  add("layer.next", "Next layer", ["l"], "Heads", () => layers(1));
+  add("layer.before", "Layer before", ["Shift+l"], "Heads", () => layers(-1));
+  if (kindsOf(app.about).length > 1) {
+    add("kind", "Next kind of attention", ["k"], "Heads",
+      () => steps.kind(app, stepRound(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
+  }
+  if (app.about.sides.length > 1) {
+    add("compare", "First, second, side by side, difference", ["c"], "Heads", () => {
+      const { compare, side } = store.get();
+      const all = [...app.about.sides.map(({ id }) => String(id)).filter((id) => id !== "difference"), "both",
+        ...app.about.sides.some(({ id }) => id === "difference") ? ["difference"] : []];
+      steps.compare(app, stepRound(all, compare === "both" ? "both" : side));
+    });
+  }
+  const told = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
+    const { merge = store.get().merge, specials = store.get().specials } = part;
+    if (!hasItems(app, { merge, specials })) return app.status("This is not in the saved page.");
+    store.set(part);
+    app.announce(text);
+  };
+  add("words", "Words or tokens", ["w"], "Display", () =>
+    store.get().merge === "words" ? told({ merge: "tokens" }, "Tokens") : told({ merge: "words" }, "Words"));
+  add("specials", "Hide or show special tokens", ["s"], "Display", () =>
+    store.get().specials === "hide" ? told({ specials: "show" }, "Special tokens shown")
+      : told({ specials: "hide" }, "Special tokens hidden"));
+  add("how", "Mass or largest weight", ["p"], "Display", () =>
+    store.get().how === "mass" ? told({ how: "max" }, "Largest weights") : told({ how: "mass" }, "Mass"));
+}

@@ -1,0 +1,131 @@
+// The page's fixed parts: header, tab panel, error messages, status line; and the views in the tab panel, one at a time.
+
+import { el } from "../dom.js";
+
+/** @typedef {import("../types.js").View} View */
+
+/**
+ * @param {HTMLElement} root
+ * @param {"served" | "notebook" | "saved"} mode
+ */
+export function makeFrame(root, mode) {
+  root.classList.add("uwaga");
+  root.dataset.mode = mode;
+  // Jupyter's own single keys shall not run while this page has the focus.
+  root.dataset.lmSuppressShortcuts = "true";
+  root.tabIndex = 0;
+  root.setAttribute("role", "group");
+  root.setAttribute("aria-label", "Attention explorer");
+
+  const header = el("header", { class: "uwaga-header" });
+  const opening = el("p", { class: "uwaga-opening", text: "Opening\u2026" });
+  const panel = el("div", { class: "uwaga-panel" }, opening);
+  const live = el("div", { class: "uwaga-unseen", "aria-live": "polite", role: "status" });
+  const trouble = el("div", { class: "uwaga-trouble" });
+  const text = el("span", { class: "uwaga-status-text" });
+  const activity = el("span", { class: "uwaga-activity", "aria-hidden": "true" });
+  root.replaceChildren(header, panel,
+    el("footer", { class: "uwaga-footer" }, trouble, el("div", { class: "uwaga-status" }, text, activity), live));
+
+  /** @type {Map<string, HTMLElement>} */
+  const told = new Map();
+  /** @type {HTMLElement | null} */
+  let gone = null;
+
+  /** @param {string} message */
+  function fail(message) {
+    const again = told.get(message);
+    again?.remove();
+    const close = el("button", { type: "button", text: "Dismiss", "aria-label": `Dismiss: ${message}`, on: { click: dismiss } });
+    const note = el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message }), close);
+    function dismiss() {
+      note.remove();
+      told.delete(message);
+      root.focus({ preventScroll: true });
+    }
+    told.set(message, note);
+    trouble.append(note);
+    // Many errors at once shall not cover what still works.
+    if (told.size > 3) {
+      const [oldest, element] = [...told][0];
+      element.remove();
+      told.delete(oldest);
+    }
+  }
+
+  return {
+    header, panel, fail,
+    announce(/** @type {string} */ message) {
+      // The same words twice are read twice only if they differ.
+      live.textContent = live.textContent === message ? `${message}\u00a0` : message;
+    },
+    status: (/** @type {string} */ message) => void (text.textContent = message),
+    active: (/** @type {boolean} */ on) => void (activity.textContent = on ? "computing\u2026" : ""),
+    /** @param {string | null} message  null: all is well again */
+    absent(message) {
+      gone?.remove();
+      gone = message ? el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message })) : null;
+      if (gone) trouble.prepend(gone);
+    },
+  };
+}
+
+// One view at a time: made when it is first shown, told when it is hidden.
+
+/**
+ * @param {import("../types.js").App} app
+ * @param {HTMLElement} panel
+ * @param {{name: import("../types.js").Tab, title: string, make: (app: import("../types.js").App) => View}[]} views
+ */
+export function makeTabViews(app, panel, views) {
+  /** @type {Map<string, View>} */
+  const made = new Map();
+  /** @type {View | null} */
+  let current = null;
+
+  /** @param {string} name @returns {View} */
+  function viewOf(name) {
+    const there = made.get(name);
+    if (there) return there;
+    const entry = views.find((view) => view.name === name) ?? views[0];
+    const view = entry.make(app);
+    view.element.classList.add("uwaga-view");
+    made.set(name, view);
+    panel.append(view.element);
+    view.element.hidden = true;
+    return view;
+  }
+
+  function draw() {
+    const { tab } = app.store.get(), next = viewOf(tab);
+    if (next === current) return;
+    if (current) {
+      const focused = /** @type {Document | ShadowRoot} */ (panel.getRootNode()).activeElement;
+      // What is hidden loses the focus, and the keys would go nowhere.
+      if (current.element.contains(focused)) app.root.focus({ preventScroll: true });
+      current.hide();
+      current.element.hidden = true;
+    }
+    current = next;
+    next.element.hidden = false;
+    panel.setAttribute("aria-label", views.find(({ name }) => name === tab)?.title ?? tab);
+    app.status("");
+    next.show();
+  }
+
+  return {
+    /** Makes those that were not shown yet, so that the help can list what they do. */
+    all: () => views.forEach(({ name }) => viewOf(name)),
+    current: () => /** @type {View} */ (current),
+    start() {
+      panel.replaceChildren();
+      app.store.subscribe(["tab"], draw);
+      draw();
+    },
+    dispose() {
+      current?.hide();
+      for (const view of made.values()) view.dispose();
+      made.clear();
+    },
+  };
+}

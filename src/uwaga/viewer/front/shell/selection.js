@@ -1,0 +1,96 @@
+// Keeps the selected query, key and spans while items are renumbered: words merged, special tokens hidden, another axis.
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+
+/**
+ * The item that holds a token; the next one where no item does; null behind the last.
+ * @param {Int32Array} spans  (total, 2), rising
+ * @param {number} token
+ * @returns {number | null}
+ */
+export function itemAt(spans, token) {
+  let low = 0, high = spans.length / 2;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (spans[2 * middle + 1] > token) high = middle;
+    else low = middle + 1;
+  }
+  return low < spans.length / 2 ? low : null;
+}
+
+/**
+ * @param {number | null} item
+ * @param {Items} from
+ * @param {Items} to
+ * @returns {number | null}
+ */
+export function movedItem(item, from, to) {
+  return item === null || item >= from.total ? null : itemAt(to.spans, from.spans[2 * item]);
+}
+
+/**
+ * @param {[number, number] | null} span
+ * @param {Items} from
+ * @param {Items} to
+ * @returns {[number, number] | null}
+ */
+export function movedSpan(span, from, to) {
+  if (!span || span[1] > from.total) return null;
+  const first = itemAt(to.spans, from.spans[2 * span[0]]), last = itemAt(to.spans, from.spans[2 * span[1] - 1] - 1);
+  if (first === null) return null;
+  const end = (last ?? to.total - 1) + 1;
+  return end > first ? [first, end] : null;
+}
+
+/**
+ * @param {App} app
+ * @returns {() => void} what ends it
+ */
+export function keepPicks(app) {
+  const axes = () => {
+    const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
+    return { side, queries, keys, numbering: `${merge} ${specials}`,
+      text: `${app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
+  };
+  let before = axes();
+  let items = pickItems(app, before);
+  return app.store.subscribe(["side", "kind", "merge", "specials"], (_, changed) => {
+    const old = before, oldItems = items, state = app.store.get();
+    before = axes();
+    const sameText = old.text === before.text;
+    if (sameText && old.queries === before.queries && old.keys === before.keys && old.numbering === before.numbering) return;
+    // What is set together with the axes, as an address does, is meant for them.
+    if (["query", "key", "span", "keySpan", "view"].some((name) => changed.has(name))) {
+      items = pickItems(app, before);
+      return;
+    }
+    const picked = state.query !== null || state.key !== null || state.span !== null || state.keySpan !== null;
+    app.store.set({ query: null, key: null, span: null, keySpan: null, view: { x: 0, y: 0, scale: 0 } });
+    items = pickItems(app, before);
+    if (!picked || !sameText) return;
+    const [query, key] = [old.queries === before.queries, old.keys === before.keys];
+    const now = app.store.get(), newItems = items;
+    Promise.all([oldItems(), newItems()]).then(([[fromQueries, fromKeys], [toQueries, toKeys]]) => {
+      const later = app.store.get();
+      // Whoever has picked anew meanwhile means that.
+      if (items !== newItems || later.query !== now.query || later.key !== now.key || later.span !== now.span) return;
+      app.store.set({
+        query: query ? movedItem(state.query, fromQueries, toQueries) : null, key: key ? movedItem(state.key, fromKeys, toKeys) : null,
+        span: query ? movedSpan(state.span, fromQueries, toQueries) : null, keySpan: key
+          ? movedSpan(state.keySpan, fromKeys, toKeys) : null,
+      });
+    }, () => {});
+  });
+}
+
+/**
+ * Asks for both axes' items when called, of the numbering that is in force now.
+ * @param {App} app
+ * @param {{side: import("../types.js").SideId, queries: string, keys: string}} axes
+ * @returns {() => Promise<[Items, Items]>}
+ */
+function pickItems(app, { side, queries, keys }) {
+  const { merge, specials } = app.store.get();
+  return () => Promise.all([app.items(side, queries, { merge, specials }), app.items(side, keys, { merge, specials })]);
+}

@@ -1,0 +1,81 @@
+// The items of the largest weights, as a list of buttons.
+
+import { el, tokenElement } from "./dom.js";
+import { weightText } from "./format.js";
+
+/** @typedef {import("./types.js").Items} Items */
+
+/**
+ * @typedef {object} StrongestShown
+ * @property {string} hue  "query" or "key"
+ * @property {(string | Node)[]} title
+ * @property {import("./weights.js").Weights | null} weights
+ * @property {Items} items
+ * @property {string} note  in place of the list, or beside it
+ * @property {number} count
+ */
+
+/**
+ * @param {(item: number) => void} onGo
+ * @returns {{element: HTMLElement, show: (shown: StrongestShown | null) => void}}
+ */
+export function makeStrongest(onGo) {
+  const element = el("section", { class: "uwaga-text-strongest" });
+  return {
+    element,
+    show(shown) {
+      element.replaceChildren();
+      element.hidden = shown === null;
+      if (!shown) return;
+      element.dataset.hue = shown.hue;
+      element.append(el("h3", {}, ...shown.title), el("p", { class: "uwaga-text-note", text: strongestNote(shown) }));
+      if (shown.weights) element.append(strongestList(shown.weights.weights, shown, onGo));
+    },
+  };
+}
+
+/** @param {StrongestShown} shown @returns {string} */
+function strongestNote({ weights, note }) {
+  if (!weights) return note;
+  const { complete, cell } = weights;
+  const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
+  const parts = [complete < 1 ? `In all ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
+    : `In all ${weightText(known)}.`];
+  if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`);
+  return [...parts, note].filter((part) => part !== "").join(" ");
+}
+
+/** @param {Float32Array} weights @param {StrongestShown} shown @param {(item: number) => void} onGo @returns {HTMLElement} */
+function strongestList(weights, { items, count }, onGo) {
+  const best = strongestItems(weights, count);
+  const most = best.length ? Math.abs(weights[best[0]]) : 1;
+  return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
+    const button = el("button",
+      { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },
+      el("span", { class: "uwaga-text-place", text: String(item) }), tokenElement(items.labels[item]),
+      el("span", { class: "uwaga-text-weight", text: weightText(weights[item]) }));
+    button.style.setProperty("--text-part", `${(100 * Math.abs(weights[item])) / most}%`);
+    return el("li", {}, button);
+  }));
+}
+
+/**
+ * The items of the largest weights, the largest first, equal ones by position.
+ * @param {ArrayLike<number>} weights  nan: not known, left out
+ * @param {number} count
+ * @returns {number[]}
+ */
+export function strongestItems(weights, count) {
+  /** @type {number[]} */
+  const best = [];
+  const size = (/** @type {number} */ item) => Math.abs(weights[item]);
+  for (let item = 0; item < weights.length; item++) {
+    const mine = size(item);
+    if (!(mine > 0) || (best.length === count && mine <= size(best[count - 1]))) continue;
+    let at = best.length;
+    while (at > 0 && size(best[at - 1]) < mine) at--;
+    best.splice(at, 0, item);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}

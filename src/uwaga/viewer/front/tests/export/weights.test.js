@@ -1,0 +1,83 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { makeClient } from "../../client.js";
+import { blockCsv, blockInView, blockNpz, savePage } from "../../export/weights.js";
+
+const where = { side: "0", kind: "encoder", layer: 0, head: 1, merge: "tokens", specials: "show" };
+const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
+
+/** An app of 3000 tokens: as much of it as files need. */
+function madeApp(live = true) {
+  const asked = [];
+  const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), glued: [],
+    specials: new Set(), spans: new Int32Array(0), total: 3000 };
+  const host = { mode: live ? "served" : "saved", has: () => live, download() {}, ask: async (question) => {
+    asked.push(question);
+    if (question.ask === "page" || question.ask === "npz")
+      return { meta: { name: "attention.html" }, arrays: [{ data: Uint8Array.of(1, 2), shape: [2] }] };
+    if (question.ask === "tile")
+      return { meta: { complete: question.level ? 0.5 : 1 }, arrays: [{ data: new Float32Array(4), shape: [2, 2] }] };
+    const { rows: [a, b], columns: [c, d] } = question;
+    const data = Float32Array.from({ length: (b - a) * (d - c) }, (_, i) => weight(a + Math.floor(i / (d - c)), c + (i % (d - c))));
+    return { meta: {}, arrays: [{ data, shape: [b - a, d - c] }] };
+  } };
+  const side = () => ({ model: "m", kinds: { encoder: { queries: "encoder", keys: "encoder" } } });
+  const store = { get: () => where };
+  return { asked, app: { host, client: makeClient(host), about: { live }, where: () => where,
+    sizes: () => ({ queries: 3000, keys: 3000 }), side, store, items: async () => items } };
+}
+const viewOf = (rows, columns) => ({ block: () => ({ rows, columns }) });
+
+test("the table holds the block in view, asked for in parts that the host answers", async () => {
+  const { app, asked } = madeApp();
+  const { name, blob } = await blockCsv(app, viewOf([10, 810], [0, 2000]));
+  assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_10-810x0-2000.csv");
+  const lines = (await blob.text()).replace("\ufeff", "").trimEnd().split("\r\n");
+  assert.equal(lines.length, 801);
+  assert.ok(asked.length > 1 && asked.every(({ rows, columns }) => (rows[1] - rows[0]) * (columns[1] - columns[0]) <= 1 << 20));
+  for (const [row, key] of [[0, 0], [523, 7], [524, 0], [799, 1999]]) {
+    const cells = lines[row + 1].split(",");
+    assert.equal(cells[0], `"${row + 10} t${row + 10}"`);
+    assert.equal(Math.fround(Number(cells[key + 1])), weight(row + 10, key));
+  }
+});
+
+test("too many weights are refused with what to do", async () => {
+  const { app } = madeApp();
+  await assert.rejects(blockCsv(app, viewOf([0, 3000], [0, 3000])),
+    { message: "In view are 3000 x 3000 weights, more than a file takes (4194304). Zoom in on the map, then save again." });
+  await assert.rejects(blockNpz(app, viewOf([0, 1025], [0, 1024])),
+    { message: "In view are 1025 x 1024 weights, more than a file takes (1048576). Zoom in on the map, then save again." });
+  await assert.rejects(blockCsv(app, viewOf([5, 5], [0, 9])), { message: "No weights are in view." });
+});
+
+test("a view that does not say what it shows stands for the whole map", () => {
+  const { app } = madeApp();
+  assert.deepEqual(blockInView(app, {}), { rows: [0, 3000], columns: [0, 3000] });
+  assert.deepEqual(blockInView(app, { block: () => null }), { rows: [0, 3000], columns: [0, 3000] });
+});
+
+test("NumPy's file is what the host made of the block", async () => {
+  const { app, asked } = madeApp();
+  const { name, blob } = await blockNpz(app, viewOf([1, 3], [4, 9]));
+  assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_1-3x4-9.npz");
+  assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), Uint8Array.of(1, 2));
+  assert.deepEqual(asked, [{ ask: "npz", ...where, rows: [1, 3], columns: [4, 9] }]);
+});
+
+test("a saved page is asked for with the complete tiles seen so far", async () => {
+  const { app, asked } = madeApp();
+  const tile = (level, column) => ({ ask: "tile", ...where, how: "mass", level, row: 0, column });
+  await app.client.ask(tile(0, 0));
+  await app.client.ask(tile(1, 0)); // not complete: not in the page
+  await app.client.ask(tile(0, 1));
+  const { name, note } = await savePage(app);
+  assert.equal(name, "attention.html");
+  assert.equal(note, "with 2 tiles");
+  assert.deepEqual(asked.at(-1).exact, [tile(0, 0), tile(0, 1)]);
+});
+
+test("a saved page without the exact weights in view says so", async () => {
+  const { app } = madeApp(false);
+  await assert.rejects(blockCsv(app, viewOf([0, 2], [0, 2])), { message: "This saved page does not hold the exact weights in view." });
+});

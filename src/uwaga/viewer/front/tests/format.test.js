@@ -1,0 +1,28 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { numberText } from "../format.js";
+import { stepWeight, weightStep } from "../shell/header.js";
+import { tokenText } from "../dom.js";
+
+test("numbers in four digits, and what is none", () => {
+  assert.deepEqual([0, 0.5, -0.12345, 12.345, 123.45, 1e-5, 2e6, null, NaN, -Infinity].map(numberText),
+    ["0", "0.5000", "\u22120.1235", "12.35", "123.5", "1.00e\u22125", "2.00e6", "\u2013", "\u2013", "\u2212\u221e"]);
+});
+
+test("a slider's steps are weights and back", () => {
+  assert.equal(stepWeight(0), 0);
+  assert.equal(stepWeight(100), 1);
+  for (let step = 0; step <= 100; step++) assert.equal(weightStep(stepWeight(step)), Math.max(step, 0));
+});
+
+test("everything in a token can be seen, and turns nothing around it", () => {
+  assert.equal(tokenText("able"), "able");
+  assert.equal(tokenText(""), "\u2205");
+  assert.equal(tokenText("a\u0007b\n"), "a\u2407b\u240a");
+  assert.equal(tokenText("\u202eabc"), "<U+202E>abc");
+  assert.equal(tokenText("\u200b\u{e0001}"), "<U+200B><U+E0001>");
+  assert.equal(tokenText(" the "), "\u2423the\u2423");
+  assert.equal(tokenText("<script>"), "<script>");
+  assert.equal(tokenText("\u05e9\u{1f600}"), "\u05e9\u{1f600}");
+  assert.equal(tokenText("\ud800"), "<U+D800>");
+});

@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { gzipSync } from "node:zlib";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { servedHost, takeCode, savedHost, widgetHost } from "../hosts.js";
+import { canonical } from "../wire.js";
+
+const kept = JSON.parse(readFileSync(new URL("./wire.json", import.meta.url), "utf8")).replies[0];
+const body = Buffer.from(kept.base64, "base64");
+
+/** A page at an address, and what it keeps. */
+function pageAt(hash, stored = {}) {
+  const page = { location: { pathname: "/", hash }, written: [], stored,
+    history: { replaceState: (_, __, address) => page.written.push(address) },
+    localStorage: { getItem: (name) => stored[name] ?? null, setItem: (name, value) => { stored[name] = value; } } };
+  return page;
+}
+
+test("the code is taken out of the address, and what else stands there stays", () => {
+  for (const [hash, code, left] of [["#code=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#code=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
+    const page = pageAt(hash);
+    assert.equal(takeCode(page), code);
+    assert.deepEqual(page.written, left);
+  }
+});
+
+test("served: the code is exchanged once for a token, which goes to /ask with each question and is kept", async () => {
+  const sent = [], page = pageAt("#code=once");
+  const host = servedHost(page, async (...request) => {
+    sent.push(request);
+    return request[0] === "/ask/enter" ? Response.json({ token: "secret" }) : new Response(body);
+  });
+  const [reply] = await Promise.all([host.ask({ ask: "about" }), host.ask({ ask: "tile" })]);
+  assert.deepEqual(reply.meta, kept.meta);
+  const said = sent.map(([address, { method, headers, body: question }]) => [address, method, headers["X-Uwaga-Token"], question]);
+  assert.deepEqual(said, [["/ask/enter", "POST", "", '{"code":"once"}'], ["/ask", "POST", "secret", '{"ask":"about"}'],
+    ["/ask", "POST", "secret", '{"ask":"tile"}']]);
+  assert.deepEqual(page.stored, { "uwaga-token": "secret" });
+  const again = [];
+  await servedHost(pageAt("", page.stored), async (...request) => { again.push(request); return new Response(body); }).ask({ ask: "about" });
+  assert.deepEqual(again.map(([address, { headers }]) => [address, headers["X-Uwaga-Token"]]), [["/ask", "secret"]]);
+});
+
+test("served: a code that is refused is told, one that nobody answered is sent again; without storage the page works", async () => {
+  let answer = () => { throw new TypeError("fetch failed"); };
+  const page = pageAt("#code=x");
+  page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
+  const host = servedHost(page, async (address) => address === "/ask" ? new Response(body) : answer());
+  await assert.rejects(host.ask({ ask: "about" }), { kind: "gone" });
+  answer = () => Response.json({ token: "t" });
+  assert.deepEqual((await host.ask({ ask: "about" })).meta, kept.meta);
+  const used = servedHost(pageAt("#code=x"), async () => new Response('{"error":"used"}', { status: 403 }));
+  for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ ask: "about" }), { kind: "refused", message: "used" });
+});
+
+test("served: refusals in the server's words, busy and gone told apart", async () => {
+  const answering = (response) => servedHost(pageAt(""),
+    async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
+  await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })),
+    { kind: "refused", message: "There is no layer 7." });
+  await assert.rejects(answering(new Response("<html>", { status: 500 })), { kind: "refused", message: "The program refused (500)." });
+  await assert.rejects(answering(new Response('{"error":"busy"}', { status: 503 })), { kind: "busy" });
+  await assert.rejects(answering(new TypeError("fetch failed")),
+    { kind: "gone", message: "The program that computes this page does not answer." });
+  await assert.rejects(answering(new DOMException("", "AbortError")), { name: "AbortError" });
+});
+
+test("saved: replies by their question's name, plain or gzip; what is not there is said", async () => {
+  const question = { layer: 1, ask: "tile" };
+  for (const stored of [body, gzipSync(body)]) {
+    const host = savedHost({ [canonical(question)]: stored.toString("base64") });
+    assert.equal(host.has({ ask: "tile", layer: 1 }), true);
+    assert.deepEqual((await host.ask(question)).meta, kept.meta);
+    assert.equal(host.has({ ask: "tile", layer: 2 }), false);
+    await assert.rejects(host.ask({ ask: "constructor" }), { kind: "absent", message: "This is not in the saved page." });
+  }
+});
+
+/** A model whose messages the test reads and answers. */
+function notebook() {
+  const listeners = new Set();
+  return { sent: [], listeners, send(message) { this.sent.push(message); }, on: (_, listener) => listeners.add(listener),
+    off: (_, listener) => listeners.delete(listener),
+    say: (message, buffers) => listeners.forEach((listener) => listener(message, buffers)) };
+}
+
+test("notebook: a reply belongs to its question, and to its view of the model", async () => {
+  const model = notebook(), [one, two] = [widgetHost(model), widgetHost(model)];
+  const first = one.ask({ ask: "a" }), second = two.ask({ ask: "b" });
+  const end = 4 + body.readUInt32LE(0), header = JSON.parse(body.subarray(4, end).toString());
+  model.say({ id: "somebody else's", error: "no" });
+  const padded = new DataView(new Uint8Array([...Array(8).fill(7), ...body.subarray(end)]).buffer, 8);
+  model.say({ id: model.sent[1].id, header }, [padded]);
+  model.say({ id: model.sent[0].id, error: "There is no head 9." }, []);
+  await assert.rejects(first, { kind: "refused", message: "There is no head 9." });
+  assert.deepEqual([...(await second).arrays[0].data].length, kept.arrays[0][2].length);
+});
+
+test("notebook: giving up and going away", async () => {
+  const model = notebook(), host = widgetHost(model), controller = new AbortController();
+  const given = host.ask({ ask: "a" }, controller.signal), left = host.ask({ ask: "b" });
+  controller.abort();
+  await assert.rejects(given, { name: "AbortError" });
+  host.dispose();
+  await assert.rejects(left, { name: "AbortError" });
+  assert.equal(model.listeners.size, 0);
+});

@@ -1,0 +1,90 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { lessonCellKey, lessonHas, lessonValue } from "../../lesson/reply.js";
+import { lessonCalculation, lessonIndex, lessonRule, lessonSaying, lessonSources } from "../../lesson/explanation.js";
+import { everyCell, keptLesson } from "./saved_reply.js";
+
+const lesson = keptLesson();
+const cell = (of, row, column, slice = null) => ({ of, row, column, slice });
+const keys = (cells) => cells.map(lessonCellKey);
+
+test("indices are numbers, the cell's own, m, sums of these and picks from a list", () => {
+  const here = cell("q", 3, 5, 7);
+  assert.deepEqual([4, "i", "j", "c", "m"].map((index) => lessonIndex(index, here, 9)), [4, 3, 5, 7, 9]);
+  assert.equal(lessonIndex({ add: 2, to: "j" }, here, 0), 7);
+  assert.equal(lessonIndex({ pick: [9, 8, 7, 6], by: "i" }, here, 0), 6);
+  assert.throws(() => lessonIndex("k", here, 0), { message: 'lesson: "k" is no index' });
+});
+
+test("a score came from a row of Q and a row of K", () => {
+  assert.deepEqual(keys(lessonSources(lesson, cell("scores", 0, 1))), [
+    "q//0/0", "q//0/1", "q//0/2", "q//0/3", "k//1/0", "k//1/1", "k//1/2", "k//1/3",
+  ]);
+});
+
+test("a number of a head came from its column of Q", () => {
+  assert.deepEqual(keys(lessonSources(lesson, cell("head2_q", 1, 1))), ["q//1/3"]);
+});
+
+test("a number of the shuffled output came from the row where its token stood", () => {
+  assert.deepEqual(keys(lessonSources(lesson, cell("crude_shuffled", 0, 2))), ["crude//2/2"]);
+});
+
+test("where columns have rules of their own, each cell has its column's", () => {
+  assert.deepEqual(["total", "copy", "product", "product", "rest"],
+    [0, 1, 2, 3, 4].map((column) => lessonRule(lesson, cell("work", 0, column)).op));
+  assert.deepEqual(keys(lessonSources(lesson, cell("joined", 1, 2))), ["head2_output//1/0"]);
+});
+
+test("a number of a query's table came from that query", () => {
+  assert.deepEqual(keys(lessonSources(lesson, cell("weighted", 1, 0, 2))), ["weights//2/1", "v//1/0"]);
+  assert.deepEqual(keys(lessonSources(lesson, cell("output_token", 0, 3, 1))), ["weighted/1/0/3", "weighted/1/1/3", "weighted/1/2/3"]);
+});
+
+test("every source of every number is there", () => {
+  for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source),
+    lessonCellKey(source));
+});
+
+test("every calculation, read as it is written, gives its number", () => {
+  let read = 0;
+  for (const each of everyCell(lesson)) {
+    const pieces = lessonCalculation(lesson, each);
+    const value = lessonValue(lesson, each);
+    if (!pieces.length) {
+      assert.notEqual(lessonSaying(lesson, each), "", lessonCellKey(each));
+      continue;
+    }
+    const written = pieces.map((piece) => (typeof piece === "string" ? piece : `(${lessonValue(lesson, piece.cell)})`)).join("");
+    const expected = valueOf(written);
+    read += 1;
+    if (Number.isNaN(expected)) assert.ok(Number.isNaN(value), `${lessonCellKey(each)}: ${written}`);
+    else assert.ok(Math.abs(value - expected) <= 1e-4 * (1 + Math.abs(expected)), `${lessonCellKey(each)} ${value}: ${written}`);
+  }
+  assert.ok(read > 500, String(read));
+});
+
+test("what is hidden says so, and has no share", () => {
+  const hidden = cell("causal_scores", 0, 1);
+  assert.ok(Number.isNaN(lessonValue(lesson, hidden)));
+  assert.deepEqual(lessonCalculation(lesson, hidden),
+    ["hidden: ", { cell: cell("causal_bits", 0, 1) }, ", whatever ", { cell: cell("scaled", 0, 1) }, " is"]);
+  assert.deepEqual(lessonCalculation(lesson, cell("causal_weights", 0, 1)), ["0, since ", { cell: hidden }, " is hidden"]);
+});
+
+test("what is typed, measured or a code of a place is said in words", () => {
+  assert.equal(lessonSaying(lesson, cell("x", 0, 0)), "This number is typed in: nothing stands behind it.");
+  assert.equal(lessonSaying(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at place p = 2");
+  assert.match(lessonSaying(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);
+});
+
+/** @param {string} written @returns {number} */
+function valueOf(written) {
+  if (written.startsWith("0, since")) return 0;
+  if (written.startsWith("hidden")) return NaN;
+  const code = written.replace(/, visible: .*$/, "").replace("4 bytes, in millions",
+    "4e-6").replaceAll("\u00b7", "*").replaceAll("\u2212", "-")
+    .replaceAll("\u00b2", "**2").replaceAll("exp(", "Math.exp(").replace(/\u221a(\d+)/g,
+      "Math.sqrt($1)").replaceAll("\u221a(", "Math.sqrt(");
+  return new Function(`return ${code}`)();
+}

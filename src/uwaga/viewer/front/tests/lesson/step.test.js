@@ -1,0 +1,54 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { lessonScale } from "../../lesson/chart.js";
+import { lessonShape, realBest, realMissing } from "../../lesson/step.js";
+import { lessonDrawing } from "../../lesson/scene.js";
+import { keptLesson } from "./saved_reply.js";
+
+const colours = { background: "#ffffff", text: "#000000", muted: "#666666", line: "#cccccc", more: "#0000ff", less: "#ff0000" };
+
+test("an axis begins at nothing or below and ends at a round number", () => {
+  const { low, high, ticks, at } = lessonScale([0.4, 0.97], false);
+  assert.deepEqual([low, high, at(low), at(high)], [0, 1, 0, 1]);
+  assert.deepEqual(ticks.map((tick) => tick.toFixed(2)), ["0.00", "0.50", "1.00"]);
+  assert.equal(lessonScale([-3, 7], false).low, -5);
+  assert.deepEqual(lessonScale([], false).ticks.length > 1, true);
+});
+
+test("a logarithmic axis goes from power to power, and numbers that have no logarithm do not count", () => {
+  const { low, high, ticks, at } = lessonScale([0, NaN, 4, 1013], true);
+  assert.deepEqual([low, high, ticks], [1, 10000, [1, 10, 100, 1000, 10000]]);
+  assert.ok(Math.abs(at(100) - 0.5) < 1e-12);
+});
+
+test("pages of other sizes have another shape, pages of other numbers the same", () => {
+  const lesson = keptLesson(), other = keptLesson();
+  other.matrices.get("x").data[0] = 9;
+  assert.equal(lessonShape(lesson, 0), lessonShape(other, 0));
+  other.matrices.get("x").rows.push("more");
+  assert.notEqual(lessonShape(lesson, 0), lessonShape(other, 0));
+});
+
+test("the best head of all is the largest or the smallest, and heads without a number do not count", () => {
+  const tables = [{ layer: 0, columns: { peak: [0.5, null] } }, { layer: 3, columns: { peak: [0.2, 0.9] } }, { layer: 4, columns: {} }];
+  assert.deepEqual(realBest(tables, { statistic: "peak", sense: "largest", why: "" }), { layer: 3, head: 1, value: 0.9 });
+  assert.deepEqual(realBest(tables, { statistic: "peak", sense: "smallest", why: "" }), { layer: 3, head: 0, value: 0.2 });
+  assert.equal(realBest(tables, { statistic: "induction", sense: "largest", why: "" }), null);
+});
+
+test("without a model, the way to one is said", () => {
+  assert.equal(realMissing({ about: { sides: [] } }),
+    "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.");
+  assert.equal(realMissing({ about: { sides: [{ maps: [{ kind: "encoder", layer: 0, heads: 1 }] }] } }), "");
+});
+
+test("a step's drawing has every number of its tables, and room for all", () => {
+  const lesson = keptLesson();
+  const { width, height, items } = lessonDrawing(lesson, 6, 1, colours);
+  const texts = items.filter((item) => item.kind === "text").map((item) => item.text);
+  assert.ok(texts.includes("Output Z = A V"));
+  assert.ok(texts.includes("The sum, for one query (pen)"));
+  const cells = items.filter((item) => item.kind === "rect");
+  assert.equal(cells.length, 9 + 12 + 12 + 12 + 4);
+  for (const { x, y, w, h } of cells) assert.ok(x >= 0 && y >= 0 && x + w <= width && y + h <= height);
+});

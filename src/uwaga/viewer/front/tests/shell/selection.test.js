@@ -1,0 +1,52 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { itemAt, movedItem, movedSpan } from "../../shell/selection.js";
+import { namedSides, nearestHead, stackSize } from "../../shell/app.js";
+
+const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
+const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
+const words = items([1, 3], [3, 4]); // without the special tokens at both ends
+
+test("the item that holds a token, the next one where none does", () => {
+  assert.deepEqual([0, 1, 2, 3, 4].map((token) => itemAt(words.spans, token)), [0, 0, 0, 1, null]);
+});
+
+test("a picked item stays the same text", () => {
+  assert.equal(movedItem(2, tokens, words), 0);
+  assert.equal(movedItem(1, words, tokens), 3);
+  assert.equal(movedItem(4, tokens, words), null);
+  assert.equal(movedItem(null, tokens, words), null);
+});
+
+test("a span covers the same text", () => {
+  assert.deepEqual(movedSpan([1, 4], tokens, words), [0, 2]);
+  assert.deepEqual(movedSpan([0, 1], words, tokens), [1, 3]);
+  assert.equal(movedSpan([4, 5], tokens, words), null);
+});
+
+test("the nearest head that a side has", () => {
+  const side = { maps: [{ kind: "encoder", layer: 2, heads: 4 }, { kind: "encoder", layer: 5, heads: 2 },
+    { kind: "decoder", layer: 0, heads: 1 }] };
+  assert.deepEqual(nearestHead(side, "encoder", 9, 7), { kind: "encoder", layer: 5, head: 1 });
+  assert.deepEqual(nearestHead(side, "cross", 2, 1), { kind: "encoder", layer: 2, head: 1 });
+});
+
+test("items of an axis", () => {
+  const side = { stacks: { encoder: { tokens: 10, words: 7, specials: 2 } } };
+  assert.deepEqual([["tokens", "show"], ["words", "show"], ["tokens", "hide"],
+    ["words", "hide"]].map(([merge, specials]) => stackSize(side, "encoder", merge, specials)), [10, 7, 8, 5]);
+});
+
+test("two sides never have one title", () => {
+  const titles = (...sides) =>
+    namedSides(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
+  assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a less b", "m"]), ["a", "b", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m less n"]), ["m", "n", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);
+  assert.deepEqual(titles(["a", "m"]), ["a"]);
+  // Where there is little room, only the beginning of a title is seen.
+  assert.deepEqual(titles(["the animal was tired", "m"], ["the animal was wide", "m"]),
+    ["first: the animal was tired", "second: the animal was wide"]);
+  assert.deepEqual(titles(["a", "transformer-small"], ["a", "transformer-small-2"]),
+    ["first: transformer-small", "second: transformer-small-2"]);
+});

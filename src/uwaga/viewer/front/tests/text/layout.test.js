@@ -1,0 +1,82 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { flowLine, flowLines, flowNearest, flowRightToLeft, flowWindow } from "../../text/layout.js";
+
+const plain = (widths, rest = {}) =>
+  flowLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
+
+test("as many items as fit stand on a line, with spaces between them", () => {
+  const flow = plain([40, 40, 40, 100, 5]);
+  assert.deepEqual([...flow.starts], [0, 2, 3, 4, 5]);
+  assert.deepEqual([...flow.lefts], [0, 50, 0, 0, 0]);
+});
+
+test("glued pieces have no space and stay on the line of what they are glued to", () => {
+  const flow = plain([60, 20, 25, 10], { glued: [0, 0, 1, 1] });
+  assert.deepEqual([...flow.starts], [0, 1, 4]);
+  assert.deepEqual([...flow.lefts], [0, 0, 20, 45]);
+});
+
+test("pieces that together are wider than a line are broken; a single wider one has a line to itself", () => {
+  const flow = plain([60, 60, 300, 20], { glued: [0, 1, 1, 0] });
+  assert.deepEqual([...flow.starts], [0, 1, 2, 3, 4]);
+});
+
+test("a new line begins behind an item that ends one", () => {
+  const flow = plain([10, 10, 10], { ends: [1, 0, 1] });
+  assert.deepEqual([...flow.starts], [0, 1, 3]);
+});
+
+test("every item is on exactly one line, within its width, for random texts", () => {
+  let seed = 7;
+  const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647;
+  for (let round = 0; round < 200; round++) {
+    const total = Math.floor(random() * 60);
+    const widths = Array.from({ length: total }, () => 1 + random() * 60);
+    const glued = widths.map(() => (random() < 0.4 ? 1 : 0)), ends = widths.map(() => (random() < 0.1 ? 1 : 0));
+    const flow = plain(widths, { glued, ends });
+    assert.equal(flow.starts.at(-1), total);
+    for (let line = 0; line < flow.lines; line++) {
+      assert.ok(flow.starts[line + 1] > flow.starts[line]);
+      for (let item = flow.starts[line]; item < flow.starts[line + 1]; item++) {
+        assert.ok(flow.lefts[item] + widths[item] <= 100.001, `round ${round}`);
+        assert.equal(flowLine(flow.starts, item), line);
+        if (item > flow.starts[line]) assert.ok(flow.lefts[item] >= flow.lefts[item - 1] + widths[item - 1] - 0.001);
+      }
+    }
+  }
+});
+
+test("no items are no lines", () => {
+  const flow = plain([]);
+  assert.equal(flow.lines, 0);
+  assert.deepEqual(flowWindow({ top: 0, height: 100, lineHeight: 10, lines: 0, extra: 5 }), [0, 0]);
+});
+
+test("the window holds the lines in view and some more, never others than there are", () => {
+  assert.deepEqual(flowWindow({ top: 1000, height: 100, lineHeight: 10, lines: 1000, extra: 3 }), [97, 113]);
+  assert.deepEqual(flowWindow({ top: 0, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [0, 4]);
+  assert.deepEqual(flowWindow({ top: 90_000, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [4, 4]);
+});
+
+test("a hundred thousand items are set in a moment", () => {
+  const widths = Float32Array.from({ length: 100_000 }, (_, i) => 20 + (i % 50));
+  const start = performance.now();
+  const flow = flowLines({ widths, glued: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
+  assert.ok(flow.lines > 5000);
+  assert.ok(performance.now() - start < 1000);
+});
+
+test("the nearest item of another line is the one below", () => {
+  const widths = [40, 40, 20, 20, 20];
+  const flow = plain(widths);
+  assert.deepEqual([...flow.starts], [0, 2, 5]);
+  assert.equal(flowNearest(flow, widths, 1, 90), 4);
+  assert.equal(flowNearest(flow, widths, 1, 0), 2);
+});
+
+test("a text of Hebrew or Arabic runs from right to left", () => {
+  assert.equal(flowRightToLeft(["\u05e9\u05dc\u05d5\u05dd", "means", "peace"]), false);
+  assert.equal(flowRightToLeft(["\u0645\u0631\u062d\u0628\u0627", "\u0628\u0643", "a"]), true);
+  assert.equal(flowRightToLeft([]), false);
+});

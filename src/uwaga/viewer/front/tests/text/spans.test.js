@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { itemsOf, rangeText, tokensOf, SpanShelf } from "../../text/spans.js";
+import { searchIndex, searchItems } from "../../text/search.js";
+
+const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
+  labels: ["[CLS]", "un", "seen", "cat", "[SEP]"], glued: [0, 0, 1, 0, 0] };
+const words = { spans: Int32Array.of(1, 3, 3, 4), total: 2, labels: ["unseen", "cat"], glued: [0, 0] }; // special tokens hidden
+
+test("a range of items is a range of tokens, and back", () => {
+  assert.deepEqual(tokensOf(words, [0, 2]), [1, 4]);
+  assert.deepEqual(itemsOf(tokens, [1, 4]), [1, 4]);
+  assert.deepEqual(itemsOf(words, [2, 3]), [0, 1]);
+  assert.deepEqual(itemsOf(words, [0, 5]), [0, 2]);
+});
+
+test("what is hidden altogether is no range", () => {
+  assert.equal(itemsOf(words, [0, 1]), null);
+  assert.equal(itemsOf(words, [4, 5]), null);
+});
+
+test("a range is named by its text, the middle left out where it is long", () => {
+  assert.equal(rangeText(tokens, [0, 4]), "[CLS] unseen cat");
+  const long = { labels: Array.from({ length: 100 }, (_, i) => `w${i}`), glued: Array(100).fill(0) };
+  const name = rangeText(long, [0, 100]);
+  assert.ok(name.startsWith("w0 w1") && name.endsWith("w98 w99") && name.includes("\u2026") && name.length < 50, name);
+});
+
+test("spans are kept as tokens: they survive merging and hiding, come back, and can be removed", () => {
+  const shelf = new SpanShelf();
+  shelf.put("both", tokens, [2, 4], true);
+  shelf.put("both", tokens, [0, 1], true);
+  assert.deepEqual(shelf.on("both", words).map(({ range }) => range), [[0, 2]]);
+  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[2, 4], [0, 1]]);
+  shelf.remove(shelf.spans[0].id);
+  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[0, 1]]);
+});
+
+test("a span that is stretched stays one; the same one twice is one; at most sixteen are kept", () => {
+  const shelf = new SpanShelf();
+  shelf.put("both", tokens, [0, 1], true);
+  shelf.put("both", tokens, [0, 3], false);
+  shelf.put("both", tokens, [0, 3], true);
+  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[0, 3]]);
+  const many = { spans: Int32Array.from({ length: 100 }, (_, i) => Math.ceil(i / 2)), total: 50 };
+  for (let i = 0; i < 30; i++) shelf.put("both", many, [i, i + 1], true);
+  assert.equal(shelf.spans.length, 16);
+});
+
+const index = searchIndex(["The", "un", "seen", "cat", ",", "the", "CAT"], [0, 0, 1, 0, 1, 0, 0]);
+
+test("finds words across pieces and tokens, in any case", () => {
+  assert.deepEqual(searchItems(index, "UNSEEN"), [[1, 3]]);
+  assert.deepEqual(searchItems(index, "the"), [[0, 1], [5, 6]]);
+  assert.deepEqual(searchItems(index, "cat, the"), [[3, 6]]);
+  assert.deepEqual(searchItems(index, "dog"), []);
+  assert.deepEqual(searchItems(index, "  "), []);
+});
+
+test("a number sign and a number is a position", () => {
+  assert.deepEqual(searchItems(index, "#3"), [[3, 4]]);
+  assert.deepEqual(searchItems(index, "#7"), []);
+});
+
+test("letters that grow when made small keep the places right", () => {
+  const turkish = searchIndex(["\u0130\u0130\u0130", "x"], [0, 0]);
+  assert.deepEqual(searchItems(turkish, "x"), [[1, 2]]);
+});
+
+test("places are limited", () => {
+  assert.equal(searchItems(searchIndex(Array(100).fill("a"), Array(100).fill(0)), "a", 10).length, 10);
+});

@@ -1,0 +1,70 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { makeClient } from "../client.js";
+import { columnWeights, rowWeights, spanMasses } from "../weights.js";
+
+const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
+const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 1000;
+
+/** A saved page of a map of `size`, with one tile of mass at `level`. */
+function savedApp(size, level) {
+  const cells = Math.ceil(size / 2 ** level), data = new Float32Array(cells * cells);
+  for (let i = 0; i < size; i++) for (let j = 0; j < size; j++) data[(i >> level) * cells + (j >> level)] += weight(i, j);
+  for (let r = 0; r < cells; r++) {
+    const queries = Math.min(size, (r + 1) * 2 ** level) - r * 2 ** level;
+    for (let c = 0; c < cells; c++) data[r * cells + c] /= queries;
+  }
+  const host = {
+    mode: "saved", download() {},
+    has: (question) => question.ask === "tile" && question.level === level && question.how === "mass",
+    ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [cells, cells] }] }),
+  };
+  return { host, client: makeClient(host) };
+}
+
+const read = (ask, app, item, size) => new Promise((resolve) => {
+  ask(app, item, { where, sizes: { queries: size, keys: size }, signal: new AbortController().signal, onWeights: resolve });
+});
+
+test("a saved page that holds the weights gives exact rows, columns and masses", async () => {
+  const app = savedApp(20, 0);
+  const row = await read(rowWeights, app, 3, 20), column = await read(columnWeights, app, 5, 20);
+  assert.equal(row.cell, 1);
+  assert.deepEqual([...row.weights], Array.from({ length: 20 }, (_, key) => Math.fround(weight(3, key))));
+  assert.deepEqual([...column.weights], Array.from({ length: 20 }, (_, query) => Math.fround(weight(query, 5))));
+  const { masses, cell } = await spanMasses(app, where, { queries: 20, keys: 20 },
+    [[0, 2]], [[4, 6], [6, 7]], new AbortController().signal);
+  assert.equal(cell, 1);
+  const expected = (weight(0, 4) + weight(0, 5) + weight(1, 4) + weight(1, 5)) / 2;
+  assert.ok(Math.abs(masses[0] - expected) < 1e-6);
+});
+
+test("one that holds coarse cells gives their means, says so, and keeps the sum of a row", async () => {
+  const app = savedApp(21, 2);
+  const row = await read(rowWeights, app, 20, 21);
+  assert.equal(row.cell, 4);
+  const sum = Array.from({ length: 21 }, (_, key) => weight(20, key)).reduce((a, b) => a + b);
+  assert.ok(Math.abs(row.weights.reduce((a, b) => a + b) - sum) < 1e-5); // the last cell has one query: itself
+});
+
+test("one that holds nothing of it says so", async () => {
+  const app = savedApp(20, 0);
+  app.host.has = () => false;
+  assert.equal(await read(rowWeights, app, 3, 20), null);
+  assert.equal(await spanMasses(app, where, { queries: 20, keys: 20 }, [[0, 2]], [[4, 6]], new AbortController().signal), null);
+});
+
+test("a live host is asked for the row itself, and a column is followed while it grows", async () => {
+  const asked = [];
+  let turn = 0;
+  const host = { mode: "served", has: () => true, download() {}, ask: async (question) => {
+    asked.push(question);
+    turn += 1;
+    return { meta: question.ask === "column" ? { complete: turn / 3 } : {}, arrays: [{ data: Float32Array.of(1, NaN), shape: [2] }] };
+  } };
+  const app = { host, client: makeClient(host, { wait: async () => {} }) }, heard = [];
+  await columnWeights(app, 1,
+    { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
+  assert.deepEqual(heard, [1 / 3, 2 / 3, 1]);
+  assert.deepEqual(asked[0], { ask: "column", ...where, key: 1 });
+});

@@ -1,0 +1,304 @@
+// Text layout: line breaking by measured token widths, and virtual scrolling of the lines.
+
+import { el, tokenText } from "../dom.js";
+
+/** @typedef {import("../types.js").Items} Items */
+
+const sheetExtra = 12; // lines in the page above and below the view
+
+/** Text of any length in a scrolled element. */
+export class TextSheet {
+  /**
+   * @param {HTMLElement} scroller
+   * @param {string} prefix  of the ids of tokens
+   * @param {(element: HTMLElement, item: number) => void} paint  how a token looks now
+   */
+  constructor(scroller, prefix, paint) {
+    this.scroller = scroller;
+    this.prefix = prefix;
+    this.paint = paint;
+    this.body = el("div", { class: "uwaga-text-body" });
+    scroller.append(this.body);
+    /** @type {Items} */
+    this.items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+    /** @type {Flow} */
+    this.flow = { starts: new Int32Array(1), lefts: new Float32Array(0), lines: 0 };
+    this.widths = new Float32Array(0);
+    this.lineHeight = 1;
+    this.height = 0; // of the view, in pixels
+    /** @type {Map<number, HTMLElement>} */
+    this.shown = new Map();
+    this.set = { width: 0, font: "" };
+  }
+
+  /** @param {Items} items */
+  setItems(items) {
+    this.items = items;
+    this.body.dir = flowRightToLeft(items.labels) ? "rtl" : "ltr";
+    this.scroller.scrollTop = 0;
+    this.set = { width: 0, font: "" };
+    this.layout();
+  }
+
+  /** Sets the text again where the width or the letters have changed; what was on top stays there. */
+  layout() {
+    const font = fontOf(this.scroller);
+    const width = this.body.clientWidth;
+    this.height = this.scroller.clientHeight;
+    if (width < 1 || (width === this.set.width && font.font === this.set.font)) return;
+    const top = this.itemAtTop();
+    if (font.font !== this.set.font || this.widths.length !== this.items.total) this.measure(font);
+    this.set = { width, font: font.font };
+    this.lineHeight = Math.round(font.size * tokenRoom.lineHeight);
+    const { labels, glued } = this.items;
+    const ends = Uint8Array.from(labels, (label) => (label.includes("\n") ? 1 : 0));
+    this.flow = flowLines({ widths: this.widths, glued, ends, width, gap: font.size * tokenRoom.gap });
+    this.body.style.setProperty("height", `${this.flow.lines * this.lineHeight}px`);
+    this.body.style.setProperty("--text-line", `${this.lineHeight}px`);
+    this.clear();
+    if (top > 0) this.scroller.scrollTop = flowLine(this.flow.starts, top) * this.lineHeight;
+    this.render();
+  }
+
+  /** @param {TextFont} font */
+  measure(font) {
+    const { labels, specials } = this.items;
+    const width = makeWidths(font);
+    this.widths = Float32Array.from(labels, (label, item) => width(label, specials.has(item)));
+  }
+
+  clear() {
+    for (const line of this.shown.values()) line.remove();
+    this.shown.clear();
+  }
+
+  /**
+   * Brings the lines in view into the page, and takes the others out.
+   * @param {number} [top] where the text is scrolled to: read by the caller before it changes the page, which costs less
+   */
+  render(top = this.scroller.scrollTop) {
+    const { height } = this;
+    const [first, last] = flowWindow({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: sheetExtra });
+    for (const [line, element] of this.shown) {
+      if (line >= first && line < last) continue;
+      element.remove();
+      this.shown.delete(line);
+    }
+    for (let line = first; line < last; line++) {
+      if (this.shown.has(line)) continue;
+      const element = this.line(line);
+      this.shown.set(line, element);
+      this.body.append(element);
+    }
+  }
+
+  /** @param {number} line @returns {HTMLElement} */
+  line(line) {
+    const { starts } = this.flow;
+    const element = el("div", { class: "uwaga-text-line", role: "presentation" });
+    element.style.setProperty("transform", `translateY(${line * this.lineHeight}px)`);
+    for (let item = starts[line]; item < starts[line + 1]; item++) element.append(this.token(item, item === starts[line]));
+    return element;
+  }
+
+  /** @param {number} item @param {boolean} first of its line @returns {HTMLElement} */
+  token(item, first) {
+    const { labels, glued, specials, total } = this.items;
+    const special = specials.has(item) ? " uwaga-text-special" : "";
+    const space = first || glued[item] ? "" : " uwaga-text-apart";
+    const token = el("bdi", {
+      class: `uwaga-text-token${special}${space}`, id: `${this.prefix}${item}`, "data-item": item, role: "option",
+      "aria-posinset": item + 1, "aria-setsize": total, text: tokenText(labels[item]),
+    });
+    this.paint(token, item);
+    return token;
+  }
+
+  /** Paints every token in the page again. */
+  repaint() {
+    for (const line of this.shown.values()) {
+      for (const token of line.children) this.paint(/** @type {HTMLElement} */ (token),
+        Number(/** @type {HTMLElement} */ (token).dataset.item));
+    }
+  }
+
+  /** @returns {number} */
+  itemAtTop() {
+    const line = Math.min(this.flow.lines - 1, Math.floor(this.scroller.scrollTop / this.lineHeight));
+    return line > 0 ? this.flow.starts[line] : 0;
+  }
+
+  /** @returns {[number, number]} the items in view: first, one past the last */
+  visible() {
+    const { scrollTop: top, clientHeight: height } = this.scroller;
+    const [first, last] = flowWindow({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: 0 });
+    return [this.flow.starts[first], this.flow.starts[last]];
+  }
+
+  /**
+   * Scrolls as little as it takes, or to the middle.
+   * @param {number} item
+   * @param {"nearest" | "middle"} [how]
+   */
+  reveal(item, how = "nearest") {
+    const { scroller, lineHeight } = this;
+    const top = flowLine(this.flow.starts, item) * lineHeight;
+    const { scrollTop, clientHeight } = scroller;
+    const inside = top >= scrollTop && top + lineHeight <= scrollTop + clientHeight;
+    if (inside) return;
+    if (how === "middle" || Math.abs(top - scrollTop) > 2 * clientHeight) scroller.scrollTop = top - clientHeight / 2;
+    else scroller.scrollTop = top < scrollTop ? top : top + lineHeight - clientHeight;
+    this.render();
+  }
+}
+
+// Running text set in lines of our own, so that the place of every item is known without it being in the page.
+
+/**
+ * @typedef {object} FlowInput
+ * @property {ArrayLike<number>} widths  pixels of each item
+ * @property {ArrayLike<number>} glued  1: no space before it, and no new line if that can be helped
+ * @property {ArrayLike<number>} ends  1: a new line begins behind it
+ * @property {number} width  pixels of a line
+ * @property {number} gap  pixels of a space
+ */
+
+/**
+ * @typedef {object} Flow
+ * @property {Int32Array} starts  (lines + 1,): the first item of each line, then the number of items
+ * @property {Float32Array} lefts  pixels from the line's beginning to each item
+ * @property {number} lines
+ */
+
+/**
+ * Items into lines, as many as fit. Glued pieces stay with what they are glued to unless they are wider than a line together.
+ * @param {FlowInput} input
+ * @returns {Flow}
+ */
+export function flowLines({ widths, glued, ends, width, gap }) {
+  const total = widths.length;
+  const starts = new Int32Array(total + 1);
+  const lefts = new Float32Array(total);
+  let [lines, x, item] = [0, 0, 0];
+  const newLine = (/** @type {number} */ first) => {
+    starts[lines++] = first;
+    x = 0;
+  };
+  if (total) newLine(0);
+  while (item < total) {
+    let [end, group] = [item + 1, widths[item]];
+    while (end < total && glued[end] && !ends[end - 1]) group += widths[end++];
+    const space = x > 0 && !glued[item] ? gap : 0;
+    if (x > 0 && x + space + group > width) newLine(item);
+    else x += space;
+    for (; item < end; item++) {
+      if (x > 0 && x + widths[item] > width && group > width) newLine(item);
+      lefts[item] = x;
+      x += Math.min(widths[item], width);
+    }
+    if (ends[item - 1] && item < total) newLine(item);
+  }
+  starts[lines] = total;
+  return { starts: starts.slice(0, lines + 1), lefts, lines };
+}
+
+/**
+ * @param {Int32Array} starts ascending
+ * @param {number} item
+ * @returns {number} the last index whose start is not behind the item: its line
+ */
+export function flowLine(starts, item) {
+  let [low, high] = [0, Math.max(0, starts.length - 2)];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (starts[middle] <= item) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+/**
+ * The lines to have in the page: those in view and some around them, so that scrolling finds them there.
+ * @param {{top: number, height: number, lineHeight: number, lines: number, extra: number}} view  pixels; extra in lines
+ * @returns {[number, number]} first, one past the last
+ */
+export function flowWindow({ top, height, lineHeight, lines, extra }) {
+  const first = Math.max(0, Math.floor(top / lineHeight) - extra);
+  const last = Math.min(lines, Math.ceil((top + height) / lineHeight) + extra);
+  return [Math.min(first, lines), Math.max(last, Math.min(first, lines))];
+}
+
+/**
+ * The item of another line that stands nearest to a place.
+ * @param {Flow} flow
+ * @param {ArrayLike<number>} widths
+ * @param {number} line
+ * @param {number} x  pixels
+ * @returns {number}
+ */
+export function flowNearest(flow, widths, line, x) {
+  const [first, last] = [flow.starts[line], flow.starts[line + 1]];
+  let best = first;
+  const distance = (/** @type {number} */ item) => Math.abs(flow.lefts[item] + widths[item] / 2 - x);
+  for (let item = first; item < last; item++) if (distance(item) < distance(best)) best = item;
+  return best;
+}
+
+/**
+ * @param {string[]} labels
+ * @returns {boolean} whether most letters are of a script written from right to left
+ */
+export function flowRightToLeft(labels) {
+  let [right, left] = [0, 0];
+  for (let i = 0; i < labels.length && right + left < 2000; i++) {
+    right += (labels[i].match(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/g) ?? []).length;
+    left += (labels[i].match(/[A-Za-z\u00c0-\u058f\u0900-\u1fff\u3040-\u9fff\uac00-\ud7a3]/g) ?? []).length;
+  }
+  return right > left;
+}
+
+// How wide tokens are in the page's own letters.
+
+/**
+ * @typedef {object} TextFont
+ * @property {string} font  as a canvas takes it
+ * @property {number} size  pixels
+ */
+
+/** Room beside a token's letters, in parts of the font's size; text.css says the same. */
+export const tokenRoom = { plain: 0.16, special: 0.9, specialSize: 0.82, gap: 0.12, lineHeight: 1.9 };
+
+/**
+ * @param {TextFont} font
+ * @returns {(label: string, special: boolean) => number} pixels of a token with its room
+ */
+export function makeWidths({ font, size }) {
+  const context = document.createElement("canvas").getContext("2d");
+  /** @type {Map<string, number>} */
+  const known = new Map();
+  const letters = (/** @type {string} */ label) => {
+    const text = tokenText(label);
+    if (!context) return text.length * size * 0.6;
+    return context.measureText(text).width;
+  };
+  if (context) context.font = font;
+  return (label, special) => {
+    let width = known.get(label);
+    if (width === undefined) {
+      width = letters(label);
+      known.set(label, width);
+    }
+    // Browsers set text on whole or half pixels: rounding up keeps a full line within its width.
+    const room = special ? width * tokenRoom.specialSize + tokenRoom.special * size + 2 : width + tokenRoom.plain * size;
+    return Math.ceil(room * 4) / 4;
+  };
+}
+
+/**
+ * @param {Element} element
+ * @returns {TextFont}
+ */
+export function fontOf(element) {
+  const { fontStyle, fontWeight, fontSize, fontFamily } = getComputedStyle(element);
+  return { font: `${fontStyle} ${fontWeight} ${fontSize} ${fontFamily}`, size: parseFloat(fontSize) || 16 };
+}

@@ -1,0 +1,409 @@
+// The texts of the current map, a pane each: tokens, shading, selection, pointer input.
+
+import { stripColour } from "../colours.js";
+import { el } from "../dom.js";
+import { flowLine, flowNearest, TextSheet } from "./layout.js";
+import { makeStrip } from "./minimap.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("../types.js").Range} Range */
+/** @typedef {import("../colours.js").Shade} Shade */
+
+/** @typedef {"query" | "key" | "both"} Axis */
+/** @typedef {{axis: Axis, pane: TextPane, items: Items}} Column */
+
+/** @type {Items} */
+const columnEmpty = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+
+/**
+ * @typedef {object} ColumnsTold
+ * @property {(axis: Axis, item: number) => void} pick
+ * @property {(axis: Axis, range: Range, fresh: boolean, done: boolean) => void} span
+ * @property {(column: Column, item: number | null, event: PointerEvent | null) => void} hover
+ * @property {(column: Column) => void} enter  the keys act on it from now on
+ */
+
+/** The panes and their items, exchanged when the map is of other texts. */
+export class TextColumns {
+  /**
+   * @param {App} app
+   * @param {HTMLElement} place
+   * @param {ColumnsTold} told
+   */
+  constructor(app, place, told) {
+    this.app = app;
+    this.place = place;
+    this.told = told;
+    /** @type {Column[]} */
+    this.all = [];
+    this.current = 0;
+    this.name = "";
+    this.turn = 0;
+  }
+
+  get first() {
+    return this.all[0];
+  }
+
+  get last() {
+    return this.all[this.all.length - 1];
+  }
+
+  /** Queries and keys are the same text. */
+  get one() {
+    return this.all.length === 1;
+  }
+
+  /** @param {Axis} axis @returns {Column | undefined} */
+  of(axis) {
+    return this.all.find((column) => column.axis === axis) ?? (this.one ? this.first : undefined);
+  }
+
+  /**
+   * Brings the texts of the current map into place.
+   * @returns {Promise<"same" | "other" | "failed">} failed: or another map was wanted meanwhile
+   */
+  async load() {
+    const { app } = this;
+    const { merge, specials, kind, side: id } = app.store.get();
+    const stacks = app.side().kinds[kind];
+    const name = JSON.stringify([id, stacks, merge, specials]);
+    const turn = ++this.turn;
+    if (name === this.name) return "same";
+    const [queries, keys] = await Promise.all([app.items(id, stacks.queries), app.items(id, stacks.keys)]);
+    if (turn !== this.turn) return "failed";
+    this.name = name;
+    this.make(stacks.queries === stacks.keys ? ["both"] : ["query", "key"]);
+    for (const column of this.all) {
+      column.items = column.axis === "key" ? keys : queries;
+      const role = { both: "", query: `queries (${stacks.queries})`, key: `keys (${stacks.keys})` }[column.axis];
+      const rest = ["", role, `${column.items.total} ${merge}`].filter((part, at) => part || !at).join(" \u00b7 ");
+      column.pane.setItems(app.side().text_title, rest, column.items);
+    }
+    return "other";
+  }
+
+  /** @param {Axis[]} axes */
+  make(axes) {
+    const { app } = this;
+    if (axes.join() === this.all.map(({ axis }) => axis).join()) return;
+    this.dispose();
+    this.current = 0;
+    this.all = axes.map((axis) => {
+      const pane = new TextPane(`uwaga-${app.part}text-${axis}-`, {
+        pick: (item) => { this.enter(column); this.told.pick(axis, item); },
+        span: (range, fresh, done) => { this.enter(column); this.told.span(axis, range, fresh, done); },
+        hover: (item, event) => this.told.hover(column, item, event),
+      });
+      /** @type {Column} */
+      const column = { axis, pane, items: columnEmpty };
+      pane.scroller.addEventListener("focus", () => this.enter(column));
+      return column;
+    });
+    this.place.replaceChildren(...this.all.map(({ pane }) => pane.element));
+    this.place.dataset.panes = String(axes.length);
+  }
+
+  /** @param {Column} column @param {boolean} [focus] */
+  enter(column, focus = false) {
+    const index = this.all.indexOf(column);
+    if (index !== this.current) {
+      this.current = index;
+      this.told.enter(column);
+    }
+    if (focus) column.pane.scroller.focus({ preventScroll: true });
+  }
+
+  dispose() {
+    for (const { pane } of this.all) pane.dispose();
+  }
+}
+
+// One running text: its lines, what is picked and shaded in it, and the strip of the whole document beside it.
+
+/** @typedef {{weights: ArrayLike<number>, shade: Shade}} PaneLayer */
+
+/**
+ * @typedef {object} PaneLook
+ * @property {PaneLayer | null} row  what the picked query attends to
+ * @property {PaneLayer | null} column  what attends to the picked key
+ * @property {number | null} query
+ * @property {number | null} key
+ * @property {Range[]} spans
+ * @property {Range | null} found
+ */
+
+/**
+ * @typedef {object} PaneTold
+ * @property {(item: number) => void} pick
+ * @property {(range: Range, fresh: boolean, done: boolean) => void} span  fresh: another span, not the last one stretched
+ * @property {(item: number | null, event: PointerEvent | null) => void} hover
+ */
+
+/** A scrolled text with a strip. */
+export class TextPane {
+  /**
+   * @param {string} prefix  of ids
+   * @param {PaneTold} told
+   */
+  constructor(prefix, told) {
+    this.told = told;
+    this.heading = el("h3", { class: "uwaga-text-heading", id: `${prefix}heading` });
+    this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
+      "aria-labelledby": `${prefix}heading` });
+    this.strip = makeStrip("Where in the document the weight is", (part) => this.jump(part));
+    this.element = el("section", { class: "uwaga-text-pane" }, this.heading,
+      el("div", { class: "uwaga-text-beside" }, this.scroller, this.strip.element));
+    this.prefix = prefix;
+    this.sheet = new TextSheet(this.scroller, prefix, (element, item) => this.paint(element, item));
+    /** @type {PaneLook} */
+    this.look = { row: null, column: null, query: null, key: null, spans: [], found: null };
+    this.caret = -1; // the item that the keys move from
+    this.anchor = -1; // where the span begins that the keys stretch
+    this.stretching = false;
+    this.stop = watchPointer(this.scroller, {
+      pick: (item) => this.pick(item),
+      span: (anchor, item, done) => this.mark(anchor, item, done),
+      stretch: (item) => this.stretch(item),
+      hover: told.hover,
+    });
+    this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
+  }
+
+  /** @param {string} title @param {string} rest  such as its length @param {Items} items */
+  setItems(title, rest, items) {
+    // A title that is read from right to left leaves the rest where it is.
+    this.heading.replaceChildren(el("bdi", { text: title }), rest);
+    this.caret = this.anchor = -1;
+    this.sheet.setItems(items);
+    this.setLook({ ...this.look, row: null, column: null, spans: [], found: null });
+  }
+
+  /** @param {PaneLook} look */
+  setLook(look) {
+    this.look = look;
+    this.scroller.classList.toggle("uwaga-text-both", Boolean(look.row && look.column));
+    this.sheet.repaint();
+    this.drawStrip();
+  }
+
+  /** The page's size or letters have changed. */
+  resize() {
+    this.sheet.layout();
+    this.scrolled();
+    this.drawStrip();
+  }
+
+  scrolled() {
+    this.told.hover(null, null);
+    const { sheet } = this;
+    const top = this.scroller.scrollTop;
+    sheet.render(top);
+    const height = Math.max(1, sheet.flow.lines * sheet.lineHeight);
+    this.strip.view(top / height, sheet.height / height);
+  }
+
+  drawStrip() {
+    const { row, column, query, key } = this.look;
+    const colour = (/** @type {string} */ name) => stripColour(this.element, name);
+    const layers = [row && { ...row, colour: colour("--query"), negative: colour("--danger") },
+      column && { ...column, colour: colour("--key"), negative: colour("--danger") }].filter((layer) => layer !== null);
+    const { starts } = this.sheet.flow;
+    const mark = (/** @type {number | null} */ item, /** @type {string} */ name) =>
+      item === null || item >= this.sheet.items.total ? [] : [{ line: flowLine(starts, item), colour: colour(name) }];
+    this.strip.draw(layers, starts, [...mark(query, "--text"), ...mark(key, "--text")]);
+  }
+
+  /** @param {HTMLElement} element @param {number} item */
+  paint(element, item) {
+    const { row, column, query, key, spans, found } = this.look;
+    const [byRow, byColumn] = [row ? row.shade.of(item) : 0, column ? column.shade.of(item) : 0];
+    element.style.setProperty("--text-row", `${Math.round(Math.abs(byRow) * 1000) / 10}%`);
+    element.style.setProperty("--text-column", `${Math.round(Math.abs(byColumn) * 1000) / 10}%`);
+    const { classList } = element;
+    classList.toggle("uwaga-text-row-below", byRow < 0);
+    classList.toggle("uwaga-text-column-below", byColumn < 0);
+    classList.toggle("uwaga-text-query", item === query);
+    classList.toggle("uwaga-text-key", item === key);
+    classList.toggle("uwaga-text-caret", item === this.caret);
+    classList.toggle("uwaga-text-found", paneIn(found, item));
+    const inSpan = spans.some((span) => paneIn(span, item));
+    classList.toggle("uwaga-text-span", inSpan);
+    element.setAttribute("aria-selected", String(item === query || item === key || inSpan));
+  }
+
+  /** @param {number} item */
+  pick(item) {
+    this.anchor = item;
+    this.stretching = false;
+    this.moveCaret(item);
+    this.told.pick(item);
+  }
+
+  /** @param {number} anchor @param {number} item @param {boolean} done */
+  mark(anchor, item, done) {
+    const fresh = !this.stretching;
+    this.anchor = anchor;
+    this.stretching = !done;
+    this.moveCaret(item);
+    this.told.span([Math.min(anchor, item), Math.max(anchor, item) + 1], fresh, done);
+  }
+
+  /** From where the last pick or span began to here. @param {number} item */
+  stretch(item) {
+    if (this.anchor < 0) this.anchor = this.caret < 0 ? item : this.caret;
+    const fresh = !this.stretching;
+    this.stretching = true;
+    this.moveCaret(item);
+    this.told.span([Math.min(this.anchor, item), Math.max(this.anchor, item) + 1], fresh, true);
+  }
+
+  /** @param {number} item */
+  moveCaret(item) {
+    this.caret = item;
+    this.sheet.reveal(item);
+    this.sheet.repaint();
+    this.scroller.setAttribute("aria-activedescendant", `${this.prefix}${item}`);
+  }
+
+  /**
+   * The item that a step leads to.
+   * @param {"left" | "right" | "up" | "down" | "home" | "end" | "pageup" | "pagedown" | "first" | "last"} step
+   * @returns {number}
+   */
+  step(step) {
+    const { flow, items, widths, lineHeight, body } = this.sheet;
+    const last = items.total - 1;
+    const from = this.caret < 0 || this.caret > last ? this.sheet.visible()[0] : this.caret;
+    if (this.caret < 0) return Math.min(last, from);
+    const line = flowLine(flow.starts, from);
+    const x = flow.lefts[from] + widths[from] / 2;
+    const page = Math.max(1, Math.floor(this.scroller.clientHeight / lineHeight) - 1);
+    const toLine = (/** @type {number} */ other) => flowNearest(flow, widths, Math.min(flow.lines - 1, Math.max(0, other)), x);
+    const forward = body.dir === "rtl" ? -1 : 1;
+    const clamp = (/** @type {number} */ item) => Math.min(last, Math.max(0, item));
+    if (step === "left") return clamp(from - forward);
+    if (step === "right") return clamp(from + forward);
+    if (step === "up") return toLine(line - 1);
+    if (step === "down") return toLine(line + 1);
+    if (step === "pageup") return toLine(line - page);
+    if (step === "pagedown") return toLine(line + page);
+    if (step === "home") return flow.starts[line];
+    if (step === "end") return flow.starts[line + 1] - 1;
+    return step === "first" ? 0 : last;
+  }
+
+  /** @param {number} part of the document that shall stand in the middle */
+  jump(part) {
+    const height = this.sheet.flow.lines * this.sheet.lineHeight;
+    this.scroller.scrollTop = part * height - this.scroller.clientHeight / 2;
+  }
+
+  dispose() {
+    this.stop();
+  }
+}
+
+/** @param {Range | null} range @param {number} item @returns {boolean} */
+function paneIn(range, item) {
+  return range !== null && item >= range[0] && item < range[1];
+}
+
+// A pointer over running text: a click picks, a drag marks a span, Shift and a click stretch it, hovering asks.
+
+/**
+ * @typedef {object} PointerTold
+ * @property {(item: number) => void} pick
+ * @property {(anchor: number, item: number, done: boolean) => void} span
+ * @property {(item: number) => void} stretch  from where the last pick or span began
+ * @property {(item: number | null, event: PointerEvent | null) => void} hover
+ */
+
+const pointerEdge = 24; // pixels from the edge at which a drag begins to scroll
+const pointerSpeed = 14; // pixels per frame
+
+/**
+ * @param {HTMLElement} scroller
+ * @param {PointerTold} told
+ * @returns {() => void} ends a drag that is going on
+ */
+export function watchPointer(scroller, told) {
+  /** @type {{anchor: number, item: number, moved: boolean, y: number, x: number, frame: number} | null} */
+  let drag = null;
+
+  const at = (/** @type {number} */ x, /** @type {number} */ y) => {
+    const root = /** @type {Document | ShadowRoot} */ (scroller.getRootNode());
+    return pointerItem(root.elementFromPoint(x, y), scroller);
+  };
+  const stop = () => {
+    if (drag) cancelAnimationFrame(drag.frame);
+    drag = null;
+  };
+  const follow = () => {
+    if (!drag) return;
+    const box = scroller.getBoundingClientRect();
+    if (drag.y < box.top + pointerEdge) scroller.scrollTop -= pointerSpeed;
+    else if (drag.y > box.bottom - pointerEdge) scroller.scrollTop += pointerSpeed;
+    const item = at(drag.x, Math.min(box.bottom - 4, Math.max(box.top + 4, drag.y)));
+    if (item !== null && item !== drag.item) {
+      drag.item = item;
+      drag.moved = true;
+      told.span(drag.anchor, item, false);
+    }
+    drag.frame = requestAnimationFrame(follow);
+  };
+
+  scroller.addEventListener("pointerdown", (event) => {
+    const item = pointerItem(event.target, scroller);
+    if (event.button !== 0 || item === null) return;
+    if (event.shiftKey) {
+      event.preventDefault();
+      told.stretch(item);
+      return;
+    }
+    drag = { anchor: item, item, moved: false, x: event.clientX, y: event.clientY, frame: 0 };
+    // A finger scrolls the text: only a mouse or a pen marks by dragging.
+    if (event.pointerType !== "touch") drag.frame = requestAnimationFrame(follow);
+  });
+  scroller.addEventListener("pointermove", (event) => {
+    if (drag) [drag.x, drag.y] = [event.clientX, event.clientY];
+    told.hover(pointerItem(event.target, scroller), event);
+  });
+  const end = () => {
+    const ended = drag;
+    stop();
+    if (!ended) return;
+    if (ended.moved) told.span(ended.anchor, ended.item, true);
+    else told.pick(ended.item);
+  };
+  scroller.addEventListener("pointerup", (event) => {
+    if (drag) [drag.x, drag.y] = [event.clientX, event.clientY];
+    end();
+  });
+  scroller.addEventListener("pointercancel", stop);
+  scroller.addEventListener("pointerleave", (event) => {
+    told.hover(null, null);
+    if (event.buttons === 0) stop();
+  });
+  const root = scroller.ownerDocument;
+  const released = (/** @type {PointerEvent} */ event) => {
+    if (drag && !scroller.contains(/** @type {Node} */ (event.target))) end();
+  };
+  const moved = (/** @type {PointerEvent} */ event) => {
+    if (drag) [drag.x, drag.y] = [event.clientX, event.clientY];
+  };
+  root.addEventListener("pointerup", released);
+  root.addEventListener("pointermove", moved);
+  return () => {
+    stop();
+    root.removeEventListener("pointerup", released);
+    root.removeEventListener("pointermove", moved);
+  };
+}
+
+/** @param {EventTarget | null} target @param {HTMLElement} inside @returns {number | null} */
+function pointerItem(target, inside) {
+  const token = target instanceof Element ? target.closest("[data-item]") : null;
+  return token instanceof HTMLElement && inside.contains(token) ? Number(token.dataset.item) : null;
+}

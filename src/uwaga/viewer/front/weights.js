@@ -1,0 +1,220 @@
+// Rows, columns and span masses of a map: from the host or, in a saved page, from the tiles that it holds.
+
+/** @typedef {import("./types.js").App} App */
+/** @typedef {import("./types.js").Where} Where */
+/** @typedef {import("./types.js").Range} Range */
+
+/**
+ * @typedef {object} Weights
+ * @property {Float32Array} weights  nan: not known
+ * @property {number} complete  in [0, 1]
+ * @property {number} cell  1: exact; more: each is the mean over so many keys and queries
+ */
+
+/**
+ * @typedef {object} SourceOptions
+ * @property {Where} where
+ * @property {{queries: number, keys: number}} sizes
+ * @property {AbortSignal} signal
+ * @property {(weights: Weights | null) => void} onWeights  null: nothing of it is here
+ */
+
+/**
+ * What one query attends to.
+ * @param {App} app
+ * @param {number} query
+ * @param {SourceOptions} options
+ * @returns {Promise<void>}
+ */
+export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
+  const question = { ask: "row", ...where, query };
+  if (app.host.has(question)) return sourceFollow(app, question, signal, onWeights);
+  return sourceKept(app, where, sizes, [query, query + 1], [0, sizes.keys], (cells) => onWeights(cells && {
+    weights: Float32Array.from({ length: sizes.keys }, (_, key) => cells.weight(query, key)), complete: 1, cell: cells.side,
+  }));
+}
+
+/**
+ * What attends to one key.
+ * @param {App} app
+ * @param {number} key
+ * @param {SourceOptions} options
+ * @returns {Promise<void>}
+ */
+export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
+  const question = { ask: "column", ...where, key };
+  if (app.host.has(question)) return sourceFollow(app, question, signal, onWeights);
+  return sourceKept(app, where, sizes, [0, sizes.queries], [key, key + 1], (cells) => onWeights(cells && {
+    weights: Float32Array.from({ length: sizes.queries }, (_, query) => cells.weight(query, key)), complete: 1, cell: cells.side,
+  }));
+}
+
+/**
+ * The mean over each span's queries of their weight on the keys of each of the others.
+ * @param {App} app
+ * @param {Where} where
+ * @param {{queries: number, keys: number}} sizes
+ * @param {Range[]} spans
+ * @param {Range[]} keySpans
+ * @param {AbortSignal} signal
+ * @returns {Promise<{masses: Float32Array, cell: number} | null>} (spans, keySpans); null: not in this page
+ */
+export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
+  const question = { ask: "between", ...where, spans, key_spans: keySpans };
+  if (app.host.has(question)) {
+    const reply = await app.client.ask(question, { signal, priority: 4 });
+    return { masses: /** @type {Float32Array} */ (reply.arrays[0].data), cell: 1 };
+  }
+  const cells = await keptCells(app, where, sizes, sourceHull(spans), sourceHull(keySpans));
+  if (!cells) return null;
+  const masses = spans.flatMap((span) => keySpans.map((keySpan) => sourceMass(cells, span, keySpan)));
+  return { masses: Float32Array.from(masses), cell: cells.side };
+}
+
+/**
+ * @param {App} app
+ * @param {import("./types.js").Question} question
+ * @param {AbortSignal} signal
+ * @param {(weights: Weights) => void} onWeights
+ */
+function sourceFollow(app, question, signal, onWeights) {
+  return app.client.follow(question, ({ meta, arrays }) => {
+    onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), complete: meta.complete ?? 1, cell: 1 });
+  }, { signal, priority: 5 });
+}
+
+/**
+ * @param {App} app
+ * @param {Where} where
+ * @param {{queries: number, keys: number}} sizes
+ * @param {Range} rows
+ * @param {Range} columns
+ * @param {(cells: KeptCells | null) => void} onCells
+ */
+async function sourceKept(app, where, sizes, rows, columns, onCells) {
+  onCells(await keptCells(app, where, sizes, rows, columns));
+}
+
+/** @param {KeptCells} cells @param {Range} span @param {Range} keySpan @returns {number} */
+function sourceMass(cells, span, keySpan) {
+  let sum = 0;
+  for (let query = span[0]; query < span[1]; query++) {
+    for (let key = keySpan[0]; key < keySpan[1]; key++) sum += cells.weight(query, key);
+  }
+  return sum / (span[1] - span[0]);
+}
+
+/** @param {Range[]} ranges @returns {Range} the least that holds them all */
+function sourceHull(ranges) {
+  return [Math.min(...ranges.map(([first]) => first)), Math.max(...ranges.map(([, last]) => last))];
+}
+
+// The weights that the text view shows at the moment: asked for, followed while they grow, given up when no longer wanted.
+
+/** One row or one column, the latest that was wanted. */
+export class TextReading {
+  /**
+   * @param {App} app
+   * @param {"row" | "column"} which
+   * @param {() => void} onChange
+   */
+  constructor(app, which, onChange) {
+    this.app = app;
+    this.which = which;
+    this.onChange = onChange;
+    /** @type {Weights | null} */
+    this.weights = null;
+    this.absent = false; // this page does not hold it
+    this.name = "";
+    this.controller = new AbortController();
+  }
+
+  /** @param {number | null} item */
+  want(item) {
+    const { app } = this;
+    const [where, sizes] = [app.where(), app.sizes()];
+    const outside = item === null || item >= (this.which === "row" ? sizes.queries : sizes.keys);
+    const name = outside ? "" : JSON.stringify([where, item]);
+    if (name === this.name) return;
+    this.drop();
+    this.name = name;
+    if (outside) return;
+    const { signal } = this.controller;
+    const read = this.which === "row" ? rowWeights : columnWeights;
+    read(app, item, { where, sizes, signal, onWeights: (weights) => {
+      if (signal.aborted) return;
+      this.weights = weights;
+      this.absent = weights === null;
+      this.onChange();
+    } }).catch(() => {
+      // The client has told the user why; asking again shall be possible.
+      if (this.name === name) this.name = "";
+    });
+  }
+
+  drop() {
+    this.controller.abort();
+    this.controller = new AbortController();
+    this.weights = null;
+    this.absent = false;
+    this.name = "";
+  }
+}
+
+// Weights out of the tiles of mass that a page holds: the finest level of which all that is needed is there.
+
+/**
+ * @typedef {object} KeptCells
+ * @property {number} side  items of a cell's side; 1: exact
+ * @property {(query: number, key: number) => number} weight  the mean over its cell
+ */
+
+const keptSide = 256; // cells of a tile's side
+
+/**
+ * @param {App} app
+ * @param {Where} where
+ * @param {{queries: number, keys: number}} sizes
+ * @param {Range} rows  queries that are needed
+ * @param {Range} columns  keys that are needed
+ * @returns {Promise<KeptCells | null>} null: no level holds them all
+ */
+export async function keptCells(app, where, sizes, rows, columns) {
+  for (let level = 0; 2 ** level < 2 * Math.max(sizes.queries, sizes.keys); level++) {
+    const places = keptPlaces(level, rows, columns);
+    const questions = places.map(([row, column]) => ({ ask: "tile", ...where, how: "mass", level, row, column }));
+    if (!questions.every((question) => app.host.has(question))) continue;
+    const replies = await Promise.all(questions.map((question) => app.client.ask(question, { priority: 5 })));
+    /** @type {Map<string, import("./types.js").WireArray>} */
+    const tiles = new Map(places.map(([row, column], index) => [`${row} ${column}`, replies[index].arrays[0]]));
+    return { side: 2 ** level, weight: (query, key) => keptWeight(tiles, level, sizes.keys, query, key) };
+  }
+  return null;
+}
+
+/** @param {number} level @param {Range} rows @param {Range} columns @returns {Range[]} row and column of each tile */
+function keptPlaces(level, rows, columns) {
+  const span = keptSide * 2 ** level;
+  /** @type {Range[]} */
+  const places = [];
+  for (let row = Math.floor(rows[0] / span); row * span < rows[1]; row++) {
+    for (let column = Math.floor(columns[0] / span); column * span < columns[1]; column++) places.push([row, column]);
+  }
+  return places;
+}
+
+/**
+ * @param {Map<string, import("./types.js").WireArray>} tiles
+ * @param {number} level
+ * @param {number} keys  of the whole axis: the last cell holds fewer
+ * @param {number} query
+ * @param {number} key
+ * @returns {number}
+ */
+function keptWeight(tiles, level, keys, query, key) {
+  const [row, column] = [query, key].map((item) => Math.floor(item / 2 ** level));
+  const tile = tiles.get(`${Math.floor(row / keptSide)} ${Math.floor(column / keptSide)}`);
+  if (!tile) return NaN;
+  const mass = tile.data[(row % keptSide) * tile.shape[1] + (column % keptSide)];
+  return mass / (Math.min(keys, (column + 1) * 2 ** level) - column * 2 ** level);
+}
