@@ -2,7 +2,7 @@
 
 from harness import options, parse, run_grid
 
-from uwaga.cli.contests import backward
+from uwaga.cli.cases import backward
 
 if __name__ == "__main__":
     run_grid(parse(options(__doc__)), "Forward and backward", backward, operands=14)

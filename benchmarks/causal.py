@@ -7,7 +7,7 @@ from functools import partial
 
 from harness import options, parse, run_grid
 
-from uwaga.cli.contests import backward, forward
+from uwaga.cli.cases import backward, forward
 
 if __name__ == "__main__":
     parser = options(__doc__)

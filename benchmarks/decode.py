@@ -7,8 +7,8 @@ reads every key and value once.
 import torch
 from harness import DTYPES, Report, options, parse
 
-from uwaga.cli.contests import OURS, THEIRS, decode
-from uwaga.cli.timing import race
+from uwaga.cli.cases import OURS, THEIRS, decode
+from uwaga.cli.timing import compare
 
 HEADINGS = ("H", "keys", "D", "type", "ratio", "of copy bandwidth", "torch", "uwaga ms", "torch ms", "GB/s", "torch",
             "copy")  # fmt: skip
@@ -23,11 +23,11 @@ if __name__ == "__main__":
         chosen.keys = 500
     report = Report(chosen, "Decode: one query", HEADINGS)
     for dtype in chosen.dtype:
-        contest = decode(chosen.heads, chosen.keys, chosen.width, DTYPES[dtype])
-        contest.check()
+        case = decode(chosen.heads, chosen.keys, chosen.width, DTYPES[dtype])
+        case.check()
         source = torch.randn(chosen.heads, chosen.keys, chosen.width).to(DTYPES[dtype])
         target = torch.empty_like(source)
-        measured = race(contest.sides | {"copy": lambda a=source, b=target: b.copy_(a)}, seconds=chosen.seconds)
+        measured = compare(case.sides | {"copy": lambda a=source, b=target: b.copy_(a)}, seconds=chosen.seconds)
         # Keys and values are two tensors of this size, and so are what a copy reads and what it writes.
         speeds = {side: 2 * source.nbytes / measured.seconds(side) / 1e9 for side in (OURS, THEIRS, "copy")}
         report.row(

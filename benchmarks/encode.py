@@ -27,7 +27,7 @@ from harness import DTYPES, Report, options, parse
 from torch import nn
 
 from uwaga import TextEncoder
-from uwaga.cli.timing import race
+from uwaga.cli.timing import compare
 
 ROOM = 256  # tokens of a text, special ones included, where sentence-transformers cuts
 BATCH = 32
@@ -230,7 +230,7 @@ def _measure(
 ) -> None:
     vectors = {name: side() for name, side in sides.items()}
     tokens = int(encoder.report.tokens.sum())
-    measured = race(sides, seconds=chosen.seconds)
+    measured = compare(sides, seconds=chosen.seconds)
     base = THEIRS if THEIRS in sides else next(iter(sides))
     for name in sides:
         seconds = measured.seconds(name)

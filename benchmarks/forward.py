@@ -2,7 +2,7 @@
 
 from harness import options, parse, run_grid
 
-from uwaga.cli.contests import forward
+from uwaga.cli.cases import forward
 
 if __name__ == "__main__":
     run_grid(parse(options(__doc__)), "Forward", forward, operands=6)

@@ -22,8 +22,8 @@ import torch
 import uwaga
 from uwaga._base import native
 from uwaga.cli import machine
-from uwaga.cli.contests import OURS, THEIRS, Contest
-from uwaga.cli.timing import Race, race
+from uwaga.cli.cases import OURS, THEIRS, Case
+from uwaga.cli.timing import Comparison, compare
 
 HEADS = 12  # H; B*H of the grid is a multiple
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -108,7 +108,7 @@ class Report:
         return f"{flops_per_second / self.peak:.2f}" if self.peak else "-"
 
 
-Make = Callable[..., Contest]
+Make = Callable[..., Case]
 
 
 def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands: int, full: Make | None = None) -> None:
@@ -117,7 +117,7 @@ def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands:
     Args:
         chosen: the options.
         question: the heading of the report.
-        make: the contest of a cell, from batch, heads, tokens, width and dtype.
+        make: the case of a cell, from batch, heads, tokens, width and dtype.
         operands: how many tensors of the operands' size a side holds: a cell that cannot fit is skipped, aloud.
         full: the same without its causal mask; then a column says how much of the full pass uwaga takes.
     """
@@ -130,13 +130,13 @@ def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands:
             report.row(*sizes, why, *[""] * (len(headings) - 5 + (full is not None)))
             continue
         arguments = (cell.batch, cell.heads, cell.tokens, cell.width, DTYPES[cell.dtype])
-        contest = make(*arguments)
-        contest.check()
-        sides = contest.sides if full is None else contest.sides | {"full": full(*arguments).sides[OURS]}
-        measured = race(sides, seconds=chosen.seconds)
+        case = make(*arguments)
+        case.check()
+        sides = case.sides if full is None else case.sides | {"full": full(*arguments).sides[OURS]}
+        measured = compare(sides, seconds=chosen.seconds)
         ratios.setdefault(cell.dtype, []).append(measured.ratio(THEIRS, to=OURS))
         of_full = () if full is None else (f"{measured.ratio(OURS, to='full'):.2f}",)
-        report.row(*sizes, *figures(report, contest, measured), *of_full)
+        report.row(*sizes, *figures(report, case, measured), *of_full)
     report.say("")
     for dtype, found in ratios.items():
         report.say(f"{dtype}: {summary(found)}.\n")
@@ -149,9 +149,9 @@ def _does_not_fit(cell: Cell, operands: int) -> str | None:
     return f"skipped: needs {needed / 2**30:.0f} GiB, and {free / 2**30:.0f} are free"
 
 
-def figures(report: Report, contest: Contest, measured: Race) -> tuple[str, ...]:
+def figures(report: Report, case: Case, measured: Comparison) -> tuple[str, ...]:
     """Ratio, milliseconds of both, GFLOP/s of both, share of the peak of both."""
-    speeds = [contest.flops / measured.seconds(side) / 1e9 for side in (OURS, THEIRS)]
+    speeds = [case.flops / measured.seconds(side) / 1e9 for side in (OURS, THEIRS)]
     return (
         f"{measured.ratio(THEIRS, to=OURS):.2f}",
         *(f"{measured.seconds(side) * 1e3:.4g}" for side in (OURS, THEIRS)),

@@ -7,8 +7,8 @@ import torch
 from harness import DTYPES, Report, options, parse
 
 import uwaga
-from uwaga.cli.contests import OURS, THEIRS
-from uwaga.cli.timing import race
+from uwaga.cli.cases import OURS, THEIRS
+from uwaga.cli.timing import compare
 
 HEADINGS = ("N", "D", "type", "form", "uwaga s", "Q (K^T V) s", "ratio", "GFLOP/s")
 
@@ -27,7 +27,7 @@ if __name__ == "__main__":
                 OURS: lambda: uwaga.attention(query, key, value, mask=mask, normalize=None, scale=1.0),  # noqa: B023
                 THEIRS: lambda: query @ (key.mT @ value),  # noqa: B023
             }  # both run before the loop goes on
-            measured = race(sides, seconds=chosen.seconds)
+            measured = compare(sides, seconds=chosen.seconds)
             flops = 4 * chosen.tokens * chosen.width**2
             report.row(
                 f"{chosen.tokens:,}", str(chosen.width), dtype, form,

@@ -10,7 +10,7 @@ import torch
 from harness import DTYPES, Report, options, parse
 
 import uwaga
-from uwaga.cli.timing import Side, race
+from uwaga.cli.timing import Side, compare
 
 FORWARD = "forward"
 HEADINGS = ("statistic", "map", "B*H", "N", "D", "type", "of forward", "ms", "forward ms")
@@ -76,7 +76,7 @@ if __name__ == "__main__":
         check(timed, chosen.tokens)
         # One statistic at a time beside the forward pass, so that every ratio is of neighbours in time.
         for name in list(timed)[1:]:
-            measured = race({FORWARD: timed[FORWARD], name: timed[name]}, seconds=chosen.seconds)
+            measured = compare({FORWARD: timed[FORWARD], name: timed[name]}, seconds=chosen.seconds)
             report.row(
                 *name.split("/"), str(chosen.heads), str(chosen.tokens), str(chosen.width), dtype,
                 f"{measured.ratio(name, to=FORWARD):.2f}",

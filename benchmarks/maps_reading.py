@@ -8,7 +8,7 @@ import torch
 from harness import DTYPES, Report, options, parse
 
 import uwaga
-from uwaga.cli.timing import race
+from uwaga.cli.timing import compare
 
 HEADINGS = ("reading", "map", "H", "N", "D", "type", "ms", "weights", "us per 1000 weights")
 
@@ -51,7 +51,7 @@ if __name__ == "__main__":
             cold, warm = timed[f"{reading}/cold"](), timed[f"{reading}/warm"]()
             if not torch.allclose(cold, warm, rtol=1e-3, atol=0):
                 raise AssertionError(f"{reading}: a cold map and a warm one differ by {(cold - warm).abs().max():.2e}")
-        measured = race(timed, seconds=chosen.seconds * len(timed))
+        measured = compare(timed, seconds=chosen.seconds * len(timed))
         for name in timed:
             weights, seconds = timed[name]().numel(), measured.seconds(name)
             report.row(

@@ -6,8 +6,8 @@ waste. GFLOP/s count useful work only: the pairs inside documents.
 
 from harness import DTYPES, Report, options, parse
 
-from uwaga.cli.contests import OURS, THEIRS, document_lengths, ragged, wasted
-from uwaga.cli.timing import race
+from uwaga.cli.cases import OURS, THEIRS, document_lengths, ragged, wasted
+from uwaga.cli.timing import compare
 
 HEADINGS = ("documents", "H", "D", "type", "waste", "padded/ragged", "ragged/alone", "ragged ms", "alone ms",
             "padded ms", "useful GFLOP/s", "alone", "padded", "of peak")  # fmt: skip
@@ -25,10 +25,10 @@ if __name__ == "__main__":
     )
     for dtype in chosen.dtype:
         for heads, width in ((12, 32), (12, 64), (12, 128)):
-            contest = ragged(lengths, heads, width, DTYPES[dtype])
-            contest.check()
-            measured = race(contest.sides, seconds=chosen.seconds)
-            speeds = [contest.flops / measured.seconds(side) / 1e9 for side in (OURS, "alone", THEIRS)]
+            case = ragged(lengths, heads, width, DTYPES[dtype])
+            case.check()
+            measured = compare(case.sides, seconds=chosen.seconds)
+            speeds = [case.flops / measured.seconds(side) / 1e9 for side in (OURS, "alone", THEIRS)]
             report.row(
                 str(chosen.documents), str(heads), str(width), dtype, f"{wasted(lengths):.0%}",
                 f"{measured.ratio(THEIRS, to=OURS):.2f}",

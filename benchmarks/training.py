@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from harness import Report, options, parse
 from torch import Tensor, nn
 
-from uwaga.cli.timing import race
+from uwaga.cli.timing import compare
 from uwaga.train import Config, families
 from uwaga.train.data import Corpus
 from uwaga.train.distributed import World
@@ -161,6 +161,6 @@ if __name__ == "__main__":
                 tokens = torch.from_numpy(corpus.tokenizer.encode([text(5_000)])[0])
                 theirs = PlainTraining(tokens, corpus.tokenizer.vocab_size, context, rows, dtype).step
                 sides = {"uwaga": partial(in_a_row, ours), "torch": partial(in_a_row, theirs)}
-                found = race(sides, seconds=chosen.seconds)
+                found = compare(sides, seconds=chosen.seconds)
                 milliseconds = (f"{found.seconds(side) / IN_A_ROW * 1e3:.4g}" for side in ("uwaga", "torch"))
                 report.row(str(rows), str(context), dtype, f"{found.ratio('torch', to='uwaga'):.2f}", *milliseconds)

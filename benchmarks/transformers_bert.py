@@ -17,8 +17,8 @@ import torch
 from harness import DTYPES, Report, need_agreement, options, parse, summary
 from torch import nn
 
-from uwaga.cli.contests import OURS, THEIRS
-from uwaga.cli.timing import Side, race
+from uwaga.cli.cases import OURS, THEIRS
+from uwaga.cli.timing import Side, compare
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "peps.jsonl.gz"
 HEADINGS = (
@@ -118,7 +118,7 @@ def main() -> None:
             both = models(size, DTYPES[dtype])
             for padding in (0.0, 0.5) if chosen.quick else PADDING:
                 batch = batch_of(lengths, chosen.texts, padding)
-                measured = race(sides(both, batch), seconds=chosen.seconds)
+                measured = compare(sides(both, batch), seconds=chosen.seconds)
                 seconds = [measured.seconds(side) for side in (OURS, THEIRS)]
                 ratios.append(measured.ratio(THEIRS, to=OURS))
                 report.row(

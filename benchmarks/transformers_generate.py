@@ -12,8 +12,8 @@ import torch
 from harness import Report, need_agreement, options, parse, summary
 from torch import nn
 
-from uwaga.cli.contests import OURS, THEIRS
-from uwaga.cli.timing import Side, race
+from uwaga.cli.cases import OURS, THEIRS
+from uwaga.cli.timing import Side, compare
 
 HEADINGS = ("model", "rows", "padding", "prompt", "new", "ratio", "uwaga ms/step", "sdpa ms/step")
 MODELS = {
@@ -78,7 +78,7 @@ def main() -> None:
         both = models(kind, sizes)
         for rows, is_padded in BATCHES:
             padding = chosen.padding if is_padded else 0
-            measured = race(sides(both, rows, chosen.prompt, padding, new), seconds=chosen.seconds)
+            measured = compare(sides(both, rows, chosen.prompt, padding, new), seconds=chosen.seconds)
             ratios.append(measured.ratio(THEIRS, to=OURS))
             steps = [f"{measured.seconds(side) / new * 1e3:.3g}" for side in (OURS, THEIRS)]
             report.row(name, str(rows), f"0 to {padding}", str(chosen.prompt), str(new), f"{ratios[-1]:.2f}", *steps)

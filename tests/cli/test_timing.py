@@ -1,23 +1,23 @@
 import pytest
 
-from uwaga.cli.timing import Race, race
+from uwaga.cli.timing import Comparison, compare
 
 
 def test_sides_run_in_turn_and_the_order_turns_round() -> None:
     calls: list[str] = []
     sides = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    measured = race(sides, seconds=0.0, least=2, most=2)
+    measured = compare(sides, seconds=0.0, least=2, most=2)
     assert measured.rounds == 2
     order = [name for at, name in enumerate(calls) if at == 0 or calls[at - 1] != name]
     assert order == ["a", "b", "a", "b", "a"]  # warm-up of each, then a b, then b a
 
 
 def test_at_least_so_many_rounds_however_long_they_take() -> None:
-    assert race({"a": lambda: None}, seconds=0.0, least=3).rounds == 3
+    assert compare({"a": lambda: None}, seconds=0.0, least=3).rounds == 3
 
 
 def test_ratio_is_taken_within_rounds() -> None:
-    slow_second_half = Race({"a": [1.0, 1.0, 10.0, 10.0], "b": [2.0, 2.0, 20.0, 20.0]})
+    slow_second_half = Comparison({"a": [1.0, 1.0, 10.0, 10.0], "b": [2.0, 2.0, 20.0, 20.0]})
     assert slow_second_half.ratio("b", to="a") == 2.0
 
 
@@ -26,4 +26,4 @@ def test_a_side_that_fails_says_so() -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match=r"^no$"):
-        race({"a": broken})
+        compare({"a": broken})

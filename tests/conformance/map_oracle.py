@@ -14,8 +14,8 @@ from torch import Tensor
 
 from uwaga import Causal, Window
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.attention import lower
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention import arguments
+from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import visible
 
 
@@ -77,10 +77,10 @@ def _within(mask) -> Callable[[Dense], Tensor]:
 
 
 def _sizes(dense: Dense):
-    from uwaga.ops.sizes import Sizes
+    from uwaga.ops.score_shape import ScoreShape
 
     batch, heads, queries, keys = dense.weights.shape
-    return Sizes(queries=queries, keys=keys, batch=(batch,), heads=heads)
+    return ScoreShape(queries=queries, keys=keys, batch=(batch,), heads=heads)
 
 
 def edges(bins: int, size: int) -> list[int]:
@@ -163,7 +163,7 @@ STATISTICS = {
 
 
 def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks=None) -> Call:
-    return lower.lower(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+    return arguments.make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
 
 
 def denses(options: dict) -> list[Dense]:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import dropout, lower
+from uwaga.ops.attention import dropout
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.mask_program import visible
 
@@ -87,7 +87,7 @@ def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tu
         "dropout": 0.0,
         **options,
     }
-    call = lower.lower(query, key, value, *arguments.values(), softmax)
+    call = arguments.make_call(query, key, value, *arguments.values(), softmax)
     if not isinstance(query, Ragged):
         return plain(call, softmax, by_logarithm)
     parts = [plain(part, softmax, by_logarithm) for part in split(call)]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from uwaga import AlibiBias, Causal, Ragged, RelativeBias, attention
-from uwaga.ops.attention import distances
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.attention import relative_bias
+from uwaga.ops.score_shape import ScoreShape
 
 
 def _t5_bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
@@ -58,9 +58,9 @@ def test_a_distance_bias_is_its_matrix(kind: str, start) -> None:
 def test_starts_far_apart_cost_no_memory(is_ragged: bool, impl: str | None) -> None:
     starts = torch.tensor([0, 10**12, 3])
     table = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    sizes = Sizes(queries=4, keys=6, batch=(3,), heads=2)
+    sizes = ScoreShape(queries=4, keys=6, batch=(3,), heads=2)
     bias = RelativeBias(table, max_distance=16, start=starts)
-    vector = distances.lower(bias, sizes, torch.float32, table.device)["relative"]
+    vector = relative_bias.lower(bias, sizes, torch.float32, table.device)["relative"]
     assert vector.shape == (2, 3 * (4 + 6 - 1))
     rows = [torch.randn(2, n, 4) for n in ((1, 4, 3) if is_ragged else (4, 4, 4))]
     batch = Ragged.from_list([x.transpose(0, 1) for x in rows]) if is_ragged else torch.stack(rows)

@@ -86,8 +86,8 @@ def test_both_ways_give_the_same_bits(operands, options, monkeypatch) -> None:
 @pytest.mark.parametrize("operands", OPERANDS.values(), ids=OPERANDS)
 def test_plain_calls_take_the_short_way(operands, options, monkeypatch) -> None:
     attention(*operands(), **options)  # the first call of its kind asks the long way what its options come to
-    monkeypatch.setattr(api, "lower", None)
-    monkeypatch.setattr(layouts, "lower", None)
+    monkeypatch.setattr(api, "make_call", None)
+    monkeypatch.setattr(layouts, "make_call", None)
     attention(*operands(), **options)
 
 

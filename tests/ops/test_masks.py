@@ -13,10 +13,10 @@ import torch
 from uwaga import Causal, Documents, KeyLengths, Window, attention
 from uwaga.ops.mask_program import Block
 from uwaga.ops.masks import Both, DenseMask, Either, Mask
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.score_shape import ScoreShape
 
 Q, K = 7, 11
-SIZES = Sizes(queries=Q, keys=K, batch=(2,), heads=2)
+SIZES = ScoreShape(queries=Q, keys=K, batch=(2,), heads=2)
 _IDS = torch.tensor([[0] * 4 + [1] * 7, [5] * 11])
 _BITS = torch.rand(2, 1, Q, K, generator=torch.Generator().manual_seed(0)) < 0.5
 
@@ -68,7 +68,7 @@ def test_blocks_agree_with_the_dense_form(name: str) -> None:
 def test_no_structured_mask_holds_a_matrix() -> None:
     """A million queries by a million keys: programs of a few numbers."""
     size = 1_000_000
-    sizes = Sizes(queries=size, keys=size)
+    sizes = ScoreShape(queries=size, keys=size)
     mask = Causal() & Window(128, 0) & KeyLengths(torch.tensor(size))
     assert sum(x.numel() for x in mask.over(sizes).tensors) == 1
     assert mask.block((0, 64), (64, 128), sizes) == Block.EMPTY
@@ -90,7 +90,7 @@ def test_any_broadcastable_rank(dimensions: tuple[int, ...]) -> None:
 
 
 def test_two_leading_dimensions_become_one() -> None:
-    sizes = Sizes(queries=3, keys=4, batch=(2, 3), heads=1)
+    sizes = ScoreShape(queries=3, keys=4, batch=(2, 3), heads=1)
     bits = torch.rand(2, 1, 1, 3, 4) < 0.5
     assert torch.equal(DenseMask(bits).dense(sizes), bits.expand(2, 3, 1, 3, 4).flatten(0, 1))
     lengths = torch.tensor([[1], [3]])
@@ -100,7 +100,7 @@ def test_two_leading_dimensions_become_one() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int64])
 def test_integers_of_numpy_are_integers(dtype: type) -> None:
-    sizes = Sizes(queries=120, keys=250)
+    sizes = ScoreShape(queries=120, keys=250)
     mask, plain = Window(dtype(3), dtype(2), start=dtype(120)), Window(3, 2, start=120)
     assert torch.equal(mask.dense(sizes), plain.dense(sizes))
     for rows, columns in itertools.product(((0, 5), (100, 120)), ((0, 64), (120, 130), (220, 240))):

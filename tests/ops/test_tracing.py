@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from uwaga import AlibiBias, Causal, Documents, KeyLengths, Ragged, RelativeBias, Window, attention
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import lower, schema
+from uwaga.ops.attention import operators
 
 NATIVE = pytest.param(
     "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
@@ -31,7 +31,7 @@ def _x(*shape: int, seed: int = 0, grad: bool = False) -> torch.Tensor:
 def _call(query, key, value, **options):
     defaults = {"mask": None, "bias": None, "scale": None, "normalize": "softmax", "softcap": None, "sinks": None}
     arguments = {**defaults, "dropout": 0.0, **options}
-    return lower.lower(query, key, value, *arguments.values(), True)
+    return arguments.make_call(query, key, value, *arguments.values(), True)
 
 
 def _ragged(grad: bool = False) -> Ragged:
@@ -62,7 +62,7 @@ CALLS = {
 def test_the_operators_pass_opcheck(impl: str, name: str) -> None:
     call = CALLS[name]()
     leaves = [x if x is None else x.detach().requires_grad_(x.requires_grad) for x in call.tensors]
-    arguments = schema.flatten(leaves, call.options, impl)
+    arguments = operators.flatten(leaves, call.options, impl)
     torch.library.opcheck(torch.ops.uwaga.forward, arguments)
 
 

@@ -9,16 +9,16 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from uwaga.cli.contests import Contest
-    from uwaga.cli.timing import Race
+    from uwaga.cli.cases import Case
+    from uwaga.cli.timing import Comparison
 
 
 class Task(NamedTuple):
-    """One row of the table. The contest is made when its turn comes, and its tensors are freed after it."""
+    """One row of the table. The case is made when its turn comes, and its tensors are freed after it."""
 
     what: str
     sizes: str
-    make: "Callable[[], Contest]"
+    make: "Callable[[], Case]"
 
 
 def bench(
@@ -31,7 +31,7 @@ def bench(
     from rich.progress import Progress
 
     from uwaga.cli import machine
-    from uwaga.cli.timing import race
+    from uwaga.cli.timing import compare
 
     console = Console()
     table = _table()
@@ -40,9 +40,9 @@ def bench(
         bar = progress.add_task("", total=len(tasks))
         for task in tasks:
             progress.update(bar, description=f"{task.what} {task.sizes}")
-            contest = task.make()
-            contest.check()
-            table.add_row(task.what, task.sizes, *_figures(contest, race(contest.sides, seconds=seconds / len(tasks))))
+            case = task.make()
+            case.check()
+            table.add_row(task.what, task.sizes, *_figures(case, compare(case.sides, seconds=seconds / len(tasks))))
             progress.advance(bar)
     console.print(table)
     console.print(
@@ -54,23 +54,23 @@ def bench(
 def _tasks(tiny: bool) -> Iterator[Task]:
     import torch
 
-    from uwaga.cli import contests
+    from uwaga.cli import cases
 
     heads, width, short, middle, long, keys, median = (2, 16, 8, 12, 16, 64, 5) if tiny else (
         12, 64, 128, 512, 1024, 2**18, 64
     )  # fmt: skip
     for name, dtype in {"float32": torch.float32, "bfloat16": torch.bfloat16}.items():
         for what, tokens, make in (
-            ("forward", short, contests.forward),
-            ("forward", long, contests.forward),
-            ("causal", middle, partial(contests.forward, causal=True)),
-            ("with backward", middle, contests.backward),
+            ("forward", short, cases.forward),
+            ("forward", long, cases.forward),
+            ("causal", middle, partial(cases.forward, causal=True)),
+            ("with backward", middle, cases.backward),
         ):
             yield Task(what, f"{heads} x {tokens} x {width} {name}", partial(make, 1, heads, tokens, width, dtype))
-    lengths = contests.document_lengths(16, median)
-    sizes = f"{len(lengths)} documents, {contests.wasted(lengths):.0%} padding"
-    yield Task("ragged", sizes, partial(contests.ragged, lengths, heads, width, torch.float32))
-    yield Task("decode", f"8 x {keys:,} keys x {width}", partial(contests.decode, 8, keys, width, torch.float32))
+    lengths = cases.document_lengths(16, median)
+    sizes = f"{len(lengths)} documents, {cases.wasted(lengths):.0%} padding"
+    yield Task("ragged", sizes, partial(cases.ragged, lengths, heads, width, torch.float32))
+    yield Task("decode", f"8 x {keys:,} keys x {width}", partial(cases.decode, 8, keys, width, torch.float32))
 
 
 def _table() -> "Table":
@@ -85,8 +85,8 @@ def _table() -> "Table":
     return table
 
 
-def _figures(contest: "Contest", measured: "Race") -> tuple[str, ...]:
-    from uwaga.cli.contests import OURS, THEIRS
+def _figures(case: "Case", measured: "Comparison") -> tuple[str, ...]:
+    from uwaga.cli.cases import OURS, THEIRS
 
     ratio = measured.ratio(THEIRS, to=OURS)
     style = "green" if ratio >= 1 else "red"
@@ -94,5 +94,5 @@ def _figures(contest: "Contest", measured: "Race") -> tuple[str, ...]:
         f"[{style}]{ratio:.2f}x[/]",
         f"{measured.seconds(OURS) * 1e3:.3g}",
         f"{measured.seconds(THEIRS) * 1e3:.3g}",
-        f"{contest.flops / measured.seconds(OURS) / 1e9:.0f}",
+        f"{case.flops / measured.seconds(OURS) / 1e9:.0f}",
     )

@@ -51,10 +51,10 @@ def _documents(console: "Console", seconds: float) -> None:
     import torch
 
     import uwaga
-    from uwaga.cli import contests
-    from uwaga.cli.timing import race
+    from uwaga.cli import cases
+    from uwaga.cli.timing import compare
 
-    lengths = contests.document_lengths(_DOCUMENTS, _MEDIAN)
+    lengths = cases.document_lengths(_DOCUMENTS, _MEDIAN)
     console.rule("[bold]2. A batch of documents")
     console.print(
         f"{len(lengths)} documents of {min(lengths)} to {max(lengths)} tokens, spread as real ones are, "
@@ -63,13 +63,13 @@ def _documents(console: "Console", seconds: float) -> None:
     for length in sorted(lengths, reverse=True)[:: max(1, len(lengths) // 8)]:
         words, padding = max(1, length // 10), (max(lengths) - length) // 10
         console.print(f"  [green]{'■' * words}[/][dim]{'·' * padding}[/] {length}")
-    console.print(f"Padded to the longest, [bold red]{contests.wasted(lengths):.0%}[/] of the work is for nothing.\n")
+    console.print(f"Padded to the longest, [bold red]{cases.wasted(lengths):.0%}[/] of the work is for nothing.\n")
 
-    contest = contests.ragged(lengths, _HEADS, _WIDTH, torch.float32)
+    case = cases.ragged(lengths, _HEADS, _WIDTH, torch.float32)
     with console.status("timing, in turn"):
-        contest.check()
-        measured = race(contest.sides, seconds=seconds)
-    console.print(_timings(*(measured.seconds(side) for side in (contests.OURS, "alone", contests.THEIRS))))
+        case.check()
+        measured = compare(case.sides, seconds=seconds)
+    console.print(_timings(*(measured.seconds(side) for side in (cases.OURS, "alone", cases.THEIRS))))
     packed = uwaga.Ragged.from_list([torch.randn(length, _HEADS, _WIDTH) for length in lengths])
     choice = uwaga.explain(packed, packed, packed)
     console.print(f"[bold]uwaga.explain[/] says who did it: engine [bold]{choice.engine}[/], {choice.reason}.")

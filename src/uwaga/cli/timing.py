@@ -15,8 +15,8 @@ Side = Callable[[], object]
 _SAMPLE_SECONDS = 0.005  # a sample repeats its call until it lasts about this long: the clock's ticks then do not show
 
 
-class Race(NamedTuple):
-    """What `race` measured: for every side the seconds of one call, one figure per round."""
+class Comparison(NamedTuple):
+    """What `compare` measured: for every side the seconds of one call, one figure per round."""
 
     samples: dict[str, list[float]]
 
@@ -31,13 +31,13 @@ class Race(NamedTuple):
     def ratio(self, side: str, to: str) -> float:
         """How many times longer `side` takes than `to`: the median of the ratios within each round.
 
-        >>> Race({"a": [2.0, 4.0, 6.0], "b": [1.0, 1.0, 2.0]}).ratio("a", to="b")
+        >>> Comparison({"a": [2.0, 4.0, 6.0], "b": [1.0, 1.0, 2.0]}).ratio("a", to="b")
         3.0
         """
         return statistics.median(a / b for a, b in zip(self.samples[side], self.samples[to], strict=True))
 
 
-def race(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, most: int = 51) -> Race:
+def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, most: int = 51) -> Comparison:
     """Run the sides in turn for about `seconds` in all.
 
     Args:
@@ -56,7 +56,7 @@ def race(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, mos
         for name in order:
             samples[name].append(_sample(sides[name], repeats[name]))
         order.reverse()
-    return Race(samples)
+    return Comparison(samples)
 
 
 def _repeats(side: Side) -> int:

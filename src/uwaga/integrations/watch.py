@@ -16,7 +16,7 @@ from uwaga.integrations.watching.words import embeddings
 from uwaga.maps.recorded.keeping import Options
 from uwaga.maps.recorded.strings import Given, Strings
 from uwaga.maps.recording import Recording
-from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Operand
 
 
 @contextmanager

@@ -17,10 +17,11 @@ from uwaga.maps.map import AttentionMap
 from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.maps.surroundings import may_branch_on
 from uwaga.ops.attention import available, run
-from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 
 class Attended(NamedTuple):
@@ -73,7 +74,7 @@ def attend(
         raise ValueError("attend: a map is of the weights of a softmax; normalize=None has none")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
-    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
+    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
     bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
     engine = maps_available.chosen(call, impl)
     wanted = RowsWanted(entropy=entropy, top=topk or 0)

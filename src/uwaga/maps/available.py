@@ -3,7 +3,7 @@
 from types import ModuleType
 
 from uwaga.maps.engines import cpu, reference
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.call import Call
 
 # In order of preference; the last one serves everything.
 _ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference}

@@ -14,8 +14,8 @@ from uwaga.maps.cells import MassCells, MaxCells
 from uwaga.maps.narrow import narrow
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.tiles import Tile
+from uwaga.ops.attention.call import START_LAST, START_VALUE, Call, compute_dtype
 from uwaga.ops.attention.reference import mix
-from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
 from uwaga.ops.mask_program import visible
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from uwaga._base.tracing import is_transformed, without_autocast
 from uwaga.maps import tiles
 from uwaga.maps.tiles import Tile
+from uwaga.ops.attention.call import DIFFERENTIABLE, Call, Options
 from uwaga.ops.attention.sequences import split
-from uwaga.ops.attention.spec import DIFFERENTIABLE, Call, Options
 
 LSE, ENTROPY, RECEIVED = "lse", "entropy", "received"
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention import check
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import MaskProgram, Start
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Ragged
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.score_shape import ScoreShape
 
 Program = tuple[tuple[int, ...], tuple[Tensor, ...]]
 
@@ -30,7 +30,7 @@ def lengths(call: Call) -> tuple[Tensor, Tensor]:
     return whole * call.query.shape[2], whole * call.key.shape[2]
 
 
-def program(mask: object, sizes: Sizes, call: Call) -> Program:
+def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
     """A mask as a second program over the same scores."""
     made = as_mask(mask).over(sizes)
     for tensor in made.tensors:
@@ -38,14 +38,14 @@ def program(mask: object, sizes: Sizes, call: Call) -> Program:
     return tuple(made.records), tuple(made.tensors)
 
 
-def first_key(sizes: Sizes, call: Call) -> Program:
+def first_key(sizes: ScoreShape, call: Call) -> Program:
     """The mask that shows the first key of every sequence."""
     made = MaskProgram(sizes)
     made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
     return tuple(made.records), tuple(made.tensors)
 
 
-def diagonal(offset: int, start: Start, sizes: Sizes, call: Call) -> Program:
+def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
     """The mask that shows query i the key i + start + offset alone."""
     made = MaskProgram(sizes)
     made.band(offset, offset, start)

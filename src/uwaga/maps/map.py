@@ -18,14 +18,14 @@ from uwaga.maps.rows import RowCache
 from uwaga.maps.score_map import ScoreMap
 from uwaga.maps.spec import Normalizer, RowsWanted, Selection
 from uwaga.maps.surroundings import may_branch_on, need_lengths
-from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse, sizes
+from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score_shape
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.sequences import split
-from uwaga.ops.attention.spec import Call, compute_dtype
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import Start, lower_start
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Ragged
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.score_shape import ScoreShape
 
 
 class AttentionMap(WeightMap):
@@ -72,7 +72,7 @@ class AttentionMap(WeightMap):
         lse: Operand | None = None,
         impl: str | None = None,
     ) -> None:
-        call = lower(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+        call = make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
         known = None if lse is None else per_query.normalizer(lse, query, call)
         self._set(query, key, call, lowering.describe(mask), available.chosen(call, impl), known)
 
@@ -318,8 +318,8 @@ class AttentionMap(WeightMap):
         """How many of the largest weights tell who sees a key: a learned sink can leave squares that are 0 in a float."""
         return int(self._call.sinks is not None)
 
-    def _sizes(self) -> Sizes:
-        return sizes(self._query, self._key, self._call)
+    def _sizes(self) -> ScoreShape:
+        return score_shape(self._query, self._key, self._call)
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
         return restore_lse(self._query, x_BHQ)

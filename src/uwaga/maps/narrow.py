@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention.spec import START_PER_ROW, Call
+from uwaga.ops.attention.call import START_PER_ROW, Call
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD, listed
 
 

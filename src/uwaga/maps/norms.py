@@ -11,7 +11,7 @@ from uwaga._base.tracing import without_autocast
 from uwaga.maps.base import WeightMap
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
-from uwaga.ops.attention.spec import compute_dtype
+from uwaga.ops.attention.call import compute_dtype
 from uwaga.ops.ragged import Ragged
 
 PerKey = Tensor | Ragged  # (..., H, K), (K,) of a matrix; Ragged with values (N, H)

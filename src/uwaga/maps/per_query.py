@@ -9,9 +9,8 @@ from torch import Tensor
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention import check
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.attention.spec import Call, compute_dtype
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.ragged import Operand, Ragged
 
 
 def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:

@@ -15,8 +15,7 @@ from uwaga.maps.recorded.keeping import Heads, Options, tensors
 from uwaga.maps.recorded.lineage import Piece
 from uwaga.maps.recorded.stack import Stack, Where
 from uwaga.maps.recorded.strings import Strings
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Recording:

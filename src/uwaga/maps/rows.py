@@ -12,7 +12,7 @@ from torch import Tensor
 from uwaga.maps import available
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.surroundings import may_branch_on
-from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 
 _NORMALIZER_ONLY = RowsWanted()
 

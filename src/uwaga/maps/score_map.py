@@ -8,7 +8,7 @@ from torch import Tensor
 from uwaga.maps import definition
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.spec import Selection
-from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 
 
 class ScoreMap(WeightMap):

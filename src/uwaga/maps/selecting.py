@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga.maps.indexing import integer
 from uwaga.maps.narrow import narrow
 from uwaga.maps.spec import Normalizer
-from uwaga.ops.attention.spec import Call
+from uwaga.ops.attention.call import Call
 
 Part = tuple[Tensor, Tensor, Call, Normalizer | None]
 

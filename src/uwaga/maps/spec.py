@@ -7,7 +7,7 @@ The weights are those of ops/attention/reference.py, less dropout, which has no 
     s_ij = softcap(q_i . k_j * scale) + relative + bias
     a_ij = exp(s_ij) / (sum_j exp(s_ij) + exp(sink)), over the keys j that query i sees; 0 elsewhere
 
-An engine is a module with the functions below. `call` is a lowered call of ops/attention/spec.py whose value has E = 0,
+An engine is a module with the functions below. `call` is a lowered call of ops/attention/call.py whose value has E = 0,
 except where an output is asked for; a ragged call has B = 1 and the tokens of all sequences as Q and K.
 
     refusal(call) -> str | None

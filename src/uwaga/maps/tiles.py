@@ -17,8 +17,8 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.maps.spec import Normalizer
 from uwaga.maps.surroundings import may_branch_on
-from uwaga.ops.attention.distances import relative_scores
-from uwaga.ops.attention.spec import Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.mask_program import listed, visible
 
 _INFINITY = float("inf")

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import KeyLengths, Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _INTEGERS = (torch.int64, torch.int32)
 

@@ -4,8 +4,7 @@ from typing import TypeVar
 
 import torch
 
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _Stack = TypeVar("_Stack")
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from torch import nn
 
 from uwaga.nn.carry import carry
-from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Operand
 
 # One layer, its number, and the states before it: those after it.
 Call = Callable[[nn.Module, int, Operand], Operand]

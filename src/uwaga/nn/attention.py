@@ -20,9 +20,9 @@ from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.slots import CrossSlot, SelfSlot
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 # What a watcher is called with: query, key and value as they enter `uwaga.attention`, and its options by name.
 Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 def carry(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:

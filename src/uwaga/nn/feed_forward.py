@@ -11,7 +11,7 @@ from torch.types import Device
 
 from uwaga.nn.carry import carry, dropped, need_width
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Operand
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

@@ -14,8 +14,7 @@ from uwaga.nn.held import Held
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.slots import SelfSlot
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Heads(NamedTuple):

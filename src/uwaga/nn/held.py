@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window, as_mask
+from uwaga.ops.ragged import Operand
 
 
 class Held(NamedTuple):

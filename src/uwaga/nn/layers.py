@@ -18,9 +18,9 @@ from uwaga.nn.cache import LayerCache
 from uwaga.nn.carry import carry, dropped, need_width
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.spec import LayerSpec
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 
 class EncoderLayer(nn.Module):

@@ -6,8 +6,7 @@ from torch.types import Device
 
 from uwaga._base.tracing import is_readable
 from uwaga.nn.carry import carry, need_width, places
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class LearnedPositions(nn.Module):

@@ -12,8 +12,7 @@ from torch import Tensor
 from uwaga._base.shapes import NamedShape, bind, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.nn.carry import contents, places
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Room(NamedTuple):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.nn.carry import contents, places
 from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.attention.spec import compute_dtype
+from uwaga.ops.attention.call import compute_dtype
+from uwaga.ops.ragged import Operand
 
 
 class Rotation(NamedTuple):

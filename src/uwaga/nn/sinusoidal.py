@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from uwaga.nn.carry import carry, need_width, places
 from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.attention.spec import compute_dtype
+from uwaga.ops.attention.call import compute_dtype
+from uwaga.ops.ragged import Operand
 
 # A search for a repetition looks at this many times this many positions at once.
 _SIDE = 256

@@ -9,8 +9,7 @@ from torch import Tensor
 from uwaga.nn.carry import contents
 from uwaga.nn.held import Held
 from uwaga.nn.room import Room, check_pair, check_rows
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class SelfSlot:

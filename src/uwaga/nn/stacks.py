@@ -11,9 +11,9 @@ from uwaga.nn.carry import carry
 from uwaga.nn.layers import DecoderLayer, EncoderLayer
 from uwaga.nn.rotary import Rotation
 from uwaga.nn.spec import LayerSpec
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 
 class Encoder(nn.Module):

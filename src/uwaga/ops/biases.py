@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.mask_program import Start
-from uwaga.ops.values import is_integer, need_real, need_start
+from uwaga.ops.validation import is_integer, need_real, need_start
 
 
 class DistanceBias(ABC):

@@ -5,7 +5,7 @@ A partial answer is always allowed where the truth is harder to find; empty and 
 
 from torch import Tensor
 
-from uwaga.ops.attention.spec import START_LAST, START_VALUE
+from uwaga.ops.attention.call import START_LAST, START_VALUE
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, Block, MaskProgram, evaluate
 
 Interval = tuple[int, int]  # first, past the last

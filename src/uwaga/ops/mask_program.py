@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.spec import START_LAST, START_PER_ROW, START_VALUE
-from uwaga.ops.sizes import Sizes
-from uwaga.ops.values import MAX_DISTANCE, plain_integer
+from uwaga.ops.attention.call import START_LAST, START_PER_ROW, START_VALUE
+from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.validation import MAX_DISTANCE, plain_integer
 
 BAND, LENGTHS, DOCUMENTS, DENSE, AND, OR = 0, 1, 2, 3, 10, 11
 UNBOUNDED = 1 << 62  # as high, or negated as low, of a band
@@ -43,7 +43,7 @@ class Block(IntEnum):
 class MaskProgram:
     """The program under construction; masks append themselves to it."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: ScoreShape) -> None:
         self.sizes = sizes
         self.records: list[int] = []
         self.tensors: list[Tensor] = []
@@ -126,7 +126,7 @@ def _any_more(query_offsets: Tensor, key_offsets: Tensor) -> bool:
     return bool((query_offsets.diff() > key_offsets.diff()).any())
 
 
-def lower_start(sizes: Sizes, start: Start) -> tuple[int, int, Tensor | None]:
+def lower_start(sizes: ScoreShape, start: Start) -> tuple[int, int, Tensor | None]:
     """The mode, the value where it is a number, and the (B,) starts where there is one per sequence."""
     if start is None:
         return START_LAST, 0, None

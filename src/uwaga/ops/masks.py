@@ -17,8 +17,8 @@ from torch import Tensor
 from uwaga.ops import mask_blocks
 from uwaga.ops.mask_blocks import Interval
 from uwaga.ops.mask_program import AND, OR, Block, MaskProgram, Start, visible
-from uwaga.ops.sizes import Sizes
-from uwaga.ops.values import is_integer, need_distance, need_start, need_tensor, plain_integer
+from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.validation import is_integer, need_distance, need_start, need_tensor, plain_integer
 
 
 class Mask(ABC):
@@ -30,21 +30,21 @@ class Mask(ABC):
     def encode(self, program: MaskProgram) -> None:
         """Append this mask to the program."""
 
-    def over(self, sizes: Sizes) -> MaskProgram:
+    def over(self, sizes: ScoreShape) -> MaskProgram:
         """This mask as the program that engines read."""
         program = MaskProgram(sizes)
         self.encode(program)
         return program
 
-    def block(self, rows: Interval, columns: Interval, sizes: Sizes, *, sequence: int = 0, head: int = 0) -> Block:
+    def block(self, rows: Interval, columns: Interval, sizes: ScoreShape, *, sequence: int = 0, head: int = 0) -> Block:
         """What this mask makes of queries rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of a dense batch.
 
-        >>> Causal().block((0, 64), (64, 128), Sizes(queries=128, keys=128))
+        >>> Causal().block((0, 64), (64, 128), ScoreShape(queries=128, keys=128))
         <Block.EMPTY: 0>
         """
         return mask_blocks.block(self.over(sizes), rows, columns, sequence, head)
 
-    def dense(self, sizes: Sizes, device: str = "cpu") -> Tensor:
+    def dense(self, sizes: ScoreShape, device: str = "cpu") -> Tensor:
         """The Q x K form, for tests and pictures: bool, four dimensions that broadcast to (B, H, Q, K)."""
         program = self.over(sizes)
         return visible(tuple(program.records), tuple(program.tensors), sizes.queries, sizes.keys, device)

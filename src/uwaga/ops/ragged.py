@@ -11,7 +11,7 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
-from uwaga.ops.values import is_integer, need_tensor
+from uwaga.ops.validation import is_integer, need_tensor
 
 
 class Ragged:
@@ -122,6 +122,10 @@ class Ragged:
         kind = str(self.values.dtype).removeprefix("torch.")
         lengths = self.lengths.tolist() if len(self) <= 8 else f"{len(self)} rows up to {self.max_length}"
         return f"Ragged(values {tuple(self.values.shape)} {kind}, lengths {lengths})"
+
+
+# What attention takes as query, key or value: a dense tensor, or sequences packed one after the other.
+Operand = Tensor | Ragged
 
 
 def _offsets(lengths: Tensor) -> Tensor:

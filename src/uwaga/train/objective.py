@@ -15,8 +15,7 @@ from uwaga.models.bert.model import BertModel
 from uwaga.models.gpt2.model import GPT2Model
 from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 # Logits that are held at once: 256 MB in float32, their gradient and softmax as much again.
 _MOST_LOGITS = 2**26

@@ -18,8 +18,7 @@ from uwaga.integrations.transformers.operands import Operands, operands, put_las
 from uwaga.integrations.transformers.states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 # What some models hand over that changes the result and is not served. Everything else that comes by keyword, such as
 # position_ids, is meant for other implementations.

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from uwaga.integrations.transformers.plan import Plan, Refused
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.score_shape import ScoreShape
 
 _ARITHMETIC = ("aten::add", "aten::sub", "aten::rsub", "aten::mul")
 
@@ -66,7 +66,7 @@ class PlannedMask(Tensor):
         batch, _, queries, keys = self.shape
         if self.plan.mask is None:
             return torch.ones(self.shape, dtype=torch.bool, device=self.device)
-        sizes = Sizes(queries=queries, keys=keys, batch=(batch,))
+        sizes = ScoreShape(queries=queries, keys=keys, batch=(batch,))
         return self.plan.mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
 
     def __repr__(self) -> str:  # type: ignore[override]  # torch's own has an option of its own

@@ -13,9 +13,8 @@ from uwaga.integrations.transformers.layer import Layer, band, documents, whole_
 from uwaga.integrations.transformers.modules import attends_to_itself
 from uwaga.integrations.transformers.plan import Stretches
 from uwaga.integrations.transformers.states import PackedStates, Packing, plain
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 Three = tuple[Tensor, Tensor, Tensor]
 

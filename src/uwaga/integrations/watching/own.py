@@ -12,7 +12,7 @@ from uwaga.maps.recorded.stack import Where
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention import Watcher
 from uwaga.nn.layers import DecoderLayer
-from uwaga.ops.attention.lower import Operand
+from uwaga.ops.ragged import Operand
 
 Tell = Callable[[nn.Module, Operand, Operand, dict[str, Any]], None]
 

@@ -12,6 +12,7 @@ from uwaga._base import native
 from uwaga._base.tracing import has_tangent, is_tracing, is_transformed
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.surroundings import is_memory
+from uwaga.ops.attention.call import START_LAST, Call, new_output
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
     FORWARD_RESULT,
@@ -30,7 +31,6 @@ from uwaga.ops.attention.native_structs import (
     start_fields,
     tensor_fields,
 )
-from uwaga.ops.attention.spec import START_LAST, Call, new_output
 from uwaga.ops.mask_program import RECORD
 
 _HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX

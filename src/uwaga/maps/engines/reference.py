@@ -12,8 +12,8 @@ from uwaga.maps import definition
 from uwaga.maps.definition import weights as weights
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted
 from uwaga.maps.surroundings import need_lengths
+from uwaga.ops.attention.call import START_VALUE, Call
 from uwaga.ops.attention.sequences import split
-from uwaga.ops.attention.spec import START_VALUE, Call
 
 
 def refusal(call: Call) -> None:

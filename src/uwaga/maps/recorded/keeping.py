@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.recorded.by_distance import VectorBias, by_distance
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Options(TypedDict):

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _COLUMNS = 8  # numbers of a key that tell it from others
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

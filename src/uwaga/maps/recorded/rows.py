@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.recorded.lineage import Piece
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.mask_program import Start
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

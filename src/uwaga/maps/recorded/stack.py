@@ -13,8 +13,7 @@ from uwaga.maps.recorded.lineage import Lineage, Piece, first_tokens
 from uwaga.maps.recorded.rows import Pass, lengths
 from uwaga.maps.recorded.trail import Trail
 from uwaga.maps.recorded.visible import start_of
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Where(NamedTuple):

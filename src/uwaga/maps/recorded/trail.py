@@ -15,10 +15,9 @@ from uwaga.maps.recorded.keeping import Heads, Keeper, Options
 from uwaga.maps.recorded.lineage import Piece
 from uwaga.maps.recorded.rows import Pass, join, join_ids, lengths, new_tokens, of_queries, rows
 from uwaga.maps.recorded.visible import Visible, only_bands, start_of, visible, whole
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
 from uwaga.ops.masks import Causal, Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _NO_BIAS = "a bias is more than a function of the distance between tokens of one text"
 

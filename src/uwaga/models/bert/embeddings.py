@@ -7,8 +7,7 @@ from torch.nn import functional
 from uwaga.models.bert.config import BertConfig
 from uwaga.nn import LearnedPositions
 from uwaga.nn.carry import carry
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class BertEmbeddings(nn.Module):

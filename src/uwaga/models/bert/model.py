@@ -16,8 +16,8 @@ from uwaga.models.bert.heads import MaskedLMHead, Pooler, SequenceHead, TokenHea
 from uwaga.nn import Encoder, LayerSpec
 from uwaga.nn.carry import carry
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 _NAME = "BertModel"
 

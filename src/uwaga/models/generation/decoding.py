@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga.nn import KeyValueCache
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,8 @@ from uwaga.models.stack_states import Seen, through
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
 from uwaga.nn.carry import carry
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask, Window
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "GPT2Model"
 

@@ -16,9 +16,8 @@ from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.carry import carry
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "T5Model"
 

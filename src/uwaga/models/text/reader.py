@@ -19,7 +19,7 @@ from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import Report
 from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Ragged
-from uwaga.ops.values import is_integer
+from uwaga.ops.validation import is_integer
 
 
 class Encoded(NamedTuple):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from uwaga.ops.values import is_integer
+from uwaga.ops.validation import is_integer
 
 OVERFLOW = ("error", "truncate", "mean", "windows")
 

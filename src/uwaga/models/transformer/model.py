@@ -19,10 +19,9 @@ from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPosit
 from uwaga.nn.carry import carry
 from uwaga.nn.distances import alibi_slopes
 from uwaga.nn.steady import steady
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "Transformer"
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.attention import available, fast_path, run
+from uwaga.ops.attention.arguments import make_call, restore, restore_lse
 from uwaga.ops.attention.choose import Choice
-from uwaga.ops.attention.lower import Operand, lower, restore, restore_lse
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand
 
 
 class AttendedLse(NamedTuple):
@@ -76,7 +77,7 @@ def attention(
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, False)
         if done is not None:
             return done[0]
-    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
     output, _ = run.run(call, available.chosen(call, impl))
     return restore(query, output)
 
@@ -107,7 +108,7 @@ def attention_and_lse(
             output, lse = done
             assert lse is not None
             return AttendedLse(output, lse)
-    call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
+    call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
     output_BHQE, lse_BHQ = run.run(call, available.chosen(call, impl))
     assert lse_BHQ is not None
     return AttendedLse(restore(query, output_BHQE), restore_lse(query, lse_BHQ))
@@ -135,5 +136,5 @@ def explain(
     """
     # The state of the random generator is part of what a call may not change when it only asks.
     with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
-        call = lower(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
+        call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
     return available.choice(call, impl)

@@ -4,9 +4,9 @@ from types import ModuleType
 
 from uwaga._base import native
 from uwaga.ops.attention import reference
+from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.choose import Choice, choose, order, require_name
 from uwaga.ops.attention.engines import cpu, linear, torch_fused
-from uwaga.ops.attention.spec import Call
 
 _ENGINES: dict[str, ModuleType] = {"cpu": cpu, "linear": linear, "reference": reference, "torch": torch_fused}
 

@@ -10,8 +10,8 @@ from uwaga._base.shapes import NamedShape, bind, shape_error
 from uwaga._base.tracing import is_readable
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.ragged import Ragged
-from uwaga.ops.sizes import Sizes
-from uwaga.ops.values import need_strided
+from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.validation import need_strided
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _OPERANDS = ("query", "key", "value")
@@ -94,7 +94,7 @@ def _is_number(x: object) -> bool:
     return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
 
 
-def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
+def sinks(sinks: Tensor, sizes: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise ValueError(f"attention: sinks must be a tensor (H,), not {type(sinks).__name__}")
@@ -108,7 +108,7 @@ def sinks(sinks: Tensor, sizes: Sizes, query: Tensor) -> None:
     same_device("sinks", sinks, query)
 
 
-def bias(bias: DistanceBias | Tensor, sizes: Sizes, query: Tensor) -> None:
+def bias(bias: DistanceBias | Tensor, sizes: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
     if isinstance(bias, Tensor):
         allowed = {query.dtype, torch.float32}

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from uwaga._base.tracing import is_plain_eager
 from uwaga.ops.attention import layouts, plain
-from uwaga.ops.attention.lower import Operand
 from uwaga.ops.masks import Causal, Mask, Window
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 _MASKS = (type(None), Causal, Window)
 _NUMBERS = (float, int, type(None))  # a tensor could be written to, and is remembered by its place alone

@@ -15,7 +15,7 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.available import engine as engine_named
-from uwaga.ops.attention.spec import DIFFERENTIABLE, Call
+from uwaga.ops.attention.call import DIFFERENTIABLE, Call
 
 Gradients = tuple[Tensor | None, ...]
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.attention import available
-from uwaga.ops.attention.lower import Operand, lower
+from uwaga.ops.attention.arguments import make_call
+from uwaga.ops.attention.call import Options, output_strides
+from uwaga.ops.attention.mask_cache import recall, remember
 from uwaga.ops.attention.native_structs import MAX_WIDTH, Frame, ResultFrame, Rule, rule
-from uwaga.ops.attention.remembered import recall, remember
-from uwaga.ops.attention.spec import Options, output_strides
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 
 
 class Plan(NamedTuple):
@@ -94,7 +94,7 @@ def of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, rules: tup
         return layout
     scale, normalize, softcap, impl = rules
     try:
-        call = lower(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
         if available.chosen(call, impl) != "cpu":
             return None
     except ValueError:
@@ -166,7 +166,7 @@ def _plan(
     query = torch.empty(1, heads, 1, width, dtype=dtype, device="cpu")
     key = torch.empty(1, groups, 1, width, dtype=dtype, device="cpu")
     try:
-        call = lower(query, key, key, mask, None, scale, normalize, softcap, None, 0.0, False)
+        call = make_call(query, key, key, mask, None, scale, normalize, softcap, None, 0.0, False)
         engine = available.chosen(call, impl)
     except ValueError:
         return None

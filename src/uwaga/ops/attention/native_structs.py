@@ -16,7 +16,7 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.native_layout import codes, struct_of
-from uwaga.ops.attention.spec import START_PER_ROW, Call
+from uwaga.ops.attention.call import START_PER_ROW, Call
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 ShapeAndStrides = tuple[tuple[int, ...], tuple[int, ...]]

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_batch_of_gradients, is_transformed
-from uwaga.ops.attention import functions
+from uwaga.ops.attention import autograd
+from uwaga.ops.attention.arguments import four, packed
+from uwaga.ops.attention.call import Call
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.layouts import Layout
-from uwaga.ops.attention.lower import four, packed
 from uwaga.ops.attention.native_structs import Frame
-from uwaga.ops.attention.spec import Call
 
 
 def forward(
@@ -24,7 +24,7 @@ def forward(
 
 
 class PlainAttention(torch.autograd.Function):
-    """A plain call recorded for autograd; functions.Attention records all others."""
+    """A plain call recorded for autograd; autograd.Attention records all others."""
 
     @staticmethod
     def forward(
@@ -106,7 +106,7 @@ def _differentiable_backward(call: Call, needs, output, lse, grad_output, grad_l
     else:
         rows = [None if x is None else x.t()[None] for x in (grad_lse, lse)]
         state = (packed(grad_output), rows[0], packed(output), rows[1])
-    found = functions.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
+    found = autograd.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
     if call.query_offsets is None:
         return list(found)
     return [None if x is None else x[0].transpose(0, 1) for x in found]

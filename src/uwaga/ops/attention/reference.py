@@ -20,10 +20,10 @@ Memory is O(Q * K): this is to be read and to be checked against, not to be fast
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.dropout import kept
+from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.attention.spec import Call, compute_dtype
 from uwaga.ops.mask_program import visible
 
 _INFINITY = float("inf")

@@ -12,8 +12,8 @@ from uwaga._base.tracing import (
     is_transformed,
     transforms,
 )
-from uwaga.ops.attention import available, functions, schema
-from uwaga.ops.attention.spec import Call, no_forward_mode
+from uwaga.ops.attention import autograd, available, operators
+from uwaga.ops.attention.call import Call, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
@@ -39,11 +39,11 @@ def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple
             raise no_forward_mode()
         return available.engine(engine).attend(call)
     if is_intercepted() or not all(map(is_plain_tensor, call.operands)) or Transform.Functionalize in transforms():
-        return schema.run(call, engine)
+        return operators.run(call, engine)
     if is_transformed() or is_autocast_outside:  # then autocast may be on in the backward pass, too
-        return functions.run(call, engine)
+        return autograd.run(call, engine)
     if engine != "cpu":
         return available.engine(engine).attend(call)
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands):
-        return functions.run(call, engine)
+        return autograd.run(call, engine)
     return available.engine(engine).forward(call)

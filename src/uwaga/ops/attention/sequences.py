@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.spec import START_PER_ROW, Call, compute_dtype
+from uwaga.ops.attention.call import START_PER_ROW, Call, compute_dtype
 from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
 
 

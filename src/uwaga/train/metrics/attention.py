@@ -19,8 +19,7 @@ from uwaga.maps.map import AttentionMap
 from uwaga.maps.scores import seeing
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.evaluating import evaluating
-from uwaga.ops.attention.lower import Operand
-from uwaga.ops.ragged import Ragged
+from uwaga.ops.ragged import Operand, Ragged
 from uwaga.train.data.batch import Batch
 from uwaga.train.objective import Objective
 from uwaga.train.step import given

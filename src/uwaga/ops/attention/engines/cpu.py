@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
+from uwaga.ops.attention.call import Call, new_lse, new_output
 from uwaga.ops.attention.native_structs import (
     BACKWARD_ARGUMENTS,
     DTYPES,
@@ -15,7 +16,6 @@ from uwaga.ops.attention.native_structs import (
     row_fields,
     tensor_fields,
 )
-from uwaga.ops.attention.spec import Call, new_lse, new_output
 from uwaga.ops.mask_program import RECORD
 
 _LARGEST, _SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
-from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.attention.spec import (
+from uwaga.ops.attention.call import (
     START_LAST,
     START_PER_ROW,
     START_VALUE,
@@ -25,6 +23,8 @@ from uwaga.ops.attention.spec import (
     compute_dtype,
     no_forward_mode,
 )
+from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
+from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
 
 _CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state

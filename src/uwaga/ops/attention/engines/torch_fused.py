@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from uwaga._base.tracing import is_intercepted
-from uwaga.ops.attention.distances import relative_scores
+from uwaga.ops.attention.call import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.attention.spec import START_LAST, START_VALUE, Call, compute_dtype
 from uwaga.ops.mask_program import BAND, RECORD, UNBOUNDED, visible
 
 _VARLEN_DTYPES = (torch.float16, torch.bfloat16)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from uwaga.maps.attended import attend
 from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
-from uwaga.ops.sizes import Sizes
+from uwaga.ops.score_shape import ScoreShape
 from uwaga.viewer.lesson import sources
 from uwaga.viewer.lesson.computing import OneHead, dense
 from uwaga.viewer.lesson.example import Example
@@ -84,7 +84,7 @@ def _section(
     controls: Sequence[str] = (),
 ) -> Section:
     tokens, n = example.tokens, len(example.tokens)
-    bits_NN = mask.dense(Sizes(queries=n, keys=n))[0, 0].expand(n, n)
+    bits_NN = mask.dense(ScoreShape(queries=n, keys=n))[0, 0].expand(n, n)
     output_NE, _, weights = attend(head.q_ND, head.k_ND, head.v_NE, mask=mask, scale=head.scale)
     assert isinstance(output_NE, Tensor)
     bits, scores, shares = f"{id}_bits", f"{id}_scores", f"{id}_weights"

@@ -1,6 +1,6 @@
 """The registered operators uwaga::forward, uwaga::backward and uwaga::double_backward.
 
-torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (functions.py).
+torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (autograd.py).
 All of them take the same flat list of a call's operands and options, CALL below. A mask that has no tensors, or no mask, is
 None there and no empty list: packages of torch._inductor.aoti_compile_and_package hand over None for an empty list.
 
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention import distances, folding, gradients
-from uwaga.ops.attention.spec import FIXED_TENSORS, Call, Options, new_lse, new_output
+from uwaga.ops.attention import gradients, relative_bias, vmap
+from uwaga.ops.attention.call import FIXED_TENSORS, Call, Options, new_lse, new_output
 
 CALL = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative, Tensor? bias, Tensor? sinks, "
@@ -64,7 +64,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
     if query_offsets is None:  # torch.jit.trace writes numbers down as it saw them; the sizes may be others now
         max_queries, max_keys = query.shape[2], key.shape[2]
         if fixed[3] is not None:
-            zero = distances.zero(mode, start, zero, max_queries, max_keys)
+            zero = relative_bias.zero(mode, start, zero, max_queries, max_keys)
     options = Options(
         scale=scale,
         softcap=softcap,
@@ -191,9 +191,9 @@ def _backward_autograd(ctx, *cotangents):
 def _forward_vmap(info, in_dims, *arguments):
     call, engine = unflatten(arguments)
     dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
-    batch = folding.batch_of(dims, call.tensors)
-    folded = folding.fold(info.batch_size, dims, call.tensors, call.options)
-    return folding.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
+    batch = vmap.batch_of(dims, call.tensors)
+    folded = vmap.fold(info.batch_size, dims, call.tensors, call.options)
+    return vmap.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
 def _nothing(mask_tensors: Sequence[Tensor]) -> tuple:

@@ -11,15 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention import check, distances
-from uwaga.ops.attention.spec import START_LAST, Call, Options, compute_dtype
+from uwaga.ops.attention import check, relative_bias
+from uwaga.ops.attention.call import START_LAST, Call, Options, compute_dtype
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import MaskProgram
 from uwaga.ops.masks import Mask, as_mask
-from uwaga.ops.ragged import Ragged
-from uwaga.ops.sizes import Sizes
-
-Operand = Tensor | Ragged
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.score_shape import ScoreShape
 
 
 class Extras(NamedTuple):
@@ -39,7 +37,7 @@ class Extras(NamedTuple):
 _NO_EXTRAS = Extras()
 
 
-def lower(
+def make_call(
     query: Operand,
     key: Operand,
     value: Operand | None,
@@ -138,15 +136,15 @@ def packed(values: Tensor) -> Tensor:
     return values.transpose(0, 1)[None] if values.dim() == 3 else values[None, None]
 
 
-def sizes(query: Operand, key: Operand, call: Call) -> Sizes:
+def score_shape(query: Operand, key: Operand, call: Call) -> ScoreShape:
     """What a further mask would be laid over: the scores of a call without a value."""
     return _sizes(query, key, None, call.query.shape[1], (call.options.max_queries, call.options.max_keys))
 
 
-def _sizes(query: Operand, key: Operand, value: Operand | None, heads: int, longest: tuple[int, int]) -> Sizes:
+def _sizes(query: Operand, key: Operand, value: Operand | None, heads: int, longest: tuple[int, int]) -> ScoreShape:
     named = partial(check.named, query, key, value)
     if isinstance(query, Ragged):
-        return Sizes(
+        return ScoreShape(
             queries=longest[0],
             keys=longest[1],
             batch=(len(query),),
@@ -158,10 +156,12 @@ def _sizes(query: Operand, key: Operand, value: Operand | None, heads: int, long
             operands=named,
         )
     batch = tuple(query.shape[:-3])
-    return Sizes(queries=longest[0], keys=longest[1], batch=batch, heads=heads, matrix=query.dim() == 2, operands=named)
+    return ScoreShape(
+        queries=longest[0], keys=longest[1], batch=batch, heads=heads, matrix=query.dim() == 2, operands=named
+    )
 
 
-def _extras(mask, bias, sinks: Tensor | None, sizes: Sizes, q: Tensor) -> Extras:
+def _extras(mask, bias, sinks: Tensor | None, sizes: ScoreShape, q: Tensor) -> Extras:
     """Mask, bias and sinks as the fields of a Call and its Options."""
     found = {}
     if mask is not None:
@@ -175,7 +175,7 @@ def _extras(mask, bias, sinks: Tensor | None, sizes: Sizes, q: Tensor) -> Extras
         if isinstance(bias, Tensor):
             found["bias"] = sizes.per_score("bias", bias.resolve_neg())
         else:
-            found |= distances.lower(bias, sizes, compute_dtype(q.dtype), q.device)
+            found |= relative_bias.lower(bias, sizes, compute_dtype(q.dtype), q.device)
     if sinks is not None:
         check.sinks(sinks, sizes, q)
         found["sinks"] = sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous()

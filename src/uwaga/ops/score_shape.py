@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
-from uwaga.ops.values import need_strided
+from uwaga.ops.validation import need_strided
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class ScoreShape:
     """The scores of one call, (batch..., H, Q, K); of a ragged one (R, H, longest Q, longest K)."""
 
     queries: int

@@ -90,8 +90,8 @@ def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 @pytest.fixture
 def laid_out(monkeypatch) -> list:
     """One entry for each call that is laid out."""
-    made, lower = [], layouts.lower
-    monkeypatch.setattr(layouts, "lower", lambda *given: made.append(given) or lower(*given))
+    made, make_call = [], layouts.make_call
+    monkeypatch.setattr(layouts, "make_call", lambda *given: made.append(given) or make_call(*given))
     return made
 
 

@@ -1,6 +1,6 @@
 """Gradients of opaque engines in eager mode, and torch.func over them.
 
-These functions do what the registered operators in schema.py do, without the dispatcher: an operator with autograd costs
+These functions do what the registered operators in operators.py do, without the dispatcher: an operator with autograd costs
 0.2 ms a call, more than the kernels need for a short batch, and torch.func does not differentiate operators at all.
 """
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from uwaga._base.tracing import is_batch_of_gradients, is_transformed
-from uwaga.ops.attention import folding, gradients, schema
-from uwaga.ops.attention.spec import Call, Options, no_forward_mode
+from uwaga.ops.attention import gradients, operators, vmap
+from uwaga.ops.attention.call import Call, Options, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
@@ -66,9 +66,9 @@ class TransformedAttention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):
-        size, batch = info.batch_size, folding.batch_of(in_dims[2:], tensors)
-        folded = folding.fold(size, in_dims[2:], tensors, options)
-        return folding.unfold(size, batch, TransformedAttention.apply(options, engine, *folded))
+        size, batch = info.batch_size, vmap.batch_of(in_dims[2:], tensors)
+        folded = vmap.fold(size, in_dims[2:], tensors, options)
+        return vmap.unfold(size, batch, TransformedAttention.apply(options, engine, *folded))
 
 
 def _save(ctx, options: Options, engine: str, tensors, output: Tensor, lse: Tensor | None) -> None:
@@ -100,7 +100,7 @@ def _gradients(engine: str, call: Call, output, lse, grad_output, grad_lse, need
         return gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
     # PyTorch runs an operator once per gradient of the batch.
     lse = call.query.new_empty(0) if lse is None else lse
-    arguments = schema.flatten(call.tensors, call.options, engine)
+    arguments = operators.flatten(call.tensors, call.options, engine)
     found = torch.ops.uwaga.backward(grad_output, grad_lse, output, lse, list(needs), *arguments)
     return tuple(x if needed else None for x, needed in zip(found, needs, strict=True))
 
@@ -131,8 +131,8 @@ class AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, options, engine, needs, *tensors):
-        size, batch = info.batch_size, folding.batch_of(in_dims[7:], tensors[4:])
-        state = folding.lead_all(size, batch, in_dims[3:7], tensors[:4])
-        folded = folding.fold(size, in_dims[7:], tensors[4:], options, needs)
+        size, batch = info.batch_size, vmap.batch_of(in_dims[7:], tensors[4:])
+        state = vmap.lead_all(size, batch, in_dims[3:7], tensors[:4])
+        folded = vmap.fold(size, in_dims[7:], tensors[4:], options, needs)
         found = AttentionBackward.apply(options, engine, needs, *state, *folded)
-        return folding.unfold_gradients(size, batch, in_dims[7:], tensors[4:], found)
+        return vmap.unfold_gradients(size, batch, in_dims[7:], tensors[4:], found)

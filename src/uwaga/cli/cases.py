@@ -18,7 +18,7 @@ from uwaga.cli.timing import Side
 OURS, THEIRS = "uwaga", "torch"
 
 
-class Contest(NamedTuple):
+class Case(NamedTuple):
     """The sides by name, and how many floating-point operations the result needs (2 for one multiply-add)."""
 
     sides: Mapping[str, Side]
@@ -33,17 +33,17 @@ class Contest(NamedTuple):
                 _require_close(name, ours, theirs)
 
 
-def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Contest:
+def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
     query, key, value = _operands((batch, heads, tokens, width), dtype)
     mask = uwaga.Causal() if causal else None
     sides = {
         OURS: lambda: uwaga.attention(query, key, value, mask=mask),
         THEIRS: lambda: F.scaled_dot_product_attention(query, key, value, is_causal=causal),
     }
-    return Contest(sides, _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
+    return Case(sides, _pairs(batch * heads, tokens, causal) * 4 * width, _tensors)
 
 
-def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Contest:
+def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
     """Forward and backward: 2 products one way, 5 the other (the scores are computed again)."""
     query, key, value = operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
     grad = torch.randn_like(query)
@@ -56,10 +56,10 @@ def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype
         OURS: lambda: gradients(uwaga.attention(query, key, value, mask=mask)),
         THEIRS: lambda: gradients(F.scaled_dot_product_attention(query, key, value, is_causal=causal)),
     }
-    return Contest(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
+    return Case(sides, _pairs(batch * heads, tokens, causal) * 14 * width, _tensors)
 
 
-def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Contest:
+def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Case:
     """Documents of many lengths: packed, each alone, and padded to the longest as PyTorch needs them."""
     packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
     alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
@@ -76,10 +76,10 @@ def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Co
             return [torch.cat([document.transpose(0, 1) for document in result])]
         return [result.values if side == OURS else result.transpose(1, 2)[visible]]
 
-    return Contest(sides, 4 * heads * width * sum(length * length for length in lengths), read)
+    return Case(sides, 4 * heads * width * sum(length * length for length in lengths), read)
 
 
-def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Contest:
+def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
     """One query against many keys, as when a language model writes its next token."""
     _, key, value = _operands((1, heads, keys, width), dtype)
     query = torch.randn(1, heads, 1, width).to(dtype)
@@ -87,7 +87,7 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Contest:
         OURS: lambda: uwaga.attention(query, key, value),
         THEIRS: lambda: F.scaled_dot_product_attention(query, key, value),
     }
-    return Contest(sides, 4 * heads * keys * width, _tensors)
+    return Case(sides, 4 * heads * keys * width, _tensors)
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from uwaga.ops.attention.spec import START_PER_ROW
+from uwaga.ops.attention.call import START_PER_ROW
 from uwaga.ops.mask_program import BAND, LENGTHS, RECORD, check_lengths, check_starts
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 

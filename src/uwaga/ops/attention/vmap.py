@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from uwaga.ops.attention.spec import Options
+from uwaga.ops.attention.call import Options
 
 # Those of `Call.tensors` that have no batch dimension to fold into.
 _SHARED = {3: "a vector of biases", 5: "sinks", 6: "offsets", 7: "offsets", 9: "a dropout seed"}
