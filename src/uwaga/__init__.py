@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from uwaga.integrations.watch import watch
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
-    from uwaga.maps.recording import Recording
+    from uwaga.maps.recordings.recording import Recording
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
@@ -51,7 +51,7 @@ _HOME = {
     "Documents": "uwaga.ops.masks",
     "KeyLengths": "uwaga.ops.masks",
     "Ragged": "uwaga.ops.ragged",
-    "Recording": "uwaga.maps.recording",
+    "Recording": "uwaga.maps.recordings.recording",
     "RelativeBias": "uwaga.ops.biases",
     "ShapeError": "uwaga._base.errors",
     "TextEncoder": "uwaga.models.text.encoder",

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import seeing, vectors
+from uwaga.cli import record, vectors
 from uwaga.cli.corpus import Corpus as Documents
 from uwaga.models import BertConfig, BertModel, load, save
 from uwaga.models.text.encoder import TextEncoder
@@ -382,9 +382,9 @@ KINDS = {
         read=lambda folder: deque(Documents(folder / "a.parquet"), 0),
     ),
     "text of view": Kind(
-        covers=("uwaga.cli.seeing:_read",), file="a.txt", faults="lines",
+        covers=("uwaga.cli.record:_read",), file="a.txt", faults="lines",
         make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
-        read=lambda folder: seeing.text_of(str(folder / "a.txt")),
+        read=lambda folder: record.read_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
         covers=("uwaga.cli.vectors:whole", "uwaga.cli.vectors:_described"), file="v.parquet", faults="parquet",

@@ -129,7 +129,7 @@ def test_an_encoder_and_a_decoder_are_given_the_answer(t5: Path, tmp_path: Path)
 
 def test_a_bar_moves_on_with_every_layer(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, list[float]] = {}
-    monkeypatch.setattr("uwaga.cli.seeing.bar", lambda title: nullcontext(told.setdefault(title, []).append))
+    monkeypatch.setattr("uwaga.cli.record.bar", lambda title: nullcontext(told.setdefault(title, []).append))
     saved(tmp_path / "page.html", "a cat", "--model", gpt2)
     assert told == {"reading": [1 / 3, 2 / 3, 1.0]}
 
@@ -165,10 +165,10 @@ def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
     assert labels(page, "encoder") == ["[CLS]", *text.split()[:10], "[SEP]"]
 
 
-def test_the_terminal_shows_the_telling_heads(bert: Path, tmp_path: Path) -> None:
+def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Path, tmp_path: Path) -> None:
     said = run("the cat sat on the mat", "--model", bert, "--save", tmp_path / "page.html")
     lines = said.splitlines()
-    assert lines[0].rstrip() == "4 of 4 heads, the most telling ones"
+    assert lines[0].rstrip() == "4 of 4 heads, those with the most extreme statistics"
     heading = next(line for line in lines if "head" in line and "entropy" in line)
     columns = ["layer", "head", "entropy", "peak", "distance", "first", "prev.", "duplicate", "induction"]
     assert heading.split() == columns
@@ -309,7 +309,7 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uwaga.cli.view.see", interrupted)
+    monkeypatch.setattr("uwaga.cli.view.record_text", interrupted)
     result = CliRunner().invoke(app, ["view", "cat", "--model", str(bert)])
     assert result.exit_code == 130
     assert result.stderr == "\nuwaga view: stopped\n"

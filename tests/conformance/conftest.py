@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from uwaga._base import env, native
-from uwaga.maps import available
+from uwaga.maps.engines import available
 
 sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests are no package
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from uwaga import AttentionMap, Causal, Ragged, attend
-from uwaga.maps import DifferenceMap, KeptMap, ScaledMap, WeightMap, WordMap, available
+from uwaga.maps import DifferenceMap, KeptMap, ScaledMap, WeightMap, WordMap
+from uwaga.maps.engines import available
 
 
 def _saved(x: object) -> object:

@@ -28,7 +28,7 @@ def ends(figure: Figure) -> list[tuple[int, int]]:
 
 
 def test_an_arc_for_every_weight_that_is_large_enough_the_strongest_last() -> None:
-    figure = plots.arcs(WEIGHTS, TOKENS, least=0.05)
+    figure = plots.arcs(WEIGHTS, TOKENS, threshold=0.05)
     assert ends(figure) == [(2, 0), (1, 2), (1, 0)]
     widths = lines(figure).get_linewidths()
     assert list(widths) == sorted(widths)
@@ -69,7 +69,7 @@ def test_labels_keep_clear_of_each_other_and_of_the_arcs(tokens: int) -> None:
 
 
 def test_columns_join_queries_with_keys() -> None:
-    figure = plots.arcs(WEIGHTS[:2], TOKENS[:2], key_tokens=TOKENS, layout="columns", least=0.3)
+    figure = plots.arcs(WEIGHTS[:2], TOKENS[:2], key_tokens=TOKENS, layout="columns", threshold=0.3)
     found = [tuple(map(tuple, path.vertices.tolist())) for path in lines(figure).get_paths()]
     assert found == [((0, -1), (1, -2)), ((0, -1), (1, 0)), ((0, 0), (1, 0))]
     assert [text.get_text() for text in figure.axes[0].texts] == [*TOKENS[:2], *TOKENS, "query", "key"]
@@ -87,7 +87,7 @@ def test_columns_leave_room_for_long_words() -> None:
 def test_a_head_of_a_map_is_picked() -> None:
     x = torch.randn(2, 3, 4)
     m = AttentionMap(x, x)
-    widths = lines(plots.arcs(m, TOKENS, at=1, layout="columns", least=0.0)).get_linewidths()
+    widths = lines(plots.arcs(m, TOKENS, at=1, layout="columns", threshold=0.0)).get_linewidths()
     expected = (m[1] / m[1].max()).flatten().sort().values
     torch.testing.assert_close((torch.tensor(widths) - 0.3) / 2.7, expected.double())
 
@@ -137,3 +137,9 @@ def test_what_cannot_be_drawn_says_why(weights, arguments: dict, message: str) -
     with pytest.raises(ValueError) as caught:
         plots.arcs(weights, **{"tokens": TOKENS} | arguments)
     assert str(caught.value) == message
+
+
+def test_the_former_name_of_threshold_is_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        plots.arcs(WEIGHTS, TOKENS, least=0.05)
+    assert str(caught.value) == "arcs: least is now called threshold"

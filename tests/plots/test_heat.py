@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 import uwaga
 from uwaga import plots
-from uwaga.maps.difference import DifferenceMap
+from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.map import AttentionMap
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]

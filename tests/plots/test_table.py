@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from uwaga import plots
-from uwaga.maps.heads import HeadTable
+from uwaga.maps.interpretability.head_table import HeadTable
 
 TABLE = HeadTable(
     columns={

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from uwaga.cli.tables import seen, table
+from uwaga.cli.tables import one_line, table
 from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
@@ -67,13 +67,13 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
 def _real(sentence: str) -> "Exhibit | None":
     """The sentence in the bundled model; None, and why, where there is none."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.cli import seeing
+    from uwaga.cli import record
     from uwaga.viewer.exhibit import Exhibit
 
     try:
-        reader = seeing.load("minilm", "float32")
-        seen = seeing.see(reader, sentence, target=None, new_tokens=0, truncate=True, layers=None)
-    except (CheckpointError, seeing.SeeingError) as error:
+        reader = record.load("minilm", "float32")
+        seen = record.record_text(reader, sentence, target=None, new_tokens=0, truncate=True, layers=None)
+    except (CheckpointError, record.RecordError) as error:
         echo(f"uwaga lesson: without a real model beside it: {error}", err=True)
         return None
     return Exhibit.of(seen, model=reader.title)
@@ -97,7 +97,7 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
 
     console.rule(Text(f"{step.number}: {step.title}" if step.number else step.title, style="bold"))
     for paragraph in step.text:
-        console.print(Text(seen(paragraph)))
+        console.print(Text(one_line(paragraph)))
     for section in step.sections:
         _print_section(console, section, tokens, query, shown)
     console.print(Text(f"  {step.code}", style="bold"))
@@ -114,10 +114,10 @@ def _print_section(console: "Console", section: "Section", tokens: Sequence[str]
     if not new and not section.findings:
         return
     if section.title:
-        console.print(Text(seen(section.title), style="italic"))
+        console.print(Text(one_line(section.title), style="italic"))
     for paragraph in section.text:
-        console.print(Text(seen(paragraph), style="dim"))
+        console.print(Text(one_line(paragraph), style="dim"))
     if new:
         console.print(Columns([table(matrix, tokens, query) for matrix in new], padding=(0, 2)))
     for finding in section.findings:
-        console.print(Text(f"- {seen(finding.text)}"))
+        console.print(Text(f"- {one_line(finding.text)}"))

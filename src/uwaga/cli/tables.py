@@ -20,17 +20,18 @@ def table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
 
     is_sliced = matrix.numbers.dim() == 3
     title = f"{matrix.title} ({tokens[query]})" if is_sliced else matrix.title
-    table = Table(title=Text(seen(title)), title_justify="left", box=box.SIMPLE_HEAD)
-    table.caption, table.caption_justify = Text(seen(matrix.formula), style="dim"), "left"
+    table = Table(title=Text(one_line(title)), title_justify="left", box=box.SIMPLE_HEAD)
+    table.caption, table.caption_justify = Text(one_line(matrix.formula), style="dim"), "left"
     table.add_column("")
     for column in matrix.columns:
-        table.add_column(Text(seen(column)), justify="right", min_width=5)
+        table.add_column(Text(one_line(column)), justify="right", min_width=5)
     rows = (matrix.numbers[query] if is_sliced else matrix.numbers).tolist()
     largest = max((abs(number) for row in rows for number in row if number == number), default=0.0) or 1.0
     digits = [_digits(matrix, column) for column in zip(*rows, strict=True)]
     for name, row in zip(matrix.rows, rows, strict=True):
         table.add_row(
-            Text(seen(name)), *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True))
+            Text(one_line(name)),
+            *(_cell(number, largest, matrix, n) for number, n in zip(row, digits, strict=True)),
         )
     return table
 
@@ -57,10 +58,10 @@ def _cell(number: float, largest: float, matrix: "Matrix", digits: int) -> "Text
     return Text(text, style=f"white on rgb({red},{green},{blue})")
 
 
-def seen(text: str) -> str:
-    """Text of one line that a terminal shows and does not obey.
+def one_line(text: str) -> str:
+    """Text with every control character escaped, line breaks too.
 
-    >>> seen("a\\x1b[2J")
+    >>> one_line("a\\x1b[2J")
     'a<U+001B>[2J'
     """
     return escape_controls(text, keep="")

@@ -9,11 +9,11 @@ import typer
 
 from uwaga._base.errors import CheckpointError
 from uwaga.cli.progress import bar
-from uwaga.cli.seeing import Reader, SeeingError, load, saying, see, text_of
+from uwaga.cli.record import LoadedModel, RecordError, load, read_text, record_text, reporting_errors
 from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
-    from uwaga.maps.recording import Recording
+    from uwaga.maps.recordings.recording import Recording
     from uwaga.viewer.desk import Desk
     from uwaga.viewer.exhibit import Exhibit
     from uwaga.viewer.page.wanted import Exact
@@ -52,18 +52,18 @@ def view(
 ) -> None:
     """See what a model attends to in a text. Ctrl-C ends it."""
     try:
-        how = _How(dtype, None if target is None else text_of(target), max_new_tokens, truncate, _layers(layers))
+        how = _How(dtype, None if target is None else read_text(target), max_new_tokens, truncate, _layers(layers))
         wanted = [_exact(each) for each in exact or []]
         if wanted and save is None:
-            raise SeeingError("--exact says what is in a saved page: name one by --save")
+            raise RecordError("--exact says what is in a saved page: name one by --save")
         if save is not None and not save.parent.is_dir():
-            raise SeeingError(f"{save}: there is no folder {save.parent}")
+            raise RecordError(f"{save}: there is no folder {save.parent}")
         exhibit = _exhibit(text, model, second, second_model, how)
         if save is not None:
             _save(exhibit, save, wanted)
         else:
             _serve(exhibit, port, opens=not no_browser)
-    except (CheckpointError, SeeingError, ModuleNotFoundError, OSError) as error:
+    except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
         fail("view", _said(error))
     except KeyboardInterrupt:
         echo("\nuwaga view: stopped", err=True)
@@ -77,18 +77,18 @@ def _said(error: Exception) -> str:
 
 
 def _exhibit(text: str, model: str, second: str | None, second_model: str | None, how: _How) -> "Exhibit":
-    """Everything that will be seen. Raises SeeingError, CheckpointError."""
+    """Everything that will be seen. Raises RecordError, CheckpointError."""
     from uwaga.viewer.exhibit import Exhibit
 
-    first = text_of(text)
-    other = first if second is None else text_of(second)
+    first = read_text(text)
+    other = first if second is None else read_text(second)
     reader = load(model, how.dtype)
     seen = _see(reader, first, how)
     if second is None and second_model is None:
         return Exhibit.of(seen, title=_title(first), model=reader.title)
     again = reader if second_model is None else load(second_model, how.dtype)
     beside = _see(again, other, how)
-    with saying():
+    with reporting_errors():
         return Exhibit.of(
             seen,
             title=_title(first),
@@ -105,8 +105,10 @@ def _title(text: str) -> str:
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-def _see(reader: Reader, text: str, how: _How) -> "Recording":
-    return see(reader, text, target=how.target, new_tokens=how.new_tokens, truncate=how.truncate, layers=how.layers)
+def _see(reader: LoadedModel, text: str, how: _How) -> "Recording":
+    return record_text(
+        reader, text, target=how.target, new_tokens=how.new_tokens, truncate=how.truncate, layers=how.layers
+    )
 
 
 def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
@@ -137,7 +139,7 @@ def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
     from uwaga.viewer.page.saved import save_page
 
     desk = Desk(exhibit)
-    with bar("saving") as progress, saying():
+    with bar("saving") as progress, reporting_errors():
         save_page(desk, path, exact=exact, progress=progress)
     _tell(desk)
     echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
@@ -147,13 +149,13 @@ def _tell(desk: "Desk") -> None:
     """A few heads for those who have no browser."""
     from rich.console import Console
 
-    from uwaga.cli import telling
+    from uwaga.cli import summary
 
-    Console().print(telling.table(telling.heads(desk, _TABLE_SECONDS)))
+    Console().print(summary.table(summary.head_statistics(desk, _TABLE_SECONDS)))
 
 
 def _layers(text: str | None) -> list[int] | None:
-    """Numbers and ranges of numbers. Raises SeeingError."""
+    """Numbers and ranges of numbers. Raises RecordError."""
     if text is None:
         return None
     found: list[int] = []
@@ -161,17 +163,17 @@ def _layers(text: str | None) -> list[int] | None:
         ends = re.fullmatch(r"\s*(\d{1,4})(?:-(\d{1,4}))?\s*", part)
         first, last = (int(ends[1]), int(ends[2] or ends[1])) if ends else (0, -1)
         if first > last:
-            raise SeeingError(f"--layers takes numbers and ranges such as 0,3,6-8, not {text!r}")
+            raise RecordError(f"--layers takes numbers and ranges such as 0,3,6-8, not {text!r}")
         found += range(first, last + 1)
     return found
 
 
 def _exact(text: str) -> "Exact":
-    """Raises SeeingError."""
+    """Raises RecordError."""
     found = _EXACT.fullmatch(text)
     if found is None:
         rule = "kind/layer/head, such as encoder/3/5, or with queries and keys, such as encoder/3/5/0:512/0:512"
-        raise SeeingError(f"--exact takes {rule}, not {text!r}")
+        raise RecordError(f"--exact takes {rule}, not {text!r}")
     kind, layer, head, *ends = found.groups()
     if ends[0] is None:
         return kind, int(layer), int(head)

@@ -13,9 +13,8 @@ from uwaga.integrations.watching import foreign, own
 from uwaga.integrations.watching.attentions import Attentions
 from uwaga.integrations.watching.drafts import DraftedRecording, noticing
 from uwaga.integrations.watching.words import embeddings
-from uwaga.maps.recorded.keeping import Options
-from uwaga.maps.recorded.strings import Given, Strings
-from uwaga.maps.recording import Recording
+from uwaga.maps.recordings.copies import MapOptions
+from uwaga.maps.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.ops.ragged import Operand
 
 
@@ -28,7 +27,7 @@ def watch(
     heads: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
     tokenizer: object = None,
-    tokens: Given | Mapping[str, Given] | None = None,
+    tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
     """Within it, queries and keys of the model's attention are recorded, and give its weights at any time.
 
@@ -60,14 +59,14 @@ def watch(
     """
     found = Attentions.of([*own.find(model), *foreign.find(model)])
     wanted = found.chosen(type(model).__name__, layers, kinds)
-    recording = DraftedRecording(heads=heads, dtype=dtype, strings=Strings(tokenizer, tokens))
+    recording = DraftedRecording(heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens))
     seen: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def tell(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
         where = found.where.get(module)
         if where is None:
             return
-        asked = Options(
+        asked = MapOptions(
             mask=options["mask"],
             bias=options["bias"],
             scale=options["scale"],
@@ -77,7 +76,7 @@ def watch(
         if recording.record(where, query, key, asked, seen[-1] if seen else None):
             seen.clear()
         if where in wanted:
-            recording.keep(where, query, key, asked)
+            recording.store(where, query, key, asked)
 
     with ExitStack() as stack:
         for embedding in embeddings(model):

@@ -10,17 +10,12 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.maps.attended import Attended, attend
     from uwaga.maps.base import WeightMap
-    from uwaga.maps.difference import DifferenceMap
-    from uwaga.maps.flow import rollout
-    from uwaga.maps.heads import HeadTable, head_table
-    from uwaga.maps.kept import KeptMap
-    from uwaga.maps.map import AttentionMap
-    from uwaga.maps.norms import ScaledMap, value_norms
-    from uwaga.maps.results import Peak, Pooled, Sink, TopK
-    from uwaga.maps.score_map import ScoreMap
-    from uwaga.maps.scores import duplicate_token, induction, previous_token
-    from uwaga.maps.spans import word_labels, word_spans
-    from uwaga.maps.words import WordMap
+    from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
+    from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
+    from uwaga.maps.interpretability.head_table import HeadTable, head_table
+    from uwaga.maps.interpretability.norms import ScaledMap, value_norms
+    from uwaga.maps.interpretability.rollout import rollout
+    from uwaga.maps.map import AttentionMap, Peak, Pooled, ScoreMap, Sink, TopK
 
 __all__ = [
     "Attended",
@@ -50,26 +45,26 @@ __all__ = [
 _HOME = {
     "Attended": "uwaga.maps.attended",
     "AttentionMap": "uwaga.maps.map",
-    "DifferenceMap": "uwaga.maps.difference",
-    "HeadTable": "uwaga.maps.heads",
-    "KeptMap": "uwaga.maps.kept",
-    "Peak": "uwaga.maps.results",
-    "Pooled": "uwaga.maps.results",
-    "ScaledMap": "uwaga.maps.norms",
-    "ScoreMap": "uwaga.maps.score_map",
-    "Sink": "uwaga.maps.results",
-    "TopK": "uwaga.maps.results",
+    "DifferenceMap": "uwaga.maps.derived",
+    "HeadTable": "uwaga.maps.interpretability.head_table",
+    "KeptMap": "uwaga.maps.derived",
+    "Peak": "uwaga.maps.map",
+    "Pooled": "uwaga.maps.map",
+    "ScaledMap": "uwaga.maps.interpretability.norms",
+    "ScoreMap": "uwaga.maps.map",
+    "Sink": "uwaga.maps.map",
+    "TopK": "uwaga.maps.map",
     "WeightMap": "uwaga.maps.base",
-    "WordMap": "uwaga.maps.words",
+    "WordMap": "uwaga.maps.derived",
     "attend": "uwaga.maps.attended",
-    "duplicate_token": "uwaga.maps.scores",
-    "head_table": "uwaga.maps.heads",
-    "induction": "uwaga.maps.scores",
-    "previous_token": "uwaga.maps.scores",
-    "rollout": "uwaga.maps.flow",
-    "value_norms": "uwaga.maps.norms",
-    "word_labels": "uwaga.maps.spans",
-    "word_spans": "uwaga.maps.spans",
+    "duplicate_token": "uwaga.maps.interpretability.head_scores",
+    "head_table": "uwaga.maps.interpretability.head_table",
+    "induction": "uwaga.maps.interpretability.head_scores",
+    "previous_token": "uwaga.maps.interpretability.head_scores",
+    "rollout": "uwaga.maps.interpretability.rollout",
+    "value_norms": "uwaga.maps.interpretability.norms",
+    "word_labels": "uwaga.maps.derived",
+    "word_spans": "uwaga.maps.derived",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_intercepted
-from uwaga.maps import available as maps_available
-from uwaga.maps import lowering, per_query
-from uwaga.maps.map import AttentionMap
+from uwaga.maps.engines import available as engines_of_maps
+from uwaga.maps.map import AttentionMap, describe_mask
 from uwaga.maps.spec import Rows, RowsWanted
-from uwaga.maps.surroundings import may_branch_on
+from uwaga.maps.statistics import arguments
+from uwaga.maps.tracing import may_branch_on
 from uwaga.ops.attention import available, run
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse
 from uwaga.ops.attention.call import Call
@@ -76,10 +76,10 @@ def attend(
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
     call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
     bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
-    engine = maps_available.chosen(call, impl)
+    engine = engines_of_maps.chosen(call, impl)
     wanted = RowsWanted(entropy=entropy, top=topk or 0)
     output, lse, rows = _run(call, bare, engine, impl, wanted)
-    m = AttentionMap._of(query, key, bare, lowering.describe(mask), engine, rows.normalizer)
+    m = AttentionMap._of(query, key, bare, describe_mask(mask), engine, rows.normalizer)
     m._rows.keep(rows, wanted)
     return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
 
@@ -95,7 +95,7 @@ def _run(
     if (name := available.chosen(call, impl)) == "cpu":
         output, lse = run.run(call, name)
         assert lse is not None
-        known = per_query.of_lse(lse)
+        known = arguments.of_lse(lse)
         rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
         return output, lse, rows
     # The other engines have no lse, or make it of the whole matrix.

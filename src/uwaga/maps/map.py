@@ -1,23 +1,26 @@
-"""The weights of one attention as a virtual array, and everything that can be asked of them.
+"""The weights of one attention as a virtual array, and the statistics of them.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens, R ragged rows.
 """
 
+import dataclasses
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from uwaga.maps import available, edges, gradients, lowering, per_query, selecting, tiles
 from uwaga.maps.base import Shape, WeightMap
-from uwaga.maps.edges import Bins, Spans
+from uwaga.maps.engines import available, reference, tiles
 from uwaga.maps.indexing import integer, start_of
-from uwaga.maps.results import Peak, Pooled, Sink, TopK
-from uwaga.maps.rows import RowCache
-from uwaga.maps.score_map import ScoreMap
 from uwaga.maps.spec import Normalizer, RowsWanted, Selection
-from uwaga.maps.surroundings import may_branch_on, need_lengths
+from uwaga.maps.statistics import arguments, gradients, pooling
+from uwaga.maps.statistics.pooling import Bins, Spans
+from uwaga.maps.statistics.row_cache import RowCache
+from uwaga.maps.tracing import may_branch_on, need_lengths
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score_shape
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.sequences import split
@@ -26,6 +29,80 @@ from uwaga.ops.mask_program import Start, lower_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
+
+_Part = tuple[Tensor, Tensor, Call, Normalizer | None]
+_INFINITY = float("inf")
+
+
+class TopK(NamedTuple):
+    """The k largest weights of each query, in falling order, equal ones by position."""
+
+    weights: Tensor | Ragged  # (..., H, Q, k); 0 where fewer than k keys are visible
+    positions: Tensor | Ragged  # int64; -1 there
+
+
+class Peak(NamedTuple):
+    """The largest weight of each query, and where it is."""
+
+    weight: Tensor | Ragged  # (..., H, Q); 0 where no key is visible
+    position: Tensor | Ragged  # int64; -1 there
+
+
+class Sink(NamedTuple):
+    """Where weight goes that a head has no use for."""
+
+    first_key: Tensor | Ragged  # (..., H, Q): the weight on the first key of the sequence
+    learned: Tensor | Ragged  # (..., H, Q): the share of the learned sink in the denominator, 0 without
+
+
+class Pooled(NamedTuple):
+    """A map seen from farther away; of a ragged map the sequences are the leading dimension."""
+
+    weights: Tensor  # (..., H, rows, cols)
+    positions: (
+        Tensor | None
+    )  # how="max": (..., H, rows, cols, 2) int64, the query and key of the weight; (-1, -1) for none
+
+
+class ScoreMap(WeightMap):
+    """The scores s_ij = softcap(q_i . k_j * scale) + bias of an `AttentionMap`; -inf where key j is hidden.
+
+    Computed by their definition in PyTorch, at any length. A kernel of its own adds up in another order, so that
+    exp(s_ij - lse_i) agrees with the weight within float32's rounding of a score, and not to the bit.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> from uwaga import AttentionMap, Causal
+    >>> AttentionMap(x, x, mask=Causal(), scale=1.0).scores[:]
+    tensor([[1., -inf],
+            [0., 4.]])
+    """
+
+    __slots__ = ("_call", "_described", "_parts", "_shape")
+
+    def __init__(self, call: Call, shape: Shape, described: str, parts: "Sequence[ScoreMap] | None") -> None:
+        self._call, self._shape, self._described, self._parts = call, shape, described, parts
+
+    @property
+    def shape(self) -> Shape:
+        return self._shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return compute_dtype(self._call.query.dtype)
+
+    @property
+    def device(self) -> torch.device:
+        return self._call.query.device
+
+    def describe(self) -> str:
+        return self._described
+
+    def read(self, selection: Selection, keys: Tensor) -> Tensor:
+        with torch.no_grad():
+            return reference.scores(self._call, selection, keys)
+
+    def parts(self) -> "Sequence[WeightMap] | None":
+        return self._parts
 
 
 class AttentionMap(WeightMap):
@@ -73,8 +150,8 @@ class AttentionMap(WeightMap):
         impl: str | None = None,
     ) -> None:
         call = make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
-        known = None if lse is None else per_query.normalizer(lse, query, call)
-        self._set(query, key, call, lowering.describe(mask), available.chosen(call, impl), known)
+        known = None if lse is None else arguments.normalizer(lse, query, call)
+        self._set(query, key, call, describe_mask(mask), available.chosen(call, impl), known)
 
     @classmethod
     def _of(
@@ -125,8 +202,8 @@ class AttentionMap(WeightMap):
             return None
         if self._parts is None:
             need_lengths()
-            queries, keys = lowering.sequences(self._query), lowering.sequences(self._key)
-            normalizers = lowering.split(self._rows.known, self._query)
+            queries, keys = _sequences(self._query), _sequences(self._key)
+            normalizers = _split_normalizer(self._rows.known, self._query)
             self._parts = [
                 self._of(query, key, call, self._mask, self._engine, known)
                 for query, key, call, known in zip(queries, keys, split(self._call), normalizers, strict=True)
@@ -141,13 +218,13 @@ class AttentionMap(WeightMap):
         Raises:
             IndexError: an index that is out of range, or more of them than there are leading dimensions.
         """
-        found = selecting.places(at, self.shape[:-2])
+        found = _leading_indices(at, self.shape[:-2])
         parts = self.parts()
         if parts is not None:
             return parts[found[0]].select(*found[1:]) if found else self
         assert isinstance(self._query, Tensor)
         assert isinstance(self._key, Tensor)
-        query, key, call, known = selecting.part(self._query, self._key, self._call, self._rows.known, found)
+        query, key, call, known = _part(self._query, self._key, self._call, self._rows.known, found)
         return self._of(query, key, call, self._mask, self._engine, known)
 
     @property
@@ -161,7 +238,7 @@ class AttentionMap(WeightMap):
         """As every map's; found in one pass over the diagonal's tiles."""
         offset = integer(offset, "AttentionMap.diagonal: offset")
         start = start_of(start, "AttentionMap.diagonal: start")
-        return self._per_query(self._mass(lowering.diagonal(offset, start, self._sizes(), self._call)))
+        return self._per_query(self._mass(arguments.diagonal(offset, start, self._sizes(), self._call)))
 
     # One number per query.
 
@@ -218,14 +295,14 @@ class AttentionMap(WeightMap):
         """Weight on the first key, and the learned sinks' shares (Xiao et al., "Efficient Streaming Language Models with
         Attention Sinks", 2023), each (..., H, Q)."""
         normalizer = self._rows.normalizer()
-        first = self._mass(lowering.first_key(self._sizes(), self._call))
-        learned = lowering.sink_share(normalizer, self._call.sinks)
+        first = self._mass(arguments.first_key(self._sizes(), self._call))
+        learned = _sink_share(normalizer, self._call.sinks)
         return Sink(self._per_query(first), self._per_query(learned))
 
     def mass(self, mask: Mask | Tensor) -> Operand:
         """(..., H, Q): the weight that a query puts on the keys that `mask` shows it (and its own mask too): Causal,
         Window, Documents, KeyLengths, a bool tensor, or these joined by & and |."""
-        return self._per_query(self._mass(lowering.program(mask, self._sizes(), self._call)))
+        return self._per_query(self._mass(arguments.program(mask, self._sizes(), self._call)))
 
     def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
         """Find in one pass what later calls will ask for: `lse` always, and what is named here.
@@ -249,7 +326,7 @@ class AttentionMap(WeightMap):
             weights: w, (..., H, Q) or what broadcasts to it, such as (Q,); of a ragged map Ragged with values (N, H) or
                 (N,). None: ones. Rows of weight 0 are not visited.
         """
-        row_weights = per_query.row_weights(last, weights, self._query, self._call)
+        row_weights = arguments.row_weights(last, weights, self._query, self._call)
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             value = self._engine.received(self._call, normalizer, row_weights)
@@ -267,10 +344,10 @@ class AttentionMap(WeightMap):
         """
         if how not in ("mass", "max"):
             raise ValueError(f"AttentionMap.pool: how must be 'mass' or 'max', not {how!r}")
-        queries_B, keys_B = lowering.lengths(self._call)
+        queries_B, keys_B = arguments.lengths(self._call)
         batch = self._sizes().batch
-        row_edges = edges.edges(rows, queries_B, batch, "rows")
-        column_edges = edges.edges(cols, keys_B, batch, "cols")
+        row_edges = pooling.bin_edges(rows, queries_B, batch, "rows")
+        column_edges = pooling.bin_edges(cols, keys_B, batch, "cols")
         cells, positions = self._pool(how, row_edges, column_edges)
         return Pooled(self._cells(cells), None if positions is None else self._cells(positions))
 
@@ -281,13 +358,13 @@ class AttentionMap(WeightMap):
             spans: pairs (start, stop), which may overlap; (S, 2), or (batch..., S, 2) for other ones in each sequence.
             key_spans: T pairs of keys; None: the same as `spans`, and then the diagonal is the weight that stays inside.
         """
-        queries_B, keys_B = lowering.lengths(self._call)
+        queries_B, keys_B = arguments.lengths(self._call)
         batch = self._sizes().batch
-        rows = edges.spans(spans, queries_B, batch, "spans")
-        columns = edges.spans(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
-        row_edges, column_edges = edges.pieces(rows), edges.pieces(columns)
+        rows = pooling.span_bounds(spans, queries_B, batch, "spans")
+        columns = pooling.span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
+        row_edges, column_edges = pooling.span_edges(rows), pooling.span_edges(columns)
         cells, _ = self._pool("mass", row_edges, column_edges)
-        return self._cells(edges.join(cells, rows, row_edges, columns, column_edges))
+        return self._cells(pooling.span_means(cells, rows, row_edges, columns, column_edges))
 
     def _pool(self, how: str, row_edges: Tensor, column_edges: Tensor) -> tuple[Tensor, Tensor | None]:
         normalizer = self._normalizer_of(row_edges)
@@ -304,14 +381,14 @@ class AttentionMap(WeightMap):
             return self._rows.normalizer()
         return self._rows.some(Selection(tuple(range(sequences)), tuple(range(heads)), rows))
 
-    def _mass(self, program: lowering.Program) -> Tensor:
+    def _mass(self, program: arguments.Program) -> Tensor:
         normalizer = self._rows.normalizer()
         with torch.no_grad():
             return self._engine.mass(self._call, normalizer, *program)
 
     def _log_visible_keys(self) -> Tensor:
         """(B, H, Q): the logarithm of how many keys a query sees; -inf for none."""
-        return tiles.log_sum_exp(RowCache(lowering.counting(self._call), self._engine).normalizer())
+        return tiles.log_sum_exp(RowCache(_counting(self._call), self._engine).normalizer())
 
     @property
     def _top_of_support(self) -> int:
@@ -327,3 +404,91 @@ class AttentionMap(WeightMap):
     def _cells(self, x: Tensor) -> Tensor:
         """(..., H, rows, cols, ...) from (S, H, rows, cols, ...)."""
         return x.reshape(*self.shape[:-2], *x.shape[2:])
+
+
+def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ...]:
+    """Indices of leading dimensions, counted from the front.
+
+    Raises:
+        IndexError: too many of them, or one that is out of range.
+        ValueError: one that is no integer.
+    """
+    if len(at) > len(leading):
+        raise IndexError(f"AttentionMap.select: {len(at)} indices for the leading dimensions {tuple(leading)}")
+    chosen = [integer(index, "AttentionMap.select: an index") for index in at]
+    for axis, (index, size) in enumerate(zip(chosen, leading, strict=False)):
+        if not -size <= index < size:
+            raise IndexError(f"AttentionMap.select: index {index} is out of range for axis {axis} of size {size}")
+    return tuple(index % size for index, size in zip(chosen, leading, strict=False))
+
+
+def _part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: tuple[int, ...]) -> _Part:
+    """The query (..., H, Q, D), the key (..., G, K, D), the call and what is known of its rows, at leading indices."""
+    batch, heads = query.shape[:-3], call.query.shape[1]
+    first, count = _flat_sequences(at[: len(batch)], batch)
+    chosen = range(at[-1], at[-1] + 1) if len(at) > len(batch) else range(heads)
+    some = tiles.select_heads(call, tuple(range(first, first + count)), tuple(chosen))
+    if known is not None:
+        known = Normalizer(*(x[first : first + count, chosen.start : chosen.stop] for x in known))
+    of_key = (*at[: len(batch)], *(head // call.heads_per_key_head for head in at[len(batch) :]))
+    return query[at], key[of_key], some, known
+
+
+def _flat_sequences(at: tuple[int, ...], batch: Sequence[int]) -> tuple[int, int]:
+    """The first of the sequences at leading indices, and how many they are; they lie side by side."""
+    first = 0
+    for index, size in zip(at, batch, strict=False):
+        first = first * size + index
+    count = math.prod(batch[len(at) :])
+    return first * count, count
+
+
+def _sequences(operand: Ragged) -> list[Tensor]:
+    """The sequences of a ragged operand as dense ones, (H, Q, D) or (Q, D)."""
+    return [x.movedim(0, -2) for x in operand.to_list()]
+
+
+def _split_normalizer(known: Normalizer | None, query: Ragged) -> list[Normalizer | None]:
+    """The normalizer of every sequence, from that of a ragged map."""
+    if known is None:
+        return [None] * len(query)
+    lengths = query.lengths.tolist()
+    return [Normalizer(*x) for x in zip(*(x.split(lengths, dim=2) for x in known), strict=True)]
+
+
+def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
+    """(B, H, Q): exp(sink) / (sum_j exp(s_ij) + exp(sink)), 0 without sinks."""
+    if sinks_H is None:
+        return torch.zeros_like(normalizer.sum)
+    is_empty = normalizer.sum == 0  # no visible key, and a sink of -inf
+    exponential_BHQ = (sinks_H.detach()[:, None] - normalizer.maximum).exp()
+    return torch.where(is_empty, 0.0, exponential_BHQ / torch.where(is_empty, 1.0, normalizer.sum))
+
+
+def _counting(call: Call) -> Call:
+    """A call with the same mask and scores of 0: the sum of its exponentials is the number of visible keys."""
+    bias = None if call.bias is None else torch.where(call.bias == -_INFINITY, call.bias.detach(), 0.0)
+    zero = call.query.new_zeros(())
+    query, key = (zero.expand(*x.shape[:3], 1) for x in (call.query, call.key))
+    options = replace(call.options, scale=1.0, softcap=0.0)
+    return replace(
+        call,
+        query=query,
+        key=key,
+        value=key[..., :0],
+        relative=None,
+        relative_starts=None,
+        sinks=None,
+        bias=bias,
+        options=options,
+    )
+
+
+def describe_mask(mask: object) -> str:
+    """A mask as `repr` shows it: tensors by their shapes."""
+    if isinstance(mask, Tensor):
+        return f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
+    if not isinstance(mask, Mask) or not dataclasses.is_dataclass(mask):
+        return repr(mask)
+    parts = ", ".join(f"{field.name}={describe_mask(getattr(mask, field.name))}" for field in dataclasses.fields(mask))
+    return f"{type(mask).__name__}({parts})"

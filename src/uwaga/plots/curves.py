@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from uwaga._base import renamed
 from uwaga.plots import colors, figures, labels
 from uwaga.plots.cells import Weights, cells, pick
 
@@ -27,6 +28,7 @@ class Line(NamedTuple):
     strength: float  # of the strongest, 0 to 1
 
 
+@renamed.parameters(least="threshold")
 def arcs(
     weights: Weights,
     tokens: Sequence[str],
@@ -34,7 +36,7 @@ def arcs(
     key_tokens: Sequence[str] | None = None,
     at: int | tuple[int, ...] = (),
     layout: str = "line",
-    least: float = 0.05,
+    threshold: float = 0.05,
     color: str = colors.INK,
     ax: Axes | None = None,
 ) -> Figure:
@@ -50,7 +52,7 @@ def arcs(
         layout: "line" writes the tokens once, with arcs above for what looks back (j < i), below for what looks ahead,
             and a dot for a token's weight on itself; it needs Q = K. "columns" writes queries on the left and keys on the
             right, with straight lines.
-        least: the smallest weight, not counting its sign, that is drawn.
+        threshold: the smallest weight, not counting its sign, that is drawn.
         color: of the lines; two heads in one pair of axes take two calls with two colours.
         ax: axes to draw into; None makes a figure.
 
@@ -76,15 +78,15 @@ def arcs(
     labels.need_one_each("arcs", "key_tokens", key_tokens, keys, "keys")
     matrix = cells("arcs", picked, MOST_TOKENS, "mass").matrices
     draw = _draw_line if layout == "line" else _draw_columns
-    return draw(ax, _lines(matrix, least), tokens, key_tokens, color)
+    return draw(ax, _lines(matrix, threshold), tokens, key_tokens, color)
 
 
-def _lines(matrix: ndarray, least: float) -> list[Line]:
+def _lines(matrix: ndarray, threshold: float) -> list[Line]:
     """The weights that are large enough, the strongest last, so that it lies on top."""
     sizes = abs(matrix)
     largest = sizes.max(initial=0.0) or 1.0
     found = [
-        Line(int(i), int(j), float(sizes[i, j] / largest)) for i, j in zip(*(sizes >= least).nonzero(), strict=True)
+        Line(int(i), int(j), float(sizes[i, j] / largest)) for i, j in zip(*(sizes >= threshold).nonzero(), strict=True)
     ]
     return sorted(found, key=lambda line: line.strength)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from numpy import ndarray
 
-    from uwaga.maps.heads import HeadTable
+    from uwaga.maps.interpretability.head_table import HeadTable
 
 _CELL, _LEAST_CELL = 0.3, 0.2  # inches: what it is, and how far it shrinks so that two panels stand side by side
 _BESIDE, _BELOW = 0.9, 0.6  # inches: the bar and the names of the axes

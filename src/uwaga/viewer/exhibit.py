@@ -9,7 +9,7 @@ from typing import Any
 
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.recording import Recording
+from uwaga.maps.recordings.recording import Recording
 from uwaga.viewer.pieces import Pieces, joined, pieces
 
 KINDS = ("encoder", "decoder", "cross")

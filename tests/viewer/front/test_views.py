@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import uwaga
-from uwaga.cli import seeing
+from uwaga.cli import record
 from uwaga.maps import head_table
 from uwaga.viewer.door import View
 
@@ -76,7 +76,7 @@ def view_of(recordings: list[uwaga.Recording], serve: Callable[..., View]) -> Ca
 def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
     """The head in which a statistic is largest."""
     tables = {layer: m for (_, layer), m in recording.maps.items()}
-    return head_table(tables).sorted(statistic, falling=True).rows[0]
+    return head_table(tables).sorted(statistic, descending=True).rows[0]
 
 
 def tab(page: Any, name: str) -> None:
@@ -122,8 +122,8 @@ def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page:
 
 def test_a_bundled_model_lines_letters_up_with_sounds(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
     """The cross-attention whose rows are the most certain, of a word in the speller."""
-    reader = seeing.load("speller", "float32")
-    recording = seeing.see(reader, "transformer", target=None, new_tokens=40, truncate=False, layers=None)
+    reader = record.load("speller", "float32")
+    recording = record.record_text(reader, "transformer", target=None, new_tokens=40, truncate=False, layers=None)
     certainty = torch.stack(
         [recording.maps["cross", layer][0].peak().weight.mean(-1) for layer in range(4)]
     )  # (layers, heads)

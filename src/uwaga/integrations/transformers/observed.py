@@ -18,9 +18,8 @@ from torch.autograd.graph import Node
 from uwaga.integrations.transformers.layer import Layer, whole_mask
 from uwaga.integrations.transformers.operands import whole
 from uwaga.integrations.transformers.states import plain
-from uwaga.maps.base import MAX_BYTES
+from uwaga.maps.base import MAX_BYTES, format_bytes
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.reading import readable
 from uwaga.ops.masks import Mask
 
 
@@ -137,7 +136,7 @@ class LayerMap(AttentionMap):
         assert self._value is not None
         if (size := math.prod(self.shape) * self._gradient.itemsize) > MAX_BYTES:
             raise ValueError(
-                f"{self.kind}.grad: the dense matrix {self.shape} takes {size} bytes ({readable(size)}), more than {MAX_BYTES}"
+                f"{self.kind}.grad: the dense matrix {self.shape} takes {size} bytes ({format_bytes(size)}), more than {MAX_BYTES}"
             )
         gradient_BHQE = self._gradient.transpose(1, 2)
         value_BGKE = self._value.to(gradient_BHQE.dtype)

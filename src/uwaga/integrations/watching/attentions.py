@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from torch import nn
 
-from uwaga.maps.recorded.stack import Where
-from uwaga.maps.recording import listed
+from uwaga.maps.recordings.recording import describe_layers
+from uwaga.maps.recordings.stack import AttentionId
 
 KINDS = ("encoder", "decoder", "cross")
 
@@ -17,19 +17,19 @@ class Attention(NamedTuple):
 
     path: str
     module: nn.Module
-    where: Where
+    where: AttentionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attentions:
     """All of them."""
 
-    where: dict[nn.Module, Where]
+    where: dict[nn.Module, AttentionId]
 
     @staticmethod
     def of(found: Iterable[Attention]) -> "Attentions":
         """Raises ValueError where two have one name."""
-        first: dict[Where, str] = {}
+        first: dict[AttentionId, str] = {}
         for path, _, where in found:
             if where in first:
                 raise ValueError(
@@ -39,7 +39,7 @@ class Attentions:
             first[where] = path
         return Attentions(where={module: where for _, module, where in found})
 
-    def chosen(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[Where]:
+    def chosen(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[AttentionId]:
         """Those of the layers and kinds; None for all.
 
         Raises:
@@ -57,7 +57,7 @@ class Attentions:
         ):
             absent = [] if asked is None else [each for each in asked if each not in there]
             if absent:
-                raise ValueError(f"watch: {model} has no {name} {absent[0]!r}; there are {listed(all_there)}")
+                raise ValueError(f"watch: {model} has no {name} {absent[0]!r}; there are {describe_layers(all_there)}")
         return {
             where
             for where in all_there

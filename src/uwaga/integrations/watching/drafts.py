@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from uwaga.maps.recorded.lineage import Piece
-from uwaga.maps.recording import Recording
+from uwaga.maps.recordings.passes import Segment
+from uwaga.maps.recordings.recording import Recording
 
 _HOOK = "_get_candidate_generator"  # what transformers asks a model for when an assisted generation begins
 
@@ -22,7 +22,7 @@ class DraftedRecording(Recording):
 
     drafts = False  # were read, perhaps
 
-    def _paths(self, kind: str) -> list[list[Piece]] | None:
+    def _paths(self, kind: str) -> list[list[Segment]] | None:
         if kind == "decoder" and self.drafts and self._chosen is None:
             raise ValueError(
                 "Recording: an assisted generation read drafts that may not be in its text; recording.of(texts) has the texts "

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from uwaga.integrations.watching.attentions import Attention
-from uwaga.maps.recorded.stack import Where
+from uwaga.maps.recordings.stack import AttentionId
 
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
@@ -75,14 +75,14 @@ def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
             config._attn_implementation_internal = name
 
 
-def _where(path: str, module: nn.Module) -> Where:
+def _where(path: str, module: nn.Module) -> AttentionId:
     index = getattr(module, "layer_idx", None)
     numbers = [int(part) for part in path.split(".") if part.isdigit()]
     layer = index if isinstance(index, int) else next(iter(numbers), 0)
     if module.is_causal:
-        return Where("decoder", layer)
+        return AttentionId("decoder", layer)
     names = f"{path} {type(module).__name__}"
-    return Where("cross" if _CROSS.search(names) else "encoder", layer)
+    return AttentionId("cross" if _CROSS.search(names) else "encoder", layer)
 
 
 def _by_itself(model: nn.Module) -> ValueError:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from uwaga.integrations.watching.attentions import Attention
-from uwaga.maps.recorded.stack import Where
+from uwaga.maps.recordings.stack import AttentionId
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention import Watcher
 from uwaga.nn.layers import DecoderLayer
@@ -39,7 +39,7 @@ def find(model: nn.Module) -> list[Attention]:
             kind = "decoder"
         else:
             kind = "encoder"
-        found.append(Attention(path, module, Where(kind, counts[kind])))
+        found.append(Attention(path, module, AttentionId(kind, counts[kind])))
         counts[kind] += 1
     return found
 

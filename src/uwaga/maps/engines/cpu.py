@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga._base.tracing import has_tangent, is_tracing, is_transformed
+from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
-from uwaga.maps.surroundings import is_memory
 from uwaga.ops.attention.call import START_LAST, Call, new_output
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
@@ -34,6 +33,7 @@ from uwaga.ops.attention.native_structs import (
 from uwaga.ops.mask_program import RECORD
 
 _HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def refusal(call: Call) -> str | None:
@@ -42,7 +42,7 @@ def refusal(call: Call) -> str | None:
         return "it serves neither torch.func nor derivatives of forward mode"
     if is_tracing():
         return "no tracer can write down what its kernels do"
-    if not all(map(is_memory, call.tensors)):
+    if not all(map(_has_memory, call.tensors)):
         return "it reads memory, and not all tensors have some of their own"
     # A map has no value, or one without width: the key stands in.
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))
@@ -149,7 +149,7 @@ def _check(*given: Tensor | None) -> None:
             "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map "
             "inside of what is traced, or with impl='reference'"
         )
-    if not all(map(is_memory, given)):
+    if not all(map(_has_memory, given)):
         raise TypeError(
             "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors; 'reference' takes all"
         )
@@ -186,3 +186,11 @@ def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor,
     listed = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
     numbers = (*listed, selection.queries.long().contiguous())
     return SELECTION.pack(*(field for x in numbers for field in numbers_fields(x))), numbers
+
+
+def _has_memory(tensor: Tensor | None) -> bool:
+    """Whether this is no tensor, or a plain one whose memory a kernel can read."""
+    if tensor is None or not is_plain_tensor(tensor) or torch.compiler.is_dynamo_compiling():
+        return is_plain_tensor(tensor)
+    # PyTorch's own zeros, as derivatives hold them, have no memory either.
+    return not tensor._is_zerotensor() and not (is_transformed() and _is_wrapped(tensor))

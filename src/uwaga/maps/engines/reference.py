@@ -1,19 +1,27 @@
 """The weights and their statistics as they are defined, in plain PyTorch: any dtype, any device, O(rows * K) memory.
 
-maps/definition.py has the dense calls; here are the sequences of a ragged one. Letters as in spec.py.
+The public functions are those of spec.py; a ragged call is computed sequence by sequence.
+
+Letters: B sequences, H query heads, C queries of a tile, K keys, I row ranges, J column ranges; else as in spec.py.
 """
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from uwaga.maps import definition
-from uwaga.maps.definition import weights as weights
-from uwaga.maps.spec import Normalizer, Rows, RowsWanted
-from uwaga.maps.surroundings import need_lengths
-from uwaga.ops.attention.call import START_VALUE, Call
+from uwaga._base.tracing import without_autocast
+from uwaga.maps.engines import tiles
+from uwaga.maps.engines.tiles import Tile
+from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
+from uwaga.maps.tracing import need_lengths
+from uwaga.ops.attention.call import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.attention.reference import mix
 from uwaga.ops.attention.sequences import split
+from uwaga.ops.mask_program import visible
+
+_INFINITY = float("inf")
 
 
 def refusal(call: Call) -> None:
@@ -23,28 +31,28 @@ def refusal(call: Call) -> None:
 
 def rows(call: Call, wanted: RowsWanted) -> Rows:
     if call.query_offsets is None:
-        return definition.rows(call, wanted)
+        return _dense_rows(call, wanted)
     need_lengths()
-    parts = [definition.rows(part, _of_sequence(wanted, at)) for at, part in enumerate(split(call))]
-    return definition.join([definition.rows(*_nothing(call, wanted)), *parts])
+    parts = [_dense_rows(part, _of_sequence(wanted, at)) for at, part in enumerate(split(call))]
+    return _join_rows([_dense_rows(*_nothing(call, wanted)), *parts])
 
 
 def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
     if call.query_offsets is None:
-        return definition.mass(call, normalizer, program, tensors)
+        return _dense_mass(call, normalizer, program, tensors)
     second = replace(call, mask_tensors=tensors, options=replace(call.options, mask_program=program))
     parts = zip(_split(call, normalizer), split(second), strict=True)
-    found = [definition.mass(part, known, program, other.mask_tensors) for (part, known), other in parts]
+    found = [_dense_mass(part, known, program, other.mask_tensors) for (part, known), other in parts]
     return torch.cat([normalizer.sum[:, :, :0], *found], dim=2)
 
 
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
     if call.query_offsets is None:
-        return definition.received(call, normalizer, row_weights)
+        return _dense_received(call, normalizer, row_weights)
     given = [None] * call.sequences
     if row_weights is not None:
         given = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    found = [definition.received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
+    found = [_dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
     return torch.cat([normalizer.sum[:, :, :0], *found], dim=2)
 
 
@@ -52,9 +60,9 @@ def pool(
     call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     if call.query_offsets is None:
-        return definition.pool(call, normalizer, how, query_edges, key_edges)
+        return _dense_pool(call, normalizer, how, query_edges, key_edges)
     parts = enumerate(_split(call, normalizer))
-    found = [definition.pool(*part, how, query_edges[at, None], key_edges[at, None]) for at, part in parts]
+    found = [_dense_pool(*part, how, query_edges[at, None], key_edges[at, None]) for at, part in parts]
     sizes = (call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
     cells = torch.cat([normalizer.sum.new_zeros((0, *sizes)), *(cells for cells, _ in found)])
     if how == "mass":
@@ -83,3 +91,229 @@ def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     lengths = call.query_offsets.diff().tolist()
     known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
     return [(part, Normalizer(*x)) for part, x in zip(split(call), known, strict=True)]
+
+
+def _dense_rows(call: Call, wanted: RowsWanted) -> Rows:
+    """All rows, or the tiles that hold the selected ones."""
+    height, selection = tiles.height(call), wanted.selection
+    if selection is None:
+        return _join_rows([_row_tile(call, tile, wanted) for tile in tiles.tiles(call, height)])
+    part, queries = tiles.select_heads(call, selection.sequences, selection.heads), selection.queries
+    some = _join_rows(
+        [_row_tile(part, tile, wanted) for tile in tiles.tiles(part, height, tiles.starts(queries, height))]
+    )
+    places = tiles.blocks(queries, height, call.query.shape[2])
+    return _each(lambda x: _place(x, call, selection, places), some)
+
+
+def _join_rows(parts: Sequence[Rows]) -> Rows:
+    """Rows that follow each other."""
+    return _each(lambda *x: torch.cat(x, dim=2), *parts)
+
+
+def _dense_mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    found = []
+    for tile, weights_BHCK in _weighed(call, normalizer):
+        second_BHCK = visible(program, tensors, queries, keys, call.query.device, tile.rows)
+        found.append(torch.where(second_BHCK, weights_BHCK, 0.0).sum(-1))
+    return torch.cat(found, dim=2)
+
+
+def _dense_received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
+    batch, heads, _, _ = call.query.shape
+    # Summed in float64: a key may receive from a hundred thousand queries.
+    sums_BHK = call.query.new_zeros((batch, heads, call.key.shape[2]), dtype=torch.float64)
+    for tile, weights_BHCK in _weighed(call, normalizer):
+        if row_weights is not None:
+            w_BHC1 = row_weights[:, :, tile.rows, None]
+            weights_BHCK = torch.where(w_BHC1 == 0, 0.0, w_BHC1 * weights_BHCK)
+        sums_BHK += weights_BHCK.sum(-2, dtype=torch.float64)
+    return sums_BHK.to(normalizer.sum.dtype)
+
+
+def _dense_pool(
+    call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    kind = {"mass": MassCells, "max": MaxCells}[how]
+    cells = kind(call.query.shape[1], query_edges, key_edges, call.key.shape[2])
+    for tile, weights_BHCK in _weighed(call, normalizer):
+        cells.add(tile, weights_BHCK)
+    return cells.finish(normalizer.sum.dtype)
+
+
+def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tensor) -> Tensor:
+    some = _pick(normalizer, selection)
+    found = [some.sum.new_empty((*some.sum.shape[:2], 0, len(keys)))]
+    for inside, tile in _selected(call, selection, keys):
+        found.append(tiles.weights(tile, Normalizer(*(x[:, :, inside] for x in some))))
+    return torch.cat(found, dim=2)
+
+
+def scores(call: Call, selection: Selection, keys: Tensor) -> Tensor:
+    """(sequences, heads, queries, keys) of the selection: what softmax is taken of, -inf where a key is hidden."""
+    none = torch.empty(len(selection.sequences), len(selection.heads), 0, len(keys), device=keys.device)
+    found = [tile.scores.masked_fill(~tile.visible, -torch.inf) for _, tile in _selected(call, selection, keys)]
+    return torch.cat([none.to(compute_dtype(call.query.dtype)), *found], dim=2)
+
+
+def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tile]]:
+    """The selected rows of each tile that holds some, with the wanted keys as columns; and which of them these are."""
+    height, part = tiles.height(call), tiles.select_heads(call, selection.sequences, selection.heads)
+    prepared = tiles.prepare(part, keys)
+    columns = torch.searchsorted(prepared.columns, keys)
+    for start in tiles.starts(selection.queries, height):
+        rows = torch.arange(start, min(start + height, call.query.shape[2]), device=keys.device)
+        tile = tiles.tile(part, prepared, rows)
+        inside = (selection.queries >= start) & (selection.queries < start + height)
+        places = selection.queries[inside] - start
+        found, seen = (x[:, :, places][..., columns] for x in (tile.scores, tile.visible))
+        yield inside, Tile(selection.queries[inside], found, seen)
+
+
+def _each(function: Callable[..., Tensor], *parts: Rows) -> Rows:
+    """A function over the tensors of a field that are there, for every field."""
+    normalizers, *others = zip(*parts, strict=True)
+    normalizer = Normalizer(*(function(*x) for x in zip(*normalizers, strict=True)))
+    return Rows(normalizer, *(None if x[0] is None else function(*x) for x in others))
+
+
+def _place(x: Tensor, call: Call, selection: Selection, places: Tensor) -> Tensor:
+    """The selected rows among all of them."""
+    whole = x.new_zeros((*call.query.shape[:3], *x.shape[3:]))
+    sequences, heads = (torch.tensor(numbers, device=x.device) for numbers in selection[:2])
+    whole[sequences[:, None, None], heads[:, None], places] = x
+    return whole
+
+
+def _pick(normalizer: Normalizer, selection: Selection) -> Normalizer:
+    sequences, heads = list(selection.sequences), list(selection.heads)
+    return Normalizer(*(x[sequences][:, heads][:, :, selection.queries] for x in normalizer))
+
+
+def _weighed(call: Call, normalizer: Normalizer) -> Iterator[tuple[Tile, Tensor]]:
+    """Every tile with its weights."""
+    for tile in tiles.tiles(call, tiles.height(call)):
+        yield tile, tiles.weights(tile, Normalizer(*(x[:, :, tile.rows] for x in normalizer)))
+
+
+def _row_tile(call: Call, tile: Tile, wanted: RowsWanted) -> Rows:
+    normalizer = tiles.normalizer(call, tile)
+    weights_BHCK = tiles.weights(tile, normalizer)
+    top = _top(tile, weights_BHCK, wanted.top) if wanted.top else (None, None)
+    return Rows(
+        normalizer=normalizer,
+        output=_output(call, tile, weights_BHCK) if wanted.output else None,
+        entropy=_entropy(weights_BHCK) if wanted.entropy else None,
+        squares=weights_BHCK.square().sum(-1) if wanted.squares else None,
+        distance=None if wanted.distance is None else _distance(call, tile, weights_BHCK, wanted.distance),
+        top_weights=top[0],
+        top_positions=top[1],
+    )
+
+
+def _output(call: Call, tile: Tile, weights_BHCK: Tensor) -> Tensor:
+    value_BHKE = call.value.to(weights_BHCK.dtype).repeat_interleave(call.heads_per_key_head, dim=1)
+    with without_autocast(value_BHKE.device):
+        return mix(weights_BHCK, value_BHKE, tile.visible).to(call.query.dtype)
+
+
+def _entropy(weights_BHCK: Tensor) -> Tensor:
+    # A weight of 0 has no part in it, in derivatives neither: that of x log x is infinite there.
+    return torch.special.entr(torch.where(weights_BHCK == 0, 1.0, weights_BHCK)).sum(-1)
+
+
+def _distance(call: Call, tile: Tile, weights_BHCK: Tensor, start: tuple[int, int, Tensor | None]) -> Tensor:
+    mode, value, starts = start
+    first = {START_LAST: call.key.shape[2] - call.query.shape[2], START_VALUE: value}.get(mode)
+    first_B111 = starts[:, None, None, None] if first is None else first
+    distance_BHCK = torch.arange(call.key.shape[2], device=tile.rows.device) - tile.rows[:, None] - first_B111
+    return (weights_BHCK * distance_BHCK.abs()).sum(-1)
+
+
+def _top(tile: Tile, weights_BHCK: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    # A stable sort, since torch.topk takes equal weights in no order; hidden keys come behind visible ones of weight 0.
+    order_BHCK, j_BHCK = torch.where(tile.visible, weights_BHCK, -1.0).sort(dim=-1, descending=True, stable=True)
+    order_BHCk, j_BHCk = order_BHCK[..., :k], j_BHCK[..., :k]
+    missing = (0, k - order_BHCk.shape[-1])
+    order_BHCk = torch.nn.functional.pad(order_BHCk, missing, value=-1.0)
+    j_BHCk = torch.nn.functional.pad(j_BHCk, missing, value=-1)
+    is_none = order_BHCk == -1.0
+    return torch.where(is_none, 0.0, order_BHCk), torch.where(is_none, -1, j_BHCk)
+
+
+def _ranges(edges_BI: Tensor, positions: Tensor) -> Tensor:
+    """(B, n): the range that each position lies in, edges[b, r] <= position < edges[b, r + 1]; the number of ranges for
+    those that lie in none."""
+    count = edges_BI.shape[1] - 1
+    found = torch.searchsorted(edges_BI, positions.expand(len(edges_BI), -1).contiguous(), right=True) - 1
+    return torch.where(found < 0, count, found)
+
+
+class MassCells:
+    """The sum over the keys of a cell, and the mean over the queries of its row range."""
+
+    def __init__(self, heads: int, row_edges_BI: Tensor, column_edges_BJ: Tensor, keys: int) -> None:
+        self._rows = row_edges_BI
+        self._columns = column_edges_BJ.shape[1] - 1
+        j_K = torch.arange(keys, device=column_edges_BJ.device)
+        self._of_key = _ranges(column_edges_BJ, j_K)[:, None, None]
+        sizes = (len(row_edges_BI), heads, row_edges_BI.shape[1], self._columns)
+        # Summed in float64: a row range may hold a hundred thousand queries.
+        self._sums = torch.zeros(sizes, dtype=torch.float64, device=row_edges_BI.device)
+
+    def add(self, tile: Tile, weights_BHCK: Tensor) -> None:
+        batch, heads, height, _ = weights_BHCK.shape
+        per_row = weights_BHCK.new_zeros((batch, heads, height, self._columns + 1), dtype=torch.float64)
+        per_row.scatter_add_(-1, self._of_key.expand(weights_BHCK.shape), weights_BHCK.double())
+        per_row = per_row[..., : self._columns]
+        of_row = _ranges(self._rows, tile.rows)[:, None, :, None].expand(per_row.shape)
+        self._sums.scatter_add_(2, of_row, per_row)
+
+    def finish(self, dtype: torch.dtype) -> tuple[Tensor, None]:
+        queries_BI = self._rows.diff().clamp(min=1)
+        return (self._sums[:, :, :-1] / queries_BI[:, None, :, None]).to(dtype), None
+
+
+class MaxCells:
+    """The largest weight of a cell and where it is: of equal ones the smallest query, then key. A nan is the largest."""
+
+    def __init__(self, heads: int, row_edges_BI: Tensor, column_edges_BJ: Tensor, keys: int) -> None:
+        self._rows = row_edges_BI
+        self._columns = column_edges_BJ.shape[1] - 1
+        self._j_K = torch.arange(keys, device=column_edges_BJ.device)
+        self._of_key = _ranges(column_edges_BJ, self._j_K)[:, None, None]
+        sizes = (len(row_edges_BI), heads, row_edges_BI.shape[1], self._columns)
+        self._best = torch.full(sizes, -1.0, dtype=torch.float64, device=row_edges_BI.device)  # -1: nothing visible
+        self._positions = torch.full((*sizes, 2), -1, device=row_edges_BI.device)
+
+    def add(self, tile: Tile, weights_BHCK: Tensor) -> None:
+        order_BHCK = torch.where(tile.visible, weights_BHCK.double().nan_to_num(nan=_INFINITY), -1.0)
+        of_key = self._of_key.expand(order_BHCK.shape)
+        j_BHCK = self._j_K.expand(order_BHCK.shape)
+        best_BHCJ, key_BHCJ = _largest(order_BHCK, j_BHCK, of_key, -1, self._columns + 1)
+        best_BHCJ, key_BHCJ = best_BHCJ[..., :-1], key_BHCJ[..., :-1]
+
+        of_row = _ranges(self._rows, tile.rows)[:, None, :, None].expand(best_BHCJ.shape)
+        i_BHCJ = torch.arange(len(tile.rows), device=of_row.device)[:, None].expand(best_BHCJ.shape)
+        best_BHIJ, i_BHIJ = _largest(best_BHCJ, i_BHCJ, of_row, 2, self._best.shape[2])
+        key_BHIJ = key_BHCJ.gather(2, i_BHIJ) if len(tile.rows) else i_BHIJ
+        is_new = best_BHIJ > self._best  # an equal one of an earlier tile stays: its query is smaller
+        found = torch.stack((i_BHIJ + tile.rows[:1].sum(), key_BHIJ), dim=-1)
+        self._positions = torch.where(is_new[..., None], found, self._positions)
+        self._best = torch.where(is_new, best_BHIJ, self._best)
+
+    def finish(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        best = torch.where(self._best == _INFINITY, torch.nan, self._best.clamp(min=0.0))
+        return best[:, :, :-1].to(dtype), self._positions[:, :, :-1]
+
+
+def _largest(values: Tensor, positions: Tensor, group: Tensor, dimension: int, groups: int) -> tuple[Tensor, Tensor]:
+    """The largest value of each group along a dimension, -1 for none, and the first position that holds it, 0 for none."""
+    sizes = list(values.shape)
+    sizes[dimension] = groups
+    best = values.new_full(sizes, -1.0).scatter_reduce(dimension, group, values, "amax")
+    none = torch.iinfo(torch.int64).max
+    held = torch.where((values >= 0) & (values == best.gather(dimension, group)), positions, none)
+    first = positions.new_full(sizes, none).scatter_reduce(dimension, group, held, "amin")
+    return best, torch.where(first == none, 0, first)

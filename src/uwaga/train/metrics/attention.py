@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from uwaga.maps.averages import per_head
+from uwaga.maps.interpretability.head_scores import has_visible_key, per_head
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.scores import seeing
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.evaluating import evaluating
 from uwaga.ops.ragged import Operand, Ragged
@@ -81,7 +80,7 @@ def look(model: nn.Module, batch: Batch) -> Looks:
 @torch.no_grad()
 def _of(name: str, found: AttentionMap) -> Look:
     found.prepare(entropy=True, topk=1)  # one pass for all that comes of rows
-    counted = seeing(found)
+    counted = has_visible_key(found)
     values = (found.entropy(), found.entropy(normalize=True), found.sink().first_key)
     return Look(name, *([round(float(x), 6) for x in per_head(each, counted)] for each in values))
 

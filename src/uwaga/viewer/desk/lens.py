@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
-from uwaga.maps.difference import DifferenceMap
-from uwaga.maps.kept import KeptMap
+from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap
 from uwaga.maps.map import AttentionMap
-from uwaga.maps.words import WordMap
 from uwaga.viewer.desk.axes import Axis
 from uwaga.viewer.exhibit import Name, Side
 

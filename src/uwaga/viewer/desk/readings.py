@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from uwaga.maps import edges
+from uwaga.maps.statistics import pooling
 from uwaga.viewer.desk.axes import Axis
 from uwaga.viewer.desk.lens import Lens
 from uwaga.viewer.desk.painting import Painting
@@ -121,7 +121,7 @@ class Between:
 
     def __init__(self, lens: Lens, spans: Pairs, key_spans: Pairs) -> None:
         self._rows, self._columns = (torch.tensor([pairs], dtype=torch.int64) for pairs in (spans, key_spans))
-        self._row_edges, self._column_edges = edges.pieces(self._rows), edges.pieces(self._columns)
+        self._row_edges, self._column_edges = pooling.span_edges(self._rows), pooling.span_edges(self._columns)
         cuts, columns = self._row_edges[0].numpy(), self._column_edges[0].numpy()
         # What lies between the spans is not looked at.
         self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
@@ -145,7 +145,7 @@ class Between:
         cells = torch.zeros(1, 1, self._row_edges.shape[1] - 1, self._column_edges.shape[1] - 1)
         for (a, b), painting in zip(self._runs, self._paintings, strict=True):
             cells[0, 0, a:b] = torch.from_numpy(painting.cells)
-        found = edges.join(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
+        found = pooling.span_means(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
         complete = sum(painting.complete for painting in self._paintings) / max(len(self._paintings), 1)
         array: NDArray[np.float32] = found.float().numpy()
         return Reply(meta={"complete": complete if self._paintings else 1.0}, arrays=(array,))

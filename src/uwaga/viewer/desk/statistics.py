@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from uwaga.maps.heads import head_table
+from uwaga.maps.interpretability.head_table import head_table
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.desk.hall import Hall, Place
 from uwaga.viewer.desk.lens import Lens

@@ -1,0 +1,121 @@
+"""The heads that say most about a text, as a short table for a terminal."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from uwaga.viewer.desk import Desk
+
+# The statistics that are shown, under the names that fit, and whether many (+1) or few (-1) of it makes a head telling.
+COLUMNS = {
+    "entropy": ("entropy", -1),
+    "peak": ("peak", +1),
+    "distance": ("distance", +1),
+    "sink": ("first", +1),
+    "previous_token": ("prev.", +1),
+    "duplicate_token": ("duplicate", +1),
+    "induction": ("induction", +1),
+}
+_ROWS = 12
+
+
+class Head(NamedTuple):
+    """A head and its statistics."""
+
+    kind: str
+    layer: int
+    head: int
+    statistics: Mapping[str, float | None]
+
+
+class Heads(NamedTuple):
+    """Heads of a model, as far as there was time."""
+
+    heads: list[Head]
+    total: int
+    is_sampled: bool  # some numbers are means over a sample of the queries
+
+
+def head_statistics(desk: "Desk", seconds: float) -> Heads:
+    """The statistics of the heads of the first side; of the layers that can be had in so many seconds, one at least."""
+    side = desk.answer({"ask": "about"}).meta["sides"][0]
+    until = time.monotonic() + seconds
+    found: list[Head] = []
+    is_sampled = False
+    for number, each in enumerate(side["maps"]):
+        if number and time.monotonic() >= until:
+            break
+        question = {"ask": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        meta = desk.answer(question).meta
+        while meta["complete"] < 1 and time.monotonic() < until:
+            meta = desk.answer(question).meta
+        is_sampled |= meta["sampled"] is not None
+        found += _of_layer(each["kind"], each["layer"], meta["columns"])
+    return Heads(found, sum(each["heads"] for each in side["maps"]), is_sampled)
+
+
+def _of_layer(kind: str, layer: int, columns: Mapping[str, Sequence[float | None]]) -> Iterator[Head]:
+    for head, values in enumerate(zip(*columns.values(), strict=True)):
+        if any(value is not None for value in values):  # else it is not known yet
+            yield Head(kind, layer, head, dict(zip(columns, values, strict=True)))
+
+
+def most_extreme(heads: Sequence[Head], rows: int = _ROWS) -> list[tuple[Head, set[str]]]:
+    """The heads that are the most extreme in some statistic, and in which; in the order of layers.
+
+    In turn, each statistic names the next of its own order, until there are so many heads.
+    """
+    orders = {name: _order(heads, name, sign) for name, (_, sign) in COLUMNS.items()}
+    chosen: dict[int, set[str]] = {}
+    for place in range(len(heads)):
+        for name, order in orders.items():
+            if place < len(order) and (order[place] in chosen or len(chosen) < rows):
+                # Only the first of a statistic is marked: the second is the most extreme of nothing.
+                chosen.setdefault(order[place], set()).update([name] if place == 0 else [])
+        if len(chosen) >= rows:
+            break
+    return [(heads[number], chosen[number]) for number in sorted(chosen)]
+
+
+def _order(heads: Sequence[Head], name: str, sign: int) -> list[int]:
+    known: dict[int, float] = {}
+    for number, head in enumerate(heads):
+        value = head.statistics.get(name)
+        if value is not None and math.isfinite(value):
+            known[number] = value
+    return sorted(known, key=lambda number: -sign * known[number])
+
+
+def table(found: Heads) -> "Table":
+    """The most telling heads; what makes one of them so is bold."""
+    from rich import box
+    from rich.table import Table
+
+    shown = most_extreme(found.heads)
+    names = [name for name in COLUMNS if any(head.statistics.get(name) is not None for head, _ in shown)]
+    table = Table(title=_title(found, len(shown)), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
+    table.add_column("layer", no_wrap=True)
+    table.add_column("head", justify="right", no_wrap=True)
+    for name in names:
+        table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
+    for head, marks in shown:
+        cells = (_cell(head.statistics.get(name), bold=name in marks) for name in names)
+        table.add_row(f"{head.kind} {head.layer}", str(head.head), *cells)
+    return table
+
+
+def _title(found: Heads, shown: int) -> str:
+    known = "" if len(found.heads) == found.total else f" (of {len(found.heads)} looked at)"
+    sampled = ", from a sample of the queries" if found.is_sampled else ""
+    return f"{shown} of {found.total} heads{known}, those with the most extreme statistics{sampled}"
+
+
+def _cell(value: Any, *, bold: bool) -> str:
+    if value is None:
+        return "-"
+    text = f"{value:.1f}" if abs(value) >= 100 else f"{value:.3f}"
+    return f"[bold]{text}[/]" if bold else text

@@ -1,0 +1,220 @@
+"""The weights of a dense call as they are defined, a tile of rows at a time: O(rows * K) memory, differentiable twice.
+
+Products q_i . k_j are made in blocks on a grid that depends on the call alone: a matrix product gives other bits to other
+shapes, and a score must be the same whichever rows and keys are asked for. The largest weights live on that: a score of
+100 that is rounded twice, once for the normalizer and otherwise for the weight, is wrong by 1e-5 of the weight.
+
+Letters: B sequences, H query heads, G key/value heads, C queries of a tile, K keys, J keys that are not finite,
+D query/key width.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base.tracing import without_autocast
+from uwaga.maps.spec import Normalizer
+from uwaga.maps.tracing import may_branch_on
+from uwaga.ops.attention.call import START_PER_ROW, Call, compute_dtype
+from uwaga.ops.attention.relative_bias import relative_scores
+from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD, listed, visible
+
+_INFINITY = float("inf")
+# Numbers of one tile's scores: 16 MB in float32, of which a statistic holds a few copies at a time.
+_TILE = 1 << 22
+_MOST_ROWS = 32
+_BLOCK = 512  # keys of one block
+
+
+class Keys(NamedTuple):
+    """The keys as every tile reads them."""
+
+    finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
+    bad: Tensor | None  # (J,) int64: which of them are not, in any sequence and head; None where none may ask
+    raw: Tensor  # (B, H, J, D): what those hold; (B, H, K, D) of all where none may ask
+    columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
+
+
+class Tile(NamedTuple):
+    """The scores of some rows; hidden entries hold anything."""
+
+    rows: Tensor  # (C,) int64
+    scores: Tensor  # (B, H, C, K) in the dtype of the arithmetic
+    visible: Tensor  # (B, H, C, K) bool
+
+
+def height(call: Call) -> int:
+    """How many rows a tile has: a power of two."""
+    batch, heads, _, _ = call.query.shape
+    fitting = int(_TILE // max(batch * heads * call.key.shape[2], 1))  # torch.jit.trace counts in tensors
+    return min(_MOST_ROWS, 1 << max(fitting.bit_length() - 1, 0))
+
+
+def tiles(call: Call, rows: int, at: Sequence[int] | None = None) -> Iterator[Tile]:
+    """All tiles of this height, or those that start at the given rows of the grid. At least one, if an empty one."""
+    keys, queries = prepare(call), call.query.shape[2]
+    for start in range(0, max(queries, 1), rows) if at is None else at:
+        yield tile(call, keys, torch.arange(start, min(start + rows, queries), device=call.query.device))
+
+
+def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
+    """The keys, one per query head, apart from those that are not finite: 0 * nan would carry these everywhere.
+
+    All of them, or the blocks that hold the wanted ones (rising).
+    """
+    columns, key_BGKD = None, call.key
+    if wanted is not None:
+        columns = blocks(wanted, _BLOCK, call.key.shape[2])
+        key_BGKD = key_BGKD.index_select(2, columns)
+    key_BHKD = key_BGKD.to(compute_dtype(key_BGKD.dtype)).repeat_interleave(call.heads_per_key_head, dim=1)
+    good_BHK1 = key_BHKD.detach().isfinite().all(-1, keepdim=True)
+    if not may_branch_on(key_BHKD):
+        return Keys(torch.where(good_BHK1, key_BHKD, 0.0), None, key_BHKD.detach(), columns)
+    bad_K = ~good_BHK1.flatten(0, 1).all(0).squeeze(-1)
+    j_J = bad_K.nonzero().squeeze(-1)
+    finite_BHKD = key_BHKD.masked_fill(bad_K[:, None], 0.0) if len(j_J) else key_BHKD
+    return Keys(finite_BHKD, j_J, key_BHKD.index_select(2, j_J), columns)
+
+
+def starts(wanted: Tensor, rows: int) -> list[int]:
+    """Where the tiles start that hold the wanted rows."""
+    return ((wanted // rows).unique() * rows).tolist()
+
+
+def blocks(wanted: Tensor, size: int, end: int) -> Tensor:
+    """All positions of the blocks that hold the wanted ones."""
+    first = (wanted // size).unique() * size
+    every = (first[:, None] + torch.arange(size, device=wanted.device)).flatten()
+    return every[every < end]
+
+
+def tile(call: Call, keys: Keys, rows: Tensor) -> Tile:
+    """The scores of the listed rows: scale, softcap, biases. No hidden key is met, forward or backward."""
+    seen_BHCK = seen(call, rows, keys.columns)
+    q_BHCD = call.query.index_select(2, rows).to(compute_dtype(call.query.dtype))
+    q_BHCD = torch.where(seen_BHCK.any(-1, keepdim=True), q_BHCD, 0.0)
+    scores_BHCK = _products(q_BHCD, keys.finite)
+    if keys.bad is None:
+        # A product of its own, which no gradient enters: there 0 * nan would be in every query's.
+        good_BH1K = keys.raw.isfinite().all(-1)[:, :, None]
+        scores_BHCK = torch.where(good_BH1K, scores_BHCK, _products(q_BHCD.detach(), keys.raw))
+    elif len(keys.bad):
+        sees_BHCJ1 = seen_BHCK[..., keys.bad, None]
+        raw_BHCJD = torch.where(sees_BHCJ1, keys.raw[:, :, None], 0.0)
+        scores_BHCK = scores_BHCK.index_copy(-1, keys.bad, (q_BHCD[..., None, :] * raw_BHCJD).sum(-1))
+    return Tile(rows, finish(call, scores_BHCK, rows, keys.columns), seen_BHCK)
+
+
+def _products(q_BHCD: Tensor, key_BHKD: Tensor) -> Tensor:
+    """(B, H, C, K): q_i . k_j, block by block."""
+    with without_autocast(q_BHCD.device):
+        products = [q_BHCD @ block.transpose(-1, -2) for block in key_BHKD.split(_BLOCK, dim=2)]
+    return torch.cat(products, dim=-1)
+
+
+def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:
+    """(B, H, Q, K) of the listed rows and columns: the mask, less the pairs that a bias of -inf hides."""
+    (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
+    program, tensors = call.options.mask_program, call.mask_tensors
+    seen_BHQK = visible(program, tensors, queries, keys, call.query.device, rows, columns)
+    if call.bias is not None:
+        seen_BHQK = seen_BHQK & (listed(listed(call.bias, 2, rows), 3, columns) != -_INFINITY)
+    return seen_BHQK.expand(batch, heads, len(rows), keys if columns is None else len(columns))
+
+
+def finish(call: Call, products_BHQK: Tensor, rows: Tensor, columns: Tensor | None) -> Tensor:
+    """The scores from the products q_i . k_j of the listed rows and columns."""
+    scores_BHQK = products_BHQK * call.options.scale
+    if call.options.softcap:
+        scores_BHQK = call.options.softcap * torch.tanh(scores_BHQK / call.options.softcap)
+    if call.relative is not None:
+        scores_BHQK = scores_BHQK + relative_scores(call, rows, columns)
+    if call.bias is not None:
+        scores_BHQK = scores_BHQK + listed(listed(call.bias, 2, rows), 3, columns)
+    return scores_BHQK
+
+
+def normalizer(call: Call, tile: Tile) -> Normalizer:
+    """The normalizer (B, H, C) of a tile's rows."""
+    # The largest score changes nothing in exact arithmetic and keeps exp in range: no gradient flows through it.
+    seen_BHCK = torch.where(tile.visible, tile.scores.detach(), -_INFINITY)
+    none_BHC1 = seen_BHCK.new_full((*seen_BHCK.shape[:-1], 1), -_INFINITY)
+    maximum_BHC = torch.cat((seen_BHCK, none_BHC1), dim=-1).amax(-1)
+    if call.sinks is not None:
+        maximum_BHC = torch.maximum(maximum_BHC, call.sinks.detach()[:, None])
+    maximum_BHC = torch.where(maximum_BHC == -_INFINITY, 0.0, maximum_BHC)
+    sum_BHC = exponentials(tile, maximum_BHC).sum(-1)
+    if call.sinks is not None:
+        sum_BHC = sum_BHC + (call.sinks[:, None] - maximum_BHC).exp()
+    return Normalizer(maximum_BHC, sum_BHC)
+
+
+def weights(tile: Tile, normalizer: Normalizer) -> Tensor:
+    """(B, H, C, K): the weights of a tile, given the normalizer of its rows."""
+    sum_BHC = torch.where(normalizer.sum == 0, 1.0, normalizer.sum)
+    return exponentials(tile, normalizer.maximum) / sum_BHC[..., None]
+
+
+def exponentials(tile: Tile, maximum_BHC: Tensor) -> Tensor:
+    """exp(s_ij - maximum_i) of the visible pairs, 0 elsewhere."""
+    shifted_BHCK = torch.where(tile.visible, tile.scores - maximum_BHC[..., None], 0.0)
+    return torch.where(tile.visible, shifted_BHCK.exp(), 0.0)
+
+
+def log_sum_exp(normalizer: Normalizer) -> Tensor:
+    """(B, H, Q): -inf where there is neither a visible key nor a sink."""
+    is_empty = normalizer.sum == 0
+    return torch.where(is_empty, -_INFINITY, normalizer.maximum + torch.where(is_empty, 1.0, normalizer.sum).log())
+
+
+def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...]) -> Call:
+    """The call of these sequences and query heads alone, with a key head for each query head."""
+    batch, all_heads = call.query.shape[:2]
+    if len(sequences) == batch and len(heads) == all_heads:
+        return call
+    b, h = (torch.tensor(x, dtype=torch.int64, device=call.query.device) for x in (sequences, heads))
+    groups = h // call.heads_per_key_head
+    return replace(
+        call,
+        query=_taken(call.query, b, h),
+        key=_taken(call.key, b, groups),
+        value=_taken(call.value, b, groups),
+        relative=None if call.relative is None else call.relative[h],
+        bias=None if call.bias is None else _both(call.bias, b, h),
+        sinks=None if call.sinks is None else call.sinks[h],
+        relative_starts=None if call.relative_starts is None else call.relative_starts[b],
+        mask_tensors=_mask_tensors(call, b, h),
+    )
+
+
+def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    """x[b][:, h]; a view where each of them lists neighbours, since keys are long."""
+    for dimension, listed_at in enumerate((b, h)):
+        first, count = int(listed_at[0]) if len(listed_at) else 0, len(listed_at)
+        if bool((listed_at.diff() == 1).all()):
+            x = x.narrow(dimension, first, count)
+        else:
+            x = x.index_select(dimension, listed_at)
+    return x
+
+
+def _both(tensor: Tensor, b: Tensor, h: Tensor) -> Tensor:
+    return listed(listed(tensor, 0, b), 1, h)
+
+
+def _mask_tensors(call: Call, b: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+    tensors, program = list(call.mask_tensors), call.options.mask_program
+    for at in range(0, len(program), RECORD):
+        operation, mode, value, _, _, index = program[at : at + RECORD]
+        if operation == LENGTHS or (operation == BAND and mode == START_PER_ROW):
+            tensors[index] = tensors[index][b]
+        elif operation == DOCUMENTS:
+            tensors[index] = listed(tensors[index], 0, b)
+            if value != -1:
+                tensors[value] = listed(tensors[value], 0, b)
+        elif operation == DENSE:
+            tensors[index] = _both(tensors[index], b, h)
+    return tuple(tensors)

@@ -1,0 +1,1 @@
+"""Scores of heads from the interpretability literature, each with its paper."""

@@ -1,0 +1,181 @@
+"""How much a head looks at the previous token, at equal tokens, and at what came after equal tokens.
+
+After Olsson et al., "In-context Learning and Induction Heads" (2022), which scores repeated random tokens; the patterns
+are those of TransformerLens's head detector. Choices that all three share:
+
+- the score is the weight that a query puts on the keys of its pattern, summed over those keys, not divided by their
+  number: 1 means that the head does nothing else;
+- it is averaged over the queries that see something and whose pattern has a key. (TransformerLens's "mul" divides by all
+  queries, so that a text without repetitions scores low there; here it is the head that is scored, and not the text);
+- every such query counts once, whichever sequence it is in;
+- the first token is in: as a key where a pattern names it, with all its weight. Weights are not normalised again without
+  it. A head that rests on the first token has low scores, as it should: it does nothing of the kind then;
+- with learned sinks, what a sink takes is weight that the pattern does not get.
+
+Queries are the last Q of K positions. Cost is that of one pass over Q and K (a band, for the previous token): no N x N.
+
+Letters: H heads, Q queries, K keys, N packed tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.base import WeightMap
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.masks import Causal, Documents
+from uwaga.ops.ragged import Ragged
+
+PerQuery = Tensor | Ragged  # (..., H, Q); (Q,) of a matrix; Ragged with values (N, H) or (N,)
+
+
+def per_head(values: PerQuery, counted: PerQuery) -> Tensor:
+    """(H,) float64: the mean of `values` over the queries that are `counted` (bool, the same shape).
+
+    >>> values = torch.tensor([[[1.0, 3.0], [5.0, 7.0]]])
+    >>> per_head(values, torch.tensor([[[True, True], [True, False]]]))
+    tensor([2., 5.], dtype=torch.float64)
+    """
+    values_HN, counted_HN = by_head(values), by_head(counted)
+    total_H = torch.where(counted_HN, values_HN.double(), 0.0).sum(1)
+    return total_H / counted_HN.sum(1)
+
+
+def by_head(values: PerQuery) -> Tensor:
+    """(H, N): all queries of all sequences, one after the other."""
+    if isinstance(values, Ragged):
+        return values.values.T if values.values.dim() == 2 else values.values[None]
+    return values[None] if values.dim() == 1 else values.movedim(-2, 0).flatten(1)
+
+
+def previous_token(m: AttentionMap) -> Tensor:
+    """(H,) float64: the mean weight on j = i - 1, over the queries that have such a key."""
+    places = [torch.arange(k - q, k, device=m.device) >= 1 for q, k in (shape[-2:] for shape in m.shapes)]
+    has_previous = torch.cat([*places, torch.ones(0, dtype=torch.bool, device=m.device)])
+    if m.parts() is not None and len(m.shape) > 3:
+        has_previous = has_previous[:, None]
+    return per_head(m.diagonal(-1), has_visible_key(m, has_previous))
+
+
+def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
+    """(H,) float64: the mean weight on earlier keys of the same token, over the queries that have one.
+
+    Args:
+        m: the map of one layer.
+        tokens: integers that are equal where the tokens are: (K,), or (batch..., K); of a ragged map (N,) or Ragged, one
+            per packed key. A token is no duplicate of itself.
+
+    Raises:
+        ValueError: tokens that are no integers or not one per key, or more queries than keys.
+    """
+    known = KeyTokens.of(m, tokens)
+    mask = Documents(known.of_keys(), query_ids=known.of_queries()) & Causal(include_self=False)
+    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+
+
+def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
+    """(H,) float64: the mean weight on keys that follow an earlier occurrence of the query's token: A B ... A looks at B.
+
+    Olsson et al. call it the prefix-matching score. Where a token stands twice in a row, the second is what follows the
+    first, so that its own position belongs to its pattern, as in TransformerLens.
+
+    Args:
+        m: the map of one layer.
+        tokens: as for `duplicate_token`.
+
+    Raises:
+        ValueError: as `duplicate_token`.
+    """
+    known = KeyTokens.of(m, tokens)
+    mask = Documents(known.before(), query_ids=known.of_queries()) & Causal()
+    return per_head(m.mass(mask), has_visible_key(m, known.occurred()))
+
+
+def has_visible_key(m: AttentionMap, counted: Tensor | None = None) -> PerQuery:
+    """bool per query and head: those that see a key, of the counted ones."""
+    position = m.peak().position
+    sees = (position.values if isinstance(position, Ragged) else position) >= 0
+    sees = sees if counted is None else sees & counted
+    return position.with_values(sees) if isinstance(position, Ragged) else sees
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyTokens:
+    """The token of every key of a map whose queries are the last Q of K positions of each sequence."""
+
+    packed: Tensor  # (N,) int64 from 0: a number for each kind of token; all sequences, one after the other
+    sequence: Tensor  # (N,) int64: which one each token is of
+    queries: Tensor  # int64: where the queries are in `packed`
+    batch: tuple[int, ...] | None  # the dimensions before K of the tokens of a dense map; None of a ragged one
+    has_heads: bool  # whether the map has a dimension of heads
+
+    @staticmethod
+    def of(m: WeightMap, tokens: Tensor | Ragged) -> "KeyTokens":
+        """Checked against the map.
+
+        Raises:
+            ValueError: tokens that are no integers or not one per key, or more queries than keys.
+        """
+        lengths = [(shape[-2], shape[-1]) for shape in m.shapes]
+        _check(m, tokens, lengths)
+        is_ragged = m.parts() is not None
+        ids = tokens.values if isinstance(tokens, Ragged) else tokens
+        batch = None if is_ragged else tuple(ids.shape[:-1])
+        if batch is not None:
+            lengths = lengths * ids.shape[:-1].numel()
+        queries, keys = torch.tensor(lengths, device=ids.device, dtype=torch.int64).reshape(-1, 2).unbind(1)
+        sequence = torch.repeat_interleave(torch.arange(len(keys), device=ids.device), keys)
+        from_end = keys.cumsum(0)[sequence] - torch.arange(len(sequence), device=ids.device)
+        return KeyTokens(
+            packed=ids.flatten().unique(return_inverse=True)[1],
+            sequence=sequence,
+            queries=(from_end <= queries[sequence]).nonzero().squeeze(-1),
+            batch=batch,
+            has_heads=len(m.shape) > (3 if is_ragged else 2),
+        )
+
+    def of_keys(self) -> Tensor:
+        """(K,), (batch..., K) or (N,), as masks take ids."""
+        return self._unpack(self.packed)
+
+    def of_queries(self) -> Tensor:
+        """(Q,), (batch..., Q) or (N,)."""
+        return self._unpack(self.packed[self.queries])
+
+    def before(self) -> Tensor:
+        """The token before each key, in the shape of `of_keys`; before the first of a sequence, one that equals no other."""
+        is_first = self.sequence.diff(prepend=self.sequence.new_full((1,), -1)) != 0
+        return self._unpack(torch.where(is_first, -1, self.packed.roll(1)))
+
+    def occurred(self) -> Tensor:
+        """bool: whether the token of each query stands at an earlier key of its sequence too. It broadcasts to a number
+        per query and head: (Q,), (batch..., 1, Q), or (N, 1) and (N,) of a ragged map."""
+        # One number per token and sequence, so that one pass finds the first place of each.
+        _, kind = torch.stack((self.sequence, self.packed)).unique(dim=1, return_inverse=True)
+        place = torch.arange(len(kind), device=kind.device)
+        first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")
+        found = self._unpack((first[kind] < place)[self.queries])
+        if not self.has_heads or self.batch == ():
+            return found
+        return found[..., None] if self.batch is None else found[..., None, :]
+
+    def _unpack(self, packed: Tensor) -> Tensor:
+        return packed if self.batch is None else packed.reshape(*self.batch, -1)
+
+
+def _check(m: WeightMap, tokens: Tensor | Ragged, lengths: list[tuple[int, int]]) -> None:
+    ids = tokens.values if isinstance(tokens, Ragged) else tokens
+    if ids.dtype.is_floating_point or ids.dtype == torch.bool:
+        raise ValueError(f"head scores: tokens must be integers, not {ids.dtype}")
+    keys = sum(k for _, k in lengths)
+    fits = [(keys,)] if m.parts() is not None else [(keys,), (*m.shape[:-3], keys)]
+    if tuple(ids.shape) not in fits:
+        raise ValueError(f"head scores: tokens must be one per key, {fits[-1]}, not {tuple(ids.shape)}")
+    if isinstance(tokens, Ragged) and tokens.lengths.tolist() != [k for _, k in lengths]:
+        found = f"{[k for _, k in lengths]}, not {tokens.lengths.tolist()}"
+        raise ValueError(f"head scores: tokens must have the lengths of the map's keys, {found}")
+    for q, k in lengths:
+        if q > k:
+            rule = f"queries must be the last of the keys' positions, but there are {q} queries and {k} keys"
+            raise ValueError(f"head scores: {rule}")

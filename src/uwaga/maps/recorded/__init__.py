@@ -1,1 +1,0 @@
-"""What a Recording is made of: copies of queries and keys, pass by pass, and how passes of one text are joined."""

@@ -1,0 +1,1 @@
+"""What `uwaga.watch` records: copies of queries and keys, pass by pass, and how the passes of one text are joined."""

@@ -1,0 +1,213 @@
+"""Copies of the operands of attention: the heads that are wanted, in the dtype that is wanted, each tensor once.
+
+Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, L distances, N packed tokens.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, NamedTuple, TypedDict
+
+import torch
+from torch import Tensor
+
+from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
+from uwaga.ops.mask_program import Start
+from uwaga.ops.masks import Mask
+from uwaga.ops.ragged import Operand, Ragged
+
+_ROWS = 64  # compared at once, so that the comparison takes less memory than the bias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorBias(DistanceBias):
+    """values[h, j - p - lowest], for the distances that were met; those beyond are never asked for where a query sees."""
+
+    values: Tensor  # (H, L)
+    lowest: int  # the distance of the first
+    _: KW_ONLY
+    start: Start = None
+
+    def heads(self) -> int:
+        return self.values.shape[0]
+
+    def parameter(self) -> Tensor:
+        return self.values
+
+    def vector(self, distance_L: Tensor) -> Tensor:
+        return self.values[:, (distance_L - self.lowest).clamp(0, self.values.shape[1] - 1)]
+
+    @property
+    def highest(self) -> int:
+        return self.lowest + self.values.shape[1] - 1
+
+    def joined(self, other: "VectorBias") -> "VectorBias | None":
+        """Both in one; None where they disagree, or have a gap between them."""
+        low, high = max(self.lowest, other.lowest), min(self.highest, other.highest)
+        if high < low - 1 or not torch.equal(self._between(low, high), other._between(low, high)):
+            return None
+        first, last = (self, other) if self.lowest <= other.lowest else (other, self)
+        longest = first if first.highest >= last.highest else last
+        tail = longest._between(first.highest + 1, longest.highest)
+        return replace(first, values=torch.cat((first.values, tail), 1))
+
+    def _between(self, low: int, high: int) -> Tensor:
+        return self.values[:, low - self.lowest : max(high + 1 - self.lowest, low - self.lowest)]
+
+
+def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
+    """The vector of a bias (1, H, Q, K) whose last query meets the last key; None where entries of one distance differ.
+
+    Args:
+        heads: H; of a bias for all heads alike, (1, 1, Q, K), no vector is made.
+    """
+    if bias.dim() != 4 or bias.shape[:2] != (1, heads) or 0 in bias.shape:
+        return None
+    bias_HQK = bias[0]
+    queries, keys = bias_HQK.shape[1:]
+    # Along the last row, then up the last column: from the lowest distance to the highest.
+    vector_HL = torch.cat((bias_HQK[:, -1], bias_HQK[:, :-1, -1].flip(-1)), -1)
+    windows_HQK = vector_HL.unfold(-1, keys, 1)  # the last query's first
+    for low in range(0, queries, _ROWS):
+        rows = bias_HQK.narrow(1, low, min(_ROWS, queries - low)).flip(1)
+        if not torch.equal(windows_HQK.narrow(1, queries - low - rows.shape[1], rows.shape[1]), rows):
+            return None
+    return VectorBias(vector_HL, 1 - keys)
+
+
+class MapOptions(TypedDict):
+    """How queries and keys meet: options of AttentionMap."""
+
+    mask: Mask | Tensor | None
+    bias: DistanceBias | Tensor | None
+    scale: float | None
+    softcap: float | None
+    sinks: Tensor | None
+
+
+class HeadSelection(NamedTuple):
+    """Which heads of one attention are kept."""
+
+    query: list[int] | None  # None: all
+    key: list[int] | None
+    pairs: list[int] | None  # the kept key head of each kept query head, where these are not equal groups in order
+
+    @staticmethod
+    def of(name: str, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
+        """The picked query heads and the key heads that these read. Raises ValueError for one that there is not."""
+        if picked is None:
+            return HeadSelection(None, None, None)
+        absent = [head for head in picked if not 0 <= head < query_heads]
+        if absent:
+            raise ValueError(f"watch: there is no head {absent[0]} in {name}, whose heads are 0 to {query_heads - 1}")
+        read = [head * key_heads // query_heads for head in picked]
+        key = sorted(set(read))
+        pairs, size = [key.index(head) for head in read], len(picked) / len(key)
+        in_groups = pairs == [int(i // size) for i in range(len(picked))] and size == int(size)
+        return HeadSelection(list(picked), key, None if in_groups else pairs)
+
+
+class Copier:
+    """Copies for one pass. A tensor that several layers share is copied once."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self.dtype = dtype
+        self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
+
+    def operand(self, x: Operand, heads: list[int] | None) -> Operand:
+        """(..., H, Q, D) or Ragged (N, H, D), of these heads."""
+        if not isinstance(x, Ragged):
+            return _copied(x, -3, heads, self.dtype)
+        offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
+        return Ragged(_copied(x.values, 1, heads, self.dtype), offsets, max_length=x.max_length)
+
+    def options(self, options: MapOptions, heads: list[int] | None, count: int) -> MapOptions:
+        """The options, of these heads out of `count`."""
+        mask, bias, sinks = options["mask"], options["bias"], options["sinks"]
+        return MapOptions(
+            mask=self._mask(mask, heads),
+            bias=self._bias(bias, heads, count),
+            scale=options["scale"],
+            softcap=options["softcap"],
+            sinks=None if sinks is None else _copied(sinks, -1, heads, None),
+        )
+
+    def _mask(self, mask: Mask | Tensor | None, heads: list[int] | None) -> Mask | Tensor | None:
+        if isinstance(mask, Tensor):
+            return self._once(mask, heads, lambda: _of_scores(mask, heads))
+        if mask is None or not dataclasses.is_dataclass(mask):
+            return mask
+        parts = {field.name: getattr(mask, field.name) for field in dataclasses.fields(mask)}
+        kept = {name: self._mask(x, heads) for name, x in parts.items() if isinstance(x, Mask | Tensor)}
+        return dataclasses.replace(mask, **kept) if kept else mask
+
+    def _bias(
+        self, bias: DistanceBias | Tensor | None, heads: list[int] | None, count: int
+    ) -> DistanceBias | Tensor | None:
+        if isinstance(bias, Tensor):
+            # Beside queries of another dtype, attention takes float32 alone.
+            dtype = None if self.dtype is None else torch.float32
+            return self._once(bias, heads, lambda: _dense_bias(bias, heads, count, dtype))
+        if bias is None:
+            return None
+        return self._once(bias, heads, lambda: _distance_bias(bias, heads))
+
+    def _once(self, x: object, heads: list[int] | None, make: Callable[[], Any]) -> Any:
+        # The original is kept beside its copy while the pass lasts, so that no other object takes its id.
+        name = (id(x), None if heads is None else tuple(heads))
+        if name not in self._made:
+            self._made[name] = (x, make())
+        return self._made[name][1]
+
+
+def _copied(x: Tensor, axis: int, heads: list[int] | None, dtype: torch.dtype | None) -> Tensor:
+    x = x.detach()
+    if heads is None:
+        return x.to(dtype or x.dtype, copy=True)
+    return x.index_select(axis, torch.tensor(heads, device=x.device)).to(dtype or x.dtype)
+
+
+def _of_scores(x: Tensor, heads: list[int] | None) -> Tensor:
+    """What broadcasts to the scores (..., H, Q, K), of these heads."""
+    return _copied(x, -3, heads if x.dim() > 2 and x.shape[-3] > 1 else None, None)
+
+
+def _dense_bias(
+    bias: Tensor, heads: list[int] | None, count: int, dtype: torch.dtype | None
+) -> DistanceBias | Tensor | None:
+    """A copy, as small as can be: none of zeros, a vector where the distance alone counts."""
+    bias = bias.detach()
+    if not bool(bias.any()):
+        return None
+    found = by_distance(bias, count)
+    if found is not None:
+        return _of_heads(found, heads, dtype)
+    return _of_scores(bias, heads).to(dtype or bias.dtype)
+
+
+def _of_heads(bias: VectorBias, heads: list[int] | None, dtype: torch.dtype | None) -> VectorBias:
+    """The same, of these heads."""
+    return dataclasses.replace(bias, values=_copied(bias.values, 0, heads, dtype))
+
+
+def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
+    """A copy, of these heads."""
+    if isinstance(bias, AlibiBias):
+        return dataclasses.replace(bias, slopes=_copied(bias.slopes, 0, heads, None))
+    assert isinstance(bias, RelativeBias)
+    return dataclasses.replace(bias, table=_copied(bias.table, 1, heads, None))
+
+
+def tensors(kept: object) -> Iterator[Tensor]:
+    """All tensors of operands, masks, biases and lists of these."""
+    if isinstance(kept, Tensor):
+        yield kept
+    elif isinstance(kept, Ragged):
+        yield from (kept.values, kept.offsets)
+    elif dataclasses.is_dataclass(kept):
+        yield from tensors([getattr(kept, field.name) for field in dataclasses.fields(kept)])
+    elif isinstance(kept, dict):
+        yield from tensors(kept.values())
+    elif isinstance(kept, Iterable) and not isinstance(kept, str):
+        for each in kept:
+            yield from tensors(each)

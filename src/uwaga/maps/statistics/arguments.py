@@ -1,0 +1,143 @@
+"""Arguments of AttentionMap's methods in the form that engines take: a known lse, weights of the rows, second masks.
+
+Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga.maps.spec import Normalizer
+from uwaga.ops.attention import check
+from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.mask_program import MaskProgram, Start
+from uwaga.ops.masks import as_mask
+from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.score_shape import ScoreShape
+
+Program = tuple[tuple[int, ...], tuple[Tensor, ...]]
+
+
+def lengths(call: Call) -> tuple[Tensor, Tensor]:
+    """(B,) int64 each: the queries and the keys of every sequence."""
+    if call.query_offsets is not None and call.key_offsets is not None:
+        return call.query_offsets.diff(), call.key_offsets.diff()
+    whole = torch.full((call.query.shape[0],), 1, device=call.query.device)
+    return whole * call.query.shape[2], whole * call.key.shape[2]
+
+
+def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
+    """A mask as a second program over the same scores."""
+    made = as_mask(mask).over(sizes)
+    for tensor in made.tensors:
+        check.same_device("mask", tensor, call.query)
+    return tuple(made.records), tuple(made.tensors)
+
+
+def first_key(sizes: ScoreShape, call: Call) -> Program:
+    """The mask that shows the first key of every sequence."""
+    made = MaskProgram(sizes)
+    made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
+    return tuple(made.records), tuple(made.tensors)
+
+
+def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
+    """The mask that shows query i the key i + start + offset alone."""
+    made = MaskProgram(sizes)
+    made.band(offset, offset, start)
+    for tensor in made.tensors:
+        check.same_device("start", tensor, call.query)
+    return tuple(made.records), tuple(made.tensors)
+
+
+def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
+    """A normalizer from the lse that the user knows.
+
+    Raises:
+        ShapeError, ValueError: one that does not fit the query.
+    """
+    values, operand = _values("lse", lse, query)
+    if values.dtype != compute_dtype(operand.dtype):
+        raise ValueError(f"AttentionMap: lse must be {compute_dtype(operand.dtype)}, not {values.dtype}")
+    if values.shape != operand.shape[:-1]:
+        raise _misfit("lse", values, operand, f"must be {tuple(operand.shape[:-1])}", "is not")
+    return of_lse(_lowered(values, call))
+
+
+def of_lse(lse_BHQ: Tensor) -> Normalizer:
+    """A normalizer whose sums are 1, and 0 where the lse is -inf."""
+    is_empty = lse_BHQ.detach() == -float("inf")
+    return Normalizer(torch.where(is_empty, 0.0, lse_BHQ.detach()), (~is_empty).to(lse_BHQ.dtype))
+
+
+def row_weights(last: int | None, weights: Operand | None, query: Operand, call: Call) -> Tensor | None:
+    """(B, H, Q): the weights of the rows, zero before the last so many of each sequence; None for ones.
+
+    Raises:
+        ShapeError, ValueError: weights that do not broadcast to the queries, or no last query.
+    """
+    given = None if weights is None else _row_weights(weights, query, call)
+    if last is None:
+        return given
+    if isinstance(last, bool) or not isinstance(last, int) or last < 1:
+        raise ValueError(f"AttentionMap.received: last must be at least 1, not {last!r}")
+    is_last = _from_end(call) < min(last, 2**62)  # more than any sequence has, and an int64 still
+    if given is None:
+        return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
+    return torch.where(is_last, given, 0.0)
+
+
+def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
+    values, operand = _values("weights", weights, query)
+    if not values.dtype.is_floating_point:
+        raise ValueError(f"AttentionMap: weights must be floating, not {values.dtype}")
+    shape = tuple(operand.shape[:-1])
+    if isinstance(query, Ragged) and values.dim() == 1:
+        values = values.reshape(-1, *(1,) * (len(shape) - 1))  # a number per token, for all heads
+    if not _broadcasts(values.shape, shape):
+        raise _misfit("weights", values, operand, f"must broadcast to {shape}", "does not broadcast")
+    return _lowered(values.resolve_neg().to(compute_dtype(operand.dtype)).expand(shape), call)
+
+
+def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:
+    """What was given and the query as tensors, both of them packed, or none."""
+    if isinstance(given, Ragged) != isinstance(query, Ragged):
+        kinds = ["Ragged" if isinstance(x, Ragged) else type(x).__name__ for x in (given, query)]
+        rule = f"{name} must be Ragged where the query is"
+        raise ValueError(f"AttentionMap: {rule}, but {name} is {kinds[0]}, query {kinds[1]}")
+    if isinstance(given, Ragged) and isinstance(query, Ragged):
+        if not torch.equal(given.offsets, query.offsets):
+            raise ValueError(f"AttentionMap: {name} must have the query's offsets")
+        given, query = given.values, query.values
+    if not isinstance(given, Tensor):
+        raise ValueError(f"AttentionMap: {name} must be a tensor, not {type(given).__name__}")
+    assert isinstance(query, Tensor)
+    check.same_device(name, given, query)
+    return given, query
+
+
+def _lowered(values: Tensor, call: Call) -> Tensor:
+    """(B, H, Q), from the dimensions of the query less its width."""
+    if call.query_offsets is None:
+        return values.reshape(call.query.shape[:3])
+    return (values.movedim(0, -1) if values.dim() == 2 else values[None])[None]
+
+
+def _from_end(call: Call) -> Tensor:
+    """(Q,): how many queries of the same sequence come after each."""
+    queries = torch.arange(call.query.shape[2], device=call.query.device)
+    if call.query_offsets is None:
+        return call.query.shape[2] - 1 - queries
+    ends = call.query_offsets[1:].repeat_interleave(call.query_offsets.diff())
+    return ends - 1 - queries
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    tail = to[len(to) - len(shape) :]
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+def _misfit(name: str, values: Tensor, operand: Tensor, rule: str, note: str) -> ValueError:
+    both = (("query", operand), (name, values))
+    tensors = [NamedShape(name=n, shape=tuple(x.shape), letters=("",) * x.dim()) for n, x in both]
+    return shape_error("AttentionMap", f"{name} {rule}, a number per query", tensors, name, note)

@@ -1,0 +1,206 @@
+"""Derivatives of lse, entropy and received: against finite differences in float64, twice.
+
+fast_mode compares random projections of the Jacobians: a wrong entry shows in them, and the whole matrices take minutes.
+
+Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key width.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window, attend, attention
+from uwaga._base import native
+from uwaga.maps.engines import tiles
+
+NATIVE = pytest.param(
+    "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+)
+OPTIONS = {
+    "plain": {},
+    "causal": {"mask": Causal()},
+    "strictly past": {"mask": Causal(include_self=False, start=0)},
+    "an empty row": {"mask": KeyLengths(torch.tensor([0, 3])) & Window(2, 2)},
+    "softcap": {"softcap": 1.5},
+}
+# What one would add to a loss: a row that sees nothing has lse = -inf, and no part in it.
+STATISTICS: dict[str, Callable[[AttentionMap], Tensor]] = {
+    "lse": lambda m: torch.where(m.lse.isfinite(), m.lse, 0.0),
+    "entropy": lambda m: m.entropy(),
+    "normalized entropy": lambda m: m.entropy(normalize=True),
+    "received": lambda m: m.received(),
+    "received, last": lambda m: m.received(last=2),
+    "received, weighed": lambda m: m.received(weights=torch.tensor([0.0, 1.0, 2.0]).to(m.dtype)),
+}
+
+
+def _random(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_()
+
+
+def _operands(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return _random(2, 2, 3, 4, dtype=dtype), _random(2, 1, 5, 4, dtype=dtype)
+
+
+@pytest.fixture(params=[False, True], ids=["one tile", "a tile per row"])
+def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param:
+        monkeypatch.setattr(tiles, "_MOST_ROWS", 1)
+
+
+@pytest.mark.usefixtures("_tiles")
+@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_statistic_is_its_own_derivative_twice(name: str, statistic: str) -> None:
+    def f(query: Tensor, key: Tensor) -> Tensor:
+        return STATISTICS[statistic](AttentionMap(query, key, **OPTIONS[name]))
+
+    assert torch.autograd.gradcheck(f, _operands(), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, _operands(), fast_mode=True)
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_gradients_reach_biases_tables_and_sinks(statistic: str) -> None:
+    def f(query: Tensor, key: Tensor, sinks: Tensor, table: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+        maps = (
+            AttentionMap(query, key, sinks=sinks, bias=RelativeBias(table, max_distance=16)),
+            AttentionMap(query, key, bias=bias, mask=Causal()),
+            AttentionMap(query, key, bias=AlibiBias(sinks)),
+        )
+        return tuple(STATISTICS[statistic](m) for m in maps)
+
+    operands = (*_operands(), _random(2), _random(8, 2), _random(3, 5))
+    assert torch.autograd.gradcheck(f, operands, fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, operands, fast_mode=True)
+
+
+def test_gradients_reach_the_weights_of_rows() -> None:
+    """So that what one map gives may weigh the rows of the next, as in a rollout."""
+
+    def f(query: Tensor, key: Tensor, weights: Tensor) -> Tensor:
+        return AttentionMap(query, key).received(weights=weights)
+
+    weights = torch.tensor([0.0, 1.0, -2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(f, (*_operands(), weights), fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, (*_operands(), weights), fast_mode=True)
+
+
+def test_ragged_is_its_own_derivative_twice() -> None:
+    offsets = torch.tensor([0, 2, 2, 6])
+
+    def f(values: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        batch = Ragged(values, offsets)
+        m = AttentionMap(batch, batch, mask=Causal())
+        received = m.received(weights=batch.with_values(weights), last=3)
+        return m.lse.values, m.entropy().values, m.received().values, received.values
+
+    operands = (_random(6, 2, 3), _random(6, 2))
+    assert torch.autograd.gradcheck(f, operands, fast_mode=True)
+    assert torch.autograd.gradgradcheck(f, operands, fast_mode=True)
+
+
+@pytest.mark.parametrize("impl", [NATIVE])
+@pytest.mark.parametrize("statistic", STATISTICS)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_gradients_of_the_native_engine_are_the_references(impl: str, name: str, statistic: str) -> None:
+    operands = _operands()
+    exact = AttentionMap(*operands, **OPTIONS[name])
+    found = AttentionMap(*(x.float() for x in operands), **OPTIONS[name], impl=impl)
+    gradients = [torch.autograd.grad(STATISTICS[statistic](m).square().sum(), operands) for m in (found, exact)]
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
+
+
+def test_a_weight_that_underflows_has_a_finite_gradient() -> None:
+    query, key = _operands(torch.float32)
+    m = AttentionMap(query, key, scale=1000.0)
+    for gradient in torch.autograd.grad(m.entropy().sum(), (query, key)):
+        assert gradient.isfinite().all()
+
+
+def test_hidden_numbers_have_no_part_in_a_gradient() -> None:
+    query, key = (x.detach() for x in _operands())
+    key[:, :, 4] = torch.nan
+    query[:, :, 0] = torch.nan
+    leaves = [x.requires_grad_() for x in (query, key)]
+    m = AttentionMap(*leaves, mask=Window(1, None, start=0) & KeyLengths(torch.tensor([4, 4])) & Causal(False, start=0))
+    loss = m.entropy().sum() + m.received().square().sum() + m.lse[..., 1:].sum()
+    for x, gradient in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
+        assert torch.equal(gradient[x.isnan()], torch.zeros_like(gradient[x.isnan()]))
+        assert gradient.isfinite().all()
+
+
+def test_without_gradients_nothing_is_recorded() -> None:
+    query, key = _operands(torch.float32)
+    with torch.no_grad():
+        m = AttentionMap(query, key)
+        assert not m.entropy().requires_grad
+    assert m.entropy().requires_grad  # what is recorded is the reading
+    assert not m.to_dense().requires_grad
+    assert not AttentionMap(query.detach(), key.detach()).received().requires_grad
+
+
+def test_a_change_in_place_before_the_backward_pass_is_noticed() -> None:
+    query, key = _operands(torch.float32)
+    entropy = AttentionMap(query, key).entropy()
+    with torch.no_grad():
+        key.mul_(2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        entropy.sum().backward()
+
+
+@pytest.mark.parametrize("statistic", STATISTICS.values(), ids=STATISTICS)
+def test_forward_mode_finds_what_the_backward_pass_finds(statistic: Callable[[AttentionMap], Tensor]) -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(query)
+    with forward_ad.dual_level():
+        found = statistic(AttentionMap(forward_ad.make_dual(query, along), key, mask=Causal()))
+        value, tangent = forward_ad.unpack_dual(found)
+    assert torch.allclose(value, statistic(AttentionMap(query, key, mask=Causal())), rtol=1e-5, atol=1e-6)
+    weights = torch.randn_like(value)
+    query.requires_grad_()
+    (grad,) = torch.autograd.grad(statistic(AttentionMap(query, key, mask=Causal())), query, weights)
+    assert torch.allclose((weights * tangent).sum(), (grad * along).sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_forward_mode_of_attend() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(query)
+    step = 1e-6 * along.double()
+    ends = [attention(query.double() + x, key.double(), key.double()) for x in (step, -step)]
+    expected = (ends[0] - ends[1]).float() / 2e-6
+    value, tangent = torch.func.jvp(lambda x: attend(x, key, key).output, (query,), (along,))
+    assert torch.allclose(value, attention(query, key, key), atol=1e-6)
+    assert torch.allclose(tangent, expected, atol=1e-6)
+
+
+def test_forward_mode_of_the_value_of_attend() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    along = torch.randn_like(key)
+    with forward_ad.dual_level():
+        output = attend(query, key, forward_ad.make_dual(key, along)).output
+        tangent = forward_ad.unpack_dual(output).tangent
+    assert torch.allclose(tangent, attention(query, key, along), atol=1e-6)
+
+
+def test_the_native_engine_by_name_has_no_forward_mode() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(ValueError, match=r"serves neither torch\.func nor derivatives of forward"),
+    ):
+        AttentionMap(forward_ad.make_dual(query, query), key, impl="cpu")
+
+
+def test_what_torch_func_cannot_differentiate_is_said() -> None:
+    query, key = (x.detach() for x in _operands(torch.float32))
+    with pytest.raises(NotImplementedError) as error:
+        torch.func.grad(lambda x: AttentionMap(x, key).entropy().sum())(query)
+    assert str(error.value) == (
+        "AttentionMap: torch.func does not differentiate entropy; torch.autograd.grad does, twice"
+    )
+    rows = torch.func.vmap(lambda x: AttentionMap(x, key[0]).entropy())(query)
+    assert torch.allclose(rows, AttentionMap(query, key[:1].expand_as(key)).entropy(), atol=1e-6)

@@ -1,0 +1,228 @@
+"""Maps computed from other maps: differences, some tokens alone, tokens merged into words."""
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.maps import derived
+from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
+from uwaga.maps.map import AttentionMap
+
+
+def difference_operand(*batch: int, keys: int = 5, dtype: torch.dtype = torch.float64) -> AttentionMap:
+    return AttentionMap(torch.randn(*batch, 2, 4, 3).to(dtype), torch.randn(*batch, 2, keys, 3).to(dtype))
+
+
+def test_the_difference_is_taken_entry_by_entry() -> None:
+    left, right = difference_operand(2), difference_operand(2)
+    m = DifferenceMap(left, right)
+    assert torch.equal(m.to_dense(), left.to_dense() - right.to_dense())
+    assert torch.equal(m[1, :, [3, 0], 1::2], left[1, :, [3, 0], 1::2] - right[1, :, [3, 0], 1::2])
+    assert torch.equal(m.diagonal(), left.diagonal() - right.diagonal())
+
+
+def test_difference_rows_sum_to_zero() -> None:
+    m = DifferenceMap(difference_operand(), difference_operand())
+    torch.testing.assert_close(m.to_dense().sum(-1), torch.zeros(2, 4).double())
+
+
+def test_float64_wins() -> None:
+    assert DifferenceMap(difference_operand(), difference_operand(dtype=torch.float32)).dtype == torch.float64
+
+
+def test_ragged_maps_differ_sequence_by_sequence() -> None:
+    left, right = (uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2))
+    left, right = AttentionMap(left, left), AttentionMap(right, right)
+    m = DifferenceMap(left, right)
+    assert len(m) == 2
+    assert torch.equal(m[1].to_dense(), left[1].to_dense() - right[1].to_dense())
+
+
+def test_difference_it_says_what_it_is() -> None:
+    shown = repr(DifferenceMap(difference_operand(), difference_operand()))
+    assert shown == "DifferenceMap(shape=(2, 4, 5), mask=None less mask=None, float64, 320 bytes as a dense matrix)"
+
+
+def test_maps_of_different_shapes() -> None:
+    with pytest.raises(ValueError) as caught:
+        DifferenceMap(difference_operand(), difference_operand(keys=6))
+    assert str(caught.value) == "DifferenceMap: the maps differ in shape: (2, 4, 5) and (2, 4, 6)"
+
+
+def test_ragged_maps_of_different_lengths() -> None:
+    maps = []
+    for lengths in ((2, 4), (3, 3)):
+        x = uwaga.Ragged.from_list([torch.randn(n, 1, 3) for n in lengths])
+        maps.append(AttentionMap(x, x))
+    with pytest.raises(ValueError) as caught:
+        DifferenceMap(*maps)
+    assert str(caught.value) == (
+        "DifferenceMap: the maps differ in shape: [(1, 2, 2), (1, 4, 4)] and [(1, 3, 3), (1, 3, 3)]"
+    )
+
+
+KEPT = [1, 2, 4, 5]
+
+
+def kept_operand(*batch: int, queries: int = 7) -> AttentionMap:
+    return AttentionMap(torch.randn(*batch, 2, queries, 4).double(), torch.randn(*batch, 2, 7, 4).double())
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
+def test_kept_rows_are_normalised_again(batch: tuple[int, ...]) -> None:
+    m = kept_operand(*batch)
+    dense = m.to_dense()[..., KEPT, :][..., KEPT]
+    torch.testing.assert_close(KeptMap(m, KEPT).to_dense(), dense / dense.sum(-1, keepdim=True))
+
+
+def test_kept_an_entry_has_the_same_bits_alone_and_among_others() -> None:
+    q = torch.randn(2, 40, 8)
+    m, again = (KeptMap(AttentionMap(q, q, mask=uwaga.Causal()), range(3, 40, 2)) for _ in range(2))
+    assert again[1, 4, 2] == m.to_dense()[1, 4, 2]
+
+
+def test_kept_queries_and_keys_may_be_other_ones() -> None:
+    m = kept_operand(queries=3)
+    found = KeptMap(m, [0, 2], KEPT)
+    assert found.shape == (2, 2, 4)
+    torch.testing.assert_close(found.to_dense().sum(-1), torch.ones(2, 2).double())
+
+
+def test_kept_a_row_without_weight_on_what_is_kept_is_zero() -> None:
+    x = torch.randn(4, 3)
+    m = AttentionMap(x, x, mask=uwaga.Causal())
+    assert KeptMap(m, [1, 2, 3], [3]).to_dense().tolist() == [[0.0], [0.0], [1.0]]
+
+
+def test_kept_words_may_be_merged_on_top() -> None:
+    merged = WordMap(KeptMap(kept_operand(), KEPT), [(0, 1), (1, 3), (3, 4)])
+    torch.testing.assert_close(merged.to_dense().sum(-1), torch.ones(2, 3).double())
+
+
+def test_kept_a_ragged_map_is_refused() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(5, 2, 4)])
+    with pytest.raises(ValueError) as caught:
+        KeptMap(AttentionMap(x, x), [0])
+    assert str(caught.value) == "KeptMap: the sequences of a ragged map have each their own tokens: KeptMap(m[r], ...)"
+
+
+def test_kept_a_position_out_of_range_is_refused() -> None:
+    with pytest.raises(IndexError) as caught:
+        KeptMap(kept_operand(), [0, 7])
+    assert str(caught.value) == "KeptMap: index 7 is out of range for axis 0 (queries) of size 7"
+
+
+WORD_IDS = [None, 0, 1, 1, 1, 2, None]
+SPANS = [(0, 1), (1, 2), (2, 5), (5, 6), (6, 7)]
+
+
+def token_map(*batch: int, queries: int = 7) -> AttentionMap:
+    return AttentionMap(torch.randn(*batch, 2, queries, 4).double(), torch.randn(*batch, 2, 7, 4).double())
+
+
+def merged(dense_QK: torch.Tensor, spans, key_spans) -> torch.Tensor:
+    """After Clark et al.: to a word the sum, from a word the mean."""
+    to_words = torch.stack([dense_QK[..., start:stop].sum(-1) for start, stop in key_spans], dim=-1)
+    return torch.stack([to_words[..., start:stop, :].mean(-2) for start, stop in spans], dim=-2)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
+def test_words_weights_between_words(batch: tuple[int, ...]) -> None:
+    m = token_map(*batch)
+    found = WordMap(m, WORD_IDS)
+    assert found.shape == (*batch, 2, 5, 5)
+    torch.testing.assert_close(found.to_dense(), merged(m.to_dense(), SPANS, SPANS))
+
+
+def test_words_rows_still_sum_to_one() -> None:
+    torch.testing.assert_close(WordMap(token_map(), WORD_IDS).to_dense().sum(-1), torch.ones(2, 5).double())
+
+
+def test_words_queries_and_keys_may_have_other_words() -> None:
+    m = token_map(queries=3)
+    found = WordMap(m, [0, 0, 1], key_words=SPANS)
+    torch.testing.assert_close(found.to_dense(), merged(m.to_dense(), [(0, 2), (2, 3)], SPANS))
+
+
+def test_words_it_is_the_pooled_map_where_words_leave_nothing_out() -> None:
+    m = token_map()
+    edges = [start for start, _ in SPANS] + [7]
+    torch.testing.assert_close(WordMap(m, SPANS).to_dense(), m.pool(edges, edges).weights)
+
+
+def test_words_spans_may_leave_tokens_out() -> None:
+    m, spans = token_map(), [(1, 2), (2, 5)]
+    torch.testing.assert_close(WordMap(m, spans).to_dense(), merged(m.to_dense(), spans, spans))
+
+
+def test_words_a_weight_has_the_same_bits_however_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    m = WordMap(token_map(2), WORD_IDS)
+    whole = m.to_dense()
+    assert torch.equal(m[1, 0, 2, 2], whole[1, 0, 2, 2])
+    assert torch.equal(m[..., [4, 2], 1::2], whole[:, :, [4, 2], 1::2])
+    monkeypatch.setattr(derived, "_BLOCK", 1)
+    assert torch.equal(m.to_dense(), whole)
+
+
+def test_words_a_visible_nan_stays_in_its_words() -> None:
+    x = torch.randn(7, 4)
+    key = x.clone()
+    key[3] = torch.nan
+    visible = torch.ones(7, 7, dtype=torch.bool)
+    visible[2:, 3] = False
+    found = WordMap(AttentionMap(x, key, mask=visible), WORD_IDS).to_dense()
+    assert found[:2].isnan().all()
+    assert found[2:].isfinite().all()
+
+
+def test_words_a_ragged_map_takes_words_per_sequence() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4).double() for n in (3, 2)])
+    m = AttentionMap(x, x)
+    found = WordMap(m, [[0, 0, 1], [None, 0]])
+    assert found.shapes == [(2, 2, 2), (2, 2, 2)]
+    torch.testing.assert_close(found[0].to_dense(), merged(m[0].to_dense(), [(0, 2), (2, 3)], [(0, 2), (2, 3)]))
+
+
+def test_words_ids_that_start_again_are_other_words() -> None:
+    assert word_spans([None, 0, 0, None, 0, 1, 1, None], 8) == [(0, 1), (1, 3), (3, 4), (4, 5), (5, 7), (7, 8)]
+
+
+def test_words_neighbouring_special_tokens_are_each_their_own_word() -> None:
+    assert word_spans([0, None, None], 3) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_words_no_tokens_no_words() -> None:
+    assert word_spans([], 0) == []
+    x = torch.zeros(0, 4)
+    assert WordMap(AttentionMap(x, x), []).to_dense().shape == (0, 0)
+
+
+def test_words_labels_are_the_words() -> None:
+    assert word_labels(["▁un", "seen", "</s>"], [0, 0, None]) == ["unseen", "</s>"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([0, 1], "WordMap: there must be one word id for each of the 7 tokens, not 2"),
+        ([(0, 2), (1, 3)], "WordMap: spans must rise within the 7 tokens, without overlap: [(0, 2), (1, 3)]"),
+        ([(2, 2)], "WordMap: spans must rise within the 7 tokens, without overlap: [(2, 2)]"),
+        ([(5, 8)], "WordMap: spans must rise within the 7 tokens, without overlap: [(5, 8)]"),
+    ],
+)
+def test_words_that_do_not_fit(words, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        WordMap(token_map(), words)
+    assert str(caught.value) == message
+
+
+def test_words_a_ragged_map_needs_words_for_every_sequence() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(2, 2, 4)])
+    with pytest.raises(ValueError) as caught:
+        WordMap(AttentionMap(x, x), [[0, 0, 1]])
+    assert str(caught.value) == "WordMap: a ragged map of 2 sequences needs as many lists of words, not 1"
+
+
+def test_words_it_says_what_it_is() -> None:
+    shown = repr(WordMap(token_map(), WORD_IDS))
+    assert shown == "WordMap(shape=(2, 5, 5), mask=None, merged into words, float64, 400 bytes as a dense matrix)"
