@@ -37,9 +37,11 @@ format: $(VENV)/installed
 	ruff check --fix .
 	ruff format .
 
+# All C++ tests, or the groups whose name has FILTER: make native-test FILTER=kernels/avx2
+FILTER ?=
 native-test: setup
 	cmake --build build/native
-	ctest --test-dir build/native --output-on-failure
+	$(if $(FILTER),build/native/native_tests --filter "$(FILTER)",ctest --test-dir build/native --output-on-failure)
 
 # The documents' pictures of the explorer, made by its tests.
 pictures: setup
@@ -99,7 +101,7 @@ at_levels = for level in $$levels; do echo "level $$level"; UWAGA_LEVEL=$$level 
 # At the instruction-set levels below the best one, at which `make test` runs them, or at those of LEVELS="scalar avx2".
 # tests/conformance runs at every level by itself.
 levels: setup
-	levels=$${LEVELS-$$(python -c "from uwaga._base import native; print(*native.levels_possible()[:-1])")} && \
+	levels=$${LEVELS-$$(python -c "from uwaga._base import native; print(*native.supported_levels()[:-1])")} && \
 	$(call at_levels,tests/ops tests/maps)
 
 # AVX-512 written out by SIMDe (Debian: libsimde-dev), so that any x86 processor runs those levels: the C++ tests, and the
@@ -109,7 +111,7 @@ emulate: setup
 	cmake --build build/emulate
 	ctest --test-dir build/emulate --output-on-failure
 	levels=$${LEVELS-$$(python -c "from uwaga._base import native; \
-	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.levels_possible()))")} && \
+	print(*(level for level in ('avx512', 'avx512_bf16') if level not in native.supported_levels()))")} && \
 	export UWAGA_LIBRARY=$(CURDIR)/build/emulate/libuwaga_native.so && \
 	$(call at_levels,tests/conformance tests/ops tests/maps)
 

@@ -11,16 +11,13 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "drivers/backward.h"
-#include "drivers/boundary.h"
-#include "drivers/forward.h"
-#include "drivers/linear.h"
+#include "drivers/drivers.h"
+#include "drivers/checked_problem.h"
 #include "drivers/mask.h"
-#include "drivers/weights.h"
 
 namespace {
 
-thread_local char g_last_error[sizeof(uwaga::Refusal)] = "";
+thread_local char g_last_error[sizeof(uwaga::InvalidArgument)] = "";
 
 int fail(int status, const char* sentence) {
   snprintf(g_last_error, sizeof g_last_error, "%s", sentence);
@@ -29,12 +26,12 @@ int fail(int status, const char* sentence) {
 
 // Runs work(boundary) on a problem that the boundary lets pass.
 template <class Work>
-int serve(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
+int run_checked(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
   try {
-    uwaga::Boundary boundary(problem, reads_values);
+    uwaga::CheckedProblem boundary(problem, reads_values);
     work(boundary);
-  } catch (const uwaga::Refusal& refusal) {
-    return fail(UWAGA_BAD_ARGUMENT, refusal.sentence);
+  } catch (const uwaga::InvalidArgument& error) {
+    return fail(UWAGA_BAD_ARGUMENT, error.sentence);
   } catch (const std::bad_alloc&) {
     return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
   } catch (const std::length_error&) {
@@ -45,11 +42,11 @@ int serve(const uwaga_problem& problem, const Work& work, bool reads_values = tr
 
 // Work on weights, which reads no value.
 template <class Work>
-int serve_weights(const uwaga_problem& problem, const Work& work) {
+int run_without_values(const uwaga_problem& problem, const Work& work) {
   if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
   uwaga_problem p = problem;
   p.dropout = 0.0f;
-  return serve(p, work, false);
+  return run_checked(p, work, false);
 }
 
 }  // namespace
@@ -57,22 +54,22 @@ int serve_weights(const uwaga_problem& problem, const Work& work) {
 extern "C" {
 
 int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  return serve(*problem, [&](uwaga::Boundary& boundary) {
+  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*result);
     uwaga::forward(boundary.problem(), *result);
   });
 }
 
 int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args) {
-  return serve(*problem, [&](uwaga::Boundary& boundary) {
+  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*args);
     uwaga::backward(boundary.problem(), *args);
   });
 }
 
 int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  return serve(*problem, [&](uwaga::Boundary& boundary) {
-    if (const char* reason = uwaga::reason_to_refuse_linear(boundary.problem())) uwaga::refuse("%s", reason);
+  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
+    if (const char* reason = uwaga::reason_to_refuse_linear(boundary.problem())) uwaga::invalid_argument("%s", reason);
     boundary.check(*result);
     uwaga::linear_forward(boundary.problem(), *result);
   });
@@ -80,20 +77,20 @@ int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_resul
 
 int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
                const uwaga_row_statistics* statistics, const uwaga_selection* selection) {
-  const auto work = [&](uwaga::Boundary& boundary) {
+  const auto work = [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*result);
     const uwaga_row_statistics wanted = boundary.checked(*statistics);
     if (selection) return uwaga::selected_rows(boundary.problem(), *result, wanted, boundary.checked(*selection));
     uwaga::forward(boundary.problem(), *result, &wanted);
   };
-  if (!result->output.data) return serve_weights(*problem, work);
+  if (!result->output.data) return run_without_values(*problem, work);
   if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
-  return serve(*problem, work);
+  return run_checked(*problem, work);
 }
 
 int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_selection* selection,
                   const uwaga_integers* keys, const uwaga_tensor* out) {
-  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*softmax);
     const uwaga_selection chosen = boundary.checked(*selection);
     const uwaga_integers rising = boundary.checked_keys(*keys);
@@ -104,25 +101,25 @@ int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, co
 
 int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_mask_operation* other,
                int64_t other_operations, const uwaga_tensor* out) {
-  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*softmax);
-    boundary.numbers_of_queries("mass", *out);
+    boundary.check_per_query("mass", *out);
     uwaga::mass(boundary.problem(), *softmax, boundary.checked_mask(other, other_operations), *out);
   });
 }
 
 int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
                    const uwaga_tensor* out) {
-  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*softmax);
-    if (row_weights->data) boundary.numbers_of_queries("weights of the rows", *row_weights);
-    boundary.numbers_of_keys("received weights", *out);
+    if (row_weights->data) boundary.check_per_query("weights of the rows", *row_weights);
+    boundary.check_per_key("received weights", *out);
     uwaga::received(boundary.problem(), *softmax, *row_weights, *out);
   });
 }
 
 int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
-  return serve_weights(*problem, [&](uwaga::Boundary& boundary) {
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check(*softmax);
     uwaga::pool(boundary.problem(), *softmax, boundary.checked(*args));
   });
@@ -133,7 +130,7 @@ const char* uwaga_last_error(void) { return g_last_error; }
 int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
                      int64_t j1) {
   int found = -1;
-  serve(*problem, [&](uwaga::Boundary& boundary) {
+  run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check_block(b, h, i0, i1, j0, j1);
     const uwaga::Mask mask(boundary.problem());
     found = static_cast<int>(mask.block(uwaga::sequence_of(boundary.problem(), b), i0, i1, j0, j1));
@@ -143,7 +140,7 @@ int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t
 
 uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0) {
   uint64_t bits = 0;
-  serve(*problem, [&](uwaga::Boundary& boundary) {
+  run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
     boundary.check_block(b, h, i, i + 1, j0, j0 + 1);
     const uwaga::Mask mask(boundary.problem());
     const uwaga::Sequence s = uwaga::sequence_of(boundary.problem(), b);
@@ -192,7 +189,7 @@ const char* uwaga_level_name(int index) {
   const uwaga::Kernels* level = uwaga::level_at(index);
   return level ? level->name : nullptr;
 }
-int uwaga_level_possible(int index) { return uwaga::level_possible(index); }
+int uwaga_level_supported(int index) { return uwaga::level_supported(index); }
 const char* uwaga_level(void) { return uwaga::active_level()->name; }
 int uwaga_set_level(const char* name) {
   return uwaga::set_level(name) ? UWAGA_OK : fail(UWAGA_BAD_ARGUMENT, "this machine has no such instruction-set level");
@@ -204,7 +201,7 @@ double uwaga_measure_peak(int threads, double seconds) {
   const uwaga::Kernels& kernels = *uwaga::active_level();
   using clock = std::chrono::steady_clock;
   std::vector<double> rates(threads > 0 ? threads : 0, 0.0);
-  uwaga::for_pieces(threads, threads, [&](int64_t n, int) {
+  uwaga::parallel_for(threads, threads, [&](int64_t n, int) {
     const auto begin = clock::now();
     double flops = 0.0, passed = 0.0;
     do {

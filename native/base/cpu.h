@@ -1,4 +1,4 @@
-// What the processor (and the operating system, which must save the registers) can do.
+// CPU feature detection: what the processor supports and the operating system enables (it must save the registers).
 #ifndef UWAGA_BASE_CPU_H_
 #define UWAGA_BASE_CPU_H_
 
@@ -13,7 +13,7 @@ enum : uint32_t {
   kNeon = 1u << 3,
 };
 
-uint32_t cpu_features();
+uint32_t cpu_features();  // the flags above, or-ed
 
 }  // namespace uwaga
 #endif  // UWAGA_BASE_CPU_H_

@@ -7,7 +7,7 @@
 namespace uwaga {
 namespace {
 
-std::atomic<uwaga_gomp_parallel> g_gomp_parallel{nullptr};
+std::atomic<GompParallel> g_gomp_parallel{nullptr};
 
 struct Team {
   void (*function)(void*, int);
@@ -22,12 +22,12 @@ void join_team(void* raw) {
 
 }  // namespace
 
-void set_gomp_parallel(uwaga_gomp_parallel function) { g_gomp_parallel.store(function); }
+void set_gomp_parallel(GompParallel function) { g_gomp_parallel.store(function); }
 
 void run_on_threads(int threads, void (*function)(void*, int), void* context) {
   if (threads <= 1) return function(context, 0);
   Team team{function, context};
-  if (const uwaga_gomp_parallel gomp_parallel = g_gomp_parallel.load()) {
+  if (const GompParallel gomp_parallel = g_gomp_parallel.load()) {
     return gomp_parallel(join_team, &team, static_cast<unsigned>(threads), 0);
   }
   std::vector<std::thread> others;
@@ -35,7 +35,7 @@ void run_on_threads(int threads, void (*function)(void*, int), void* context) {
     try {
       others.emplace_back(join_team, &team);
     } catch (const std::system_error&) {
-      break;  // fewer threads do the same work
+      break;  // the system gives no more: fewer threads do the same work
     }
   }
   join_team(&team);

@@ -1,4 +1,4 @@
-// Memory that a thread keeps from call to call: a fresh allocation per call would spend its time in page faults.
+// Scratch memory that a thread keeps from call to call: allocating it anew would cost page faults at every call.
 #ifndef UWAGA_BASE_SCRATCH_H_
 #define UWAGA_BASE_SCRATCH_H_
 
@@ -34,14 +34,14 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-// Hands out consecutive pieces of one array; the first round, with a null base, only adds up their sizes.
-class Layout {
+// Divides one array into consecutive parts, each on a 64-byte boundary. With a null base it only adds up their sizes.
+class ScratchLayout {
  public:
-  explicit Layout(float* base) : base_(base) {}
+  explicit ScratchLayout(float* base) : base_(base) {}
   float* take(int64_t count) {
-    float* piece = base_ ? base_ + used_ : nullptr;
+    float* part = base_ ? base_ + used_ : nullptr;
     used_ += (count + 15) / 16 * 16;
-    return piece;
+    return part;
   }
   int64_t used() const { return used_; }
 

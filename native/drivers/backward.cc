@@ -5,7 +5,7 @@
 // finished. dQ grows in float32 beside it. Keys are grouped into segments of 512: each segment's dQ starts from zero
 // and segments are added up in order. So dQ associates the same way whether one thread ran all segments (many units)
 // or several threads one each (few units).
-#include "drivers/backward.h"
+#include "drivers/drivers.h"
 
 #include <algorithm>
 #include <vector>
@@ -44,7 +44,7 @@ class Backward {
   void run() {
     const int64_t units = static_cast<int64_t>(units_.size());
     if (units >= 4 * threads_ || units % threads_ == 0 || p_.keys <= kSegmentKeys) {
-      for_pieces(threads_, units, [&](int64_t n, int) { run_unit(n); });
+      parallel_for(threads_, units, [&](int64_t n, int) { run_unit(n); });
     } else {
       for (int64_t n = 0; n < units; ++n) run_split(n);
     }
@@ -88,11 +88,11 @@ class Backward {
     float *total = base + packed, *parts = total + grads, *relatives = parts + width * grads;
     const auto relative_of = [&](int64_t k) { return relative_size_ ? relatives + k * relative_size_ : nullptr; };
     pass.use_memory(base);
-    for_pieces(threads_, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
+    parallel_for(threads_, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
     std::fill(total, total + grads, 0.0f);
     for (int64_t n = 0; n < pass.segments(); n += width) {
       const int64_t wave = std::min(width, pass.segments() - n);
-      for_pieces(threads_, wave,
+      parallel_for(threads_, wave,
                  [&](int64_t k, int) { run_segment(pass, n + k, parts + k * grads, relative_of(k)); });
       for (int64_t k = 0; k < wave; ++k) {
         kernels_.add_to(total, parts + k * grads, pass.grad_query_size());
@@ -101,7 +101,7 @@ class Backward {
     }
     if (args_.grad_sinks.data) pass.add_grad_sinks(shared_sums(unit).sinks);
     if (!args_.grad_query.data) return;
-    for_pieces(threads_, pass.row_blocks(), [&](int64_t n, int) {
+    parallel_for(threads_, pass.row_blocks(), [&](int64_t n, int) {
       pass.write_grad_query(total, n * kBlockRows, std::min(pass.rows(), (n + 1) * kBlockRows));
     });
   }

@@ -10,7 +10,7 @@
 namespace uwaga {
 namespace {
 
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kKeyTiles = (kBlockKeys + kTileRows - 1) / kTileRows;
 
 // For each six keys of a block, from which row on and to which one some of them are seen: elsewhere weights are zero.
@@ -26,12 +26,12 @@ void find_rows_that_see(const uint64_t* bits, int first, int last, DepthRange* f
 }  // namespace
 
 // One block of keys and what grows with it, and the weights of one row block.
-struct KeyBlockSpace {
+struct KeyBlockScratch {
   float *key_columns, *key_rows, *value_columns, *grad_key, *grad_value;
   float *weights, *grad_scores, *grad_bias, *bias;
 
-  static int64_t lay_out(const uwaga_problem& p, float* base, KeyBlockSpace* w) {
-    Layout layout(base);
+  static int64_t lay_out(const uwaga_problem& p, float* base, KeyBlockScratch* w) {
+    ScratchLayout layout(base);
     w->key_columns = layout.take(kBlockKeys * p.query_width);
     w->key_rows = layout.take(kBlockKeys * rounded_up(p.query_width, kMaxStrip));
     w->value_columns = layout.take(kBlockKeys * p.value_width);
@@ -88,8 +88,8 @@ void UnitPass::pack(int64_t n) {
 
 void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) const {
   thread_local Scratch scratch;
-  KeyBlockSpace w;
-  KeyBlockSpace::lay_out(p_, scratch.reserve(KeyBlockSpace::lay_out(p_, nullptr, &w)), &w);
+  KeyBlockScratch w;
+  KeyBlockScratch::lay_out(p_, scratch.reserve(KeyBlockScratch::lay_out(p_, nullptr, &w)), &w);
   std::fill(grad_query, grad_query + grad_query_size(), 0.0f);
   const int64_t last = std::min(s_.keys, (n + 1) * kSegmentKeys);
   for (int64_t j0 = n * kSegmentKeys; j0 < last; j0 += kBlockKeys) {
@@ -99,7 +99,7 @@ void UnitPass::run_segment(int64_t n, float* grad_query, float* grad_relative) c
 
 void UnitPass::write_grad_query(const float* grad_query, int64_t first, int64_t last) const {
   for (int64_t r = first; r < last; ++r) {
-    const RowOfWork at = row_of_work(p_, unit_.key_head, r);
+    const GroupedRow at = grouped_row(p_, unit_.key_head, r);
     kernels_.write_row(query_address(p_, args_.grad_query, s_, at.head, at.query), args_.grad_query.column,
                        args_.grad_query.dtype, grad_query + r * padded_width(query_width_), p_.scale, query_width_);
   }
@@ -111,13 +111,13 @@ void UnitPass::add_grad_sinks(float* grad_sinks) const {
     const float sink = p_.sinks.data[unit_.key_head * group + own];
     double sum = 0.0;
     for (int64_t r = own; r < rows_; r += group) {
-      if (rows_packed_.lse[r] != kHidden) sum -= std::exp(sink - rows_packed_.lse[r]) * rows_packed_.delta[r];
+      if (rows_packed_.lse[r] != kMinusInfinity) sum -= std::exp(sink - rows_packed_.lse[r]) * rows_packed_.delta[r];
     }
     grad_sinks[own] += static_cast<float>(sum);
   }
 }
 
-void UnitPass::set_row_statistics(int64_t r, RowOfWork at, const void* grad) {
+void UnitPass::set_row_statistics(int64_t r, GroupedRow at, const void* grad) {
   float lse = 0.0f, delta = 0.0f;
   if (p_.normalize) {
     lse = *reinterpret_cast<const float*>(query_address(p_, args_.lse, s_, at.head, at.query));
@@ -157,7 +157,7 @@ bool UnitPass::rows_are_finite(int64_t n) const {
                                 value_width_);
 }
 
-void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
+void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
   const Rows keys{key_address(p_, p_.key, s_, unit_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
   const Rows values{key_address(p_, p_.value, s_, unit_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
   scoring_.pack_keys(w.key_columns, keys, count, query_width_);
@@ -170,11 +170,11 @@ void UnitPass::run_block(const KeyBlockSpace& w, int64_t j0, int count, float* g
   write_keys(w, j0, count);
 }
 
-void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
+void UnitPass::meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
                     float* grad_relative) const {
   const int64_t first_row = n * kBlockRows, last_row = std::min(rows_, first_row + kBlockRows);
-  const int64_t i0 = row_of_work(p_, unit_.key_head, first_row).query;
-  const int64_t i1 = row_of_work(p_, unit_.key_head, last_row - 1).query + 1;
+  const int64_t i0 = grouped_row(p_, unit_.key_head, first_row).query;
+  const int64_t i1 = grouped_row(p_, unit_.key_head, last_row - 1).query + 1;
   const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
   if (seen == Visibility::kEmpty) return;
   const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // columns both
@@ -190,8 +190,8 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
   };
   for (int64_t r0 = first_row; r0 < last_row; r0 += kTileRows) {
     const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row);
-    TileView view;
-    look_at_tile(p_, mask_, s_, rows, seen, j0, count, w.bias, &view);
+    TileVisibility view;
+    evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w.bias, &view);
     const int at = static_cast<int>(r0 - first_row);
     float* weights = w.weights + at * kBlockKeys;
     float* grad_scores = w.grad_scores + at * kBlockKeys;
@@ -240,7 +240,7 @@ void UnitPass::meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, in
                             last_seen, kBlockRows, query_width_, by_tile});
 }
 
-void UnitPass::guarded_grad_query(const KeyBlockSpace& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
+void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
                         float* grad_query) const {
   std::vector<float> sum(padded_width(query_width_));
   for (int r = 0; r < rows; ++r) {
@@ -268,9 +268,9 @@ void UnitPass::guarded_product(const float* weights, const uint64_t* bits, int f
 }
 
 void UnitPass::add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const {
-  const int64_t start = start_of(p_.relative_start, s_), first_head = row_of_work(p_, unit_.key_head, 0).head;
+  const int64_t start = start_of(p_.relative_start, s_), first_head = grouped_row(p_, unit_.key_head, 0).head;
   for (int r = 0; r < rows.count; ++r) {
-    const RowOfWork at = rows.rows[r];
+    const GroupedRow at = rows.rows[r];
     float* to = grad_relative + (at.head - first_head) * p_.relative_head + (j0 - at.query - start) + p_.relative_zero;
     for (int n = 0; n < count; ++n) to[n] += grad[r * kBlockKeys + n];
   }
@@ -285,7 +285,7 @@ void UnitPass::write_grad_bias(const TileRows& rows, int64_t j0, int count, cons
   }
 }
 
-void UnitPass::write_keys(const KeyBlockSpace& w, int64_t j0, int count) const {
+void UnitPass::write_keys(const KeyBlockScratch& w, int64_t j0, int count) const {
   const float growth = 1.0f / scoring_.rule.keep;
   for (int n = 0; n < count; ++n) {
     if (args_.grad_key.data) {

@@ -26,7 +26,7 @@ struct PackedRows {
   int64_t blocks;
 
   static int64_t lay_out(const uwaga_problem& p, int64_t rows, float* base, PackedRows* packed) {
-    Layout layout(base);
+    ScratchLayout layout(base);
     packed->blocks = (rows + kBlockRows - 1) / kBlockRows;
     packed->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
     packed->grad_tile = rounded_up(p.value_width * kTileRows + kMaxLanes, 16);
@@ -42,7 +42,7 @@ struct PackedRows {
   }
 };
 
-struct KeyBlockSpace;  // one block of keys and what grows with it
+struct KeyBlockScratch;  // one block of keys and what grows with it
 
 class UnitPass {
  public:
@@ -67,18 +67,18 @@ class UnitPass {
   void add_grad_sinks(float* grad_sinks) const;
 
  private:
-  void set_row_statistics(int64_t r, RowOfWork at, const void* grad);
+  void set_row_statistics(int64_t r, GroupedRow at, const void* grad);
   void pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries, const void* const* grads);
   bool rows_are_finite(int64_t n) const;  // queries and output gradients of row block `n`
-  void run_block(const KeyBlockSpace& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
+  void run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
 
   // One row block against one block of keys. *keys_finite: whether these are, or -1 until somebody asks.
-  void meet(const KeyBlockSpace& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
+  void meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
             float* grad_relative) const;
 
   // The same sums in the same order, leaving out pairs that do not see each other: what a hidden query, key or value
   // holds may be infinite or NaN, and 0 times that is NaN.
-  void guarded_grad_query(const KeyBlockSpace& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
+  void guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
                           float* grad_query) const;
 
   // dK or dV: out[n] += sum over rows of weights[r][n] * packed rows[r].
@@ -86,7 +86,7 @@ class UnitPass {
                        int width, float* out) const;
   void add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const;
   void write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const;
-  void write_keys(const KeyBlockSpace& w, int64_t j0, int count) const;
+  void write_keys(const KeyBlockScratch& w, int64_t j0, int count) const;
 
   const uwaga_problem& p_;
   const uwaga_backward_args& args_;

@@ -9,7 +9,7 @@
 namespace uwaga {
 namespace {
 
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // To look at every key and value costs about as much as one query does.
 constexpr int64_t kKeysWorthLooking = 1024, kQueriesWorthLooking = 64;
 constexpr int64_t kPeak = 64;  // distances
@@ -38,7 +38,7 @@ FarKeys::FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernel
     }
   }
   sizes_.resize(p.sequences * p.key_heads);
-  for_pieces(threads, static_cast<int64_t>(sizes_.size()), [&](int64_t n, int) {
+  parallel_for(threads, static_cast<int64_t>(sizes_.size()), [&](int64_t n, int) {
     sizes_[n] = sizes_of(sequence_of(p_, n / p_.key_heads), n % p_.key_heads);
   });
 }
@@ -69,12 +69,12 @@ bool FarKeys::sees_its_own_key(const Sequence& s, int64_t head, int64_t query) c
 }
 
 float FarKeys::lost_below(const Sequence& s, const RowBlock& rows) const {
-  if (sizes_.empty() || s.keys < kKeysWorthLooking) return kHidden;
+  if (sizes_.empty() || s.keys < kKeysWorthLooking) return kMinusInfinity;
   const Sizes sizes = sizes_[s.index * p_.key_heads + rows.key_head];
   float query = 0.0f, sum = 0.0f;
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    const RowOfWork at = row_of_work(p_, rows.key_head, r);
-    if (!sees_its_own_key(s, at.head, at.query)) return kHidden;
+    const GroupedRow at = grouped_row(p_, rows.key_head, r);
+    if (!sees_its_own_key(s, at.head, at.query)) return kMinusInfinity;
     const char* q = query_address(p_, p_.query, s, at.head, at.query);
     const float square = kernels_.dot_rows(q, p_.query.column, p_.query.dtype, q, p_.query.column, p_.query.dtype,
                                            static_cast<int>(p_.query_width));
@@ -83,7 +83,7 @@ float FarKeys::lost_below(const Sequence& s, const RowBlock& rows) const {
   const float own = p_.relative.data[rows.key_head * p_.relative_head + p_.relative_zero];
   const float reach = 2.0f * kRounding * std::sqrt(query) * sizes.key * std::fabs(p_.scale) + sum;
   const float below = own - reach - kLost - std::log(std::max(1.0f, sizes.value)) - std::fabs(own) * 1e-5f;
-  return std::isfinite(below) ? below : kHidden;
+  return std::isfinite(below) ? below : kMinusInfinity;
 }
 
 float FarKeys::largest_bias(const Sequence& s, int64_t head, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const {

@@ -4,7 +4,7 @@
 // blocks in order; each block of 64 keys is packed once and serves all tiles of the row block. Keys are further grouped
 // into chunks of 2,048: each chunk has a softmax of its own, and chunks are merged in order. So a row's sums associate
 // the same way whether its chunks ran one after another or, when there are few rows (decoding), on many threads.
-#include "drivers/forward.h"
+#include "drivers/drivers.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kChunkKeys = 2048;
 constexpr double kLn2 = 0.693147180559945309;
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 int64_t chunk_count(const Sequence& s) { return (s.keys + kChunkKeys - 1) / kChunkKeys; }
 
@@ -43,7 +43,7 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
   const int64_t rows = rows_per_block(p), group = p.query_heads / p.key_heads;
   std::vector<RowBlock> blocks;
   for (int64_t b = 0; b < p.sequences; ++b) {
-    const int64_t all = queries_at_work(p, sequence_of(p, b)) * group;
+    const int64_t all = selected_query_count(p, sequence_of(p, b)) * group;
     for (int64_t g = 0; g < p.key_heads; ++g) {
       // Last rows first: under a causal mask they are the longest pieces, which should not come last.
       for (int64_t r = (all - 1) / rows * rows; all > 0 && r >= 0; r -= rows) {
@@ -76,14 +76,14 @@ class Forward {
     for (const RowBlock& block : blocks_) chunks += chunk_count(sequence_of(p_, block.sequence));
     const int64_t blocks = static_cast<int64_t>(blocks_.size());
     if (threads_ > 1 && blocks < 4 * threads_ && chunks > blocks) return run_chunks(chunks);
-    for_pieces(threads_, blocks, [&](int64_t n, int) { run_block(blocks_[n]); });
+    parallel_for(threads_, blocks, [&](int64_t n, int) { run_block(blocks_[n]); });
   }
 
  private:
   void run_block(const RowBlock& block) {
     RowBlockPass pass(p_, mask_, kernels_, far_keys_, block, wanted_);
     const int64_t chunks = chunk_count(pass.sequence());
-    FindingsTable found(wanted_, pass.rows());
+    RowStatisticsTable found(wanted_, pass.rows());
     if (chunks <= 1) {
       pass.run(0, pass.sequence().keys);
       for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) {
@@ -99,7 +99,7 @@ class Forward {
       return;
     }
     thread_local Scratch scratch;
-    FindingsTable found_in_part(wanted_, pass.rows());
+    RowStatisticsTable found_in_part(wanted_, pass.rows());
     PartialRows part =
         partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), found_in_part.row(0));
     PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows(), found.row(0));
@@ -142,11 +142,11 @@ class Forward {
       }
     }
     first_piece.push_back(list.size());
-    FindingsTable found_in_parts(wanted_, findings);
+    RowStatisticsTable found_in_parts(wanted_, findings);
     const auto part_of = [&](const Piece& piece, int64_t rows) {
       return partial_rows(piece.part, rows, found_in_parts.row(piece.first_finding));
     };
-    for_pieces(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
+    parallel_for(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
       RowBlockPass pass(p_, mask_, kernels_, far_keys_, blocks_[list[n].block], wanted_);
       const int64_t first = list[n].chunk * kChunkKeys;
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
@@ -154,11 +154,11 @@ class Forward {
       pass.copy_to(part);
       for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, &part.findings[r]);
     });
-    for_pieces(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
+    parallel_for(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
       const Sequence s = sequence_of(p_, blocks_[n].sequence);
       thread_local Scratch scratch;
-      FindingsTable found(wanted_, rows);
+      RowStatisticsTable found(wanted_, rows);
       found.clear();
       PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, found.row(0));
       clear(total, rows);
@@ -172,12 +172,12 @@ class Forward {
   }
 
   int64_t partial_size(int64_t rows) const { return rounded_up(rows * (padded_width(p_.value_width) + 2), 16); }
-  PartialRows partial_rows(float* base, int64_t rows, RowFindings* findings) const {
+  PartialRows partial_rows(float* base, int64_t rows, RowStatistics* findings) const {
     return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), findings};
   }
   void clear(const PartialRows& total, int64_t rows) const {
     std::fill(total.output, total.output + rows * padded_width(p_.value_width), 0.0f);
-    std::fill(total.results, total.results + rows, RowResult{p_.normalize ? kHidden : 0.0f, 0.0f});
+    std::fill(total.results, total.results + rows, RowResult{p_.normalize ? kMinusInfinity : 0.0f, 0.0f});
   }
   void merge(const PartialRows& total, const PartialRows& part, int64_t rows) const {
     for (int64_t r = 0; wanted_ && r < rows; ++r) {
@@ -187,7 +187,7 @@ class Forward {
                         static_cast<int>(p_.value_width));
   }
 
-  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, FindingsTable& found) const {
+  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, RowStatisticsTable& found) const {
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
@@ -197,12 +197,12 @@ class Forward {
 
   // Normalises up to six rows of a block, from row `r` on, and writes them in the caller's type.
   void write(const RowBlock& block, const Sequence& s, int64_t r, int count, const float* rows, const RowResult* sums,
-             const RowFindings* found) const {
+             const RowStatistics* found) const {
     void* places[kTileRows];
     float factors[kTileRows];
     for (int n = 0; n < count; ++n) {
-      const RowOfWork at = row_of_work(p_, block.key_head, block.first + r + n);
-      factors[n] = settle(s, at, sums[n], found ? found + n : nullptr);
+      const GroupedRow at = grouped_row(p_, block.key_head, block.first + r + n);
+      factors[n] = finish_row(s, at, sums[n], found ? found + n : nullptr);
       if (result_.output.data) places[n] = query_address(p_, result_.output, s, at.head, at.query);
     }
     if (!result_.output.data) return;
@@ -211,21 +211,21 @@ class Forward {
   }
 
   // What the output of a row is to be multiplied by; writes its lse and its statistics.
-  float settle(const Sequence& s, RowOfWork at, RowResult sum, const RowFindings* found) const {
+  float finish_row(const Sequence& s, GroupedRow at, RowResult sum, const RowStatistics* found) const {
     float factor = growth_, lse = 0.0f;
     if (p_.normalize) {
       const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
-      double top = sees_none ? kHidden : sum.maximum;
-      const double sink = p_.sinks.data ? p_.sinks.data[at.head] : kHidden;
-      if (sink != kHidden) {  // one more key, with a logit but no value
+      double top = sees_none ? kMinusInfinity : sum.maximum;
+      const double sink = p_.sinks.data ? p_.sinks.data[at.head] : kMinusInfinity;
+      if (sink != kMinusInfinity) {  // one more key, with a logit but no value
         const double highest = std::max(top, sink);
         const double share = sees_none ? 0.0 : std::exp(top - highest);
         factor *= static_cast<float>(share);
         sum.sum = static_cast<float>(sum.sum * share + std::exp(sink - highest));
         top = highest;
       }
-      if (result_.lse.data) lse = sum.sum == 0.0f ? kHidden : log_sum(top, sum.sum);
+      if (result_.lse.data) lse = sum.sum == 0.0f ? kMinusInfinity : log_sum(top, sum.sum);
       factor = sees_none ? 0.0f : factor / sum.sum;
       if (found) write_statistics(p_, *wanted_, s, at, without_sink, *found, {top, sum.sum});
     }

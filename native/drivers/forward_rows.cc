@@ -10,7 +10,7 @@ namespace uwaga {
 namespace {
 
 constexpr int64_t kTilesWorthPacking = 4;
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 }  // namespace
 
@@ -25,37 +25,37 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
       block_(block),
       s_(sequence_of(p, block.sequence)) {
   // The largest weights are wanted in order, however small.
-  lost_below_ = wanted && wanted->top > 0 ? kHidden : far_keys.lost_below(s_, block);
+  lost_below_ = wanted && wanted->top > 0 ? kMinusInfinity : far_keys.lost_below(s_, block);
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
   rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
   }
   thread_local Scratch scratch;
-  RowBlockSpace sizes;
-  const int64_t size = RowBlockSpace::lay_out(p, tiles_, nullptr, &sizes);
-  if (wanted) gathering_.emplace(p, *wanted);
-  float* space = scratch.reserve(size + (wanted ? gathering_->lay_out(tiles_, nullptr) : 0));
-  RowBlockSpace::lay_out(p, tiles_, space, &w_);
+  RowBlockScratch sizes;
+  const int64_t size = RowBlockScratch::lay_out(p, tiles_, nullptr, &sizes);
+  if (wanted) accumulator_.emplace(p, *wanted);
+  float* space = scratch.reserve(size + (wanted ? accumulator_->lay_out(tiles_, nullptr) : 0));
+  RowBlockScratch::lay_out(p, tiles_, space, &w_);
   if (wanted) {
-    gathering_->lay_out(tiles_, space + size);
-    gathering_->clear_top(tiles_);
-    for (int64_t r = 0; r < rows(); ++r) gathering_->set_position(r, s_, query_of(block.first + r));
+    accumulator_->lay_out(tiles_, space + size);
+    accumulator_->clear_top(tiles_);
+    for (int64_t r = 0; r < rows(); ++r) accumulator_->set_position(r, s_, query_of(block.first + r));
   }
   pack_queries();
 }
 
 void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   std::fill(w_.output, w_.output + tiles_ * w_.output_tile, 0.0f);
-  std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, scoring_.rule.softmax ? kHidden : 0.0f);
+  std::fill(w_.maximum, w_.maximum + tiles_ * kMaxLanes, scoring_.rule.softmax ? kMinusInfinity : 0.0f);
   std::fill(w_.sum, w_.sum + tiles_ * kTileRows * kMaxLanes, 0.0f);
-  if (gathering_) gathering_->clear_sums(tiles_);
+  if (accumulator_) accumulator_->clear_sums(tiles_);
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
-  const KeyRange hull = mask_.hull(s_, i0, i1);
-  const int64_t first = std::max(j_first, hull.first / kBlockKeys * kBlockKeys);
-  for (int64_t j0 = first; j0 < std::min(j_last, hull.last); j0 += kBlockKeys) {
+  const KeyRange key_range = mask_.key_range(s_, i0, i1);
+  const int64_t first = std::max(j_first, key_range.first / kBlockKeys * kBlockKeys);
+  for (int64_t j0 = first; j0 < std::min(j_last, key_range.last); j0 += kBlockKeys) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
-    if (lost_below_ > kHidden && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < lost_below_) continue;
+    if (lost_below_ > kMinusInfinity && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < lost_below_) continue;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
     if (seen != Visibility::kEmpty) visit(j0, count, seen);
   }
@@ -76,7 +76,7 @@ void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
 void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
   for (int64_t t = 0; t < tiles_; ++t) results(t, part.results + t * kTileRows);
-  for (int64_t r = 0; gathering_ && r < rows(); ++r) part.findings[r].moments = moments(r);
+  for (int64_t r = 0; accumulator_ && r < rows(); ++r) part.findings[r].moments = moments(r);
 }
 
 void RowBlockPass::pack_queries() {
@@ -127,8 +127,8 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
   int finite = -1;  // not looked yet
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& rows = rows_[t];
-    TileView view;
-    look_at_tile(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
+    TileVisibility view;
+    evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
     if (view.empty) continue;
     if (view.hides) {
       if (finite < 0) finite = values_are_finite(block);
@@ -136,7 +136,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
                           w_.sum + t * kTileRows * kMaxLanes};
-    const RowWatch watch = gathering_ ? gathering_->watch(t) : RowWatch{};
+    const TileStatistics watch = accumulator_ ? accumulator_->watch(t) : TileStatistics{};
     const ForwardTile tile{w_.query + t * w_.query_tile,
                            w_.scores,
                            scoring_.rule.biased ? w_.bias : nullptr,
@@ -146,7 +146,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
                            static_cast<int>(p_.value_width),
                            view.mask,
                            state,
-                           gathering_ ? &watch : nullptr};
+                           accumulator_ ? &watch : nullptr};
     scoring_.forward_tile(tile, block, scoring_.rule);
   }
 }

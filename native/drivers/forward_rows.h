@@ -17,12 +17,12 @@
 namespace uwaga {
 
 // The packed operands and softmax states of one row block, in one piece of scratch memory.
-struct RowBlockSpace {
+struct RowBlockScratch {
   float *query, *keys, *values, *scores, *bias, *output, *maximum, *sum;
   int64_t query_tile, output_tile;  // distance from tile to tile
 
-  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, float* base, RowBlockSpace* w) {
-    Layout layout(base);
+  static int64_t lay_out(const uwaga_problem& p, int64_t tiles, float* base, RowBlockScratch* w) {
+    ScratchLayout layout(base);
     w->query_tile = rounded_up(p.query_width * kTileRows + kMaxLanes, 16);
     w->output_tile = kTileRows * padded_width(p.value_width);
     w->query = layout.take(tiles * w->query_tile);
@@ -41,7 +41,7 @@ struct RowBlockSpace {
 struct PartialRows {
   float* output;  // [rows][padded width]
   RowResult* results;
-  RowFindings* findings;  // or null; their softmax is not filled in
+  RowStatistics* findings;  // or null; their softmax is not filled in
 };
 
 class RowBlockPass {
@@ -61,11 +61,11 @@ class RowBlockPass {
   float* output(int64_t row) const { return w_.output + row * padded_width(p_.value_width); }
 
   void copy_to(const PartialRows& part) const;
-  RowMoments moments(int64_t row) const { return gathering_->moments(row, kernels_); }
-  void copy_top(int64_t row, RowFindings* to) const { gathering_->copy_top(row, to); }
+  RowMoments moments(int64_t row) const { return accumulator_->moments(row, kernels_); }
+  void copy_top(int64_t row, RowStatistics* to) const { accumulator_->copy_top(row, to); }
 
  private:
-  int64_t query_of(int64_t r) const { return row_of_work(p_, block_.key_head, r).query; }
+  int64_t query_of(int64_t r) const { return grouped_row(p_, block_.key_head, r).query; }
 
   void pack_queries();
 
@@ -83,8 +83,8 @@ class RowBlockPass {
   const bool value_pairs_;  // whether values stay bfloat16 too
   const RowBlock block_;
   const Sequence s_;
-  RowBlockSpace w_;
-  std::optional<RowGathering> gathering_;
+  RowBlockScratch w_;
+  std::optional<StatisticsAccumulator> accumulator_;
   std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
   float lost_below_;  // see far_keys.h

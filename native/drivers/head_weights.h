@@ -8,13 +8,39 @@
 #include <stdint.h>
 
 #include <cmath>
+#include <vector>
 
 #include "base/scratch.h"
-#include "drivers/head.h"
 #include "drivers/mask.h"
+#include "drivers/problem.h"
 #include "drivers/tiles.h"
 
 namespace uwaga {
+
+// One head of one sequence as a dense problem of its own.
+class SingleHead {
+ public:
+  SingleHead(const uwaga_problem& whole, int64_t b, int64_t h);
+  SingleHead(const SingleHead&) = delete;  // the problem points at the mask
+  const uwaga_problem& problem() const { return problem_; }
+  // The same head under another mask; it must outlive the result's use.
+  uwaga_problem under(const std::vector<uwaga_mask_operation>& mask) const;
+  // A start of the whole problem as this head sees it.
+  uwaga_start start_of_sequence(const uwaga_start& start) const;
+  // The operations of a mask of the whole problem as this head sees them.
+  std::vector<uwaga_mask_operation> mask_of(const uwaga_mask_operation* operations, int64_t count) const;
+  // A (B, H, Q, ...) or (B, H, K, ...) tensor of the whole problem from this head's first query or key on.
+  uwaga_tensor query_rows(const uwaga_tensor& t, int64_t entry_size) const;
+  uwaga_tensor key_rows(const uwaga_tensor& t, int64_t entry_size) const;
+
+ private:
+  uwaga_tensor rows(uwaga_tensor t, bool packed, int64_t offset, int64_t entry_size) const;
+  const uwaga_problem& whole_;
+  const Sequence s_;
+  const int64_t h_;
+  std::vector<uwaga_mask_operation> mask_;
+  uwaga_problem problem_;
+};
 
 constexpr int64_t kRowsAtOnce = 96;
 constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;
@@ -26,7 +52,7 @@ class HeadWeights {
               int64_t blocks);
   HeadWeights(const HeadWeights&) = delete;
 
-  const Head& head() const { return head_; }
+  const SingleHead& head() const { return head_; }
   const Mask& mask() const { return mask_; }
   const Sequence& sequence() const { return s_; }
 
@@ -37,13 +63,13 @@ class HeadWeights {
   // Whether any of the rows sees any of these keys.
   Visibility sees(int64_t j0, int64_t j1) const;
   // A range outside which no row sees a key.
-  KeyRange hull() const;
+  KeyRange key_range() const;
 
   // Packs keys [j0, j0 + 64) as number `n`, and returns how many there are.
   int pack_keys(int64_t n, int64_t j0);
   // Weights of tile `t` on packed block `n`, whose first key is j0, `known` being what `sees` said of it: false where
   // the tile sees none of them. Only whole vectors around view->mask's columns are written.
-  bool tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileView* view);
+  bool tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileVisibility* view);
   // Whether the softmax of row `r` of a tile is NaN, so that all its visible weights are.
   bool is_nan(int64_t t, int r) const {
     return std::isnan(maxima_[t * kTileRows + r]) || std::isnan(factors_[t * kTileRows + r]);
@@ -54,7 +80,7 @@ class HeadWeights {
  private:
   float softmax_entry(const uwaga_tensor& t, int64_t query) const;
 
-  const Head head_;
+  const SingleHead head_;
   const Mask mask_;
   const Kernels& kernels_;
   const Scoring scoring_;

@@ -6,7 +6,7 @@
 // state; the one or two blocks of keys at the diagonal through their scores. States are kept at every 4,096 keys: first
 // each segment's own sum (in parallel), then their running sums (in order), and from there block by block. So a state
 // depends on its position alone, and neither threads nor batch change a bit.
-#include "drivers/linear.h"
+#include "drivers/drivers.h"
 
 #include <algorithm>
 #include <vector>
@@ -24,13 +24,13 @@ constexpr int64_t kSegmentKeys = 4096;
 constexpr int64_t kBlockQueries = 64;
 
 // The keys that a query sees are those below a limit that rises by one per query, or never.
-struct Limit {
+struct KeyLimit {
   bool causal = false;
   uwaga_start start{};
   int64_t high = 0;
   const int64_t* lengths = nullptr;
 
-  static bool read(const uwaga_problem& p, Limit* limit) {
+  static bool read(const uwaga_problem& p, KeyLimit* limit) {
     int bands = 0, lengths = 0, joints = 0;
     for (int64_t n = 0; n < p.mask_operations; ++n) {
       const uwaga_mask_operation& op = p.mask[n];
@@ -66,7 +66,7 @@ struct Workspace {
   float *keys, *key_rows, *values, *scores, *state, *query, *output, *maximum, *sum;
 
   static int64_t lay_out(const uwaga_problem& p, float* base, Workspace* w) {
-    Layout layout(base);
+    ScratchLayout layout(base);
     w->keys = layout.take(kBlockKeys * p.query_width);
     w->key_rows = layout.take(kBlockKeys * rounded_up(p.query_width, kMaxStrip));
     w->values = layout.take(kBlockKeys * rounded_up(p.value_width, kMaxStrip));
@@ -84,7 +84,7 @@ class Linear {
  public:
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
       : p_(p), result_(result), mask_(p), kernels_(*active_level()), rule_(rule_of(p)) {
-    Limit::read(p, &limit_);
+    KeyLimit::read(p, &limit_);
     state_size_ = rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip);
   }
 
@@ -101,15 +101,15 @@ class Linear {
     }
     const int64_t count = static_cast<int64_t>(segments.size());
     float* states = states_.reserve(count * state_size_);
-    for_pieces(p_.threads, count, [&](int64_t n, int) {
+    parallel_for(p_.threads, count, [&](int64_t n, int) {
       const Piece& at = segments[n];
       const Sequence s = sequence_of(p_, at.sequence);
       float* state = states + n * state_size_;
       std::fill(state, state + state_size_, 0.0f);
       add_keys(s, at.key_head, at.first, std::min(limit_.keys(s), at.first + kSegmentKeys), state);
     });
-    for_pieces(p_.threads, p_.sequences * p_.key_heads, [&](int64_t n, int) { run_sums(segments, n, states); });
-    for_pieces(p_.threads, static_cast<int64_t>(queries.size()), [&](int64_t n, int) {
+    parallel_for(p_.threads, p_.sequences * p_.key_heads, [&](int64_t n, int) { run_sums(segments, n, states); });
+    parallel_for(p_.threads, static_cast<int64_t>(queries.size()), [&](int64_t n, int) {
       run_queries(queries[n], states);
     });
   }
@@ -232,8 +232,8 @@ class Linear {
     const Block block{w.keys, w.values, kernels_.strip, kBlockKeys * kernels_.strip, static_cast<int>(j), count};
     for (int64_t t = 0; t < tiles; ++t) {
       const TileRows rows = tile_at(at, s, i0, i1, t);
-      TileView view;
-      look_at_tile(p_, mask_, s, rows, Visibility::kPartial, j, count, nullptr, &view);
+      TileVisibility view;
+      evaluate_tile_mask(p_, mask_, s, rows, Visibility::kPartial, j, count, nullptr, &view);
       if (view.empty) continue;
       view.mask.guard = view.hides && !finite;
       const TileState state{outputs + t * output_tile, w.maximum, w.sum};
@@ -255,7 +255,7 @@ class Linear {
   const Mask mask_;
   const Kernels& kernels_;
   const ScoreRule rule_;
-  Limit limit_;
+  KeyLimit limit_;
   int64_t state_size_;
   Scratch states_;
 };
@@ -263,13 +263,13 @@ class Linear {
 }  // namespace
 
 const char* reason_to_refuse_linear(const uwaga_problem& p) {
-  Limit limit;
+  KeyLimit limit;
   if (p.normalize) return "softmax cannot be reassociated";
   if (p.rows.data) return "the linear form takes all rows";
   if (p.softcap != 0.0f || p.dropout > 0.0f || p.relative.data || p.bias.data) {
     return "softcap, dropout and biases act on each score";
   }
-  return Limit::read(p, &limit) ? nullptr : "of masks the linear form knows one causal band, lengths, and both";
+  return KeyLimit::read(p, &limit) ? nullptr : "of masks the linear form knows one causal band, lengths, and both";
 }
 
 void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result) {

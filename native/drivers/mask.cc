@@ -102,7 +102,7 @@ Visibility Mask::documents_block(const Documents& documents, const Sequence& s, 
   return one ? Visibility::kFull : Visibility::kPartial;
 }
 
-KeyRange Mask::documents_hull(const Documents& documents, const Sequence& s, IdRange queries) const {
+KeyRange Mask::documents_key_range(const Documents& documents, const Sequence& s, IdRange queries) const {
   int64_t first = s.keys, last = 0;
   for (int64_t j = 0; j < s.keys; j += kBlockKeys) {
     const int64_t end = std::min(s.keys, j + kBlockKeys);
@@ -131,7 +131,7 @@ Visibility Mask::block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, in
   return evaluate<Visibility>(problem_, atom, both, either);
 }
 
-KeyRange Mask::hull(const Sequence& s, int64_t i0, int64_t i1) const {
+KeyRange Mask::key_range(const Sequence& s, int64_t i0, int64_t i1) const {
   if (sees_all()) return {0, s.keys};
   const auto clamped = [&](int64_t first, int64_t last) {
     const int64_t from = std::min(std::max<int64_t>(first, 0), s.keys);
@@ -144,7 +144,7 @@ KeyRange Mask::hull(const Sequence& s, int64_t i0, int64_t i1) const {
       case UWAGA_MASK_LENGTHS:
         return clamped(0, op.ids.data[s.index]);
       case UWAGA_MASK_DOCUMENTS:
-        return documents_hull(documents_[n], s, query_cover(documents_[n], s, i0, i1));
+        return documents_key_range(documents_[n], s, query_cover(documents_[n], s, i0, i1));
       default:
         return clamped(0, s.keys);
     }
@@ -189,7 +189,7 @@ uint64_t Mask::bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int cou
                    [](uint64_t a, uint64_t b) { return a | b; });
 }
 
-void Mask::bits_of_rows(const Sequence& s, const RowOfWork* rows, int row_count, int64_t j0, int count,
+void Mask::bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count,
                         uint64_t* bits) const {
   if (problem_.mask_operations == 1 && problem_.mask[0].operation == UWAGA_MASK_BAND) {  // the usual one, all at once
     const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);

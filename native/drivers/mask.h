@@ -24,11 +24,11 @@ class Mask {
   // Of queries [i0, i1) against keys [j0, j1) of one sequence, for every head.
   Visibility block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
   // A range outside which queries [i0, i1) see no key.
-  KeyRange hull(const Sequence& s, int64_t i0, int64_t i1) const;
+  KeyRange key_range(const Sequence& s, int64_t i0, int64_t i1) const;
   // Bit n: whether query i sees key j0 + n, for n < count <= 64.
   uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
   // The same for some rows of work.
-  void bits_of_rows(const Sequence& s, const RowOfWork* rows, int row_count, int64_t j0, int count, uint64_t* bits) const;
+  void bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count, uint64_t* bits) const;
 
  private:
   // Smallest and largest document among each 64 positions, so that blocks of packed documents are told apart at once.
@@ -49,7 +49,7 @@ class Mask {
   IdRange query_cover(const Documents& documents, const Sequence& s, int64_t i0, int64_t i1) const;
   Visibility documents_block(const Documents& documents, const Sequence& s, IdRange queries, int64_t j0,
                              int64_t j1) const;
-  KeyRange documents_hull(const Documents& documents, const Sequence& s, IdRange queries) const;
+  KeyRange documents_key_range(const Documents& documents, const Sequence& s, IdRange queries) const;
 
   const uwaga_problem& problem_;
   std::vector<Documents> documents_;  // one per operation, empty where it is of another kind

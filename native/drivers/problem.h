@@ -49,25 +49,30 @@ inline char* key_address(const uwaga_problem& p, const uwaga_tensor& t, const Se
 
 // Query heads that share a key/value head work as one list of rows, query by query, so that a packed block of keys
 // serves all of them: row r is query r / (H / G), head g * H / G + r % (H / G).
-struct RowOfWork {
+struct GroupedRow {
   int64_t query, head;
 };
-inline RowOfWork row_of_work(const uwaga_problem& p, int64_t g, int64_t r) {
+inline GroupedRow grouped_row(const uwaga_problem& p, int64_t g, int64_t r) {
   if (p.query_heads == p.key_heads) return {p.rows.data ? p.rows.data[r] : r, g};  // the usual case, without divisions
   const int64_t group = p.query_heads / p.key_heads;
   return {p.rows.data ? p.rows.data[r / group] : r / group, g * group + r % group};
 }
 // How many of a sequence's queries take part.
-inline int64_t queries_at_work(const uwaga_problem& p, const Sequence& s) { return p.rows.data ? p.rows.count : s.queries; }
+inline int64_t selected_query_count(const uwaga_problem& p, const Sequence& s) { return p.rows.data ? p.rows.count : s.queries; }
 
 inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 inline int64_t padded_width(int64_t width) { return rounded_up(width, kMaxLanes); }
 
-ScoreRule rule_of(const uwaga_problem& p);
-
 // As many threads as the caller allows, or one where waking the others would take longer than the work.
-int useful_threads(const uwaga_problem& p);
-int useful_threads(const uwaga_problem& p, double multiply_adds);
+inline int useful_threads(const uwaga_problem& p, double multiply_adds) {
+  constexpr double kWorthSharing = 2.5e5;  // some ten microseconds of one thread
+  return multiply_adds < kWorthSharing ? 1 : p.threads;
+}
+inline int useful_threads(const uwaga_problem& p) {
+  const int64_t queries = p.rows.data ? p.rows.count : p.queries;
+  const double pairs = static_cast<double>(p.sequences) * p.query_heads * queries * p.keys;
+  return useful_threads(p, pairs * (p.query_width + p.value_width));
+}
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_PROBLEM_H_

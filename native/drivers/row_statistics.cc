@@ -10,10 +10,10 @@ namespace uwaga {
 namespace {
 
 constexpr double kLn2 = 0.693147180559945309;
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int64_t kTileLanes = kTileRows * kMaxLanes;
 
-float* entry(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, RowOfWork at) {
+float* entry(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, GroupedRow at) {
   return reinterpret_cast<float*>(query_address(p, t, s, at.head, at.query));
 }
 
@@ -27,8 +27,8 @@ RowMoments moved_moments(const RowMoments& x, double sum, double moved) {
 
 }  // namespace
 
-int64_t RowGathering::lay_out(int64_t tiles, float* base) {
-  Layout layout(base);
+int64_t StatisticsAccumulator::lay_out(int64_t tiles, float* base) {
+  ScratchLayout layout(base);
   const auto take = [&](bool wanted, int64_t count) { return wanted ? layout.take(tiles * count) : nullptr; };
   const bool moments = wanted_.squares.data || wanted_.distance.data;
   entropy_ = take(wanted_.entropy.data, kTileLanes);
@@ -40,26 +40,26 @@ int64_t RowGathering::lay_out(int64_t tiles, float* base) {
   return layout.used();
 }
 
-void RowGathering::clear_sums(int64_t tiles) const {
+void StatisticsAccumulator::clear_sums(int64_t tiles) const {
   for (float* sums : {entropy_, squares_, distance_}) {
     if (sums) std::fill(sums, sums + tiles * kTileLanes, 0.0f);
   }
 }
 
-void RowGathering::clear_top(int64_t tiles) const {
+void StatisticsAccumulator::clear_top(int64_t tiles) const {
   if (!top_scores_) return;
   const int64_t row = top_row(wanted_.top), rows = tiles * kTileRows;
-  std::fill(top_scores_, top_scores_ + rows * row, kHidden);
-  for (int64_t r = 0; r < rows; ++r) top_scores_[r * row + kMaxLanes - 1] = -kHidden;
+  std::fill(top_scores_, top_scores_ + rows * row, kMinusInfinity);
+  for (int64_t r = 0; r < rows; ++r) top_scores_[r * row + kMaxLanes - 1] = -kMinusInfinity;
 }
 
-void RowGathering::set_position(int64_t row, const Sequence& s, int64_t query) const {
+void StatisticsAccumulator::set_position(int64_t row, const Sequence& s, int64_t query) const {
   if (!position_) return;
   position_[row / kTileRows * kMaxLanes + row % kTileRows] =
       static_cast<float>(query + start_of(wanted_.distance_start, s));
 }
 
-RowWatch RowGathering::watch(int64_t tile) const {
+TileStatistics StatisticsAccumulator::watch(int64_t tile) const {
   const auto at = [&](auto* base, int64_t step) { return base ? base + tile * step : base; };
   return {at(entropy_, kTileLanes),
           at(squares_, kTileLanes),
@@ -70,36 +70,36 @@ RowWatch RowGathering::watch(int64_t tile) const {
           static_cast<int>(wanted_.top)};
 }
 
-RowMoments RowGathering::moments(int64_t row, const Kernels& kernels) const {
+RowMoments StatisticsAccumulator::moments(int64_t row, const Kernels& kernels) const {
   const auto sum = [&](const float* sums) { return sums ? kernels.lane_sum(sums + row * kMaxLanes) : 0.0f; };
   return {sum(entropy_), sum(squares_), sum(distance_)};
 }
 
-void RowGathering::copy_top(int64_t row, RowFindings* to) const {
+void StatisticsAccumulator::copy_top(int64_t row, RowStatistics* to) const {
   const int64_t first = row * top_row(wanted_.top) + kMaxLanes;
   for (int64_t n = 0; n < wanted_.top; ++n) {
     const float score = top_scores_[first + n];
     to->top_scores[n] = score;
     to->top_keys[n] = -1;
-    if (score != kHidden) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
+    if (score != kMinusInfinity) memcpy(&to->top_keys[n], &top_keys_[first + n], sizeof(int32_t));
   }
 }
 
-FindingsTable::FindingsTable(const uwaga_row_statistics* wanted, int64_t rows) : top_(wanted ? wanted->top : 0) {
+RowStatisticsTable::RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows) : top_(wanted ? wanted->top : 0) {
   if (!wanted) return;
   scores_.resize(rows * top_);
   keys_.resize(rows * top_);
   for (int64_t r = 0; r < rows; ++r) rows_.push_back({{}, scores_.data() + r * top_, keys_.data() + r * top_});
 }
 
-void FindingsTable::clear() {
-  for (RowFindings& row : rows_) row.moments = {};
-  std::fill(scores_.begin(), scores_.end(), kHidden);
+void RowStatisticsTable::clear() {
+  for (RowStatistics& row : rows_) row.moments = {};
+  std::fill(scores_.begin(), scores_.end(), kMinusInfinity);
   std::fill(keys_.begin(), keys_.end(), -1);
 }
 
-void merge_moments(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
-                   const RowFindings& part) {
+void merge_moments(const RowResult& softmax, RowStatistics* total, const RowResult& part_softmax,
+                   const RowStatistics& part) {
   if (part_softmax.sum == 0.0f) return;
   const double highest = std::max<double>(softmax.maximum, part_softmax.maximum);
   const auto at_highest = [&](const RowMoments& moments, const RowResult& row) {
@@ -109,7 +109,7 @@ void merge_moments(const RowResult& softmax, RowFindings* total, const RowResult
   total->moments = {a.entropy + b.entropy, a.squares + b.squares, a.distance + b.distance};
 }
 
-void merge_top(RowFindings* total, const RowFindings& part, int64_t top) {
+void merge_top(RowStatistics* total, const RowStatistics& part, int64_t top) {
   const std::vector<float> scores(total->top_scores, total->top_scores + top);
   const std::vector<int32_t> keys(total->top_keys, total->top_keys + top);
   for (int64_t n = 0, old = 0, fresh = 0; n < top; ++n) {
@@ -120,8 +120,8 @@ void merge_top(RowFindings* total, const RowFindings& part, int64_t top) {
   }
 }
 
-void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, RowOfWork at,
-                      const RowResult& row, const RowFindings& found, RowSoftmax softmax) {
+void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, GroupedRow at,
+                      const RowResult& row, const RowStatistics& found, RowSoftmax softmax) {
   // a = p * share, with p as the sums have it.
   const double share = row.sum == 0.0f ? 0.0 : std::exp(row.maximum - softmax.maximum) / softmax.sum;
   if (out.softmax.maximum.data) {

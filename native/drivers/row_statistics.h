@@ -17,38 +17,38 @@ struct RowMoments {
 };
 
 // What was found in one row, in natural units.
-struct RowFindings {
+struct RowStatistics {
   RowMoments moments;
   float* top_scores;
   int32_t* top_keys;
 };
 
 // Room for the findings of some rows; none where nothing is wanted.
-class FindingsTable {
+class RowStatisticsTable {
  public:
-  FindingsTable(const uwaga_row_statistics* wanted, int64_t rows);
-  RowFindings* row(int64_t r) { return rows_.empty() ? nullptr : &rows_[r]; }
+  RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows);
+  RowStatistics* row(int64_t r) { return rows_.empty() ? nullptr : &rows_[r]; }
   void clear();
 
  private:
   const int64_t top_;
-  std::vector<RowFindings> rows_;
+  std::vector<RowStatistics> rows_;
   std::vector<float> scores_;
   std::vector<int32_t> keys_;
 };
 
-// Running sums of the tiles of one row block, as RowWatch wants them.
-class RowGathering {
+// Running sums of the tiles of one row block, as TileStatistics wants them.
+class StatisticsAccumulator {
  public:
-  RowGathering(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
+  StatisticsAccumulator(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
   int64_t lay_out(int64_t tiles, float* base);
   void clear_sums(int64_t tiles) const;
   void clear_top(int64_t tiles) const;
   void set_position(int64_t row, const Sequence& s, int64_t query) const;
-  RowWatch watch(int64_t tile) const;
+  TileStatistics watch(int64_t tile) const;
   // Of row `row` of the block.
   RowMoments moments(int64_t row, const Kernels& kernels) const;
-  void copy_top(int64_t row, RowFindings* to) const;
+  void copy_top(int64_t row, RowStatistics* to) const;
 
  private:
   const uwaga_problem& p_;
@@ -58,16 +58,16 @@ class RowGathering {
 };
 
 // Add a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.
-void merge_moments(const RowResult& softmax, RowFindings* total, const RowResult& part_softmax,
-                   const RowFindings& part);
-void merge_top(RowFindings* total, const RowFindings& part, int64_t top);
+void merge_moments(const RowResult& softmax, RowStatistics* total, const RowResult& part_softmax,
+                   const RowStatistics& part);
+void merge_top(RowStatistics* total, const RowStatistics& part, int64_t top);
 
 // A row's softmax with its sink: a_ij = exp(s_ij - maximum) / sum.
 struct RowSoftmax {
   double maximum, sum;
 };
-void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, RowOfWork at,
-                      const RowResult& row, const RowFindings& found, RowSoftmax softmax);
+void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, const Sequence& s, GroupedRow at,
+                      const RowResult& row, const RowStatistics& found, RowSoftmax softmax);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_ROW_STATISTICS_H_

@@ -31,9 +31,21 @@ uint64_t add_dense_row(const T* from, int64_t column, int count, float* bias) {
 
 }  // namespace
 
+ScoreRule rule_of(const uwaga_problem& p) {
+  ScoreRule rule{};
+  rule.scale = 1.0f;  // packed queries bring it
+  rule.softcap = p.softcap;
+  rule.biased = p.relative.data || p.bias.data;
+  rule.softmax = p.normalize != 0;
+  rule.keep = 1.0f - p.dropout;
+  rule.drop_threshold =
+      static_cast<uint32_t>(std::min(std::floor(static_cast<double>(p.dropout) * 4294967296.0), 4294967295.0));
+  return rule;
+}
+
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
   ScoreRule rule = rule_of(p);
-  if (!kernels.pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
+  if (!kernels.bfloat16_pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
     return {false, p.scale, rule, kernels.pack_tile, kernels.pack_columns, kernels.forward_tile, kernels.weights_tile,
             kernels.backward_tile};
   }
@@ -45,7 +57,7 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
 TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last) {
   TileRows tile{};
   for (int64_t r = first; r < last && tile.count < kTileRows; ++r) {
-    const RowOfWork row = row_of_work(p, key_head, r);
+    const GroupedRow row = grouped_row(p, key_head, r);
     if (p.dropout > 0.0f) {
       const uint64_t head = p.seed + static_cast<uint64_t>(s.index * p.query_heads + row.head);
       tile.row_keys[tile.count] = static_cast<uint32_t>(splitmix(splitmix(head) + static_cast<uint64_t>(row.query)));
@@ -60,7 +72,7 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
   const int64_t start = p.relative.data ? start_of(p.relative_start, s) : 0;
   for (int r = 0; r < tile.count; ++r) {
     float* row = bias + r * kBlockKeys;
-    const RowOfWork at = tile.rows[r];
+    const GroupedRow at = tile.rows[r];
     memset(row, 0, kBlockKeys * sizeof(float));
     if (p.relative.data) {
       const float* from = p.relative.data + at.head * p.relative_head + (j0 - at.query - start) + p.relative_zero;
@@ -78,8 +90,8 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
   }
 }
 
-void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
-                  int64_t j0, int count, float* bias, TileView* view) {
+void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
+                  int64_t j0, int count, float* bias, TileVisibility* view) {
   const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
   const int64_t i0 = tile.first_query(), i1 = tile.last_query() + 1;
   if (known == Visibility::kPartial) known = mask.block(s, i0, i1, j0, j0 + count);

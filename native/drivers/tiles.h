@@ -24,6 +24,7 @@ struct Scoring {
   decltype(Kernels::backward_tile) backward_tile;
 };
 
+ScoreRule rule_of(const uwaga_problem& p);
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels);
 
 // Rows [first, last) of the work list of one sequence and key head.
@@ -34,7 +35,7 @@ struct RowBlock {
 // Six rows (or fewer) of the work list, with what the kernels want to know of each.
 struct TileRows {
   int count;
-  RowOfWork rows[kTileRows];
+  GroupedRow rows[kTileRows];
   uint32_t row_keys[kTileRows];
   int64_t first_query() const { return rows[0].query; }
   int64_t last_query() const { return rows[count - 1].query; }
@@ -47,7 +48,7 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
                  uint64_t* bits);
 
 // The part of a block that a tile sees.
-struct TileView {
+struct TileVisibility {
   bool empty;
   bool hides;  // whether some row does not see some key; not so where the block just has fewer than 64
   uint64_t bits[kTileRows];
@@ -56,8 +57,8 @@ struct TileView {
 
 // `known` is what is already known of the whole row block against this block of keys. `bias` receives the tile's
 // biases where the problem has some.
-void look_at_tile(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
-                  int64_t j0, int count, float* bias, TileView* view);
+void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
+                  int64_t j0, int count, float* bias, TileVisibility* view);
 
 // Is every number of `count` packed rows (of room for `depth`) finite?
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);

@@ -10,7 +10,7 @@
 
 #include "base/parallel.h"
 #include "drivers/head_weights.h"
-#include "drivers/weights.h"
+#include "drivers/drivers.h"
 
 namespace uwaga {
 namespace {
@@ -41,7 +41,7 @@ void meet(HeadWeights& weights, const std::vector<int64_t>& queries, const float
       packed[n] = 1;
       visitor.begin();
       for (int64_t t = 0; t < weights.tiles(); ++t) {
-        TileView view;
+        TileVisibility view;
         if (weights.tile(t, n, j0, seen, &view)) visitor.visit(weights, t, view);
       }
       visitor.end(j0, static_cast<int>(j1 - j0));
@@ -56,7 +56,7 @@ struct ColumnSums {
 
   ColumnSums(int64_t first, int64_t last) : first_key(first), totals(last - first, 0.0) {}
   void begin() { std::fill(sums, sums + kBlockKeys, 0.0f); }
-  void visit(const HeadWeights& w, int64_t t, const TileView& view) {
+  void visit(const HeadWeights& w, int64_t t, const TileVisibility& view) {
     w.kernels().add_rows(sums, w.weights(), 0, w.tile_rows(t).count, view.mask.first, view.mask.last);
   }
   void end(int64_t j0, int count) {
@@ -90,7 +90,7 @@ class Cells {
 
   void begin() { groups_.clear(); }
 
-  void visit(const HeadWeights& w, int64_t t, const TileView& view) {
+  void visit(const HeadWeights& w, int64_t t, const TileVisibility& view) {
     const TileRows& tile = w.tile_rows(t);
     for (int r = 0; r < tile.count;) {
       const int64_t bin = bin_of(row_edges_, rows_, tile.rows[r].query);
@@ -151,7 +151,7 @@ class Cells {
     return static_cast<int64_t>(groups_.size()) - 1;
   }
 
-  void gather(const HeadWeights& w, int64_t t, int64_t group, int first, int last, const TileView& view) {
+  void gather(const HeadWeights& w, int64_t t, int64_t group, int first, int last, const TileVisibility& view) {
     float* best = best_.data() + group * kBlockKeys;
     if (how_ == UWAGA_POOL_MASS) {
       return w.kernels().add_rows(best, w.weights(), first, last, view.mask.first, view.mask.last);
@@ -220,7 +220,7 @@ class Pool {
       for (int64_t n = first; n < first + count; ++n) {
         parts.emplace_back(args_, b, n * step, std::min(keys, (n + 1) * step));
       }
-      for_pieces(threads, count, [&](int64_t n, int) {
+      parallel_for(threads, count, [&](int64_t n, int) {
         HeadWeights weights(p_, softmax_, b, h, args_.how == UWAGA_POOL_MASS ? 0.0f : -1.0f, step / kBlockKeys);
         meet(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step), parts[n]);
       });
@@ -266,7 +266,7 @@ void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_
       for (int64_t j = 0; j < keys; j += step) pieces.push_back({b, h, j, std::min(keys, j + step)});
     }
   }
-  for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) {
+  parallel_for(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) {
     const Piece& piece = pieces[n];
     HeadWeights weights(p, softmax, piece.sequence, piece.head, 0.0f, step / kBlockKeys);
     const uwaga_tensor of_rows = weights.head().query_rows(row_weights, sizeof(float));
@@ -291,7 +291,7 @@ void pool(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_pool
   const int threads = useful_threads(p);
   const bool by_head = heads >= 2 * threads;
   const auto run = [&](int64_t n, int within) { pool.run_head(n / p.query_heads, n % p.query_heads, within); };
-  if (by_head) return for_pieces(threads, heads, [&](int64_t n, int) { run(n, 1); });
+  if (by_head) return parallel_for(threads, heads, [&](int64_t n, int) { run(n, 1); });
   for (int64_t n = 0; n < heads; ++n) run(n, threads);
 }
 

@@ -3,9 +3,8 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "drivers/forward.h"
+#include "drivers/drivers.h"
 #include "drivers/head_weights.h"
-#include "drivers/weights.h"
 
 namespace uwaga {
 namespace {
@@ -21,9 +20,9 @@ struct Piece {
 };
 
 // The part of the rising `keys` in [first, last).
-struct KeyPart {
+struct KeySlice {
   const int64_t *first, *last;
-  KeyPart(const int64_t* begin, const int64_t* end, int64_t first_key, int64_t last_key)
+  KeySlice(const int64_t* begin, const int64_t* end, int64_t first_key, int64_t last_key)
       : first(std::lower_bound(begin, end, first_key)), last(std::lower_bound(first, end, last_key)) {}
   bool empty() const { return first == last; }
 };
@@ -51,7 +50,7 @@ class Rectangle {
 
   // Multiply-adds, give or take the mask: whole blocks of keys are computed, and packed, which is worth some rows.
   double work(const Piece& piece) const {
-    const KeyPart part = keys_of(piece.first_key, piece.last_key);
+    const KeySlice part = keys_of(piece.first_key, piece.last_key);
     const int64_t span = part.last[-1] - part.first[0] + kBlockKeys, most = (part.last - part.first) * kBlockKeys;
     return static_cast<double>(std::min(span, most) * (piece.last_row - piece.first_row + 8) * p_.query_width);
   }
@@ -61,22 +60,22 @@ class Rectangle {
     weights.take_rows(chosen_.queries.data + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
     for (int64_t j0 = piece.first_key; j0 < piece.last_key; j0 += kBlockKeys) {
       const int64_t j1 = std::min(j0 + kBlockKeys, piece.last_key);
-      const KeyPart part = keys_of(j0, j1);
+      const KeySlice part = keys_of(j0, j1);
       if (part.empty()) continue;
       const Visibility seen = weights.sees(j0, j1);
       if (seen == Visibility::kEmpty) continue;
       weights.pack_keys(0, j0);
       for (int64_t t = 0; t < weights.tiles(); ++t) {
-        TileView view;
+        TileVisibility view;
         if (weights.tile(t, 0, j0, seen, &view)) copy(piece, t, j0, part, view, weights);
       }
     }
   }
 
  private:
-  KeyPart keys_of(int64_t first, int64_t last) const { return {keys_, keys_end_, first, last}; }
+  KeySlice keys_of(int64_t first, int64_t last) const { return {keys_, keys_end_, first, last}; }
 
-  void copy(const Piece& piece, int64_t t, int64_t j0, const KeyPart& part, const TileView& view,
+  void copy(const Piece& piece, int64_t t, int64_t j0, const KeySlice& part, const TileVisibility& view,
             const HeadWeights& weights) const {
     for (int r = 0; r < weights.tile_rows(t).count; ++r) {
       const int64_t row = piece.first_row + t * kTileRows + r;
@@ -113,7 +112,7 @@ class Mass {
     // By blocks of keys in float, together in double: few keys or many, the sum is as good as one of float64 weights.
     double totals[kRowsAtOnce] = {};
     const Sequence& s = weights.sequence();
-    const KeyRange a = weights.hull(), b = other.hull(s, piece.first_row, piece.last_row);
+    const KeyRange a = weights.key_range(), b = other.key_range(s, piece.first_row, piece.last_row);
     for (int64_t j0 = std::max(a.first, b.first) / kBlockKeys * kBlockKeys; j0 < std::min(a.last, b.last);
          j0 += kBlockKeys) {
       const int64_t j1 = std::min(j0 + kBlockKeys, s.keys);
@@ -135,7 +134,7 @@ class Mass {
     const TileRows& rows = weights.tile_rows(t);
     const Sequence& s = weights.sequence();
     if (other.block(s, rows.first_query(), rows.last_query() + 1, j0, j1) == Visibility::kEmpty) return;
-    TileView view;
+    TileVisibility view;
     if (!weights.tile(t, 0, j0, seen, &view)) return;
     uint64_t bits[kTileRows];
     alignas(64) float sums[kTileRows * kMaxLanes] = {};
@@ -158,7 +157,7 @@ void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, c
                    const uwaga_selection& chosen) {
   for (int64_t b = 0; b < chosen.sequences.count; ++b) {
     for (int64_t h = 0; h < chosen.heads.count; ++h) {
-      const Head head(p, chosen.sequences.data[b], chosen.heads.data[h]);
+      const SingleHead head(p, chosen.sequences.data[b], chosen.heads.data[h]);
       uwaga_problem one = head.problem();
       one.rows = chosen.queries;
       const auto at = [&](const uwaga_tensor& t, int64_t size) { return head.query_rows(t, size); };
@@ -181,7 +180,7 @@ void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_s
   const std::vector<Piece> pieces = rectangle.pieces();
   double work = 0.0;
   for (const Piece& piece : pieces) work += rectangle.work(piece);
-  for_pieces(useful_threads(p, work), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
+  parallel_for(useful_threads(p, work), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
 }
 
 void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
@@ -196,7 +195,7 @@ void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vecto
       }
     }
   }
-  for_pieces(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { mass.run(pieces[n]); });
+  parallel_for(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { mass.run(pieces[n]); });
 }
 
 }  // namespace uwaga

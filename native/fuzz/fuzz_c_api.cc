@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-#include "drivers/boundary.h"
+#include "drivers/checked_problem.h"
 #include "fuzz/fuzz_c_api.h"
 #include "kernels/kernels.h"
 #include "uwaga/c_api.h"
@@ -121,7 +121,7 @@ class Memory {
 // More than a fuzzer waits for: many rows may share little memory by strides of zero.
 bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
   try {
-    uwaga::Boundary boundary(given, false);
+    uwaga::CheckedProblem boundary(given, false);
     const uwaga_problem& p = boundary.problem();
     const double heads = static_cast<double>(p.sequences) * p.query_heads;
     double pairs = 0.0;
@@ -132,7 +132,7 @@ bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
     }
     const double widths = static_cast<double>(given.query_width) + std::max<int64_t>(given.value_width, 0) + 64.0;
     return pairs * p.query_heads * widths + heads * static_cast<double>(given.queries) * top + cells > kMostWork;
-  } catch (const uwaga::Refusal&) {
+  } catch (const uwaga::InvalidArgument&) {
     return false;  // it is refused at once
   }
 }
@@ -223,7 +223,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const int function = input.take<uint8_t>() % kFunctions, level = input.take<uint8_t>();
   const uwaga_problem p = input.take<uwaga_problem>();
   int levels = 0;
-  while (uwaga_level_name(levels) && uwaga_level_possible(levels)) ++levels;
+  while (uwaga_level_name(levels) && uwaga_level_supported(levels)) ++levels;
   uwaga_set_level(uwaga_level_name(level % levels));
   const int status = call(input, function, p);
   ++g_counts.tried[function];

@@ -158,7 +158,7 @@ inline uint32_t lane_bits(const uint64_t* bits, int row, int n) {
 }
 
 // Softcap and bias, in place. Only where the rule is not plain.
-inline void shape_scores(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
+inline void apply_softcap_and_bias(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
   for (int r = 0; r < rows; ++r) {
     for (int n = first; n < last; n += kLanes) {
       float* at = scores + r * kBlockKeys + n;
@@ -173,7 +173,7 @@ inline void shape_scores(float* scores, const float* bias, int rows, int first, 
 }
 
 // Largest score of each row by lane; masked scores become -inf on the way.
-inline void hide_and_find_top(float* scores, const TileMask& mask, int rows, int first, int last, float* top) {
+inline void mask_and_find_maxima(float* scores, const TileMask& mask, int rows, int first, int last, float* top) {
   const F hidden = broadcast(-__builtin_inff());
   for (int r = 0; r < rows; ++r) {
     float* row = scores + r * kBlockKeys;
@@ -238,9 +238,9 @@ inline __attribute__((always_inline)) void exponentiate_row(float* row, int firs
 }
 
 // See rows-inl.h.
-inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
+inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
                                  const float* moved, const float* rescale);
-inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& watch, const float* top, int first, int last,
                           int first_key);
 
 // Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
@@ -248,7 +248,7 @@ inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int fi
                             float* rescale) {
   alignas(64) float offset[kMaxLanes], moved[kMaxLanes];
   update_maxima(top, tile.state.maximum, offset, moved, rescale);
-  if (tile.watch) return exponentiate_watched(tile, first, last, first_key, offset, moved, rescale);
+  if (tile.watch) return exponentiate_with_statistics(tile, first, last, first_key, offset, moved, rescale);
   for (int r = 0; r < tile.rows; ++r) {
     exponentiate_row(tile.scores + r * kBlockKeys, first, last, broadcast(offset[r]), tile.state.sum + r * kMaxLanes,
                      rescale[r]);
@@ -256,7 +256,7 @@ inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int fi
 }
 
 // normalize=None: the weights are the scores, and 0 where the mask hides.
-inline void hide_scores(float* scores, const TileMask& mask, int rows, int first, int last) {
+inline void mask_scores(float* scores, const TileMask& mask, int rows, int first, int last) {
   if (!mask.bits) return;
   for (int r = 0; r < rows; ++r) {
     for (int n = first; n < last; n += kLanes) {
@@ -325,16 +325,16 @@ inline int first_column(const TileMask& mask) { return mask.first / kLanes * kLa
 inline int last_column(const TileMask& mask) { return (mask.last + kLanes - 1) / kLanes * kLanes; }
 
 // From scaled products to the weights that meet the values. `top` is known already where `has_top`.
-inline void weigh_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
+inline void normalize_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
                        float* rescale) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
-  if (!rule.plain()) shape_scores(tile.scores, tile.bias, tile.rows, first, last, rule);
+  if (!rule.plain()) apply_softcap_and_bias(tile.scores, tile.bias, tile.rows, first, last, rule);
   if (rule.softmax) {
-    if (!has_top) hide_and_find_top(tile.scores, tile.mask, tile.rows, first, last, top);
+    if (!has_top) mask_and_find_maxima(tile.scores, tile.mask, tile.rows, first, last, top);
     if (tile.watch && tile.watch->top) keep_top_keys(tile, *tile.watch, top, first, last, block.first_key);
     softmax_of_tile(tile, first, last, block.first_key, top, rescale);
   } else {
-    hide_scores(tile.scores, tile.mask, tile.rows, first, last);
+    mask_scores(tile.scores, tile.mask, tile.rows, first, last);
     for (int r = 0; r < kTileRows; ++r) rescale[r] = 1.0f;
   }
   if (rule.keep < 1.0f) {
@@ -354,7 +354,7 @@ inline void weights_of_tile(const ForwardTile& tile, const Block& block, const S
   } else {
     scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.last, rule, tile.scores);
   }
-  weigh_tile(tile, block, rule, whole, top, rescale);
+  normalize_tile(tile, block, rule, whole, top, rescale);
 }
 
 inline void forward_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {

@@ -66,7 +66,7 @@ struct TileState {
 };
 
 // What else is summed over 6 rows while their weights p = exp(s - maximum) pass. Absent parts are null.
-struct RowWatch {
+struct TileStatistics {
   float* entropy;         // [6][kMaxLanes] sum of p log2 p, by lane
   float* squares;         // [6][kMaxLanes] sum of p^2
   float* distance;        // [6][kMaxLanes] sum of p |j - position|
@@ -87,7 +87,7 @@ struct ForwardTile {
   int rows, query_width, value_width;
   TileMask mask;
   TileState state;
-  const RowWatch* watch;  // or null
+  const TileStatistics* watch;  // or null
 };
 
 // Weights from a known softmax: exp(s - maximum) * factor, and `hidden` where the mask hides.
@@ -141,7 +141,7 @@ struct Kernels {
   const char* name;
   int strip;
   // Whether bfloat16 operands stay bfloat16 when packed, two along the depth of a product per 32-bit word.
-  bool pairs;
+  bool bfloat16_pairs;
 
   void (*pack_columns)(float* out, const Rows& x, int count, int width);
   void (*pack_rows)(float* out, const Rows& x, int count, int depth, int width);
@@ -150,7 +150,7 @@ struct Kernels {
   bool (*all_finite)(const float* packed, int64_t count);
 
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
-  // Same on queries and keys packed as pairs of bfloat16; null where `pairs` is false.
+  // Same on queries and keys packed as pairs of bfloat16; null where `bfloat16_pairs` is false.
   void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
   void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
   void (*pack_tile_pairs)(float* out, const void* const* rows, int count, int width, int64_t column, int dtype,
@@ -203,7 +203,7 @@ struct Kernels {
 
 // Levels of this build by index, lowest first; null past the end. Possible: this processor has what it needs.
 const Kernels* level_at(int index);
-bool level_possible(int index);
+bool level_supported(int index);
 const Kernels* active_level();
 const Kernels* set_level(const char* name);  // null name: the best possible; null result: there is no such level here
 

@@ -1,15 +1,8 @@
-// Everything of one instruction set: included by its source file after the level's simd header, inside no namespace.
-// UWAGA_LEVEL is the namespace, UWAGA_LEVEL_NAME what users call it.
-
-#ifdef UWAGA_LEVEL_PAIRS  // this level multiplies pairs of bfloat16
-#define UWAGA_PAIR_KERNELS                                                             \
-  pack_columns_pairs, pack_rows_pairs, pack_tile_pairs, all_finite_pairs, forward_tile_pairs, weights_tile_pairs, \
-      backward_tile_pairs
-#else
-#define UWAGA_LEVEL_PAIRS false
-#define UWAGA_PAIR_KERNELS nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr
-#define UWAGA_NO_PAIRS
-#endif
+// Everything of one instruction-set level: its source file includes this after the level's vector type (simd_NAME.h), inside
+// no namespace. UWAGA_LEVEL is the level's namespace and UWAGA_LEVEL_NAME its public name. UWAGA_LEVEL_BFLOAT16_PAIRS: it
+// multiplies pairs of bfloat16 (pairs-inl.h).
+#include "kernels/kernels.h"
+#include "uwaga/c_api.h"
 
 namespace uwaga {
 namespace UWAGA_LEVEL {
@@ -34,22 +27,75 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/rows-inl.h"
 #include "kernels/weights-inl.h"
 #include "kernels/backward-inl.h"
-#ifndef UWAGA_NO_PAIRS
+#ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
+#define UWAGA_PAIRS(kernel) kernel
+constexpr bool kBfloat16Pairs = true;
+#else
+#define UWAGA_PAIRS(kernel) nullptr
+constexpr bool kBfloat16Pairs = false;
 #endif
 #include "kernels/linear-inl.h"
-#include "kernels/peak-inl.h"
+
+// Measures the processor's peak: independent multiply-adds and nothing else.
+inline double peak_flops(int64_t iterations) {
+  const F a = broadcast(0.999f), b = broadcast(0.001f);
+  // Twelve chains hide the latency of a multiply-add (four or five cycles, two a cycle); named one by one, since a
+  // compiler may keep an array in memory.
+  // Chains that start alike would be computed once.
+  F c0 = broadcast(0.0f), c1 = broadcast(1.0f), c2 = broadcast(2.0f), c3 = broadcast(3.0f), c4 = broadcast(4.0f);
+  F c5 = broadcast(5.0f), c6 = broadcast(6.0f), c7 = broadcast(7.0f), c8 = broadcast(8.0f), c9 = broadcast(9.0f);
+  F c10 = broadcast(10.0f), c11 = broadcast(11.0f);
+  for (int64_t n = 0; n < iterations; ++n) {
+    c0 = fma(c0, a, b), c1 = fma(c1, a, b), c2 = fma(c2, a, b), c3 = fma(c3, a, b);
+    c4 = fma(c4, a, b), c5 = fma(c5, a, b), c6 = fma(c6, a, b), c7 = fma(c7, a, b);
+    c8 = fma(c8, a, b), c9 = fma(c9, a, b), c10 = fma(c10, a, b), c11 = fma(c11, a, b);
+  }
+  const F sums = add(add(add(c0, c1), add(c2, c3)), add(add(c4, c5), add(c6, c7)));
+  volatile float sink = reduce_add(add(sums, add(add(c8, c9), add(c10, c11))));
+  (void)sink;
+  return 2.0 * 12 * kLanes * static_cast<double>(iterations);
+}
 
 }  // namespace
 
+// Filled by name, so that no two kernels of one type can be swapped. A kernel that is missing here does not compile
+// (-Werror=missing-field-initializers, CMakeLists.txt).
 extern const Kernels kKernels;
 const Kernels kKernels = {
-    UWAGA_LEVEL_NAME, kStrip,       UWAGA_LEVEL_PAIRS, pack_columns, pack_rows,       pack_tile,
-    all_finite,       forward_tile, UWAGA_PAIR_KERNELS, merge_rows,  lane_sum,        lane_sums,
-    write_row,        write_rows,
-    dot_rows,         backward_tile, product_rows,     product_columns, add_to,       add_scaled_row,
-    add_outer_product, add_tile_product, weights_tile, add_rows,  keep_largest,  add_seen,
-    peak_flops,
+    .name = UWAGA_LEVEL_NAME,
+    .strip = kStrip,
+    .bfloat16_pairs = kBfloat16Pairs,
+    .pack_columns = pack_columns,
+    .pack_rows = pack_rows,
+    .pack_tile = pack_tile,
+    .all_finite = all_finite,
+    .forward_tile = forward_tile,
+    .pack_columns_pairs = UWAGA_PAIRS(pack_columns_pairs),
+    .pack_rows_pairs = UWAGA_PAIRS(pack_rows_pairs),
+    .pack_tile_pairs = UWAGA_PAIRS(pack_tile_pairs),
+    .all_finite_pairs = UWAGA_PAIRS(all_finite_pairs),
+    .forward_tile_pairs = UWAGA_PAIRS(forward_tile_pairs),
+    .weights_tile_pairs = UWAGA_PAIRS(weights_tile_pairs),
+    .backward_tile_pairs = UWAGA_PAIRS(backward_tile_pairs),
+    .merge_rows = merge_rows,
+    .lane_sum = lane_sum,
+    .lane_sums = lane_sums,
+    .write_row = write_row,
+    .write_rows = write_rows,
+    .dot_rows = dot_rows,
+    .backward_tile = backward_tile,
+    .product_rows = product_rows,
+    .product_columns = product_columns,
+    .add_to = add_to,
+    .add_scaled_row = add_scaled_row,
+    .add_outer_product = add_outer_product,
+    .add_tile_product = add_tile_product,
+    .weights_tile = weights_tile,
+    .add_rows = add_rows,
+    .keep_largest = keep_largest,
+    .add_seen = add_seen,
+    .peak_flops = peak_flops,
 };
 
 }  // namespace UWAGA_LEVEL

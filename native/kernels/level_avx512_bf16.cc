@@ -1,9 +1,6 @@
 #define UWAGA_LEVEL avx512_bf16
 #define UWAGA_LEVEL_NAME "avx512_bf16"
-#define UWAGA_LEVEL_PAIRS true
-#include "base/simd_avx512_bf16.h"
-
-#include "kernels/kernels.h"
-#include "uwaga/c_api.h"
+#define UWAGA_LEVEL_BFLOAT16_PAIRS
+#include "kernels/simd_avx512_bf16.h"
 
 #include "kernels/level-inl.h"

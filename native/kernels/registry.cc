@@ -65,7 +65,7 @@ const Kernels* level_at(int index) {
   return index >= 0 && index < kLevelCount ? kLevels[index].kernels : nullptr;
 }
 
-bool level_possible(int index) { return level_at(index) && possible(kLevels[index]); }
+bool level_supported(int index) { return level_at(index) && possible(kLevels[index]); }
 
 const Kernels* set_level(const char* name) {
   for (int n = kLevelCount - 1; n >= 0; --n) {

@@ -2,7 +2,7 @@
 // Included inside the level's namespace.
 
 // An integer as a float that nothing computes with.
-inline float word_of(int32_t number) {
+inline float float_from_bits_of(int32_t number) {
   float word;
   __builtin_memcpy(&word, &number, sizeof word);
   return word;
@@ -32,7 +32,7 @@ inline uint64_t above(const float* row, int first, int last, float floor) {
   return bits;
 }
 
-inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const float* top, int first, int last,
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& watch, const float* top, int first, int last,
                           int first_key) {
   alignas(64) float highest[kMaxLanes];
   row_maxima(top, highest);
@@ -44,20 +44,20 @@ inline void keep_top_keys(const ForwardTile& tile, const RowWatch& watch, const 
     const float* row = tile.scores + r * kBlockKeys;
     for (uint64_t bits = above(row, first, last, scores[end]); bits; bits &= bits - 1) {
       const int n = __builtin_ctzll(bits);
-      insert_key(row[n], word_of(first_key + n), scores, keys, watch.top);
+      insert_key(row[n], float_from_bits_of(first_key + n), scores, keys, watch.top);
     }
   }
 }
 
 // The sums of one row that are watched.
-struct WatchedSums {
+struct StatisticSums {
   F entropy = zero(), squares = zero(), distance = zero();
 };
 
 // `exponentiate` of forward-inl.h, operation by operation, with the watched sums beside it.
 template <bool ENTROPY, bool MOMENTS, int VECTORS>
-inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores, F offset, int at, F from,
-                                                                  F (&chains)[kChains], WatchedSums* sums) {
+inline __attribute__((always_inline)) void exponentiate_and_accumulate(float* scores, F offset, int at, F from,
+                                                                  F (&chains)[kChains], StatisticSums* sums) {
   F p[VECTORS], x[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
@@ -81,23 +81,23 @@ inline __attribute__((always_inline)) void exponentiate_and_watch(float* scores,
 }
 
 template <bool ENTROPY, bool MOMENTS>
-inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, int last, int first_key, F offset,
+inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int first, int last, int first_key, F offset,
                                      float moved, float rescale) {
   constexpr int kAtOnce = 4;
   float* row = tile.scores + r * kBlockKeys;
   float* total = tile.state.sum + r * kMaxLanes;
-  const RowWatch& watch = *tile.watch;
+  const TileStatistics& watch = *tile.watch;
   const float origin = MOMENTS ? static_cast<float>(first_key) - watch.position[r] : 0.0f;
   const auto from = [&](int n) { return add(broadcast(origin + static_cast<float>(n)), load(kLaneNumbers)); };
   F chains[kChains];
   for (F& sum : chains) sum = zero();
-  WatchedSums sums;
+  StatisticSums sums;
   int n = first;
   for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, kAtOnce>(row + n, offset, n / kLanes, from(n), chains, &sums);
+    exponentiate_and_accumulate<ENTROPY, MOMENTS, kAtOnce>(row + n, offset, n / kLanes, from(n), chains, &sums);
   }
   for (; n < last; n += kLanes) {
-    exponentiate_and_watch<ENTROPY, MOMENTS, 1>(row + n, offset, n / kLanes, from(n), chains, &sums);
+    exponentiate_and_accumulate<ENTROPY, MOMENTS, 1>(row + n, offset, n / kLanes, from(n), chains, &sums);
   }
   const F keep = broadcast(rescale);
   if (ENTROPY) {
@@ -115,7 +115,7 @@ inline void exponentiate_watched_row(const ForwardTile& tile, int r, int first, 
   store(total, fma(load(total), keep, fold_chains(chains)));
 }
 
-inline void exponentiate_watched(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
+inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
                                  const float* moved, const float* rescale) {
   const bool entropy = tile.watch->entropy, moments = tile.watch->squares;
   for (int r = 0; r < tile.rows; ++r) {
@@ -123,13 +123,13 @@ inline void exponentiate_watched(const ForwardTile& tile, int first, int last, i
       row(tile, r, first, last, first_key, broadcast(offset[r]), moved[r], rescale[r]);
     };
     if (entropy && moments) {
-      run(exponentiate_watched_row<true, true>);
+      run(exponentiate_row_with_statistics<true, true>);
     } else if (entropy) {
-      run(exponentiate_watched_row<true, false>);
+      run(exponentiate_row_with_statistics<true, false>);
     } else if (moments) {
-      run(exponentiate_watched_row<false, true>);
+      run(exponentiate_row_with_statistics<false, true>);
     } else {
-      run(exponentiate_watched_row<false, false>);
+      run(exponentiate_row_with_statistics<false, false>);
     }
   }
 }

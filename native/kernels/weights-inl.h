@@ -2,7 +2,7 @@
 // namespace.
 
 template <int VECTORS>
-inline __attribute__((always_inline)) void weigh_known(float* scores, F maximum, F factor) {
+inline __attribute__((always_inline)) void weights_from_known_softmax(float* scores, F maximum, F factor) {
   F p[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) p[v] = mul(sub(load(scores + v * kLanes), maximum), broadcast(kLog2E));
@@ -11,11 +11,11 @@ inline __attribute__((always_inline)) void weigh_known(float* scores, F maximum,
   for (int v = 0; v < VECTORS; ++v) store(scores + v * kLanes, mul(p[v], factor));
 }
 
-inline void weigh_known_row(float* row, int first, int last, F maximum, F factor) {
+inline void weights_of_known_row(float* row, int first, int last, F maximum, F factor) {
   constexpr int kAtOnce = 4;
   int n = first;
-  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) weigh_known<kAtOnce>(row + n, maximum, factor);
-  for (; n < last; n += kLanes) weigh_known<1>(row + n, maximum, factor);
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) weights_from_known_softmax<kAtOnce>(row + n, maximum, factor);
+  for (; n < last; n += kLanes) weights_from_known_softmax<1>(row + n, maximum, factor);
 }
 
 template <class Step>
@@ -23,11 +23,11 @@ inline void known_weights_of_tile(const WeightsTile& tile, const Block& block, c
   const int first = first_column(tile.mask), last = last_column(tile.mask);
   scores_of_tile<Step>(tile.query, block.keys, tile.rows, depth, tile.mask.bits ? tile.mask.last : kBlockKeys, rule,
                        tile.weights);
-  if (!rule.plain()) shape_scores(tile.weights, tile.bias, tile.rows, first, last, rule);
+  if (!rule.plain()) apply_softcap_and_bias(tile.weights, tile.bias, tile.rows, first, last, rule);
   const F hidden = broadcast(tile.hidden);
   for (int r = 0; r < tile.rows; ++r) {
     float* row = tile.weights + r * kBlockKeys;
-    weigh_known_row(row, first, last, broadcast(tile.maximum[r]), broadcast(tile.factor[r]));
+    weights_of_known_row(row, first, last, broadcast(tile.maximum[r]), broadcast(tile.factor[r]));
     if (!tile.mask.bits) continue;
     for (int n = first; n < last; n += kLanes) {
       store(row + n, select(lane_bits(tile.mask.bits, r, n), load(row + n), hidden));
@@ -55,7 +55,7 @@ inline void keep_largest(float* best, float* at, const float* weights, int first
     F most = load(best + n), where = load(at + n);
     for (int r = first_row; r < last_row; ++r) {
       const F w = load(weights + r * kBlockKeys + n);
-      where = less_select(most, w, broadcast(word_of(number + r - first_row)), where);
+      where = less_select(most, w, broadcast(float_from_bits_of(number + r - first_row)), where);
       most = less_select(most, w, w, most);
     }
     store(best + n, most);

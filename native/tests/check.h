@@ -31,7 +31,8 @@ inline const char* type_name(int dtype) {
 }
 inline int size_of_type(int dtype) { return dtype == UWAGA_FLOAT32 ? 4 : 2; }
 
-// Runs `body`, prints one line, and counts the group as passed where every `expect` in it held.
+// A group of checks: runs `body` where --filter (test_native.cc) lets it, prints one line, and counts it as passed where every
+// `expect` in it held. All checks stand in groups, so that a filter skips the rest.
 void group(const std::string& name, const std::function<void()>& body);
 // The first failures of a group are printed in full.
 bool expect(bool holds, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -39,8 +40,6 @@ inline bool expect_near(double got, double want, double bound, const char* what,
   return expect(fabs(got - want) <= bound, "%s[%lld] is %.9g, not %.9g within %.3g", what, static_cast<long long>(at), got,
                 want, bound);
 }
-int failed_groups();
-int passed_groups();
 
 class Random {
  public:
@@ -129,7 +128,7 @@ class Floats {
 template <class Function>
 void for_levels(const Function& f) {
   for (int n = 0; uwaga::level_at(n); ++n) {
-    if (uwaga::level_possible(n)) f(*uwaga::level_at(n));
+    if (uwaga::level_supported(n)) f(*uwaga::level_at(n));
   }
 }
 

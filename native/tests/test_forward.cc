@@ -9,7 +9,7 @@ namespace uwaga_tests {
 namespace {
 
 bool in_pairs(const uwaga::Kernels& k, const Call& call) {
-  return k.pairs && call.options.dtype == UWAGA_BFLOAT16 && call.value.array().dtype() == UWAGA_BFLOAT16;
+  return k.bfloat16_pairs && call.options.dtype == UWAGA_BFLOAT16 && call.value.array().dtype() == UWAGA_BFLOAT16;
 }
 
 void run(const uwaga::Kernels& k, Call& call) {
@@ -125,7 +125,7 @@ void test_linear(const uwaga::Kernels&) {
   }
 }
 
-void refuse(const char* rule, const std::function<void(uwaga_problem&)>& spoil, bool linear = false) {
+void invalid_argument(const char* rule, const std::function<void(uwaga_problem&)>& spoil, bool linear = false) {
   Options options;
   options.softmax = !linear;
   Call call(linear ? dense_shape(2, 2, 1, 3, 4, 8, 8) : ragged_shape(2, 1, {3, 1}, {4, 2}, 8, 8), options);
@@ -147,48 +147,48 @@ void test_refusals() {
     for (size_t n = 0; n < operations.size(); ++n) ops[n] = uwaga_mask_operation{}, ops[n].operation = operations[n];
     return static_cast<int64_t>(operations.size());
   };
-  refuse("negative size", [](uwaga_problem& p) { p.queries = -1; });
-  refuse("heads", [](uwaga_problem& p) { p.query_heads = 3, p.key_heads = 2; });
-  refuse("no heads", [](uwaga_problem& p) { p.key_heads = 0; });
-  refuse("width", [](uwaga_problem& p) { p.query_width = 0; });
-  refuse("huge width", [](uwaga_problem& p) { p.value_width = 1 << 20; });
-  refuse("type", [](uwaga_problem& p) { p.key.dtype = 9; });
-  refuse("dropout of one", [](uwaga_problem& p) { p.dropout = 1.0f; });
-  refuse("dropout of NaN", [](uwaga_problem& p) { p.dropout = kNan; });
-  refuse("threads", [](uwaga_problem& p) { p.threads = 0; });
-  refuse("falling offsets", [&](uwaga_problem& p) { p.query_offsets = integers(falling); });
-  refuse("negative offsets", [&](uwaga_problem& p) { p.key_offsets = integers(negative); });
-  refuse("longer than announced", [&](uwaga_problem& p) { p.key_offsets = integers(too_long); });
-  refuse("offsets that end early", [&](uwaga_problem& p) { p.key_offsets = integers(early); });
-  refuse("offsets beyond the packed rows", [&](uwaga_problem& p) { p.key_offsets = integers(far), p.keys = 3000; });
-  refuse("too few offsets", [&](uwaga_problem& p) { p.key_offsets = integers(few); });
-  refuse("packed rows beyond the memory", [&](uwaga_problem& p) { p.query.bytes -= 4; });
-  refuse("a stride beyond the memory", [&](uwaga_problem& p) { p.key.row *= 2; });
-  refuse("a negative stride", [&](uwaga_problem& p) { p.value.row = -p.value.row; });
-  refuse("strides that overflow", [&](uwaga_problem& p) { p.value.row = INT64_MAX; });
-  refuse("no query", [&](uwaga_problem& p) { p.query.data = nullptr; });
+  invalid_argument("negative size", [](uwaga_problem& p) { p.queries = -1; });
+  invalid_argument("heads", [](uwaga_problem& p) { p.query_heads = 3, p.key_heads = 2; });
+  invalid_argument("no heads", [](uwaga_problem& p) { p.key_heads = 0; });
+  invalid_argument("width", [](uwaga_problem& p) { p.query_width = 0; });
+  invalid_argument("huge width", [](uwaga_problem& p) { p.value_width = 1 << 20; });
+  invalid_argument("type", [](uwaga_problem& p) { p.key.dtype = 9; });
+  invalid_argument("dropout of one", [](uwaga_problem& p) { p.dropout = 1.0f; });
+  invalid_argument("dropout of NaN", [](uwaga_problem& p) { p.dropout = kNan; });
+  invalid_argument("threads", [](uwaga_problem& p) { p.threads = 0; });
+  invalid_argument("falling offsets", [&](uwaga_problem& p) { p.query_offsets = integers(falling); });
+  invalid_argument("negative offsets", [&](uwaga_problem& p) { p.key_offsets = integers(negative); });
+  invalid_argument("longer than announced", [&](uwaga_problem& p) { p.key_offsets = integers(too_long); });
+  invalid_argument("offsets that end early", [&](uwaga_problem& p) { p.key_offsets = integers(early); });
+  invalid_argument("offsets beyond the packed rows", [&](uwaga_problem& p) { p.key_offsets = integers(far), p.keys = 3000; });
+  invalid_argument("too few offsets", [&](uwaga_problem& p) { p.key_offsets = integers(few); });
+  invalid_argument("packed rows beyond the memory", [&](uwaga_problem& p) { p.query.bytes -= 4; });
+  invalid_argument("a stride beyond the memory", [&](uwaga_problem& p) { p.key.row *= 2; });
+  invalid_argument("a negative stride", [&](uwaga_problem& p) { p.value.row = -p.value.row; });
+  invalid_argument("strides that overflow", [&](uwaga_problem& p) { p.value.row = INT64_MAX; });
+  invalid_argument("no query", [&](uwaga_problem& p) { p.query.data = nullptr; });
   const std::vector<std::vector<int>> programs = {{UWAGA_MASK_AND}, {UWAGA_MASK_BAND, UWAGA_MASK_OR}, {UWAGA_MASK_BAND, UWAGA_MASK_BAND},
                                                   {5}, {UWAGA_MASK_LENGTHS}, {UWAGA_MASK_DOCUMENTS}, {UWAGA_MASK_DENSE}};
   for (const auto& operations : programs) {
-    refuse("mask program", [&](uwaga_problem& p) { p.mask_operations = program(operations), p.mask = ops; });
+    invalid_argument("mask program", [&](uwaga_problem& p) { p.mask_operations = program(operations), p.mask = ops; });
   }
-  refuse("long program", [&](uwaga_problem& p) { p.mask_operations = program(std::vector<int>(40, UWAGA_MASK_BAND)), p.mask = ops; });
-  refuse("start mode", [&](uwaga_problem& p) { p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = 7, p.mask = ops; });
-  refuse("no starts", [&](uwaga_problem& p) {
+  invalid_argument("long program", [&](uwaga_problem& p) { p.mask_operations = program(std::vector<int>(40, UWAGA_MASK_BAND)), p.mask = ops; });
+  invalid_argument("start mode", [&](uwaga_problem& p) { p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = 7, p.mask = ops; });
+  invalid_argument("no starts", [&](uwaga_problem& p) {
     p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = UWAGA_START_PER_ROW, p.mask = ops;
   });
   static float one = 1.0f;
-  refuse("linear with softmax", [](uwaga_problem& p) { p.normalize = 1; }, true);
-  refuse("linear with softcap", [](uwaga_problem& p) { p.softcap = 1.0f; }, true);
-  refuse("linear with dropout", [](uwaga_problem& p) { p.dropout = 0.5f; }, true);
-  refuse("linear with relative", [](uwaga_problem& p) { p.relative = {&one, 1}; }, true);
-  refuse("linear with a window", [&](uwaga_problem& p) {
+  invalid_argument("linear with softmax", [](uwaga_problem& p) { p.normalize = 1; }, true);
+  invalid_argument("linear with softcap", [](uwaga_problem& p) { p.softcap = 1.0f; }, true);
+  invalid_argument("linear with dropout", [](uwaga_problem& p) { p.dropout = 0.5f; }, true);
+  invalid_argument("linear with relative", [](uwaga_problem& p) { p.relative = {&one, 1}; }, true);
+  invalid_argument("linear with a window", [&](uwaga_problem& p) {
     p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].low = -4, ops[0].high = 4, p.mask = ops;
   }, true);
   expect(uwaga_set_level("no such level") == UWAGA_BAD_ARGUMENT, "an unknown level was taken");
   expect(uwaga_abi_version() == UWAGA_ABI_VERSION && uwaga_struct_layout("uwaga_problem")[0] == sizeof(uwaga_problem), "versions");
   expect(!uwaga_struct_layout("no such struct"), "the layout of a struct that is not there");
-  expect(uwaga_level_name(100) == nullptr && uwaga_level_possible(100) == 0, "levels past the end");
+  expect(uwaga_level_name(100) == nullptr && uwaga_level_supported(100) == 0, "levels past the end");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ void check_block(const Call& call, const uwaga_problem& p, Random& random, int64
   const uwaga::Sequence s = uwaga::sequence_of(p, b);
   const uwaga::Mask mask(p);
   const int seen = uwaga_mask_block(&p, b, 0, i0, i1, j0, j1);
-  const uwaga::KeyRange hull = mask.hull(s, i0, i1);
+  const uwaga::KeyRange key_range = mask.key_range(s, i0, i1);
   for (int64_t h = 0; h < call.shape.query_heads; ++h) {
     for (int64_t i = i0; i < i1; ++i) {
       const uint64_t bits = uwaga_mask_bits(&p, b, h, i, j0);
@@ -34,7 +34,7 @@ void check_block(const Call& call, const uwaga_problem& p, Random& random, int64
         if (j >= j1) continue;
         expect(!(seen == 0 && want), "a block called empty shows key %d to query %d", static_cast<int>(j), static_cast<int>(i));
         expect(!(seen == 2 && !want), "a block called full hides key %d from query %d", static_cast<int>(j), static_cast<int>(i));
-        expect(!want || (hull.first <= j && j < hull.last), "key %d lies outside the range", static_cast<int>(j));
+        expect(!want || (key_range.first <= j && j < key_range.last), "key %d lies outside the range", static_cast<int>(j));
       }
       for (int64_t j = k; j < j0 + 64; ++j) expect(!(bits >> (j - j0) & 1), "a bit past the last key");
     }

@@ -1,9 +1,14 @@
-// The native tests: every kernel of every level against loops in double precision, the drivers against attention as it
-// is written down. One line per group of checks; the exit status says whether all passed.
+// The native tests: every kernel of every level against loops in double precision, the drivers against the oracle (oracle.h).
+//
+//     native_tests [--list] [--filter SUBSTRING]
+//
+// One line per group of checks, named SUITE/GROUP; --filter runs the groups whose name has the substring, --list only names
+// them. The exit status is 0 where all that ran passed, and something ran.
 #include "tests/check.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <chrono>
 
@@ -13,6 +18,15 @@ namespace {
 constexpr int kShownFailures = 5;
 int g_passed_groups = 0, g_failed_groups = 0;
 int64_t g_checks = 0, g_failures = 0;
+bool g_only_list = false;
+std::string g_suite, g_filter;
+
+struct Suite {
+  const char* name;
+  void (*run)();
+};
+const Suite kSuites[] = {{"kernels", test_kernels},   {"masks", test_masks}, {"forward", test_forward},
+                         {"backward", test_backward}, {"bits", test_bits},   {"weights", test_weights}};
 
 }  // namespace
 
@@ -30,7 +44,14 @@ bool expect(bool holds, const char* format, ...) {
   return false;
 }
 
-void group(const std::string& name, const std::function<void()>& body) {
+void group(const std::string& group_name, const std::function<void()>& body) {
+  const std::string name = g_suite + "/" + group_name;
+  if (name.find(g_filter) == std::string::npos) return;
+  if (g_only_list) {
+    ++g_passed_groups;
+    printf("%s\n", name.c_str());
+    return;
+  }
   g_checks = g_failures = 0;
   const auto begin = std::chrono::steady_clock::now();
   body();
@@ -42,19 +63,26 @@ void group(const std::string& name, const std::function<void()>& body) {
   fflush(stdout);
 }
 
-int failed_groups() { return g_failed_groups; }
-int passed_groups() { return g_passed_groups; }
+int run_suites(int count, char** arguments) {
+  for (int n = 1; n < count; ++n) {
+    if (!strcmp(arguments[n], "--list")) {
+      g_only_list = true;
+    } else if (!strcmp(arguments[n], "--filter") && n + 1 < count) {
+      g_filter = arguments[++n];
+    } else {
+      fprintf(stderr, "usage: native_tests [--list] [--filter SUBSTRING]\n");
+      return 2;
+    }
+  }
+  for (const Suite& suite : kSuites) {
+    g_suite = suite.name;
+    suite.run();
+  }
+  if (!g_only_list) printf("%d passed, %d failed\n", g_passed_groups, g_failed_groups);
+  if (g_passed_groups + g_failed_groups == 0) fprintf(stderr, "no group's name has '%s'\n", g_filter.c_str());
+  return g_failed_groups == 0 && g_passed_groups > 0 ? 0 : 1;
+}
 
 }  // namespace uwaga_tests
 
-int main() {
-  using namespace uwaga_tests;
-  test_kernels();
-  test_masks();
-  test_forward();
-  test_backward();
-  test_bits();
-  test_weights();
-  printf("%d passed, %d failed\n", passed_groups(), failed_groups());
-  return failed_groups() == 0 ? 0 : 1;
-}
+int main(int count, char** arguments) { return uwaga_tests::run_suites(count, arguments); }

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import oracle`: the tests
 _WHY_NOT_NATIVE = native.reason_unavailable()
 if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for by name: to skip it would hide that
     raise pytest.UsageError(_WHY_NOT_NATIVE)
-_LEVELS = native.levels_possible() if _WHY_NOT_NATIVE is None else ()
+_LEVELS = native.supported_levels() if _WHY_NOT_NATIVE is None else ()
 if env.level():
     _LEVELS = (native.level(),)
 _OTHERS = [] if env.level() else ["reference", "torch", "linear"]

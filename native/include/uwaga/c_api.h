@@ -25,8 +25,8 @@
 extern "C" {
 #endif
 
-// Raised by one whenever a struct below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 3
+// Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
+#define UWAGA_ABI_VERSION 4
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -212,7 +212,7 @@ UWAGA_EXPORT int uwaga_abi_version(void);
 UWAGA_EXPORT const int64_t* uwaga_struct_layout(const char* name);
 // Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `possible` asks the processor.
 UWAGA_EXPORT const char* uwaga_level_name(int index);
-UWAGA_EXPORT int uwaga_level_possible(int index);
+UWAGA_EXPORT int uwaga_level_supported(int index);
 UWAGA_EXPORT const char* uwaga_level(void);            // the one in use
 UWAGA_EXPORT int uwaga_set_level(const char* name);    // by name, or null: the best possible
 

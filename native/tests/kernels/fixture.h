@@ -30,12 +30,12 @@ using uwaga::TileMask;
 inline int64_t up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 inline int64_t padded(int64_t width) { return up(width, kMaxLanes); }
 
-enum Layout { kRowMajor, kColumnMajor, kSpread, kNegative, kLayouts };
+enum MemoryLayout { kRowMajor, kColumnMajor, kSpread, kNegative, kLayouts };
 
 // A strided matrix in memory of exactly its size.
 class Matrix {
  public:
-  Matrix(int dtype, int rows, int columns, Layout layout, Random& random)
+  Matrix(int dtype, int rows, int columns, MemoryLayout layout, Random& random)
       : array_(dtype, layout == kSpread ? int64_t{rows} * columns * 3 : int64_t{rows} * columns) {
     array_.fill_normal(random);
     row_ = layout == kColumnMajor ? 1 : columns;
@@ -67,7 +67,7 @@ void for_matrices(uint64_t seed, const Function& f) {
     for (const int count : kCounts) {
       for (const int width : kWidths) {
         for (int layout = 0; layout < kLayouts; ++layout) {
-          f(Matrix(dtype, count, width, static_cast<Layout>(layout), random), count, width);
+          f(Matrix(dtype, count, width, static_cast<MemoryLayout>(layout), random), count, width);
         }
       }
     }
@@ -141,7 +141,7 @@ struct Scene {
   Floats packed_query, packed_keys, packed_values, scores, bias, output, maximum, sum;
   uint32_t row_keys[kTileRows];
   uint64_t bits[kTileRows];
-  const uwaga::RowWatch* watch = nullptr;
+  const uwaga::TileStatistics* watch = nullptr;
 };
 
 inline ScoreRule plain_rule() {

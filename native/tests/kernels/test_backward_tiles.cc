@@ -84,7 +84,7 @@ void test_backward_tile(const Kernels& k, bool pairs) {
 
 void test_backward_tiles(const Kernels& k) {
   group(std::string(k.name) + ": backward_tile", [&] { test_backward_tile(k, false); });
-  if (k.pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
+  if (k.bfloat16_pairs) group(std::string(k.name) + ": backward_tile_pairs", [&] { test_backward_tile(k, true); });
 }
 
 }  // namespace uwaga_tests

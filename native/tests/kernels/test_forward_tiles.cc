@@ -239,7 +239,7 @@ void test_forward_tiles(const Kernels& k) {
   group(level + "forward_tile", [&] { test_forward_tile(k, false); });
   group(level + "forward_tile, hidden values", [&] { test_guard(k, false); });
   group(level + "forward_tile, rows alone", [&] { test_rows_alone(k, false); });
-  if (k.pairs) {
+  if (k.bfloat16_pairs) {
     group(level + "forward_tile_pairs", [&] { test_forward_tile(k, true); });
     group(level + "forward_tile_pairs, hidden values", [&] { test_guard(k, true); });
     group(level + "forward_tile_pairs, rows alone", [&] { test_rows_alone(k, true); });

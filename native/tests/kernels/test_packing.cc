@@ -111,7 +111,7 @@ void test_all_finite(const Kernels& k) {
         x[n] = before;
       }
     }
-    if (!k.pairs) continue;
+    if (!k.bfloat16_pairs) continue;
     const auto word = [](uint32_t low, uint32_t high) { return uwaga::float_of(low | high << 16); };
     for (int n = 0; n < count; ++n) x[n] = word(0x7F7Fu, 0xFF7Fu);
     expect(k.all_finite_pairs(x.data(), count), "the largest bfloat16 are finite");
@@ -136,7 +136,7 @@ void test_packing(const Kernels& k) {
   group(level + "pack_rows", [&] { test_pack_rows(k); });
   group(level + "pack_tile", [&] { test_pack_tile(k); });
   group(level + "all_finite", [&] { test_all_finite(k); });
-  if (k.pairs) group(level + "pack_*_pairs", [&] { test_pack_pairs(k); });
+  if (k.bfloat16_pairs) group(level + "pack_*_pairs", [&] { test_pack_pairs(k); });
 }
 
 }  // namespace uwaga_tests

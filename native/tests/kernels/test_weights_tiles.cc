@@ -121,7 +121,7 @@ void test_watch(const Kernels& k, bool pairs) {
     TopLists top;
     entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f);
     for (int r = 0; r < rows; ++r) position[r] = static_cast<float>(40 * r - 20);
-    const uwaga::RowWatch watch{entropy.data(), squares.data(), distance.data(), position.data(),
+    const uwaga::TileStatistics watch{entropy.data(), squares.data(), distance.data(), position.data(),
                                 top.scores.data(), top.keys.data(), kTop};
     scene.watch = &watch;
     struct Seen {
@@ -181,7 +181,7 @@ void test_equal_scores(const Kernels& k) {
     for (int w = 0; w < 4; ++w) scene.query.set(r, w, 1.0);
   }
   TopLists top;
-  const uwaga::RowWatch watch{nullptr, nullptr, nullptr, nullptr, top.scores.data(), top.keys.data(), kTop};
+  const uwaga::TileStatistics watch{nullptr, nullptr, nullptr, nullptr, top.scores.data(), top.keys.data(), kTop};
   scene.watch = &watch;
   scene.run(plain_rule(), 0);
   scene.run(plain_rule(), 64);
@@ -196,10 +196,10 @@ void test_equal_scores(const Kernels& k) {
 void test_weights_tiles(const Kernels& k) {
   const std::string level = std::string(k.name) + ": ";
   group(level + "weights_tile", [&] { test_weights_tile(k, false); });
-  if (k.pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
+  if (k.bfloat16_pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
   group(level + "add_rows, keep_largest, add_seen", [&] { test_gathering(k); });
   group(level + "forward_tile, watched", [&] { test_watch(k, false); });
-  if (k.pairs) group(level + "forward_tile_pairs, watched", [&] { test_watch(k, true); });
+  if (k.bfloat16_pairs) group(level + "forward_tile_pairs, watched", [&] { test_watch(k, true); });
   group(level + "forward_tile, equal scores", [&] { test_equal_scores(k); });
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from uwaga._base import env, native_layout
 
-ABI_VERSION = 3  # UWAGA_ABI_VERSION of c_api.h
+ABI_VERSION = 4  # UWAGA_ABI_VERSION of c_api.h
 STATUS_OK, STATUS_BAD_ARGUMENT, STATUS_OUT_OF_MEMORY = 0, 1, 2
 
 
@@ -82,7 +82,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "uwaga_abi_version": (ctypes.c_int, ()),
         "uwaga_struct_layout": (ctypes.POINTER(ctypes.c_int64), (text,)),
         "uwaga_level_name": (text, (ctypes.c_int,)),
-        "uwaga_level_possible": (ctypes.c_int, (ctypes.c_int,)),
+        "uwaga_level_supported": (ctypes.c_int, (ctypes.c_int,)),
         "uwaga_level": (text, ()),
         "uwaga_set_level": (ctypes.c_int, (text,)),
         "uwaga_set_gomp_parallel": (None, (pointer,)),
@@ -165,7 +165,7 @@ def _fixed_threads() -> int | None:
 def _levels(functions: ctypes.CDLL, *, possible: bool) -> tuple[str, ...]:
     names, index = [], 0
     while (name := functions.uwaga_level_name(index)) is not None:
-        if not possible or functions.uwaga_level_possible(index):
+        if not possible or functions.uwaga_level_supported(index):
             names.append(name.decode())
         index += 1
     return tuple(names)
@@ -176,7 +176,7 @@ def levels() -> tuple[str, ...]:
     return _levels(library().functions, possible=False)
 
 
-def levels_possible() -> tuple[str, ...]:
+def supported_levels() -> tuple[str, ...]:
     """Those that this processor can run."""
     return _levels(library().functions, possible=True)
 
@@ -189,7 +189,7 @@ def level() -> str:
 def set_level(name: str | None) -> None:
     """Use a level by name, for tests and benchmarks; None: the best possible. Raises ValueError."""
     if library().functions.uwaga_set_level(None if name is None else name.encode()) != STATUS_OK:
-        raise ValueError(f"level must be one of {', '.join(levels_possible())}, not {name!r}")
+        raise ValueError(f"level must be one of {', '.join(supported_levels())}, not {name!r}")
 
 
 def measure_peak(threads: int, seconds: float) -> float:

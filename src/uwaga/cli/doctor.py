@@ -76,7 +76,7 @@ def _native() -> Iterator[Finding]:
         return
     library = native.library()
     yield Finding(topic="kernels", name="native library", value=str(library.path))
-    possible = native.levels_possible()
+    possible = native.supported_levels()
     chosen = "UWAGA_LEVEL" if env.level() else "the best that this processor has"
     yield Finding(topic="kernels", name="instruction set", value=native.level(), why=chosen)
     others = ", ".join(level for level in native.levels() if level not in possible)

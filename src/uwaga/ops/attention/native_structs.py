@@ -23,7 +23,7 @@ ShapeAndStrides = tuple[tuple[int, ...], tuple[int, ...]]
 
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
 MAX_OPERATIONS = 32  # UWAGA_MASK_MAX_OPERATIONS
-MAX_WIDTH = 65536  # as native/drivers/boundary.cc has it
+MAX_WIDTH = 65536  # as native/drivers/checked_problem.cc has it
 
 _NO_TENSOR = (0, 0, 0, 0, 0, 0, 0, 0)
 _NONE = (0, 0)  # a uwaga_integers or uwaga_floats

@@ -1,6 +1,6 @@
 // Four lanes: AArch64's Advanced SIMD. See simd_scalar.h for what each function means.
-#ifndef UWAGA_BASE_SIMD_NEON_H_
-#define UWAGA_BASE_SIMD_NEON_H_
+#ifndef UWAGA_KERNELS_SIMD_NEON_H_
+#define UWAGA_KERNELS_SIMD_NEON_H_
 
 #include <arm_neon.h>
 
@@ -114,4 +114,4 @@ inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) 
 }  // namespace
 }  // namespace neon
 }  // namespace uwaga
-#endif  // UWAGA_BASE_SIMD_NEON_H_
+#endif  // UWAGA_KERNELS_SIMD_NEON_H_

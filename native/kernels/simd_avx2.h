@@ -1,6 +1,6 @@
 // Eight lanes: AVX2 with FMA and F16C. See simd_scalar.h for what each function means.
-#ifndef UWAGA_BASE_SIMD_AVX2_H_
-#define UWAGA_BASE_SIMD_AVX2_H_
+#ifndef UWAGA_KERNELS_SIMD_AVX2_H_
+#define UWAGA_KERNELS_SIMD_AVX2_H_
 
 #include <immintrin.h>
 
@@ -159,4 +159,4 @@ inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) 
 }  // namespace
 }  // namespace avx2
 }  // namespace uwaga
-#endif  // UWAGA_BASE_SIMD_AVX2_H_
+#endif  // UWAGA_KERNELS_SIMD_AVX2_H_

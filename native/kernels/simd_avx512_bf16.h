@@ -1,8 +1,8 @@
 // What the bfloat16 level adds to sixteen lanes: words that hold two bfloat16, and their dot product. See pairs-inl.h.
-#ifndef UWAGA_BASE_SIMD_AVX512_BF16_H_
-#define UWAGA_BASE_SIMD_AVX512_BF16_H_
+#ifndef UWAGA_KERNELS_SIMD_AVX512_BF16_H_
+#define UWAGA_KERNELS_SIMD_AVX512_BF16_H_
 
-#include "base/simd_avx512.h"
+#include "kernels/simd_avx512.h"
 
 namespace uwaga {
 namespace UWAGA_LEVEL {
@@ -46,4 +46,4 @@ inline F narrow_pairs(F first, F second) { return {(__m512)_mm512_cvtne2ps_pbh(s
 }  // namespace
 }  // namespace UWAGA_LEVEL
 }  // namespace uwaga
-#endif  // UWAGA_BASE_SIMD_AVX512_BF16_H_
+#endif  // UWAGA_KERNELS_SIMD_AVX512_BF16_H_

@@ -1,8 +1,8 @@
 // What comes through the C boundary: checked against the memory that it stands in, and copied where it is small.
 //
 // Nothing behind this file checks a size, a stride, an offset or a position again.
-#ifndef UWAGA_DRIVERS_BOUNDARY_H_
-#define UWAGA_DRIVERS_BOUNDARY_H_
+#ifndef UWAGA_DRIVERS_CHECKED_PROBLEM_H_
+#define UWAGA_DRIVERS_CHECKED_PROBLEM_H_
 
 #include <stdint.h>
 
@@ -14,23 +14,23 @@
 namespace uwaga {
 
 // Why a call is not served, in a sentence.
-struct Refusal {
+struct InvalidArgument {
   char sentence[160];
 };
-[[noreturn]] __attribute__((format(printf, 1, 2))) void refuse(const char* format, ...);
+[[noreturn]] __attribute__((format(printf, 1, 2))) void invalid_argument(const char* format, ...);
 
-class Boundary {
+class CheckedProblem {
  public:
-  // This and all checks below throw Refusal, and what copies std::bad_alloc. `reads_values`: whether the value takes part.
-  Boundary(const uwaga_problem& given, bool reads_values);
-  Boundary(const Boundary&) = delete;  // the problem points into the copies
+  // This and all checks below throw InvalidArgument, and what copies std::bad_alloc. `reads_values`: whether the value takes part.
+  CheckedProblem(const uwaga_problem& given, bool reads_values);
+  CheckedProblem(const CheckedProblem&) = delete;  // the problem points into the copies
 
   // The same problem over copies of its offsets, lengths, starts and selected rows.
   const uwaga_problem& problem() const { return p_; }
 
   // Is there memory for a float32 tensor (B, H, Q) or (B, H, K), packed where the problem's operands are?
-  void numbers_of_queries(const char* name, const uwaga_tensor& t) const;
-  void numbers_of_keys(const char* name, const uwaga_tensor& t) const;
+  void check_per_query(const char* name, const uwaga_tensor& t) const;
+  void check_per_key(const char* name, const uwaga_tensor& t) const;
 
   void check(const uwaga_forward_result& result) const;
   void check(const uwaga_softmax& softmax) const;
@@ -67,4 +67,4 @@ class Boundary {
 };
 
 }  // namespace uwaga
-#endif  // UWAGA_DRIVERS_BOUNDARY_H_
+#endif  // UWAGA_DRIVERS_CHECKED_PROBLEM_H_

@@ -2,8 +2,8 @@
 //
 // Each level has such a file. All define, inside the namespace of their level, a type `F` of kLanes floats and the
 // functions below; kernels are written once against them (kernels/*-inl.h).
-#ifndef UWAGA_BASE_SIMD_SCALAR_H_
-#define UWAGA_BASE_SIMD_SCALAR_H_
+#ifndef UWAGA_KERNELS_SIMD_SCALAR_H_
+#define UWAGA_KERNELS_SIMD_SCALAR_H_
 
 #include <math.h>
 #include <stdint.h>
@@ -81,4 +81,4 @@ inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) 
 
 }  // namespace scalar
 }  // namespace uwaga
-#endif  // UWAGA_BASE_SIMD_SCALAR_H_
+#endif  // UWAGA_KERNELS_SIMD_SCALAR_H_

@@ -2,8 +2,8 @@
 //
 // Two levels are made of this file, with and without the bfloat16 dot product, so the namespace is the includer's
 // UWAGA_LEVEL: a shared copy could be the one that the other level's processor cannot run.
-#ifndef UWAGA_BASE_SIMD_AVX512_H_
-#define UWAGA_BASE_SIMD_AVX512_H_
+#ifndef UWAGA_KERNELS_SIMD_AVX512_H_
+#define UWAGA_KERNELS_SIMD_AVX512_H_
 
 #ifdef UWAGA_EMULATE_AVX512
 #include "tests/emulate_avx512.h"
@@ -167,4 +167,4 @@ inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) 
 }  // namespace
 }  // namespace UWAGA_LEVEL
 }  // namespace uwaga
-#endif  // UWAGA_BASE_SIMD_AVX512_H_
+#endif  // UWAGA_KERNELS_SIMD_AVX512_H_

@@ -1,0 +1,37 @@
+// The drivers: one function per operation of c_api.h. Each takes a problem that CheckedProblem let pass, divides it into
+// tiles, and runs the kernels of the active instruction-set level on the caller's threads. All throw std::bad_alloc.
+#ifndef UWAGA_DRIVERS_DRIVERS_H_
+#define UWAGA_DRIVERS_DRIVERS_H_
+
+#include <vector>
+
+#include "uwaga/c_api.h"
+
+namespace uwaga {
+
+// Attention of every sequence and head, and the statistics of its rows where `statistics` is not null. Without an output,
+// problem.value_width is 0.
+void forward(const uwaga_problem& problem, const uwaga_forward_result& result,
+             const uwaga_row_statistics* statistics = nullptr);
+
+// The gradients of attention with respect to every operand that has a tensor in `args`.
+void backward(const uwaga_problem& problem, const uwaga_backward_args& args);
+
+// Attention without softmax as Q (K^T V) instead of (Q K^T) V.
+void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result);
+// Why linear_forward cannot compute this problem, or null where it can.
+const char* reason_to_refuse_linear(const uwaga_problem& problem);
+
+// Entries, statistics and sums of the attention weights, which are never stored; see c_api.h.
+void selected_rows(const uwaga_problem& problem, const uwaga_forward_result& result,
+                   const uwaga_row_statistics& statistics, const uwaga_selection& selection);
+void weights(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_selection& selection,
+             const uwaga_integers& keys, const uwaga_tensor& out);
+void mass(const uwaga_problem& problem, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
+          const uwaga_tensor& out);
+void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
+              const uwaga_tensor& out);
+void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
+
+}  // namespace uwaga
+#endif  // UWAGA_DRIVERS_DRIVERS_H_
