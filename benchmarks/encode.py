@@ -187,11 +187,11 @@ def _write_model(folder: Path, *, tiny: bool) -> None:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])]
     )
     size = (
-        {"width": 16, "layers": 2, "heads": 2, "hidden": 32}
+        {"d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32}
         if tiny
-        else {"width": 384, "layers": 6, "heads": 12, "hidden": 1536}
+        else {"d_model": 384, "num_layers": 6, "num_heads": 12, "d_ff": 1536}
     )
-    save(BertModel(BertConfig(vocabulary=len(words), positions=512, outputs=(), **size)).eval(), folder)
+    save(BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=512, outputs=(), **size)).eval(), folder)
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {
         name: f"[{short}]"

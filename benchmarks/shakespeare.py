@@ -48,7 +48,7 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
 def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evaluate]:
     context = config.data.context_length
     run = PlainTraining(ids, corpus.tokenizer.vocab_size, context, config.batch.tokens_per_batch // context, "float32")
-    added = 0.02 * (2 * config.model["layers"]) ** -0.5  # deviation of what is added to the residual stream
+    added = 0.02 * (2 * config.model["num_layers"]) ** -0.5  # deviation of what is added to the residual stream
     for name, weight in run.model.named_parameters():
         if weight.dim() > 1:
             nn.init.normal_(weight, std=added if name.endswith(("mix.weight", "down.weight")) else 0.02)

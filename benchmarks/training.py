@@ -29,11 +29,11 @@ CONFIG = """
 objective = "language-model"
 [model]
 family = "gpt2"
-layers = 4
-heads = 4
-width = 128
-hidden = 512
-positions = {context}
+num_layers = 4
+num_heads = 4
+d_model = 128
+d_ff = 512
+max_position_embeddings = {context}
 activation = "gelu"
 dropout = 0.0
 embedding_dropout = 0.0

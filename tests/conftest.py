@@ -97,7 +97,13 @@ def write_model() -> Callable[..., Path]:
 
         torch.manual_seed(seed)
         config = BertConfig(
-            vocabulary=len(SPECIAL + WORDS), width=16, layers=2, heads=2, hidden=32, positions=positions, outputs=()
+            vocab_size=len(SPECIAL + WORDS),
+            d_model=16,
+            num_layers=2,
+            num_heads=2,
+            d_ff=32,
+            max_position_embeddings=positions,
+            outputs=(),
         )
         save(BertModel(config), folder)
         write_tokenizer(folder)

@@ -52,7 +52,7 @@ _CPU_SECONDS = 60
 _TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 _TOML = """
 objective = "language-model"
-model = {family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 64}
+model = {family = "gpt2", num_layers = 1, num_heads = 2, d_model = 16, d_ff = 32, max_position_embeddings = 64}
 data = {kind = "KIND", train = ["FILE"], context_length = 16, validation_fraction = 0.5}
 schedule = {steps = 1}
 run = {output_dir = "unused", sample_prompts = ["a", "b"], threads = 1}
@@ -85,7 +85,9 @@ class Kind:
 
 def _model(folder: Path) -> None:
     torch.manual_seed(0)
-    config = BertConfig(vocabulary=len(_TOKENS), width=8, layers=1, heads=2, hidden=16, positions=12, outputs=())
+    config = BertConfig(
+        vocab_size=len(_TOKENS), d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=12, outputs=()
+    )
     save(BertModel(config), folder)
     vocabulary = {word: number for number, word in enumerate(_TOKENS)}
     backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -183,7 +185,7 @@ def _training(name: str, kind: str, *overrides: str) -> Callable[[Path], None]:
 
 _PAIRS = (
     "objective=encoder-decoder",
-    "model={family='transformer', layers=1, decoder_layers=1, heads=2, width=16, hidden=32}",
+    "model={family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32}",
 )
 
 
@@ -550,8 +552,8 @@ TOML_FAULTS: dict[str, Fault] = {
     **{
         change: lambda path, change=change: path.write_text(path.read_text().replace(*change.split(" -> ")))
         for change in (
-            "layers = 1 -> layers = 100000000", "0.001 -> 1e999", "0.001 -> nan", f"0.001 -> 1{'0' * 400}", '"a" -> "\\u0000"',
-            '"unused" -> "a\\u0000b"', "steps = 1 -> steps = 99999999999999999999", "width = 16 -> width = 0",
+            "num_layers = 1 -> num_layers = 100000000", "0.001 -> 1e999", "0.001 -> nan", f"0.001 -> 1{'0' * 400}", '"a" -> "\\u0000"',
+            '"unused" -> "a\\u0000b"', "steps = 1 -> steps = 99999999999999999999", "d_model = 16 -> d_model = 0",
         )
     },
 }  # fmt: skip

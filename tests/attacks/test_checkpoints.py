@@ -25,7 +25,9 @@ from uwaga.models import BertConfig, BertModel, json_files, load, pickle_files, 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    config = BertConfig(vocabulary=20, width=8, layers=1, heads=2, hidden=16, positions=10, outputs=())
+    config = BertConfig(
+        vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10, outputs=()
+    )
     save(BertModel(config), tmp_path / "model")
     load(tmp_path / "model")  # imports what the first load of a process imports, which `message` shall not measure
     return tmp_path / "model"
@@ -207,7 +209,7 @@ def index(folder: Path, weight_map: object) -> Path:
 )
 def test_an_index_names_only_files_beside_itself(folder: Path, name: str) -> None:
     (folder.parent / "a.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    path = index(folder, {"embeddings.words.weight": name})
+    path = index(folder, {"embeddings.token_embedding.weight": name})
     assert (
         message(folder) == f"{path} names {json_files.printable(name)!r}, which is no plain name of a .safetensors file"
     )

@@ -14,9 +14,9 @@ from uwaga.train.data import Corpus
 from uwaga.train.errors import DataError
 
 _MODELS = {
-    "language-model": "{family='gpt2', layers=1, heads=2, width=16, hidden=32, positions=64}",
-    "encoder-decoder": "{family='transformer', layers=1, decoder_layers=1, heads=2, width=16, hidden=32}",
-    "masked-language-model": "{family='bert', layers=1, heads=2, width=16, hidden=32, positions=64}",
+    "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
+    "encoder-decoder": "{family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32}",
+    "masked-language-model": "{family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
 }
 _TEN_MEGABYTES = 10_000_000
 _BYTE_PAIR = "tokenizer={kind='byte-pair', vocab_size=400}"

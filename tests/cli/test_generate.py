@@ -42,7 +42,15 @@ def teller(tmp_path: Path) -> Path:
 def telling(story: str) -> GPT2Model:
     told = [0, 0, 0, *tokenizer().encode(story + END).ids]
     config = GPT2Config(
-        vocabulary=257, width=80, layers=1, heads=2, hidden=8, positions=80, head="own", ends=(256,), dropout=0.0
+        vocab_size=257,
+        d_model=80,
+        num_layers=1,
+        num_heads=2,
+        d_ff=8,
+        max_position_embeddings=80,
+        tie_word_embeddings=False,
+        eos_token_ids=(256,),
+        dropout=0.0,
     )
     model = GPT2Model(config)
     with torch.no_grad():
@@ -50,8 +58,8 @@ def telling(story: str) -> GPT2Model:
             parameter.zero_()
         model.norm.weight.fill_(1.0)
         model.positions.weight.copy_(torch.eye(80))
-        model.head.weight[told, torch.arange(len(told))] = 1.0
-        model.head.weight[0, :3] = 0.0
+        model.lm_head.weight[told, torch.arange(len(told))] = 1.0
+        model.lm_head.weight[0, :3] = 0.0
     return model
 
 
@@ -59,7 +67,9 @@ def telling(story: str) -> GPT2Model:
 def writer(tmp_path: Path) -> Path:
     """A random GPT-2."""
     torch.manual_seed(0)
-    config = GPT2Config(vocabulary=257, width=16, layers=2, heads=2, hidden=32, positions=40, ends=(256,))
+    config = GPT2Config(
+        vocab_size=257, d_model=16, num_layers=2, num_heads=2, d_ff=32, max_position_embeddings=40, eos_token_ids=(256,)
+    )
     return write(tmp_path / "writer", GPT2Model(config))
 
 
@@ -133,7 +143,14 @@ def test_options_reach_generate(writer: Path, options: list[str], same: dict) ->
 def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = T5Config(
-        vocabulary=257, width=16, layers=1, decoder_layers=1, heads=2, key_width=8, hidden=32, ends=(256,)
+        vocab_size=257,
+        d_model=16,
+        num_layers=1,
+        num_decoder_layers=1,
+        num_heads=2,
+        d_kv=8,
+        d_ff=32,
+        eos_token_ids=(256,),
     )
     folder = write(tmp_path / "t5", T5Model(config))
     expected = generate(load(folder), [tokenizer().encode("Once").ids], max_new_tokens=5)[0]

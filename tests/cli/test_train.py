@@ -11,7 +11,7 @@ from uwaga.train import Config
 
 CONFIG = """
 objective = "language-model"
-model = {{family = "gpt2", layers = 1, heads = 2, width = 16, hidden = 32, positions = 40}}
+model = {{family = "gpt2", num_layers = 1, num_heads = 2, d_model = 16, d_ff = 32, max_position_embeddings = 40}}
 data = {{train = ["{folder}/verses.txt"], document = "line", context_length = 40}}
 batch = {{tokens_per_batch = 80}}
 schedule = {{steps = 4}}
@@ -102,7 +102,7 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
     (tmp_path / "pairs.tsv").write_text("\n".join(f"w{n}\tS{n % 3} T" for n in range(60)))
     (tmp_path / "config.toml").write_text(f"""
         objective = "encoder-decoder"
-        model = {{family = "transformer", layers = 1, decoder_layers = 1, heads = 2, width = 16, hidden = 32}}
+        model = {{family = "transformer", num_layers = 1, num_decoder_layers = 1, num_heads = 2, d_model = 16, d_ff = 32}}
         tokenizer = {{kind = "characters", target = {{kind = "words", shared = {shared}}}}}
         data = {{kind = "pairs", train = ["{tmp_path}/pairs.tsv"], context_length = 12}}
         batch = {{tokens_per_batch = 200}}

@@ -44,7 +44,12 @@ def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
 @pytest.fixture
 def gpt2(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    save(GPT2Model(GPT2Config(vocabulary=256, width=16, layers=3, heads=2, hidden=32, positions=40)), tmp_path / "gpt2")
+    save(
+        GPT2Model(
+            GPT2Config(vocab_size=256, d_model=16, num_layers=3, num_heads=2, d_ff=32, max_position_embeddings=40)
+        ),
+        tmp_path / "gpt2",
+    )
     byte_tokenizer(tmp_path / "gpt2")
     return tmp_path / "gpt2"
 
@@ -52,7 +57,9 @@ def gpt2(tmp_path: Path) -> Path:
 @pytest.fixture
 def t5(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    config = T5Config(vocabulary=256, width=16, layers=1, decoder_layers=2, heads=2, key_width=8, hidden=32, ends=(1,))
+    config = T5Config(
+        vocab_size=256, d_model=16, num_layers=1, num_decoder_layers=2, num_heads=2, d_kv=8, d_ff=32, eos_token_ids=(1,)
+    )
     save(T5Model(config), tmp_path / "t5")
     byte_tokenizer(tmp_path / "t5")
     return tmp_path / "t5"

@@ -24,8 +24,8 @@ from uwaga.models import (
 )
 from uwaga.nn import Encoder, LayerSpec, MultiHeadAttention
 
-_SIZES = {"vocabulary": 20, "width": 8, "heads": 2, "hidden": 16}
-_PAIR = _SIZES | {"layers": 2, "decoder_layers": 2, "ends": (3,)}
+_SIZES = {"vocab_size": 20, "d_model": 8, "num_heads": 2, "d_ff": 16}
+_PAIR = _SIZES | {"num_layers": 2, "num_decoder_layers": 2, "eos_token_ids": (3,)}
 PROMPTS = [[4, 5, 6, 7], [8], [9, 10, 11]]
 KINDS = ("encoder", "decoder", "cross")
 
@@ -40,20 +40,22 @@ def drawn(model: nn.Module) -> nn.Module:
 
 
 def bert() -> nn.Module:
-    return drawn(BertModel(BertConfig(layers=3, positions=40, **_SIZES)))
+    return drawn(BertModel(BertConfig(num_layers=3, max_position_embeddings=40, **_SIZES)))
 
 
 def gpt2(**options: object) -> nn.Module:
-    return drawn(GPT2Model(GPT2Config(layers=3, positions=40, ends=(3,), **_SIZES, **options)))
+    return drawn(
+        GPT2Model(GPT2Config(num_layers=3, max_position_embeddings=40, eos_token_ids=(3,), **_SIZES, **options))
+    )
 
 
 WRITERS = {
     "gpt2": gpt2,
     "gpt2 banded": lambda: gpt2(band=3),
-    "t5": lambda: drawn(T5Model(T5Config(key_width=4, **_PAIR))),
+    "t5": lambda: drawn(T5Model(T5Config(d_kv=4, **_PAIR))),
     "transformer": lambda: drawn(Transformer(TransformerConfig(**_PAIR))),
-    "transformer of one layer": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"decoder_layers": 1}))),
-    "decoder alone": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"layers": 0}))),
+    "transformer of one layer": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"num_decoder_layers": 1}))),
+    "decoder alone": lambda: drawn(Transformer(TransformerConfig(**_PAIR | {"num_layers": 0}))),
 }
 
 
@@ -119,7 +121,7 @@ def test_the_maps_of_a_generation_are_those_of_one_pass_over_its_text(name: str,
         texts = [prompt + written for prompt, written in zip(PROMPTS, new, strict=True)]
         inputs = (ragged([text[:-1] for text in texts]),)
     else:
-        texts = [[model.config.start, *written] for written in new]
+        texts = [[model.config.decoder_start_token_id, *written] for written in new]
         inputs = (ragged(PROMPTS), ragged([text[:-1] for text in texts]))
     if "num_beams" in how:
         recording = recording.of(texts)
@@ -254,25 +256,25 @@ def test_watches_nest_and_leave_nothing_behind() -> None:
     assert len(told) == 1
     assert layer.watcher is mine
     assert all(each.attention.watcher is None for each in model.encoder.layers[1:])
-    assert not model.embeddings.words._forward_pre_hooks
+    assert not model.embeddings.token_embedding._forward_pre_hooks
 
 
 def test_gradients_flow_as_before_and_none_is_recorded() -> None:
     model, ids = bert(), torch.tensor([[4, 5, 6]])
     with uwaga.watch(model) as recording:
-        hidden = model(ids).hidden
+        hidden = model(ids).last_hidden_state
     hidden.square().sum().backward()
     assert model.encoder.layers[0].attention.query.weight.grad is not None
     assert not recording.maps[("encoder", 0)].lse.requires_grad
 
 
 def test_any_module_with_attention_inside_is_watched() -> None:
-    stack, x = Encoder(LayerSpec(width=8, heads=2, hidden=16), layers=2), torch.randn(5, 8)
+    stack, x = Encoder(LayerSpec(d_model=8, num_heads=2, d_ff=16), num_layers=2), torch.randn(5, 8)
     with uwaga.watch(stack) as recording:
         stack(x)
     assert recording.maps[("encoder", 1)].shape == (2, 5, 5)
     assert recording.tokens == {}
-    bare = MultiHeadAttention(8, heads=2)
+    bare = MultiHeadAttention(8, num_heads=2)
     with uwaga.watch(bare, tokens=list("abcde")) as recording:
         bare(x)
     assert recording.tokens == {"encoder": [["a", "b", "c", "d", "e"]]}

@@ -21,7 +21,13 @@ IDS = torch.tensor([[3, 4, 5]])
 def model() -> BertModel:
     torch.manual_seed(0)
     config = BertConfig(
-        vocabulary=20, width=8, layers=2, heads=2, hidden=16, positions=10, outputs=("pooled", "masked_lm")
+        vocab_size=20,
+        d_model=8,
+        num_layers=2,
+        num_heads=2,
+        d_ff=16,
+        max_position_embeddings=10,
+        outputs=("pooled", "masked_lm"),
     )
     return BertModel(config).eval()
 
@@ -172,7 +178,7 @@ def test_a_save_that_fails_leaves_what_was_there(
 
 
 def test_a_model_that_transformers_has_no_name_for_is_not_saved(tmp_path: Path) -> None:
-    config = BertConfig(vocabulary=20, width=8, layers=1, heads=2, hidden=16, outputs=("masked_lm", "tokens"))
+    config = BertConfig(vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, outputs=("masked_lm", "tokens"))
     with pytest.raises(CheckpointError) as caught:
         save(BertModel(config), tmp_path / "new")
     assert str(caught.value) == "transformers has no Bert model with the outputs masked_lm, tokens"

@@ -16,13 +16,17 @@ _DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
 _KINDS = {
     "BERT, RoBERTa": (BertConfig(), "encoder.layer.0.", "encoder.layers.0."),
     "DistilBERT": (
-        BertConfig(model_type="distilbert", token_types=0, outputs=()),
+        BertConfig(model_type="distilbert", type_vocab_size=0, outputs=()),
         "transformer.layer.0.",
         "encoder.layers.0.",
     ),
     "GPT-2": (GPT2Config(), "h.0.", "layers.0."),
     "T5": (T5Config(), "encoder.block.0.layer.", "encoder.layers.0."),
-    "Marian": (TransformerConfig(layout="halves", head_bias=True), "model.encoder.layers.0.", "encoder.layers.0."),
+    "Marian": (
+        TransformerConfig(sinusoid_layout="halves", lm_head_bias=True),
+        "model.encoder.layers.0.",
+        "encoder.layers.0.",
+    ),
 }
 
 

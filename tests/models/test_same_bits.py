@@ -19,18 +19,18 @@ from uwaga.models.bert.config import BertConfig
 # Fewer than four, not in fours, and more than a block of keys.
 LENGTHS = (1, 2, 3, 5, 7, 9, 11, 31, 64, 1, 100, 4, 257)
 DECODER_LENGTHS = (3, 1, 2, 9, 5, 7, 1, 1, 10, 33, 6, 90, 2)
-_SIZES = {"vocabulary": 60, "width": 24, "layers": 2, "heads": 4, "hidden": 64}
-_PAIR = _SIZES | {"decoder_layers": 2}
+_SIZES = {"vocab_size": 60, "d_model": 24, "num_layers": 2, "num_heads": 4, "d_ff": 64}
+_PAIR = _SIZES | {"num_decoder_layers": 2}
 _LABELS = ("no", "yes", "perhaps")
 
 
-def _bert(model_type: str, *outputs: str, token_types: int = 1, **more) -> BertModel:
+def _bert(model_type: str, *outputs: str, type_vocab_size: int = 1, **more) -> BertModel:
     config = BertConfig(
         model_type=model_type,
-        positions=300,
+        max_position_embeddings=300,
         outputs=outputs,
         labels=_LABELS,
-        token_types=token_types,
+        type_vocab_size=type_vocab_size,
         **(_SIZES | more),
     )
     return BertModel(config)
@@ -38,14 +38,16 @@ def _bert(model_type: str, *outputs: str, token_types: int = 1, **more) -> BertM
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: _bert("bert", "pooled", "masked_lm", "next_sentence"),
-    "bert of sequences": lambda: _bert("bert", "pooled", "sequence", hidden=40),
+    "bert of sequences": lambda: _bert("bert", "pooled", "sequence", d_ff=40),
     "roberta": lambda: _bert("roberta", "sequence"),
-    "distilbert": lambda: _bert("distilbert", "tokens", token_types=0, activation="relu", hidden=28),
-    "gpt2": lambda: GPT2Model(GPT2Config(positions=300, band=8, **_SIZES)),
-    "t5": lambda: T5Model(T5Config(**(_PAIR | {"width": 20, "heads": 3, "key_width": 6, "hidden": 28}))),
+    "distilbert": lambda: _bert("distilbert", "tokens", type_vocab_size=0, activation="relu", d_ff=28),
+    "gpt2": lambda: GPT2Model(GPT2Config(max_position_embeddings=300, band=8, **_SIZES)),
+    "t5": lambda: T5Model(T5Config(**(_PAIR | {"d_model": 20, "num_heads": 3, "d_kv": 6, "d_ff": 28}))),
     "t5 gated": lambda: T5Model(T5Config(gated=True, activation="gelu_tanh", **_PAIR)),
     "transformer": lambda: Transformer(TransformerConfig(**_PAIR)),
-    "marian": lambda: Transformer(TransformerConfig(activation="silu", layout="halves", head_bias=True, **_PAIR)),
+    "marian": lambda: Transformer(
+        TransformerConfig(activation="silu", sinusoid_layout="halves", lm_head_bias=True, **_PAIR)
+    ),
 }
 
 
@@ -60,9 +62,9 @@ def test_a_packed_batch_equals_its_documents_one_by_one(name: str, dtype: torch.
     batch = [[torch.randint(3, 60, (length,)) for length in LENGTHS]]
     if hasattr(model, "decode"):
         batch.append([torch.randint(3, 60, (length,)) for length in DECODER_LENGTHS])
-    together = model(*map(Ragged.from_list, batch), states=True)
+    together = model(*map(Ragged.from_list, batch), output_hidden_states=True)
     for row in range(len(LENGTHS)):
-        alone = model(*(Ragged.from_list(documents[row : row + 1]) for documents in batch), states=True)
+        alone = model(*(Ragged.from_list(documents[row : row + 1]) for documents in batch), output_hidden_states=True)
         for field, found, expected in zip(together._fields, together, alone, strict=True):
             for ours, theirs in zip(_tensors(found, row), _tensors(expected, 0), strict=True):
                 assert torch.equal(ours, theirs), (field, LENGTHS[row])
@@ -73,9 +75,9 @@ def test_real_weights_do_so_too(minilm: Path) -> None:
     model = load(minilm)
     torch.manual_seed(0)
     documents = [torch.randint(1000, 20000, (length,)) for length in (1, 2, 7, 9, 33, 130)]
-    together = model(Ragged.from_list(documents)).hidden.to_list()
+    together = model(Ragged.from_list(documents)).last_hidden_state.to_list()
     for document, found in zip(documents, together, strict=True):
-        assert torch.equal(model(Ragged.from_list([document])).hidden.values, found)
+        assert torch.equal(model(Ragged.from_list([document])).last_hidden_state.values, found)
 
 
 def _tensors(field, row: int) -> list[Tensor]:

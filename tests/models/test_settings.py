@@ -52,7 +52,7 @@ REFUSED = {
     ),
     "heads that do not divide": (
         {"num_attention_heads": 3},
-        "BertConfig: width 8 is no multiple of 3 heads",
+        "BertConfig: d_model 8 is not a multiple of num_heads 3",
     ),
     "another head": (
         {"architectures": ["BertForQuestionAnswering"]},
@@ -118,7 +118,7 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         config = checkpoint.read_config(found, WHERE, frozenset())
-    assert (config.width, config.layers, config.heads, config.positions) == (384, 6, 12, 512)
+    assert (config.d_model, config.num_layers, config.num_heads, config.max_position_embeddings) == (384, 6, 12, 512)
 
 
 @pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])

@@ -58,7 +58,7 @@ def test_torchs_weights_are_copied_with_mode_dtype_and_dropout() -> None:
 
 
 def test_head_widths_are_free_of_the_model_width_and_of_each_other() -> None:
-    layer = MultiHeadAttention(10, 3, key_width=4, value_width=7, output_width=9)
+    layer = MultiHeadAttention(10, 3, d_k=4, d_v=7, output_dim=9)
     assert layer.output.weight.shape == (9, 21)
     x = _x(2, 5, 10)
     heads = layer.project(x, x, x)
@@ -67,7 +67,7 @@ def test_head_widths_are_free_of_the_model_width_and_of_each_other() -> None:
 
 
 def test_each_head_is_attention_over_its_own_slice_of_the_weights() -> None:
-    layer = MultiHeadAttention(10, 4, key_heads=2, key_width=3, value_width=5, bias=False, dtype=torch.float64)
+    layer = MultiHeadAttention(10, 4, num_kv_heads=2, d_k=3, d_v=5, bias=False, dtype=torch.float64)
     x, y = _x(5, 10, dtype=torch.float64), _x(7, 10, seed=1, dtype=torch.float64)
     expected = []
     for head in range(4):
@@ -80,7 +80,7 @@ def test_each_head_is_attention_over_its_own_slice_of_the_weights() -> None:
 
 
 def test_inputs_may_be_three_tensors_of_three_widths() -> None:
-    layer = MultiHeadAttention(12, 3, query_input=5, key_input=6, value_input=7, output_width=2)
+    layer = MultiHeadAttention(12, 3, query_dim=5, key_dim=6, value_dim=7, output_dim=2)
     assert layer(_x(2, 4, 5), _x(2, 9, 6), _x(2, 9, 7)).shape == (2, 4, 2)
 
 
@@ -104,7 +104,7 @@ def test_biases_are_on_or_off() -> None:
 
 @pytest.mark.parametrize("mask", [None, Causal()])
 def test_packed_rows_are_the_padded_rows(mask) -> None:
-    layer = MultiHeadAttention(12, 4, key_heads=2, dtype=torch.float64)
+    layer = MultiHeadAttention(12, 4, num_kv_heads=2, dtype=torch.float64)
     padded = _x(3, 7, 12, dtype=torch.float64)
     packed = layer(Ragged.from_padded(padded, LENGTHS), mask=mask)
     # Causal alone would align the last query with the last padded key, which is right here: both sides are padded.
@@ -162,7 +162,7 @@ def test_a_watcher_sees_what_goes_into_attention() -> None:
 
 
 def test_gradients_reach_inputs_and_weights() -> None:
-    layer = MultiHeadAttention(4, 2, key_heads=1, key_width=3, value_width=2, dtype=torch.float64)
+    layer = MultiHeadAttention(4, 2, num_kv_heads=1, d_k=3, d_v=2, dtype=torch.float64)
     x = _x(3, 4, dtype=torch.float64).requires_grad_()
     names = dict(layer.named_parameters())
 
@@ -174,12 +174,12 @@ def test_gradients_reach_inputs_and_weights() -> None:
 
 ERRORS = {
     "heads": (
-        lambda: MultiHeadAttention(12, 4, key_heads=3),
-        "MultiHeadAttention: heads must be a multiple of key_heads, not 4 and 3",
+        lambda: MultiHeadAttention(12, 4, num_kv_heads=3),
+        "MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not 4 and 3",
     ),
     "width": (
         lambda: MultiHeadAttention(10, 4),
-        "MultiHeadAttention: width 10 is no multiple of 4 heads; say key_width",
+        "MultiHeadAttention: d_model 10 is not a multiple of num_heads 4; pass d_k",
     ),
     "value without key": (
         lambda: MultiHeadAttention(12, 4)(_x(5, 12), value=_x(5, 12)),

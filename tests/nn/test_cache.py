@@ -30,7 +30,7 @@ def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.
 
 def _encoder() -> Encoder:
     torch.manual_seed(0)
-    return Encoder(LayerSpec(width=12, heads=4, hidden=8, key_heads=2, key_width=6), 2, dtype=torch.float64)
+    return Encoder(LayerSpec(d_model=12, num_heads=4, d_ff=8, num_kv_heads=2, d_k=6), 2, dtype=torch.float64)
 
 
 def _rows(*lengths: int, seed: int = 0) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ from torch import nn
 from uwaga import Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import Decoder, DecoderLayer, KeyValueCache, LayerSpec, RotaryPositions
 
-SPEC = LayerSpec(width=8, heads=2, hidden=12)
+SPEC = LayerSpec(d_model=8, num_heads=2, d_ff=12)
 MEMORY_LENGTHS = torch.tensor([4, 1, 6])
 
 
@@ -22,7 +22,7 @@ def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.
 
 def _decoder(layers: int = 2, **options) -> Decoder:
     torch.manual_seed(0)
-    return Decoder(LayerSpec(width=8, heads=2, hidden=12, **options), layers, dtype=torch.float64)
+    return Decoder(LayerSpec(d_model=8, num_heads=2, d_ff=12, **options), layers, dtype=torch.float64)
 
 
 def _decoder_weights(layer: DecoderLayer, peer: nn.TransformerDecoderLayer) -> dict:
@@ -47,7 +47,7 @@ def test_a_decoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: 
     peer = nn.TransformerDecoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
     for x in peer.parameters():  # other numbers than ones and zeros, which would not show
         nn.init.normal_(x, std=0.5)
-    layer = DecoderLayer(LayerSpec(width=12, heads=3, hidden=20, norm=norm, activation=activation, bias=bias))
+    layer = DecoderLayer(LayerSpec(d_model=12, num_heads=3, d_ff=20, norm=norm, activation=activation, bias=bias))
     layer.load_state_dict(_decoder_weights(layer, peer))
 
     x, memory = _x(3, 5, 12, dtype=torch.float32), _x(3, 6, 12, seed=1, dtype=torch.float32)
@@ -61,7 +61,7 @@ def test_a_decoder_layer_gives_torchs_numbers(norm: str, activation: str, bias: 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_packed_rows_are_the_padded_rows(norm: str) -> None:
-    decoder, lengths = _decoder(norm=norm, memory_width=10), torch.tensor([5, 2, 3])
+    decoder, lengths = _decoder(norm=norm, memory_dim=10), torch.tensor([5, 2, 3])
     x, memory = _x(3, 5, 8), _x(3, 6, 10, seed=1)
     packed = decoder(Ragged.from_padded(x, lengths), Ragged.from_padded(memory, MEMORY_LENGTHS), mask=Causal())
     expected = decoder(x, memory, mask=Causal(start=0), memory_mask=KeyLengths(MEMORY_LENGTHS))
@@ -134,7 +134,7 @@ def test_beams_are_rows_in_another_order_with_their_memory(kind: str) -> None:
 
 
 def test_gradients_reach_inputs_memory_and_weights() -> None:
-    layer = DecoderLayer(LayerSpec(width=4, heads=2, hidden=3, norm="pre", key_heads=1), dtype=torch.float64)
+    layer = DecoderLayer(LayerSpec(d_model=4, num_heads=2, d_ff=3, norm="pre", num_kv_heads=1), dtype=torch.float64)
     x, memory, names = _x(3, 4).requires_grad_(), _x(2, 4, seed=1).requires_grad_(), dict(layer.named_parameters())
 
     def run(x: torch.Tensor, memory: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:

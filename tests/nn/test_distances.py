@@ -50,7 +50,7 @@ def bucket(distance: int, buckets: int, max_distance: int, bidirectional: bool) 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "max_distance"), [(32, 128), (8, 20)])
 def test_buckets_are_t5s(buckets: int, max_distance: int, bidirectional: bool) -> None:
-    positions = RelativePositions(3, buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
+    positions = RelativePositions(3, num_buckets=buckets, max_distance=max_distance, bidirectional=bidirectional)
     with torch.no_grad():
         positions.weight.copy_(torch.randn(buckets, 3))
     length = 150
@@ -65,7 +65,7 @@ def test_buckets_are_t5s(buckets: int, max_distance: int, bidirectional: bool) -
 
 
 def test_buckets_are_learned_from_zero() -> None:
-    positions = RelativePositions(2, buckets=8, max_distance=20)
+    positions = RelativePositions(2, num_buckets=8, max_distance=20)
     layer, x = MultiHeadAttention(8, 2), torch.randn(5, 8)
     assert torch.equal(layer(x, bias=positions()), layer(x, bias=torch.zeros(2, 5, 5)))
     (gradient,) = torch.autograd.grad(layer(x, bias=positions()).square().sum(), positions.weight)
@@ -79,6 +79,6 @@ def test_a_start_is_handed_on() -> None:
 
 def test_buckets_that_do_not_fit_are_an_error_at_once() -> None:
     with pytest.raises(ValueError) as error:
-        RelativePositions(2, buckets=2)
+        RelativePositions(2, num_buckets=2)
     rule = "needs at least two buckets a direction and a max_distance beyond half of them"
     assert str(error.value) == f"RelativeBias: {rule}, not 1 and 128"

@@ -102,14 +102,14 @@ def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
 
 
 def test_a_key_map_of_another_width_says_so() -> None:
-    layer = MultiHeadAttention(12, 3, key_input=10)
+    layer = MultiHeadAttention(12, 3, key_dim=10)
     with pytest.raises(ShapeError, match="key must have the width 10"):
         layer(torch.randn(2, 200, 12))
 
 
 @pytest.mark.parametrize("ragged", [True, False])
 def test_a_layer_in_training_gives_what_it_gives_without_gradients(ragged: bool) -> None:
-    layer = MultiHeadAttention(16, 4, key_heads=2)
+    layer = MultiHeadAttention(16, 4, num_kv_heads=2)
     x = Ragged(torch.randn(MANY, 16), torch.tensor([0, 3, MANY])) if ragged else torch.randn(2, MANY // 2, 16)
     training = layer(x)
     with torch.no_grad():

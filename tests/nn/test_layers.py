@@ -10,7 +10,7 @@ from uwaga import AlibiBias, Causal, KeyLengths, Ragged, ShapeError
 from uwaga.nn import Encoder, EncoderLayer, LayerSpec
 
 LENGTHS = torch.tensor([5, 2, 7])
-SPEC = LayerSpec(width=8, heads=2, hidden=12)
+SPEC = LayerSpec(d_model=8, num_heads=2, d_ff=12)
 
 
 def _x(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias:
     options = {"norm_first": norm == "pre", "activation": activation, "bias": bias}
     peer = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True, **options)
     _shake(peer)
-    layer = EncoderLayer(LayerSpec(width=12, heads=3, hidden=20, norm=norm, activation=activation, bias=bias))
+    layer = EncoderLayer(LayerSpec(d_model=12, num_heads=3, d_ff=20, norm=norm, activation=activation, bias=bias))
     layer.load_state_dict(_encoder_weights(layer, peer))
 
     x, hidden = _x(3, 7, 12, dtype=torch.float32), torch.arange(7) >= LENGTHS[:, None]
@@ -51,10 +51,10 @@ def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias:
     assert_as_exact(found, expected, exact)
 
 
-@pytest.mark.parametrize("norm_kind", ["layer", "rms"])
+@pytest.mark.parametrize("norm_type", ["layer", "rms"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_packed_rows_are_the_padded_rows(norm: str, norm_kind: str) -> None:
-    spec = LayerSpec(width=8, heads=2, hidden=12, norm=norm, norm_kind=norm_kind, gated=True, key_heads=1)
+def test_packed_rows_are_the_padded_rows(norm: str, norm_type: str) -> None:
+    spec = LayerSpec(d_model=8, num_heads=2, d_ff=12, norm=norm, norm_type=norm_type, gated=True, num_kv_heads=1)
     encoder = Encoder(spec, 2, dtype=torch.float64)
     padded, bias = _x(3, 7, 8), AlibiBias(_x(2, seed=1), start=0)
     packed = encoder(Ragged.from_padded(padded, LENGTHS), mask=Causal(start=0), bias=bias)
@@ -67,13 +67,13 @@ def test_an_encoder_is_its_layers_and_a_last_norm_where_norms_stand_before() -> 
     post = Encoder(SPEC, 2, dtype=torch.float64)
     assert post.norm is None
     torch.testing.assert_close(post(x), post.layers[1](post.layers[0](x)))
-    pre = Encoder(LayerSpec(width=8, heads=2, hidden=12, norm="pre"), 2, dtype=torch.float64)
+    pre = Encoder(LayerSpec(d_model=8, num_heads=2, d_ff=12, norm="pre"), 2, dtype=torch.float64)
     torch.testing.assert_close(pre(x), pre.norm(pre.layers[1](pre.layers[0](x))))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_gradients_reach_inputs_and_weights(norm: str) -> None:
-    spec = LayerSpec(width=4, heads=2, hidden=3, norm=norm, norm_kind="rms", gated=True)
+    spec = LayerSpec(d_model=4, num_heads=2, d_ff=3, norm=norm, norm_type="rms", gated=True)
     layer = EncoderLayer(spec, dtype=torch.float64)
     x, offsets, names = _x(5, 4).requires_grad_(), torch.tensor([0, 2, 5]), dict(layer.named_parameters())
 
@@ -107,7 +107,7 @@ def test_a_packed_layer_compiles_to_one_graph() -> None:
 
 
 def test_residuals_are_dropped_in_training_only() -> None:
-    layer = EncoderLayer(LayerSpec(width=8, heads=2, hidden=12, dropout=0.5), dtype=torch.float64)
+    layer = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=12, dropout=0.5), dtype=torch.float64)
     x = _x(5, 8)
     torch.manual_seed(0)
     assert not torch.equal(layer(x), layer(x))
@@ -119,12 +119,12 @@ def test_residuals_are_dropped_in_training_only() -> None:
     ("options", "message"),
     [
         ({"norm": "Pre"}, "LayerSpec: norm must be 'post' or 'pre', not 'Pre'"),
-        ({"norm_kind": "batch"}, "LayerSpec: norm_kind must be 'layer' or 'rms', not 'batch'"),
+        ({"norm_type": "batch"}, "LayerSpec: norm_type must be 'layer' or 'rms', not 'batch'"),
     ],
 )
 def test_options_that_there_are_not(options: dict, message: str) -> None:
     with pytest.raises(ValueError) as error:
-        LayerSpec(width=8, heads=2, hidden=12, **options)
+        LayerSpec(d_model=8, num_heads=2, d_ff=12, **options)
     assert str(error.value) == message
 
 
@@ -137,7 +137,7 @@ def test_a_width_that_does_not_fit() -> None:
 
 def test_another_module_may_stand_where_dropout_is() -> None:
     torch.manual_seed(0)
-    layer = EncoderLayer(LayerSpec(width=8, heads=2, hidden=16)).eval()
+    layer = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16)).eval()
     x = torch.randn(2, 5, 8)
     expected = layer(x)
     layer.dropout = layer.feed_forward.dropout = nn.Identity()

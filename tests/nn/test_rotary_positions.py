@@ -73,7 +73,7 @@ def test_half_precision_is_turned_in_float32_and_rounded_once() -> None:
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
 def test_attention_sees_distances_and_not_places(layout: str) -> None:
     rotary = RotaryPositions(4, layout=layout)
-    layer = MultiHeadAttention(12, 4, key_heads=2, key_width=6, dtype=torch.float64)
+    layer = MultiHeadAttention(12, 4, num_kv_heads=2, d_k=6, dtype=torch.float64)
     x = _x(2, 7, 12)
     near = layer(x, rotary=rotary(x), mask=Causal())
     torch.testing.assert_close(layer(x, rotary=rotary(x, start=100), mask=Causal()), near)

@@ -53,7 +53,7 @@ def test_nothing_is_added_where_it_is_not_wanted(wanted: bool, rows: int) -> Non
 def test_a_step_of_decoding_pays_for_its_own_tokens_alone() -> None:
     from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec
 
-    layer, cache, seen = EncoderLayer(LayerSpec(width=8, heads=2, hidden=16)).eval(), KeyValueCache(1), []
+    layer, cache, seen = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16)).eval(), KeyValueCache(1), []
     for linear in (layer.attention.query, layer.attention.output, layer.feed_forward.up, layer.feed_forward.down):
         linear.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0].shape[:-1].numel()))
     with torch.no_grad():

@@ -11,9 +11,9 @@ from uwaga.train.config import Config
 from uwaga.train.data import Corpus
 
 MODELS = {
-    "language-model": "{family='gpt2', layers=1, heads=2, width=16, hidden=32, positions=64}",
-    "encoder-decoder": "{family='transformer', layers=1, decoder_layers=1, heads=2, width=16, hidden=32}",
-    "masked-language-model": "{family='bert', layers=1, heads=2, width=16, hidden=32, positions=64}",
+    "language-model": "{family='gpt2', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
+    "encoder-decoder": "{family='transformer', num_layers=1, num_decoder_layers=1, num_heads=2, d_model=16, d_ff=32}",
+    "masked-language-model": "{family='bert', num_layers=1, num_heads=2, d_model=16, d_ff=32, max_position_embeddings=64}",
 }
 
 Make = Callable[..., Config]

@@ -14,7 +14,7 @@ objective = "language-model"
 
 [model]
 family = "gpt2"
-layers = 2
+num_layers = 2
 
 [data]
 train = ["a.txt"]
@@ -56,7 +56,7 @@ def test_what_is_not_said_has_a_default() -> None:
             "run.threads=2",
         ),
         (*_PAIRS, "tokenizer.target={kind='words', shared=true}", "data.remove_characters='012'"),
-        ("data.sources.x={sha256='" + 64 * "a" + "', url='https://example.org/x'}", "model.eps=1e-6"),
+        ("data.sources.x={sha256='" + 64 * "a" + "', url='https://example.org/x'}", "model.norm_eps=1e-6"),
     ],
 )
 def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ def test_an_override_can_begin_a_table() -> None:
         ("learning_rate=3", "there is no key learning_rate; the nearest is optimizer.lr"),
         ("run.sed=3", "there is no key run.sed; the nearest is run.seed"),
         ("optimiser.lr=3", "there is no key optimiser; the nearest is optimizer"),
-        ("model.layrs=3", "there is no key model.layrs; the nearest is model.layers"),
+        ("model.layrs=3", "there is no key model.layrs; the nearest is model.num_layers"),
         ("data.sources.x.ulr=a", "there is no key data.sources.x.ulr; the nearest is data.sources.NAME.url"),
         ("tokenizer.target.knd=a", "there is no key tokenizer.target.knd; the nearest is tokenizer.target.kind"),
     ],
@@ -176,12 +176,12 @@ def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
         ("model.family=gpt", "model.family must be one of 'bert', 'gpt2', 't5', 'transformer', not 'gpt'"),
         ("model.family=bert", "model.family 'bert' has no objective 'language-model'; these have: gpt2, transformer"),
         (
-            "model.vocabulary=9",
-            "model.vocabulary is not for the configuration to say: the tokenizer and the objective do",
+            "model.vocab_size=9",
+            "model.vocab_size is not for the configuration to say: the tokenizer and the objective do",
         ),
-        ("model.layers=0.5", "model: GPT2Config: layers must be a whole number from 1 to 268435456, not 0.5"),
-        ("model.heads=5", "model: GPT2Config: width 768 is no multiple of 5 heads"),
-        ("model={family='transformer', layers=2}", "model.layers must be 0 for a language-model, not 2"),
+        ("model.num_layers=0.5", "model: GPT2Config: num_layers must be a whole number from 1 to 268435456, not 0.5"),
+        ("model.num_heads=5", "model: GPT2Config: d_model 768 is not a multiple of num_heads 5"),
+        ("model={family='transformer', num_layers=2}", "model.num_layers must be 0 for a language-model, not 2"),
     ],
 )
 def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> None:
@@ -189,12 +189,12 @@ def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> N
 
 
 @pytest.mark.parametrize("family", ["t5", "transformer"])
-@pytest.mark.parametrize("name", ["layers", "decoder_layers"])
+@pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
 def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
     found = _message(*_PAIRS, f"model={{family='{family}', {name}=0}}")
     assert found == f"model.{name} must be at least 1 for an encoder-decoder, not 0" or (family, name) == (
         "t5",
-        "layers",
+        "num_layers",
     )
 
 
@@ -280,7 +280,7 @@ def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
     [
         ('run.output_dir="a\\u0000b"', "run.output_dir must have no NUL character, which no file name has: 'a\\x00b'"),
         ('data.train=["a\\u0000b"]', "data.train must have no NUL character, which no file name has: ('a\\x00b',)"),
-        ("model.layers=100000000", "model.layers must be at most 1000, not 100000000"),
+        ("model.num_layers=100000000", "model.num_layers must be at most 1000, not 100000000"),
         (f"optimizer.eps=1{'0' * 400}", f"optimizer.eps must be a positive number, not 1{'0' * 199}..."),
         ("optimizer.eps=1e400", "optimizer.eps must be a positive number, not inf"),
     ],

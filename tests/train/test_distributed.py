@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 MODELS = {
-    "transformer": "decoder_layers = 1\ndropout = 0.1\nattention_dropout = 0.1",
-    "gpt2": "layers = 2\npositions = 40",
-    "bert": "layers = 1\npositions = 40\ndropout = 0.0",
-    "t5": "layers = 1\ndecoder_layers = 1\nkey_width = 8",
-    "pairs": "layers = 1\ndecoder_layers = 2",
+    "transformer": "num_decoder_layers = 1\ndropout = 0.1\nattention_dropout = 0.1",
+    "gpt2": "num_layers = 2\nmax_position_embeddings = 40",
+    "bert": "num_layers = 1\nmax_position_embeddings = 40\ndropout = 0.0",
+    "t5": "num_layers = 1\nnum_decoder_layers = 1\nd_kv = 8",
+    "pairs": "num_layers = 1\nnum_decoder_layers = 2",
 }
 OBJECTIVES = {"bert": "masked-language-model", "t5": "encoder-decoder", "pairs": "encoder-decoder"}
 # Losses of one step by another order of sums in float32, over a dozen steps.
@@ -32,9 +32,9 @@ def config(folder: Path, family: str) -> Path:
         objective = "{objective}"
         [model]
         family = "{family.replace("pairs", "transformer")}"
-        heads = 2
-        width = 16
-        hidden = 32
+        num_heads = 2
+        d_model = 16
+        d_ff = 32
         {MODELS[family]}
         [data]
         kind = "{"pairs" if is_pairs else "text"}"

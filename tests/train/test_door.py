@@ -125,7 +125,7 @@ def test_longer_goes_on(train: Callable[..., Result]) -> None:
             "{last} was trained on other data, or in another order: data, tokenizer, batch and run.seed must be as they were",
         ),
         (
-            ["model.width=32"],
+            ["model.d_model=32"],
             "{last} was trained with model {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 16, 'hidden': 32, "
             "'positions': 64}}, and the configuration has {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 32, "
             "'hidden': 32, 'positions': 64}}",

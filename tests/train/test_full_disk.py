@@ -37,7 +37,7 @@ def test_the_last_good_checkpoint_survives_and_training_goes_on(tmp_path: Path, 
     config = tmp_path / "config.toml"
     config.write_text(f"""
         objective = "language-model"
-        model = {{family = "gpt2", layers = 1, heads = 2, width = 32, hidden = 64, positions = 40}}
+        model = {{family = "gpt2", num_layers = 1, num_heads = 2, d_model = 32, d_ff = 64, max_position_embeddings = 40}}
         data = {{train = ["{tmp_path}/verses.txt"], document = "line", context_length = 40}}
         batch = {{tokens_per_batch = 80}}
         schedule = {{steps = 8}}

@@ -20,10 +20,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         objective = "language-model"
         [model]
         family = "transformer"
-        decoder_layers = 2
-        heads = 2
-        width = 16
-        hidden = 32
+        num_decoder_layers = 2
+        num_heads = 2
+        d_model = 16
+        d_ff = 32
         dropout = 0.1
         attention_dropout = 0.1
         [data]

@@ -12,10 +12,10 @@ from uwaga.train.errors import ConfigError
 from uwaga.train.model import Settings, new_model
 
 SETTINGS: dict[str, Callable[[], Settings]] = {
-    "bert": lambda: BertConfig(vocabulary=300, width=128, layers=2, heads=4, hidden=256, positions=64, outputs=("masked_lm",)),
-    "gpt2": lambda: GPT2Config(vocabulary=300, width=128, layers=8, heads=4, hidden=256, positions=64, head="own"),
-    "t5": lambda: T5Config(vocabulary=300, width=128, layers=2, decoder_layers=2, heads=4, key_width=16, hidden=256, gated=True, head="own"),
-    "transformer": lambda: TransformerConfig(vocabulary=300, width=128, layers=2, decoder_layers=2, heads=4, hidden=256),
+    "bert": lambda: BertConfig(vocab_size=300, d_model=128, num_layers=2, num_heads=4, d_ff=256, max_position_embeddings=64, outputs=("masked_lm",)),
+    "gpt2": lambda: GPT2Config(vocab_size=300, d_model=128, num_layers=8, num_heads=4, d_ff=256, max_position_embeddings=64, tie_word_embeddings=False),
+    "t5": lambda: T5Config(vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_kv=16, d_ff=256, gated=True, tie_word_embeddings=False),
+    "transformer": lambda: TransformerConfig(vocab_size=300, d_model=128, num_layers=2, num_decoder_layers=2, num_heads=4, d_ff=256),
 }  # fmt: skip
 
 
@@ -40,15 +40,15 @@ def test_norms_are_ones_and_biases_zeros(family: str) -> None:
 
 # Standard deviations of matrices by the end of their names.
 EXPECTED = {
-    "gpt2": {"words": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "head": 0.02},
+    "gpt2": {"token_embedding": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "lm_head": 0.02},
     # Cut at two deviations, a normal distribution keeps 0.88 of its deviation.
-    "bert": {"words": 0.0176, "query": 0.0176, "down": 0.0176},
+    "bert": {"token_embedding": 0.0176, "query": 0.0176, "down": 0.0176},
     "t5": {
-        "words": 1.0, "query": (128 * 16) ** -0.5, "key": 128**-0.5, "value": 128**-0.5, "output": 64**-0.5,
-        "up": 128**-0.5, "gate": 128**-0.5, "down": 256**-0.5, "head": 128**-0.5,
+        "token_embedding": 1.0, "query": (128 * 16) ** -0.5, "key": 128**-0.5, "value": 128**-0.5, "output": 64**-0.5,
+        "up": 128**-0.5, "gate": 128**-0.5, "down": 256**-0.5, "lm_head": 128**-0.5,
     },
     # Uniform up to sqrt(6 / (in + out)).
-    "transformer": {"words": 128**-0.5, "query": math.sqrt(2 / 256), "up": math.sqrt(2 / 384), "down": math.sqrt(2 / 384)},
+    "transformer": {"token_embedding": 128**-0.5, "query": math.sqrt(2 / 256), "up": math.sqrt(2 / 384), "down": math.sqrt(2 / 384)},
 }  # fmt: skip
 
 
@@ -78,7 +78,10 @@ def test_the_first_loss_is_about_that_of_a_guess(family: str, one_thread: None) 
 
 def test_a_model_larger_than_the_machine_is_not_built() -> None:
     with pytest.raises(ConfigError) as caught:
-        new_model(GPT2Config(vocabulary=10, width=2**20, heads=2, hidden=2**20, layers=2, positions=8), 0)
+        new_model(
+            GPT2Config(vocab_size=10, d_model=2**20, num_heads=2, d_ff=2**20, num_layers=2, max_position_embeddings=8),
+            0,
+        )
     found = re.fullmatch(
         r"model: ([\d,]+) weights take ([\d,.]+) GB in float32, and this machine has [\d,.]+ GB", str(caught.value)
     )

@@ -15,14 +15,14 @@ from uwaga.train.model import new_model
 from uwaga.train.objective import Objective
 from uwaga.train.step import given
 
-SIZES = {"vocabulary": 30, "width": 16, "heads": 2, "hidden": 32}
+SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
-    "gpt2": lambda: new_model(GPT2Config(**SIZES, layers=1, positions=20), 0),
-    "gpt2-own": lambda: new_model(GPT2Config(**SIZES, layers=1, positions=20, head="own"), 0),
-    "bert": lambda: new_model(BertConfig(**SIZES, layers=1, positions=20, outputs=("masked_lm",)), 0),
-    "t5": lambda: new_model(T5Config(**SIZES, layers=1, decoder_layers=1, key_width=8), 0),
-    "transformer": lambda: new_model(TransformerConfig(**SIZES, layers=1, decoder_layers=1, target_vocabulary=25), 0),
-    "decoder": lambda: new_model(TransformerConfig(**SIZES, layers=0, decoder_layers=1), 0),
+    "gpt2": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20), 0),
+    "gpt2-own": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20, tie_word_embeddings=False), 0),
+    "bert": lambda: new_model(BertConfig(**SIZES, num_layers=1, max_position_embeddings=20, outputs=("masked_lm",)), 0),
+    "t5": lambda: new_model(T5Config(**SIZES, num_layers=1, num_decoder_layers=1, d_kv=8), 0),
+    "transformer": lambda: new_model(TransformerConfig(**SIZES, num_layers=1, num_decoder_layers=1, decoder_vocab_size=25), 0),
+    "decoder": lambda: new_model(TransformerConfig(**SIZES, num_layers=0, num_decoder_layers=1), 0),
 }  # fmt: skip
 
 pytestmark = pytest.mark.usefixtures("one_thread")

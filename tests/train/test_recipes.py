@@ -71,7 +71,7 @@ def test_the_same_source_is_the_same_in_every_recipe() -> None:
 def test_shakespeare_is_nanogpts_setting() -> None:
     config = Config.read(_FOLDER / "shakespeare-cpu.toml")
     model = config.model
-    assert [model[key] for key in ("layers", "heads", "width", "dropout")] == [4, 4, 128, 0.0]
+    assert [model[key] for key in ("num_layers", "num_heads", "d_model", "dropout")] == [4, 4, 128, 0.0]
     assert (
         config.data.context_length,
         config.batch.tokens_per_batch,
@@ -87,7 +87,7 @@ def test_shakespeare_is_nanogpts_setting() -> None:
     assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (3e-3, (0.9, 0.99), 0.1)
     assert config.optimizer.lr * config.schedule.final_lr_ratio == pytest.approx(1e-4, rel=2e-3)
     gpu = Config.read(_FOLDER / "shakespeare-gpu.toml")
-    assert [gpu.model[key] for key in ("layers", "heads", "width", "dropout")] == [6, 6, 384, 0.2]
+    assert [gpu.model[key] for key in ("num_layers", "num_heads", "d_model", "dropout")] == [6, 6, 384, 0.2]
     assert (gpu.data.context_length, gpu.batch.tokens_per_batch // 256, gpu.schedule.steps) == (256, 64, 5000)
 
 

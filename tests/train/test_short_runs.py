@@ -16,9 +16,9 @@ DATA = ROOT.parent / "shared" / "data"
 SMALL = (
     "schedule.steps=6", "schedule.warmup_steps=2", "run.eval_every=3", "run.eval_tokens=500", "run.log_every=1",
     "run.sample_every=6", "run.sample_tokens=6", "run.attention_every=6", "run.threads=1", "run.device=cpu",
-    "model.heads=2", "model.width=16", "model.hidden=32", "batch.tokens_per_batch=600",
+    "model.num_heads=2", "model.d_model=16", "model.d_ff=32", "batch.tokens_per_batch=600",
 )  # fmt: skip
-LAYERS = {"transformer": ("layers", "decoder_layers"), "gpt2": ("layers",), "bert": ("layers",)}
+LAYERS = {"transformer": ("num_layers", "num_decoder_layers"), "gpt2": ("num_layers",), "bert": ("num_layers",)}
 
 
 @pytest.fixture

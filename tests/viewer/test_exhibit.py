@@ -13,7 +13,9 @@ def a_map(*shape: int, **options) -> uwaga.AttentionMap:
 
 
 def test_a_recording_brings_its_tokens() -> None:
-    model = GPT2Model(GPT2Config(vocabulary=40, width=16, layers=2, heads=4, hidden=32, positions=64)).eval()
+    model = GPT2Model(
+        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
+    ).eval()
     with uwaga.watch(model, tokens=["a", "Ġb", "c"]) as recording, torch.no_grad():
         model(torch.tensor([[5, 6, 7]]))
     (side,) = Exhibit.of(recording).sides

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
+_Class = TypeVar("_Class", bound=type)
 
 
 class RenamedParameter(NamedTuple):
@@ -44,6 +45,16 @@ def parameters(**renamed: str) -> Callable[[_Callable], _Callable]:
         cls.__init__ = _refusing(name, cls.__init__, renamed)
         if not hasattr(cls, "__getattr__"):
             cls.__getattr__ = _missing(name, renamed)
+        return target
+
+    return decorate
+
+
+def attributes(**renamed: str) -> Callable[[_Class], _Class]:
+    """A decorator of a public NamedTuple or class: instances that lack an old name as an attribute say the new one."""
+
+    def decorate(target: _Class) -> _Class:
+        target.__getattr__ = _missing(target.__name__, renamed)  # type: ignore[attr-defined]
         return target
 
     return decorate

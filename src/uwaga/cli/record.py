@@ -149,7 +149,7 @@ def _target(reader: LoadedModel, target: str, truncate: bool) -> list[int]:
     """What the decoder reads to write the target: its start token first, and without an end."""
     config = cast("Any", reader.model).config
     ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate)
-    return [config.start, *(ids[:-1] if ids[-1] in config.ends else ids)]
+    return [config.decoder_start_token_id, *(ids[:-1] if ids[-1] in config.eos_token_ids else ids)]
 
 
 def _ids(reader: LoadedModel, tokenizer: "Tokenizer", text: str, name: str, truncate: bool) -> list[int]:

@@ -1,6 +1,6 @@
 """Floor 3: the layers of a Transformer, over padded tensors (..., Q, M) and Ragged batches (N, M) alike.
 
-    layer = uwaga.nn.EncoderLayer(uwaga.nn.LayerSpec(width=512, heads=8, hidden=2048))
+    layer = uwaga.nn.EncoderLayer(uwaga.nn.LayerSpec(d_model=512, num_heads=8, d_ff=2048))
     layer(batch)                                   # a Ragged batch: no padding is ever computed
     layer(padded, mask=uwaga.KeyLengths(lengths))  # the same numbers
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import renamed
 from uwaga.nn import joint
 from uwaga.nn.carry import contents
 from uwaga.nn.heads import Asked, Heads, extended, merge, split, split_jointly
@@ -28,21 +29,32 @@ from uwaga.ops.ragged import Operand
 Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
 
 
+@renamed.parameters(
+    width="d_model",
+    heads="num_heads",
+    key_heads="num_kv_heads",
+    key_width="d_k",
+    value_width="d_v",
+    query_input="query_dim",
+    key_input="key_dim",
+    value_input="value_dim",
+    output_width="output_dim",
+)
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (Vaswani et al., "Attention Is All You Need", 2017, section 3.2.2); fewer key heads than query
     heads after Ainslie et al., "GQA" (2023). H D and H E need not equal M.
 
-    Weights: query.weight (H D, query_input), key.weight (G D, key_input), value.weight (G E, value_input) and
-    output.weight (output_width, H E), with biases of the first size where asked; drawn as torch.nn.Linear draws them.
+    Weights: query.weight (H D, query_dim), key.weight (G D, key_dim), value.weight (G E, value_dim) and
+    output.weight (output_dim, H E), with biases of the first size where asked; drawn as torch.nn.Linear draws them.
 
     Args:
-        width: M, the width of the inputs and of the output where nothing else is said.
-        heads: H, query heads.
-        key_heads: G; H by default. H must be a multiple of it.
-        key_width: D, of queries and keys; width // heads by default, which must then divide evenly.
-        value_width: E; D by default.
-        query_input, key_input, value_input: widths of the three inputs; `width` by default.
-        output_width: `width` by default.
+        d_model: M, the width of the inputs and of the output where nothing else is said.
+        num_heads: H, query heads.
+        num_kv_heads: G; H by default. H must be a multiple of it.
+        d_k: D, of queries and keys; d_model // num_heads by default, which must then divide evenly.
+        d_v: E; D by default.
+        query_dim, key_dim, value_dim: widths of the three inputs; `d_model` by default.
+        output_dim: `d_model` by default.
         bias: whether the query, key and value maps add a bias.
         output_bias: whether the output map does; as `bias` by default.
         dropout: probability of dropping an attention weight, in training.
@@ -54,7 +66,7 @@ class MultiHeadAttention(nn.Module):
 
     >>> import torch
     >>> from uwaga import Ragged
-    >>> layer = MultiHeadAttention(12, heads=4, key_heads=2)
+    >>> layer = MultiHeadAttention(12, num_heads=4, num_kv_heads=2)
     >>> layer(torch.randn(2, 5, 12)).shape
     torch.Size([2, 5, 12])
     >>> layer(Ragged(torch.randn(5, 12), torch.tensor([0, 2, 5]))).values.shape
@@ -63,16 +75,16 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        d_model: int,
+        num_heads: int,
         *,
-        key_heads: int | None = None,
-        key_width: int | None = None,
-        value_width: int | None = None,
-        query_input: int | None = None,
-        key_input: int | None = None,
-        value_input: int | None = None,
-        output_width: int | None = None,
+        num_kv_heads: int | None = None,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        query_dim: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        output_dim: int | None = None,
         bias: bool = True,
         output_bias: bool | None = None,
         dropout: float = 0.0,
@@ -82,20 +94,20 @@ class MultiHeadAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.heads, self.key_heads = heads, heads if key_heads is None else key_heads
-        _check(width, heads, self.key_heads, key_width)
-        self.key_width = width // heads if key_width is None else key_width
-        self.value_width = self.key_width if value_width is None else value_width
+        self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+        _check(d_model, num_heads, self.num_kv_heads, d_k)
+        self.d_k = d_model // num_heads if d_k is None else d_k
+        self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
         self.watcher: Watcher | None = None
 
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        keys, values = self.key_heads * self.key_width, self.key_heads * self.value_width
-        self.query = nn.Linear(query_input or width, heads * self.key_width, bias, **made)
-        self.key = nn.Linear(key_input or width, keys, bias, **made)
-        self.value = nn.Linear(value_input or width, values, bias, **made)
+        keys, values = self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v
+        self.query = nn.Linear(query_dim or d_model, num_heads * self.d_k, bias, **made)
+        self.key = nn.Linear(key_dim or d_model, keys, bias, **made)
+        self.value = nn.Linear(value_dim or d_model, values, bias, **made)
         output_bias = bias if output_bias is None else output_bias
-        self.output = nn.Linear(heads * self.value_width, output_width or width, output_bias, **made)
+        self.output = nn.Linear(num_heads * self.d_v, output_dim or d_model, output_bias, **made)
 
     def forward(
         self,
@@ -109,12 +121,12 @@ class MultiHeadAttention(nn.Module):
         cache: SelfSlot | CrossSlot | None = None,
         sinks: Tensor | None = None,
     ) -> Operand:
-        """The mixed values, (..., Q, output_width) or Ragged as the query is.
+        """The mixed values, (..., Q, output_dim) or Ragged as the query is.
 
         Args:
-            query: (..., Q, query_input), or Ragged with values (N, query_input).
-            key: (..., K, key_input) of the same kind and leading dimensions; None for the query itself.
-            value: (..., K, value_input); None for the key.
+            query: (..., Q, query_dim), or Ragged with values (N, query_dim).
+            key: (..., K, key_dim) of the same kind and leading dimensions; None for the query itself.
+            value: (..., K, value_dim); None for the key.
             mask, bias, sinks: as in `uwaga.attention`.
             rotary: turns query and key by their positions; of the query's tokens, which must be the key's.
             cache: keys and values of earlier tokens, one slot of a KeyValueCache; then the rows are one dimension, (B, Q,
@@ -148,11 +160,11 @@ class MultiHeadAttention(nn.Module):
         if key is query and value is query:
             linears = self.query, self.key, self.value
             if joint.is_worthwhile(linears, contents(query)):
-                return split_jointly(linears, query, (self.heads, self.key_heads, self.key_heads), rotary)
+                return split_jointly(linears, query, (self.num_heads, self.num_kv_heads, self.num_kv_heads), rotary)
         return Heads(
-            split(self.query, "query", query, self.heads, rotary, steadily=steadily),
-            split(self.key, "key", key, self.key_heads, rotary, steadily=steadily),
-            split(self.value, "value", value, self.key_heads, steadily=steadily),
+            split(self.query, "query", query, self.num_heads, rotary, steadily=steadily),
+            split(self.key, "key", key, self.num_kv_heads, rotary, steadily=steadily),
+            split(self.value, "value", value, self.num_kv_heads, steadily=steadily),
         )
 
     def _asked(
@@ -169,7 +181,7 @@ class MultiHeadAttention(nn.Module):
             same = "rotary turns a query and a key of the same tokens, and the key is another"
             raise ValueError(f"MultiHeadAttention: {same}")
         if isinstance(cache, CrossSlot) and cache.held is not None:
-            return Asked(split(self.query, "query", query, self.heads, steadily=False), cache.held)
+            return Asked(split(self.query, "query", query, self.num_heads, steadily=False), cache.held)
         if key is None and is_cross:
             raise ValueError("MultiHeadAttention: an empty CrossSlot needs a key to look at")
         if key is None and value is not None:
@@ -193,11 +205,12 @@ class MultiHeadAttention(nn.Module):
         return attention_from_torch(cls, module)
 
     def extra_repr(self) -> str:
-        return f"heads={self.heads}, key_heads={self.key_heads}, key_width={self.key_width}, value_width={self.value_width}"
+        return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}, d_v={self.d_v}"
 
 
-def _check(width: int, heads: int, key_heads: int, key_width: int | None) -> None:
-    if heads < 1 or key_heads < 1 or heads % key_heads:
-        raise ValueError(f"MultiHeadAttention: heads must be a multiple of key_heads, not {heads} and {key_heads}")
-    if key_width is None and width % heads:
-        raise ValueError(f"MultiHeadAttention: width {width} is no multiple of {heads} heads; say key_width")
+def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> None:
+    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
+        given = f"{num_heads} and {num_kv_heads}"
+        raise ValueError(f"MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not {given}")
+    if d_k is None and d_model % num_heads:
+        raise ValueError(f"MultiHeadAttention: d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k")

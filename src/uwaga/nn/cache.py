@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from uwaga._base import renamed
 from uwaga.nn.slots import CrossSlot, SelfSlot
 
 
@@ -15,10 +16,11 @@ class LayerCache(NamedTuple):
     cross_attention: CrossSlot
 
 
+@renamed.parameters(layers="num_layers")
 class KeyValueCache:
     """The keys and values of every layer (after Shazeer, "Fast Transformer Decoding", 2019, section 2.4).
 
-        cache = KeyValueCache(layers=12)
+        cache = KeyValueCache(num_layers=12)
         decoder(prompts, mask=Causal(), cache=cache)            # Ragged prompts: each row is as long as it is
         decoder(next_tokens, mask=Causal(), cache=cache)        # padded (R, 1, M), or Ragged with any number a row
 
@@ -26,12 +28,12 @@ class KeyValueCache:
     length. A dense mask or bias is over as many keys as the longest row has.
 
     Args:
-        layers: how many.
+        num_layers: how many.
         capacity: tokens per row to make room for at once; else room starts with the first tokens and doubles.
     """
 
-    def __init__(self, layers: int, *, capacity: int = 0) -> None:
-        self._layers = tuple(LayerCache(SelfSlot(capacity), CrossSlot()) for _ in range(layers))
+    def __init__(self, num_layers: int, *, capacity: int = 0) -> None:
+        self._layers = tuple(LayerCache(SelfSlot(capacity), CrossSlot()) for _ in range(num_layers))
 
     def __getitem__(self, layer: int) -> LayerCache:
         return self._layers[layer]

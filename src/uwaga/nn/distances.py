@@ -4,10 +4,12 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import renamed
 from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.mask_program import Start
 
 
+@renamed.parameters(heads="num_heads")
 class AlibiPositions(nn.Module):
     """Gives attention's `bias` -slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022, section 3).
 
@@ -20,15 +22,16 @@ class AlibiPositions(nn.Module):
 
     slopes: Tensor
 
-    def __init__(self, heads: int, *, device: Device = None) -> None:
+    def __init__(self, num_heads: int, *, device: Device = None) -> None:
         super().__init__()
-        self.register_buffer("slopes", torch.tensor(alibi_slopes(heads), device=device), persistent=False)
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(num_heads), device=device), persistent=False)
 
     def forward(self, start: Start = None) -> AlibiBias:
         """The bias; start: where the first query stands among the keys, as in `uwaga.AlibiBias`."""
         return AlibiBias(self.slopes, start=start)
 
 
+@renamed.parameters(heads="num_heads", buckets="num_buckets")
 class RelativePositions(nn.Module):
     """Gives attention's `bias` weight[bucket(j - p), h], learned (Raffel et al., "T5", 2020, section 2.1): one bucket a
     distance up to half of them, then logarithmically wider ones up to `max_distance`. One serves all layers of a stack.
@@ -36,17 +39,17 @@ class RelativePositions(nn.Module):
     weight: (buckets, H); starts at zero, where no distance is preferred.
 
     Args:
-        heads: H.
-        buckets: how many; half of them look ahead where `bidirectional`.
+        num_heads: H.
+        num_buckets: how many; half of them look ahead where `bidirectional`.
         max_distance: from here on all distances share the last bucket.
         bidirectional: True in an encoder; False in a decoder, where keys ahead share the bucket of distance 0.
     """
 
     def __init__(
         self,
-        heads: int,
+        num_heads: int,
         *,
-        buckets: int = 32,
+        num_buckets: int = 32,
         max_distance: int = 128,
         bidirectional: bool = True,
         device: Device = None,
@@ -54,7 +57,7 @@ class RelativePositions(nn.Module):
     ) -> None:
         super().__init__()
         self.max_distance, self.bidirectional = max_distance, bidirectional
-        self.weight = nn.Parameter(torch.zeros(buckets, heads, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads, device=device, dtype=dtype))
         self()  # RelativeBias knows which numbers of buckets and which distances fit together
 
     def forward(self, start: Start = None) -> RelativeBias:
@@ -63,7 +66,7 @@ class RelativePositions(nn.Module):
 
     def extra_repr(self) -> str:
         buckets, heads = self.weight.shape
-        return f"heads={heads}, buckets={buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"
+        return f"num_heads={heads}, num_buckets={buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"
 
 
 def alibi_slopes(heads: int) -> list[float]:

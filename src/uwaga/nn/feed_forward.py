@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.types import Device
 
+from uwaga._base import renamed
 from uwaga.nn.carry import carry, dropped, need_width
 from uwaga.nn.steady import steady
 from uwaga.ops.ragged import Operand
@@ -21,6 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@renamed.parameters(width="d_model", hidden="d_ff")
 class FeedForward(nn.Module):
     """down(f(up x)) (Vaswani et al. 2017, section 3.3); gated: down(f(gate x) * up x) (Shazeer, "GLU Variants Improve
     Transformer", 2020). Each token by itself, so that packed tokens are mapped as they lie.
@@ -28,8 +30,8 @@ class FeedForward(nn.Module):
     Weights: up.weight (F, M), gate.weight (F, M) where gated, down.weight (M, F), with biases where asked.
 
     Args:
-        width: M.
-        hidden: F.
+        d_model: M.
+        d_ff: F.
         activation: "gelu", "gelu_tanh" (its approximation, as GPT-2 has it), "relu" or "silu".
         gated: whether a second map of the input, under the activation, weighs the first.
         bias: whether the maps add a bias.
@@ -41,8 +43,8 @@ class FeedForward(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        hidden: int,
+        d_model: int,
+        d_ff: int,
         *,
         activation: str = "gelu",
         gated: bool = False,
@@ -57,9 +59,9 @@ class FeedForward(nn.Module):
             raise ValueError(f"FeedForward: activation must be one of {listed}, not {activation!r}")
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
-        self.up = nn.Linear(width, hidden, bias, **made)
-        self.gate = nn.Linear(width, hidden, bias, **made) if gated else None
-        self.down = nn.Linear(hidden, width, bias, **made)
+        self.up = nn.Linear(d_model, d_ff, bias, **made)
+        self.gate = nn.Linear(d_model, d_ff, bias, **made) if gated else None
+        self.down = nn.Linear(d_ff, d_model, bias, **made)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Operand, *, steadily: bool = True) -> Operand:

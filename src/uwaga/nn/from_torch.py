@@ -16,8 +16,8 @@ def attention_from_torch(made: type[nn.Module], module: nn.MultiheadAttention) -
     layer = made(
         module.embed_dim,
         module.num_heads,
-        key_input=module.kdim,
-        value_input=module.vdim,
+        key_dim=module.kdim,
+        value_dim=module.vdim,
         bias=module.in_proj_bias is not None,
         dropout=module.dropout,
         device=weight.device,

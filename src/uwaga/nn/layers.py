@@ -27,10 +27,10 @@ class EncoderLayer(nn.Module):
     """Self-attention, then a feed-forward layer; with a causal mask also the layer of a decoder-only model, as GPT-2.
 
     Submodules: attention, attention_norm, feed_forward, feed_forward_norm. As torch.nn.TransformerEncoderLayer, which
-    `dropout`, `attention_dropout` and `hidden_dropout` of one value make it equal to.
+    `dropout`, `attention_dropout` and `activation_dropout` of one value make it equal to.
 
     >>> import torch
-    >>> layer = EncoderLayer(LayerSpec(width=8, heads=2, hidden=16))
+    >>> layer = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16))
     >>> layer(torch.randn(2, 5, 8)).shape
     torch.Size([2, 5, 8])
     """
@@ -79,7 +79,7 @@ class DecoderLayer(nn.Module):
     torch.nn.TransformerDecoderLayer; `mask=Causal()` makes it one of a language model.
 
     >>> import torch
-    >>> layer = DecoderLayer(LayerSpec(width=8, heads=2, hidden=16))
+    >>> layer = DecoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16))
     >>> layer(torch.randn(2, 5, 8), torch.randn(2, 7, 8)).shape
     torch.Size([2, 5, 8])
     """
@@ -89,7 +89,7 @@ class DecoderLayer(nn.Module):
         made: dict[str, Any] = {"device": device, "dtype": dtype}
         self.attention = spec.new_attention(**made)
         self.attention_norm = spec.new_norm(**made)
-        self.cross_attention = spec.new_attention(memory_width=spec.memory_width or spec.width, **made)
+        self.cross_attention = spec.new_attention(memory_dim=spec.memory_dim or spec.d_model, **made)
         self.cross_attention_norm = spec.new_norm(**made)
         self.feed_forward = spec.new_feed_forward(**made)
         self.feed_forward_norm = spec.new_norm(**made)
@@ -111,7 +111,7 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
-            memory: (..., K, memory_width) or Ragged, of x's kind: what an encoder gave. Where the cache holds its keys and
+            memory: (..., K, memory_dim) or Ragged, of x's kind: what an encoder gave. Where the cache holds its keys and
                 values from an earlier call it is not read, and may be None.
             mask, bias: of self-attention, as in `uwaga.attention`.
             memory_mask, memory_bias: of cross-attention.

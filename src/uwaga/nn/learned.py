@@ -4,11 +4,13 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import renamed
 from uwaga._base.tracing import is_readable
 from uwaga.nn.carry import carry, need_width, places
 from uwaga.ops.ragged import Operand, Ragged
 
 
+@renamed.parameters(width="d_model")
 class LearnedPositions(nn.Module):
     """x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
 
@@ -16,12 +18,12 @@ class LearnedPositions(nn.Module):
 
     Args:
         length: positions that there are.
-        width: M.
+        d_model: M.
     """
 
-    def __init__(self, length: int, width: int, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, length: int, d_model: int, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(length, width, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(length, d_model, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,4 +59,4 @@ class LearnedPositions(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return f"length={self.weight.shape[0]}, width={self.weight.shape[1]}"
+        return f"length={self.weight.shape[0]}, d_model={self.weight.shape[1]}"

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base import renamed
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.nn.carry import contents, places
 from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
@@ -41,6 +42,7 @@ class Rotation(NamedTuple):
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+@renamed.parameters(width="rotary_dim")
 class RotaryPositions(nn.Module):
     """Turns queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
     3.2.2): the pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)).
@@ -49,7 +51,7 @@ class RotaryPositions(nn.Module):
         attention(x, rotary=rotary(x), mask=Causal())      # made once, it serves every layer
 
     Args:
-        width: W, the numbers of each head that are turned, from the first; even, at most D.
+        rotary_dim: W, the numbers of each head that are turned, from the first; even, at most D.
         base: 10000 in the paper.
         layout: which two numbers are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
             i + W / 2, as in GPT-NeoX and in Llama as transformers has it.
@@ -58,11 +60,11 @@ class RotaryPositions(nn.Module):
         ValueError: an odd width, an unknown layout.
     """
 
-    def __init__(self, width: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+    def __init__(self, rotary_dim: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
-        need_even("RotaryPositions", width)
+        need_even("RotaryPositions", rotary_dim)
         need_layout("RotaryPositions", layout)
-        self.width, self.base, self.layout = width, base, layout
+        self.rotary_dim, self.base, self.layout = rotary_dim, base, layout
         self._table = PositionTable(self._cos_and_sin)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Rotation:
@@ -81,8 +83,8 @@ class RotaryPositions(nn.Module):
         return Rotation(cos, sin, self.layout == "interleaved")
 
     def _cos_and_sin(self, position: Tensor) -> Tensor:
-        angle = angles(position, self.width, self.base)
+        angle = angles(position, self.rotary_dim, self.base)
         return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, base={self.base}, layout={self.layout!r}"
+        return f"rotary_dim={self.rotary_dim}, base={self.base}, layout={self.layout!r}"

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from uwaga._base import renamed
 from uwaga.nn.carry import carry, need_width, places
 from uwaga.nn.tables import PositionTable, angles, need_even, need_layout
 from uwaga.ops.attention.call import compute_dtype
@@ -24,13 +25,14 @@ class Repeat(NamedTuple):
     distance: float
 
 
+@renamed.parameters(width="d_model")
 class SinusoidalPositions(nn.Module):
     """x + PE (Vaswani et al. 2017, section 3.5), with nothing to learn and for any length:
 
         PE(p, 2 i) = sin(p / base ** (2 i / M)),   PE(p, 2 i + 1) = cos(p / base ** (2 i / M))
 
     Args:
-        width: M, even.
+        d_model: M, even.
         base: 10000 in the paper: wavelengths from 2 pi to nearly base * 2 pi positions.
         layout: "interleaved", as above, or "halves": all sines before all cosines, as tensor2tensor and Marian have it.
 
@@ -42,13 +44,13 @@ class SinusoidalPositions(nn.Module):
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
 
-    def __init__(self, width: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+    def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
-        need_even("SinusoidalPositions", width)
+        need_even("SinusoidalPositions", d_model)
         need_layout("SinusoidalPositions", layout)
         if not base > 1.0:
             raise ValueError(f"SinusoidalPositions: base must be greater than 1, not {base!r}")
-        self.width, self.base, self.layout = width, base, layout
+        self.d_model, self.base, self.layout = d_model, base, layout
         self._table = PositionTable(self._codes)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
@@ -62,7 +64,7 @@ class SinusoidalPositions(nn.Module):
             ShapeError: another width, or starts that are not one per row.
             ValueError: a start below 0.
         """
-        need_width("SinusoidalPositions", "x", x, self.width)
+        need_width("SinusoidalPositions", "x", x, self.d_model)
         position = places("SinusoidalPositions", x, start)
         return carry(lambda values: self._add(values, position), x)
 
@@ -101,7 +103,7 @@ class SinusoidalPositions(nn.Module):
             raise ValueError(
                 f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}"
             )
-        frequency_I = angles(torch.ones(1), self.width, self.base)[0]
+        frequency_I = angles(torch.ones(1), self.d_model, self.base)[0]
         has_left = False
         for first in range(1, limit + 1, _SIDE**2):
             squared_C = _squared_distances(first, frequency_I)[: limit + 1 - first]
@@ -117,13 +119,13 @@ class SinusoidalPositions(nn.Module):
         return None
 
     def _codes(self, position: Tensor) -> Tensor:
-        angle = angles(position, self.width, self.base)
+        angle = angles(position, self.d_model, self.base)
         if self.layout == "halves":
             return torch.cat((angle.sin(), angle.cos()), dim=-1)
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, base={self.base}, layout={self.layout!r}"
+        return f"d_model={self.d_model}, base={self.base}, layout={self.layout!r}"
 
 
 def _distance(n: int, frequency_I: Tensor) -> float:

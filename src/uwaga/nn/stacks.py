@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
+from uwaga._base import renamed
 from uwaga.nn.cache import KeyValueCache, LayerCache
 from uwaga.nn.carry import carry
 from uwaga.nn.layers import DecoderLayer, EncoderLayer
@@ -16,6 +17,7 @@ from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
 
 
+@renamed.parameters(layers="num_layers")
 class Encoder(nn.Module):
     """Encoder layers one after the other (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
 
@@ -24,15 +26,15 @@ class Encoder(nn.Module):
 
     Args:
         spec: of every layer.
-        layers: how many.
+        num_layers: how many.
     """
 
     def __init__(
-        self, spec: LayerSpec, layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+        self, spec: LayerSpec, num_layers: int, *, device: Device = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.layers = nn.ModuleList(EncoderLayer(spec, **made) for _ in range(layers))
+        self.layers = nn.ModuleList(EncoderLayer(spec, **made) for _ in range(num_layers))
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
     def forward(
@@ -55,6 +57,7 @@ class Encoder(nn.Module):
         return x if self.norm is None else carry(self.norm, x)
 
 
+@renamed.parameters(layers="num_layers")
 class Decoder(nn.Module):
     """Decoder layers one after the other, all with the same memory (Vaswani et al. 2017, section 3.1).
 
@@ -62,15 +65,15 @@ class Decoder(nn.Module):
 
     Args:
         spec: of every layer.
-        layers: how many.
+        num_layers: how many.
     """
 
     def __init__(
-        self, spec: LayerSpec, layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+        self, spec: LayerSpec, num_layers: int, *, device: Device = None, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.layers = nn.ModuleList(DecoderLayer(spec, **made) for _ in range(layers))
+        self.layers = nn.ModuleList(DecoderLayer(spec, **made) for _ in range(num_layers))
         self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
 
     def forward(

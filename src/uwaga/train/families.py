@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
 
+from uwaga._base import renamed
 from uwaga.train.errors import ConfigError
 from uwaga.train.settings import unknown
 
@@ -37,11 +38,11 @@ class Trained:
         return found
 
 
-_TOKENS = frozenset({"vocabulary", "ends", "padding", "kept"})
+_TOKENS = frozenset({"vocab_size", "eos_token_ids", "pad_token_id", "kept"})
 FAMILIES = {
     "bert": Trained(
         home="uwaga.models.bert.config", name="BertConfig", objectives=("masked-language-model",),
-        given=frozenset({"vocabulary", "padding", "kept", "labels", "outputs", "model_type"}),
+        given=frozenset({"vocab_size", "pad_token_id", "kept", "labels", "outputs", "model_type"}),
         fixed={"masked-language-model": {"outputs": ("masked_lm",)}},
     ),
     "gpt2": Trained(
@@ -49,12 +50,12 @@ FAMILIES = {
     ),
     "t5": Trained(
         home="uwaga.models.t5.config", name="T5Config", objectives=("encoder-decoder",),
-        given=_TOKENS | {"start", "model_type"}, fixed={},
+        given=_TOKENS | {"decoder_start_token_id", "model_type"}, fixed={},
     ),
     "transformer": Trained(
         home="uwaga.models.transformer.config", name="TransformerConfig",
         objectives=("language-model", "encoder-decoder"),
-        given=_TOKENS | {"start", "target_vocabulary"}, fixed={"language-model": {"layers": 0}},
+        given=_TOKENS | {"decoder_start_token_id", "decoder_vocab_size"}, fixed={"language-model": {"num_layers": 0}},
     ),
 }  # fmt: skip
 
@@ -66,19 +67,20 @@ def check(model: Mapping[str, Any], objective: str) -> None:
 
 def room(model: Mapping[str, Any], objective: str) -> int | None:
     """The longest row that such a model has positions for; None: any. Raises ConfigError."""
-    longest: int | None = built(model, objective, {"vocabulary": 2**16}).max_tokens
+    longest: int | None = built(model, objective, {"vocab_size": 2**16}).max_tokens
     return longest
 
 
 def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Any:
     """The settings of the model: those of the table [model], of the objective, and of the tokenizer.
 
-    tokens: "vocabulary", and what else the tokenizer says, as `Corpus.model_settings` has it.
+    tokens: "vocab_size", and what else the tokenizer says, as `Corpus.model_settings` has it.
     """
     family = _family(model, objective)
     fixed = family.fixed.get(objective, {})
     free = frozenset(each.name for each in fields(family.settings)) - family.given - set(fixed)
     known = frozenset(f"model.{name}" for name in (*free, "family"))
+    renamed.refuse("model", model, _renamed(family), ConfigError)
     for name, value in model.items():
         if name in fixed and name not in family.given:
             if value != fixed[name]:
@@ -92,14 +94,20 @@ def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -
         made = family.settings(**settings | dict(fixed) | dict(tokens))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"model: {error}") from error
-    for name in ("layers", "decoder_layers"):
+    for name in ("num_layers", "num_decoder_layers"):
         if getattr(made, name, 0) > MOST_LAYERS:
             raise ConfigError(f"model.{name} must be at most {MOST_LAYERS}, not {getattr(made, name)}")
     if objective == "encoder-decoder":
-        for name in ("layers", "decoder_layers"):
+        for name in ("num_layers", "num_decoder_layers"):
             if getattr(made, name) == 0:
                 raise ConfigError(f"model.{name} must be at least 1 for an {objective}, not 0")
     return made
+
+
+def _renamed(family: Trained) -> dict[str, str]:
+    """Former names of the family's settings, and those of today."""
+    owner = f"{family.settings.__module__}.{family.settings.__qualname__}"
+    return {each.old: each.new for each in renamed.PARAMETERS if each.owner == owner}
 
 
 def _family(model: Mapping[str, Any], objective: str) -> Trained:

@@ -89,7 +89,7 @@ def _bert(name: str, weight: Tensor, generator: torch.Generator) -> None:
 def _gpt2(settings: GPT2Config) -> _Draw:
     """Radford et al. 2019, section 2.3: what is added to the residual stream is divided by the root of how often."""
     added = ("attention.output.weight", "feed_forward.down.weight")
-    residual = 0.02 * (2 * settings.layers) ** -0.5
+    residual = 0.02 * (2 * settings.num_layers) ** -0.5
 
     def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
         init.normal_(weight, std=residual if name.endswith(added) else 0.02, generator=generator)
@@ -100,12 +100,12 @@ def _gpt2(settings: GPT2Config) -> _Draw:
 def _t5(settings: T5Config) -> _Draw:
     """Raffel et al.'s code: as the width of what a map reads asks for; scores are not divided by the root of D, so that
     queries are."""
-    read = settings.width**-0.5
+    read = settings.d_model**-0.5
     deviations: dict[str, float] = {
-        "words": 1.0,
-        "query": read * settings.key_width**-0.5,
-        "output": (settings.heads * settings.key_width) ** -0.5,
-        "down": settings.hidden**-0.5,
+        "token_embedding": 1.0,
+        "query": read * settings.d_kv**-0.5,
+        "output": (settings.num_heads * settings.d_kv) ** -0.5,
+        "down": settings.d_ff**-0.5,
     }
 
     def draw(name: str, weight: Tensor, generator: torch.Generator) -> None:
@@ -118,8 +118,8 @@ def _transformer(settings: TransformerConfig) -> _Draw:
     """The authors' tensor2tensor: Glorot and Bengio's uniform distribution, and embeddings of deviation 1 / root of M."""
 
     def draw(name: str, weight: Tensor, generator: torch.Generator) -> Any:
-        if name.endswith("words.weight"):
-            return init.normal_(weight, std=settings.width**-0.5, generator=generator)
+        if name.endswith("token_embedding.weight"):
+            return init.normal_(weight, std=settings.d_model**-0.5, generator=generator)
         return init.xavier_uniform_(weight, generator=generator)
 
     return draw

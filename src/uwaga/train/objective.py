@@ -54,15 +54,15 @@ class Objective(nn.Module):
     @property
     def _vocabulary(self) -> int:
         config: Any = self.model.config
-        return int(config.vocabulary if isinstance(self.model, BertModel) else config.written)
+        return int(config.vocab_size if isinstance(self.model, BertModel) else config.output_vocab_size)
 
     def _hidden(self, ids: Operand, decoder_ids: Operand | None) -> Tensor:
         """(N, M): the states that the head reads."""
         model = self.model
         if isinstance(model, BertModel):
-            hidden = model(ids, outputs=()).hidden
+            hidden = model(ids, outputs=()).last_hidden_state
         elif isinstance(model, GPT2Model):
-            hidden = model(ids, logits=False).hidden
+            hidden = model(ids, logits=False).last_hidden_state
         else:
             assert isinstance(model, T5Model | Transformer)
             hidden = model.decode(ids) if decoder_ids is None else model.decode(decoder_ids, model(ids).memory)
@@ -72,7 +72,7 @@ class Objective(nn.Module):
         model = self.model
         if isinstance(model, BertModel):
             assert model.masked_lm is not None
-            return cast(Tensor, model.masked_lm(hidden, words_VM=model.embeddings.words.weight))
+            return cast(Tensor, model.masked_lm(hidden, embedding_VM=model.embeddings.token_embedding.weight))
         assert isinstance(model, GPT2Model | T5Model | Transformer)
         return model.logits(hidden)
 

@@ -9,7 +9,7 @@ from uwaga.models import BertConfig, BertModel
 
 def model(**options) -> BertModel:
     torch.manual_seed(0)
-    sizes = {"vocabulary": 20, "width": 8, "layers": 2, "heads": 2, "hidden": 16, "positions": 10}
+    sizes = {"vocab_size": 20, "d_model": 8, "num_layers": 2, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 10}
     return BertModel(BertConfig(**(sizes | options))).eval()
 
 
@@ -96,13 +96,13 @@ def test_what_does_not_fit_is_refused_and_named(case: str) -> None:
 
 def test_a_model_without_token_types_refuses_them() -> None:
     with pytest.raises(ValueError) as caught:
-        model(model_type="distilbert", token_types=0, outputs=())(IDS, token_types=torch.zeros_like(IDS))
+        model(model_type="distilbert", type_vocab_size=0, outputs=())(IDS, token_types=torch.zeros_like(IDS))
     assert str(caught.value) == "BertModel: a distilbert model has no token types"
 
 
 def test_roberta_has_fewer_positions_than_rows_in_its_table() -> None:
-    roberta = model(model_type="roberta", padding=1)
-    assert roberta(IDS.repeat(1, 2)[:, :8]).hidden.shape == (2, 8, 8)
+    roberta = model(model_type="roberta", pad_token_id=1)
+    assert roberta(IDS.repeat(1, 2)[:, :8]).last_hidden_state.shape == (2, 8, 8)
     with pytest.raises(ValueError) as caught:
         roberta(IDS.repeat(1, 2)[:, :9])
     assert str(caught.value) == "BertModel: a row has 9 tokens, and the model has positions for 8"
@@ -112,9 +112,9 @@ def test_roberta_has_fewer_positions_than_rows_in_its_table() -> None:
 def test_an_empty_document_has_no_states_and_disturbs_nobody() -> None:
     tiny = model()
     batch = uwaga.Ragged(torch.arange(3, 9), torch.tensor([0, 0, 4, 4, 6]))
-    rows = tiny(batch, outputs=()).hidden.to_list()
+    rows = tiny(batch, outputs=()).last_hidden_state.to_list()
     assert [len(row) for row in rows] == [0, 4, 0, 2]
-    without = tiny(uwaga.Ragged(batch.values, torch.tensor([0, 4, 6])), outputs=()).hidden
+    without = tiny(uwaga.Ragged(batch.values, torch.tensor([0, 4, 6])), outputs=()).last_hidden_state
     assert torch.equal(torch.cat(rows), without.values)
 
 
@@ -123,7 +123,7 @@ def test_only_the_outputs_that_are_asked_for_are_computed() -> None:
     tiny = model(outputs=("pooled", "masked_lm", "tokens"))
     everything = tiny(IDS)
     assert everything.sequence is None
-    assert everything.states is None
+    assert everything.hidden_states is None
     some = tiny(IDS, outputs=("tokens",))
     assert some.pooled is None
     assert some.masked_lm is None
@@ -133,7 +133,7 @@ def test_only_the_outputs_that_are_asked_for_are_computed() -> None:
 @torch.no_grad()
 def test_one_document_needs_no_batch() -> None:
     tiny = model()
-    assert torch.equal(tiny(IDS[0]).hidden, tiny(IDS[:1]).hidden[0])
+    assert torch.equal(tiny(IDS[0]).last_hidden_state, tiny(IDS[:1]).last_hidden_state[0])
     is_token = torch.tensor([False, True, True, False, True, False])
     assert torch.equal(
         tiny(IDS[0], attention_mask=is_token).pooled, tiny(IDS[:1], attention_mask=is_token[None]).pooled[0]
@@ -145,7 +145,7 @@ def test_the_first_token_that_is_there_is_pooled() -> None:
     tiny = model()
     is_token = torch.tensor([[False, False, True, True, True, True]])
     output = tiny(IDS[:1], attention_mask=is_token)
-    assert torch.equal(output.pooled, tiny.pooler(output.hidden[:, 2]))
+    assert torch.equal(output.pooled, tiny.pooler(output.last_hidden_state[:, 2]))
 
 
 def test_gradients_reach_every_weight_of_a_packed_batch() -> None:
@@ -162,13 +162,13 @@ def test_gradients_reach_every_weight_of_a_packed_batch() -> None:
 
 def test_dropout_is_for_training_alone() -> None:
     tiny = model()
-    assert torch.equal(tiny(IDS).hidden, tiny(IDS).hidden)
+    assert torch.equal(tiny(IDS).last_hidden_state, tiny(IDS).last_hidden_state)
     tiny.train()
-    assert not torch.equal(tiny(IDS).hidden, tiny(IDS).hidden)
+    assert not torch.equal(tiny(IDS).last_hidden_state, tiny(IDS).last_hidden_state)
 
 
 CONFIGS = {
-    "width": ({"heads": 5}, "BertConfig: width 768 is no multiple of 5 heads"),
+    "d_model": ({"num_heads": 5}, "BertConfig: d_model 768 is not a multiple of num_heads 5"),
     "outputs": (
         {"outputs": ("pooled", "pooled")},
         "BertConfig: outputs must be some of pooled, masked_lm, next_sentence, sequence, tokens, not ('pooled', 'pooled')",
@@ -182,24 +182,24 @@ CONFIGS = {
         "BertConfig: sequence is made from pooled, which is not among the outputs",
     ),
     "pooled": (
-        {"model_type": "distilbert", "token_types": 0},
+        {"model_type": "distilbert", "type_vocab_size": 0},
         "BertConfig: a distilbert model has no output pooled",
     ),
-    "no token types": ({"token_types": 0}, "BertConfig: a bert model cannot have 0 token types"),
+    "no token types": ({"type_vocab_size": 0}, "BertConfig: a bert model cannot have type_vocab_size 0"),
     "token types": (
         {"model_type": "distilbert", "outputs": ()},
         "BertConfig: a distilbert model cannot have 2 token types",
     ),
     "labels": ({"labels": ()}, "BertConfig: labels must name at least one class, and each by another name"),
     "twins": ({"labels": ("a", "a")}, "BertConfig: labels must name at least one class, and each by another name"),
-    "padding": ({"padding": 30522}, "BertConfig: padding 30522 is not in the vocabulary of 30522"),
+    "pad_token_id": ({"pad_token_id": 30522}, "BertConfig: pad_token_id 30522 is not in the vocabulary of 30522"),
     "roberta": (
-        {"model_type": "roberta", "positions": 2, "padding": 1},
+        {"model_type": "roberta", "max_position_embeddings": 2, "pad_token_id": 1},
         "BertConfig: a roberta model counts positions from behind that of its padding token, 1, and has 2",
     ),
-    "size": ({"layers": 2.0}, "BertConfig: layers must be a whole number from 0 to 268435456, not 2.0"),
+    "size": ({"num_layers": 2.0}, "BertConfig: num_layers must be a whole number from 0 to 268435456, not 2.0"),
     "chance": ({"dropout": 1.0}, "BertConfig: dropout must be a number from 0 to less than 1, not 1.0"),
-    "eps": ({"eps": 0}, "BertConfig: eps must be a positive number, not 0"),
+    "norm_eps": ({"norm_eps": 0}, "BertConfig: norm_eps must be a positive number, not 0"),
     "kind": (
         {"activation": "tanh"},
         "BertConfig: activation must be one of 'gelu', 'gelu_tanh', 'relu', 'silu', not 'tanh'",

@@ -50,10 +50,10 @@ def test_every_state_of_real_text_is_that_of_transformers(
 ) -> None:
     peer = transformers.BertModel.from_pretrained(minilm).eval()
     exact = transformers.BertModel.from_pretrained(minilm, dtype=torch.float64).eval()
-    output = model(uwaga.Ragged.from_list(documents), states=True)
+    output = model(uwaga.Ragged.from_list(documents), output_hidden_states=True)
     assert len(documents) > 10
     theirs = [[m(ids[None], output_hidden_states=True) for ids in documents] for m in (peer, exact)]
-    for layer, states in enumerate(output.states):
+    for layer, states in enumerate(output.hidden_states):
         rows = [torch.cat([one.hidden_states[layer][0] for one in each]) for each in theirs]
         assert_as_exact(states.values, *rows)
     pooled = [torch.cat([one.pooler_output for one in each]) for each in theirs]
@@ -64,9 +64,11 @@ def test_every_state_of_real_text_is_that_of_transformers(
 def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor], assert_as_exact: Callable) -> None:
     lengths = torch.tensor([len(document) for document in documents])
     padded = torch.nn.utils.rnn.pad_sequence(documents, batch_first=True)
-    packed = model(uwaga.Ragged.from_list(documents), outputs=()).hidden.values
-    unpacked = model(padded, lengths=lengths, outputs=()).hidden[torch.arange(padded.shape[1]) < lengths[:, None]]
-    exact = model.double()(uwaga.Ragged.from_list(documents), outputs=()).hidden.values
+    packed = model(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.values
+    unpacked = model(padded, lengths=lengths, outputs=()).last_hidden_state[
+        torch.arange(padded.shape[1]) < lengths[:, None]
+    ]
+    exact = model.double()(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.values
     model.float()
     assert_as_exact(unpacked, packed, exact)
 
@@ -74,11 +76,11 @@ def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor]
 @torch.no_grad()
 def test_a_document_gets_the_same_bits_packed_and_alone(model, documents: list[Tensor]) -> None:
     """With at least four tokens, that is: see docs/log.md on how many rows a product of matrices needs for that."""
-    rows = model(uwaga.Ragged.from_list(documents), outputs=()).hidden.to_list()
+    rows = model(uwaga.Ragged.from_list(documents), outputs=()).last_hidden_state.to_list()
     enough = [(row, document) for row, document in zip(rows, documents, strict=True) if len(document) >= 4]
     assert len(enough) > 10
     for row, document in enough:
-        assert torch.equal(model(document[None], outputs=()).hidden[0], row)
+        assert torch.equal(model(document[None], outputs=()).last_hidden_state[0], row)
 
 
 @torch.no_grad()
@@ -87,6 +89,7 @@ def test_bfloat16_is_the_same_model_in_fewer_bits(minilm: Path, model, documents
     small = load(minilm, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in small.parameters()} == {torch.bfloat16}
     found, wanted = (
-        torch.stack([row.float().mean(0) for row in m(batch, outputs=()).hidden.to_list()]) for m in (small, model)
+        torch.stack([row.float().mean(0) for row in m(batch, outputs=()).last_hidden_state.to_list()])
+        for m in (small, model)
     )
     assert torch.nn.functional.cosine_similarity(found, wanted).min() > 0.999

@@ -90,7 +90,7 @@ def compare(
     """Every state and every logit, where there is a token."""
     with torch.no_grad():
         peer, exact = (model(**inputs, output_hidden_states=True) for model in (twins.peer, twins.exact))
-    for found, *theirs in zip(ours.states, peer.hidden_states, exact.hidden_states, strict=True):
+    for found, *theirs in zip(ours.hidden_states, peer.hidden_states, exact.hidden_states, strict=True):
         check(*(x[is_token] for x in (found, *theirs)))
     for field, theirs in twins.logits.items():
         found = getattr(ours, field)
@@ -100,7 +100,7 @@ def compare(
 
 def random_ids(config: uwaga.models.BertConfig, *shape: int) -> Tensor:
     """Any words but the padding token."""
-    return torch.randint(4, config.vocabulary, shape, generator=torch.Generator().manual_seed(2))
+    return torch.randint(4, config.vocab_size, shape, generator=torch.Generator().manual_seed(2))
 
 
 @torch.no_grad()
@@ -111,37 +111,43 @@ def test_states_and_logits_are_those_of_transformers(twins: Twins, assert_as_exa
     if twins.ours.config.model_type == "bert":
         types = inputs["token_type_ids"] = (torch.arange(9) > 4).long().expand(_ROWS, 9)
     is_token = torch.ones(_ROWS, 9).bool()
-    compare(twins, twins.ours(ids, token_types=types, states=True), inputs, assert_as_exact, is_token)
+    compare(twins, twins.ours(ids, token_types=types, output_hidden_states=True), inputs, assert_as_exact, is_token)
 
 
 @torch.no_grad()
 def test_padded_rows_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
     lengths = torch.tensor([9, 1, 4]).repeat(_ROWS // 3)
     is_token = torch.arange(9) < lengths[:, None]
-    ids = torch.where(is_token, random_ids(twins.ours.config, _ROWS, 9), twins.ours.config.padding)
+    ids = torch.where(is_token, random_ids(twins.ours.config, _ROWS, 9), twins.ours.config.pad_token_id)
     inputs = {"input_ids": ids, "attention_mask": is_token.long()}
-    by_lengths = twins.ours(ids, lengths=lengths, states=True)
+    by_lengths = twins.ours(ids, lengths=lengths, output_hidden_states=True)
     compare(twins, by_lengths, inputs, assert_as_exact, is_token)
-    by_mask = twins.ours(ids, attention_mask=is_token, states=True)
-    assert torch.equal(by_mask.hidden[is_token], by_lengths.hidden[is_token])
+    by_mask = twins.ours(ids, attention_mask=is_token, output_hidden_states=True)
+    assert torch.equal(by_mask.last_hidden_state[is_token], by_lengths.last_hidden_state[is_token])
 
 
 @torch.no_grad()
 def test_rows_padded_on_the_left_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
     """Their states, that is: what transformers pools there is the state of the padding."""
     is_token = torch.arange(9) >= torch.tensor([0, 8, 5])[:, None]
-    ids = torch.where(is_token, random_ids(twins.ours.config, 3, 9), twins.ours.config.padding)
+    ids = torch.where(is_token, random_ids(twins.ours.config, 3, 9), twins.ours.config.pad_token_id)
     inputs = {"input_ids": ids, "attention_mask": is_token.long()}
     states_alone = dataclasses.replace(twins, logits={})
-    compare(states_alone, twins.ours(ids, attention_mask=is_token, states=True), inputs, assert_as_exact, is_token)
+    compare(
+        states_alone,
+        twins.ours(ids, attention_mask=is_token, output_hidden_states=True),
+        inputs,
+        assert_as_exact,
+        is_token,
+    )
 
 
 @torch.no_grad()
 def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_as_exact: Callable) -> None:
     groups = [random_ids(twins.ours.config, _ROWS // 3, length) for length in (6, 1, 9)]
     # RoBERTa counts no place for a padding token, wherever it stands.
-    groups[2][:, 3] = twins.ours.config.padding
-    output = twins.ours(uwaga.Ragged.from_list([row for ids in groups for row in ids]), states=True)
+    groups[2][:, 3] = twins.ours.config.pad_token_id
+    output = twins.ours(uwaga.Ragged.from_list([row for ids in groups for row in ids]), output_hidden_states=True)
     theirs = [[model(ids, output_hidden_states=True) for ids in groups] for model in (twins.peer, twins.exact)]
 
     def check(found: uwaga.Ragged | Tensor, field: Callable) -> None:
@@ -151,7 +157,7 @@ def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_
         else:
             assert_as_exact(found, *(torch.cat([field(of) for of in each]) for each in theirs))
 
-    for layer, states in enumerate(output.states):
+    for layer, states in enumerate(output.hidden_states):
         check(states, lambda of, layer=layer: of.hidden_states[layer])
     for field, name in twins.logits.items():
         check(getattr(output, field), lambda of, name=name: of[name])
@@ -161,7 +167,7 @@ def test_packed_documents_are_those_that_transformers_pads(twins: Twins, assert_
 def test_attention_maps_are_those_of_transformers(twins: Twins, assert_as_exact: Callable) -> None:
     lengths = torch.tensor([9, 4])
     is_token = torch.arange(9) < lengths[:, None]
-    ids = torch.where(is_token, random_ids(twins.ours.config, 2, 9), twins.ours.config.padding)
+    ids = torch.where(is_token, random_ids(twins.ours.config, 2, 9), twins.ours.config.pad_token_id)
     seen: list[AttentionMap] = []
     for layer in twins.ours.encoder.layers:
         layer.attention.watcher = lambda query, key, _, options: seen.append(
@@ -183,7 +189,7 @@ def test_what_is_saved_here_loads_there_with_nothing_missing(twins: Twins) -> No
     save(twins.ours, twins.folder / "ours")
     back, info = type(twins.peer).from_pretrained(twins.folder / "ours", output_loading_info=True)
     # A parameter that transformers keeps and does not read where the decoder is not tied.
-    unread = {"cls.predictions.bias"} if not twins.ours.config.tied else set()
+    unread = {"cls.predictions.bias"} if not twins.ours.config.tie_word_embeddings else set()
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
     assert set(info["missing_keys"]) <= unread

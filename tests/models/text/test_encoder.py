@@ -22,7 +22,7 @@ def one_by_one(encoder: TextEncoder, texts: list[str]) -> np.ndarray:
     for text in texts:
         ids = torch.tensor([encoder.tokenizer.backend.encode(text).ids])
         with torch.no_grad():
-            rows.append(model(ids).hidden[0].mean(0))
+            rows.append(model(ids).last_hidden_state[0].mean(0))
     encoder.model.float()
     return torch.stack(rows).numpy()
 

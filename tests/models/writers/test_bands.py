@@ -11,7 +11,9 @@ from uwaga.models import GPT2Config, GPT2Model, load, save
 
 def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
     torch.manual_seed(0)
-    config = GPT2Config(vocabulary=30, width=16, layers=4, heads=2, hidden=32, positions=20, band=3)
+    config = GPT2Config(
+        vocab_size=30, d_model=16, num_layers=4, num_heads=2, d_ff=32, max_position_embeddings=20, band=3
+    )
     model, maps = GPT2Model(config).eval(), []
     for layer in model.layers:
         layer.attention.watcher = lambda query, key, _, options: maps.append(
@@ -29,7 +31,14 @@ def test_every_second_layer_of_a_gpt3_sees_a_band() -> None:
 
 def test_a_band_as_wide_as_the_text_is_no_band(tmp_path: Path, transformers) -> None:
     torch.manual_seed(0)
-    sizes = {"vocabulary": 30, "width": 16, "layers": 2, "heads": 2, "hidden": 32, "positions": 20}
+    sizes = {
+        "vocab_size": 30,
+        "d_model": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "d_ff": 32,
+        "max_position_embeddings": 20,
+    }
     banded, dense = GPT2Model(GPT2Config(band=9, **sizes)).eval(), GPT2Model(GPT2Config(**sizes)).eval()
     dense.load_state_dict(banded.state_dict())
     ids = torch.randint(30, (2, 9))

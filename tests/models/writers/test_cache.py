@@ -25,7 +25,7 @@ def test_ragged_rows_read_in_pieces_give_what_they_give_at_once(model, draw_ids:
     cuts = [(0, 4, 7, 8, 9), (0, 1, 1, 2, 3), (0, 2, 2, 4, 5)]
     prompts = Ragged.from_list([draw_ids(length) for length in (4, 2, 7)])
     has_pair = model.config.model_type != "gpt2"
-    decode = model.decode if has_pair else lambda ids, _, cache=None: model(ids, cache=cache).hidden
+    decode = model.decode if has_pair else lambda ids, _, cache=None: model(ids, cache=cache).last_hidden_state
     memory, cache = model(prompts).memory if has_pair else None, model.new_cache()
     pieces: list[list[torch.Tensor]] = [[], [], []]
     for step in range(4):

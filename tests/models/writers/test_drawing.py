@@ -20,9 +20,11 @@ def _options(**given) -> Options:
 @pytest.fixture
 def model() -> GPT2Model:
     torch.manual_seed(0)
-    config = GPT2Config(vocabulary=12, width=8, layers=1, heads=2, hidden=16, positions=20, ends=())
+    config = GPT2Config(
+        vocab_size=12, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=20, eos_token_ids=()
+    )
     model = GPT2Model(config).eval()
-    model.words.weight.data.mul_(3)  # some words likelier than others
+    model.token_embedding.weight.data.mul_(3)  # some words likelier than others
     return model
 
 
@@ -105,7 +107,7 @@ def test_greedy_takes_nothing_from_pytorchs_generator(model: GPT2Model) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-_MODEL = {"vocabulary": 12, "width": 8, "layers": 1, "heads": 2, "hidden": 16, "positions": 10}
+_MODEL = {"vocab_size": 12, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 10}
 _WHOLE = "must be a whole number of at least 1, not"
 WRONG: dict[str, tuple[object, dict, str]] = {
     "no tokens": ([[3]], {"max_new_tokens": 0}, f"max_new_tokens {_WHOLE} 0"),
@@ -183,7 +185,7 @@ WRONG: dict[str, tuple[object, dict, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_said(name: str) -> None:
     prompts, options, message = WRONG[name]
-    model = GPT2Model(GPT2Config(ends=(), **_MODEL)).eval()
+    model = GPT2Model(GPT2Config(eos_token_ids=(), **_MODEL)).eval()
     with pytest.raises(ValueError) as caught:
         generate(model, prompts, **({"max_new_tokens": 2} | options))
     assert str(caught.value) == f"generate: {message}"
@@ -191,7 +193,7 @@ def test_what_is_wrong_is_said(name: str) -> None:
 
 def test_the_last_position_is_used() -> None:
     """The last new token is written and not read: it needs no position."""
-    model = GPT2Model(GPT2Config(ends=(), **_MODEL)).eval()
+    model = GPT2Model(GPT2Config(eos_token_ids=(), **_MODEL)).eval()
     assert len(generate(model, [[3] * 6], max_new_tokens=5)[0]) == 5
 
 
@@ -204,7 +206,7 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_models_that_write_nothing_say_so(make_twins: Callable) -> None:
-    without_head = GPT2Model(GPT2Config(head="none", **_MODEL)).eval()
+    without_head = GPT2Model(GPT2Config(tie_word_embeddings=False, has_lm_head=False, **_MODEL)).eval()
     with pytest.raises(ValueError) as caught:
         generate(without_head, [[3]], max_new_tokens=2)
     assert str(caught.value) == "GPT2Model: this model has no head, and gives no logits"
@@ -222,7 +224,7 @@ def test_logits_that_are_nan_are_refused() -> None:
 
 
 def test_int32_prompts_are_those_of_int64() -> None:
-    model = GPT2Model(GPT2Config(ends=(), **_MODEL)).eval()
+    model = GPT2Model(GPT2Config(eos_token_ids=(), **_MODEL)).eval()
     packed = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
     expected = generate(model, packed, max_new_tokens=3)
     found = generate(model, packed.with_values(packed.values.int()), max_new_tokens=3)

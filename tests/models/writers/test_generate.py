@@ -89,7 +89,7 @@ def test_more_beams_than_words_to_begin_with(twins, prompts: list[list[int]]) ->
 
 
 def test_the_ends_of_the_config_are_the_default(twins, prompts: list[list[int]]) -> None:
-    ends = twins.ours.config.ends
+    ends = twins.ours.config.eos_token_ids
     assert ends
     short = [ids[:4] for ids in prompts]
     assert generate(twins.ours, short) == generate(twins.ours, short, eos=ends, max_new_tokens=20)
@@ -115,7 +115,7 @@ def test_prompts_come_back_as_what_they_are(twins, prompts: list[list[int]]) -> 
     assert isinstance(rows, Tensor)
     assert rows.tolist() == [row + [2] * (max(map(len, expected)) - len(row)) for row in expected]
     filled = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos=ENDS["many"])
-    assert set(filled[rows != filled].tolist()) <= {twins.ours.config.padding}
+    assert set(filled[rows != filled].tolist()) <= {twins.ours.config.pad_token_id}
 
 
 class Listener:
@@ -152,18 +152,29 @@ def test_no_prompts_give_no_texts(twins) -> None:
 
 def test_bands_generate_what_reading_everything_again_gives(draw_ids: Callable) -> None:
     torch.manual_seed(0)
-    config = GPT2Config(vocabulary=40, width=24, layers=4, heads=4, hidden=40, positions=30, band=3, ends=())
+    config = GPT2Config(
+        vocab_size=40,
+        d_model=24,
+        num_layers=4,
+        num_heads=4,
+        d_ff=40,
+        max_position_embeddings=30,
+        band=3,
+        eos_token_ids=(),
+    )
     _check_by_reading_again(GPT2Model(config).eval(), draw_ids, lambda model, rows: model(rows).logits)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize("head", ["tied", "own"])
+@pytest.mark.parametrize("is_tied", [True, False])
 def test_a_decoder_alone_generates_what_reading_everything_again_gives(
-    draw_ids: Callable, norm: str, head: str
+    draw_ids: Callable, norm: str, is_tied: bool
 ) -> None:
     torch.manual_seed(0)
-    sizes = {"vocabulary": 40, "width": 24, "decoder_layers": 2, "heads": 4, "hidden": 40}
-    model = Transformer(TransformerConfig(layers=0, norm=norm, head=head, ends=(), **sizes)).eval()
+    sizes = {"vocab_size": 40, "d_model": 24, "num_decoder_layers": 2, "num_heads": 4, "d_ff": 40}
+    model = Transformer(
+        TransformerConfig(num_layers=0, norm=norm, tie_word_embeddings=is_tied, eos_token_ids=(), **sizes)
+    ).eval()
     _check_by_reading_again(model, draw_ids, lambda model, rows: model(rows).logits)
 
 

@@ -40,16 +40,16 @@ def _compare(twins, found, theirs: list, check: Callable, is_token: Tensor) -> N
             same(state, pair, is_token)
 
     if twins.ours.config.model_type == "gpt2":
-        states(found.states, found.hidden, [x.hidden_states for x in theirs], is_token)
+        states(found.hidden_states, found.last_hidden_state, [x.hidden_states for x in theirs], is_token)
         # A bare checkpoint whose words are the head's has all that logits need: ours gives them.
-        assert (found.logits is None) == (twins.ours.config.head == "none")
+        assert (found.logits is None) == (not twins.ours.config.has_lm_head)
         if "logits" in theirs[0]:
             same(found.logits, [x.logits for x in theirs], is_token)
         return
     key = "encoder_hidden_states" if "encoder_hidden_states" in theirs[0] else "hidden_states"
-    states(found.memory_states, found.memory, [x[key] for x in theirs], is_token)
+    states(found.encoder_hidden_states, found.memory, [x[key] for x in theirs], is_token)
     if "decoder_hidden_states" in theirs[0]:
-        states(found.states, found.hidden, [x.decoder_hidden_states for x in theirs])
+        states(found.hidden_states, found.last_hidden_state, [x.decoder_hidden_states for x in theirs])
     if "logits" in theirs[0]:
         same(found.logits, [x.logits for x in theirs])
 
@@ -61,7 +61,7 @@ def _has_decoder_ids(twins) -> bool:
 @torch.no_grad()
 def test_states_and_logits_are_those_of_transformers(twins, draw_ids: Callable, assert_as_exact: Callable) -> None:
     ids, decoder_ids = draw_ids(2, 9), draw_ids(2, 6, seed=4) if _has_decoder_ids(twins) else None
-    found = twins.ours(ids, *([] if decoder_ids is None else [decoder_ids]), states=True)
+    found = twins.ours(ids, *([] if decoder_ids is None else [decoder_ids]), output_hidden_states=True)
     theirs = _theirs(twins, ids, decoder_ids, None, output_hidden_states=True)
     _compare(twins, found, theirs, assert_as_exact, torch.ones(2, 9).bool())
 
@@ -73,10 +73,10 @@ def test_padded_rows_are_those_of_transformers(twins, draw_ids: Callable, assert
     ids, decoder_ids = draw_ids(3, 9), draw_ids(3, 6, seed=4) if _has_decoder_ids(twins) else None
     given = [ids] if decoder_ids is None else [ids, decoder_ids]
     theirs = _theirs(twins, ids, decoder_ids, is_token, output_hidden_states=True)
-    by_lengths = twins.ours(*given, lengths=lengths, states=True)
+    by_lengths = twins.ours(*given, lengths=lengths, output_hidden_states=True)
     _compare(twins, by_lengths, theirs, assert_as_exact, is_token)
-    by_mask = twins.ours(*given, attention_mask=is_token, states=True)
-    last = "hidden" if by_mask.hidden is not None else "memory"
+    by_mask = twins.ours(*given, attention_mask=is_token, output_hidden_states=True)
+    last = "last_hidden_state" if by_mask.last_hidden_state is not None else "memory"
     select = is_token if decoder_ids is None else slice(None)
     assert torch.equal(getattr(by_mask, last)[select], getattr(by_lengths, last)[select])
 
@@ -89,7 +89,7 @@ def test_rows_padded_on_the_left_are_those_of_transformers(
     ids, decoder_ids = draw_ids(3, 9), draw_ids(3, 6, seed=4) if _has_decoder_ids(twins) else None
     given = [ids] if decoder_ids is None else [ids, decoder_ids]
     theirs = _theirs(twins, ids, decoder_ids, is_token, output_hidden_states=True)
-    found = twins.ours(*given, attention_mask=is_token, states=True)
+    found = twins.ours(*given, attention_mask=is_token, output_hidden_states=True)
     _compare(twins, found, theirs, assert_as_exact, is_token)
 
 
@@ -100,7 +100,7 @@ def test_packed_rows_are_those_that_transformers_takes_alone(
     rows = [draw_ids(length, seed=length) for length in (6, 1, 9)]
     decoder_rows = [draw_ids(length, seed=length) for length in (2, 7, 1)] if _has_decoder_ids(twins) else None
     given = [rows] if decoder_rows is None else [rows, decoder_rows]
-    found = twins.ours(*map(uwaga.Ragged.from_list, given), states=True)
+    found = twins.ours(*map(uwaga.Ragged.from_list, given), output_hidden_states=True)
     compared: list[list[tuple[Tensor, ...]]] = []  # by row: found, peer and exact of every state and logit
     for row, ids in enumerate(rows):
         decoder_ids = None if decoder_rows is None else decoder_rows[row][None]

@@ -9,48 +9,48 @@ from uwaga import Ragged
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, Transformer, TransformerConfig
 
 PACKED = Ragged(torch.tensor([3, 4, 5]), torch.tensor([0, 2, 3]))
-_T5 = {"vocabulary": 20, "width": 8, "layers": 1, "decoder_layers": 1, "heads": 2, "key_width": 4, "hidden": 16}
-_GPT2 = {"vocabulary": 20, "width": 8, "layers": 1, "heads": 2, "hidden": 16, "positions": 4}
-_BOTH = {"vocabulary": 30, "width": 16, "layers": 2, "decoder_layers": 2, "heads": 2, "hidden": 32}
+_T5 = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_kv": 4, "d_ff": 16}
+_GPT2 = {"vocab_size": 20, "d_model": 8, "num_layers": 1, "num_heads": 2, "d_ff": 16, "max_position_embeddings": 4}
+_BOTH = {"vocab_size": 30, "d_model": 16, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 32}
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "heads that do not divide": (
-        lambda: GPT2Config(**(_GPT2 | {"heads": 3})),
-        "GPT2Config: width 8 is no multiple of 3 heads",
+        lambda: GPT2Config(**(_GPT2 | {"num_heads": 3})),
+        "GPT2Config: d_model 8 is not a multiple of num_heads 3",
     ),
     "a band of nothing": (
         lambda: GPT2Config(band=0),
         "GPT2Config: band must be None or a whole number from 1 to 268435456, not 0",
     ),
     "a start that is no word": (
-        lambda: T5Config(**_T5, start=20),
-        "T5Config: start 20 is not in the vocabulary of 20",
+        lambda: T5Config(**_T5, decoder_start_token_id=20),
+        "T5Config: decoder_start_token_id 20 is not in the vocabulary of 20",
     ),
     "no layers": (
-        lambda: TransformerConfig(layers=0, decoder_layers=0),
-        "TransformerConfig: layers and decoder_layers are both 0, and nothing is left",
+        lambda: TransformerConfig(num_layers=0, num_decoder_layers=0),
+        "TransformerConfig: num_layers and num_decoder_layers are both 0: the model has no layers",
     ),
     "an odd width": (
-        lambda: TransformerConfig(width=9, heads=3),
-        "TransformerConfig: width 9 is odd, and sines and cosines come in pairs",
+        lambda: TransformerConfig(d_model=9, num_heads=3),
+        "TransformerConfig: d_model 9 is odd, and sines and cosines come in pairs",
     ),
     "heads of the decoder": (
-        lambda: TransformerConfig(width=16, heads=2, decoder_heads=3),
-        "TransformerConfig: width 16 is no multiple of 3 heads",
+        lambda: TransformerConfig(d_model=16, num_heads=2, num_decoder_heads=3),
+        "TransformerConfig: d_model 16 is not a multiple of 3 heads",
     ),
     "two vocabularies of one stack": (
-        lambda: TransformerConfig(layers=0, target_vocabulary=5),
-        "TransformerConfig: a target_vocabulary is for an encoder and a decoder",
+        lambda: TransformerConfig(num_layers=0, decoder_vocab_size=5),
+        "TransformerConfig: decoder_vocab_size needs an encoder and a decoder",
     ),
     "a start of another vocabulary": (
-        lambda: TransformerConfig(target_vocabulary=5, start=5),
-        "TransformerConfig: start 5 is not in the vocabulary of 5",
+        lambda: TransformerConfig(decoder_vocab_size=5, decoder_start_token_id=5),
+        "TransformerConfig: decoder_start_token_id 5 is not in the vocabulary of 5",
     ),
     "more tokens than positions": (
         lambda: GPT2Model(GPT2Config(**_GPT2))(torch.ones(1, 5).long()),
         "GPT2Model: a row has 5 tokens, and the model has positions for 4",
     ),
     "logits without a head": (
-        lambda: GPT2Model(GPT2Config(**_GPT2, head="none"))(PACKED, logits=True),
+        lambda: GPT2Model(GPT2Config(**_GPT2, tie_word_embeddings=False, has_lm_head=False))(PACKED, logits=True),
         "GPT2Model: this model has no head, and gives no logits",
     ),
     "half a pair packed": (
@@ -62,11 +62,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "Transformer: ids and decoder_ids must have the same rows, not (2,) and (3,)",
     ),
     "an answer of an encoder": (
-        lambda: T5Model(T5Config(**(_T5 | {"decoder_layers": 0})))(PACKED, PACKED),
+        lambda: T5Model(T5Config(**(_T5 | {"num_decoder_layers": 0})))(PACKED, PACKED),
         "T5Model: this model is an encoder alone, and decodes nothing",
     ),
     "an answer of a decoder alone": (
-        lambda: Transformer(TransformerConfig(**(_BOTH | {"layers": 0})))(PACKED, PACKED),
+        lambda: Transformer(TransformerConfig(**(_BOTH | {"num_layers": 0})))(PACKED, PACKED),
         "Transformer: this model is a decoder alone: its tokens are ids, and there are no others",
     ),
     "an unknown word of the answer": (

@@ -10,16 +10,29 @@ from torch import nn
 
 from uwaga.models import Transformer, TransformerConfig, generate, load, save
 
-_SIZES = {"vocabulary": 30, "width": 16, "layers": 2, "decoder_layers": 2, "heads": 2, "hidden": 32, "ends": ()}
+_SIZES = {
+    "vocab_size": 30,
+    "d_model": 16,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 2,
+    "d_ff": 32,
+    "eos_token_ids": (),
+}
 KINDS = {
     "both": {},
-    "both, pre-norm, a head of its own": {"norm": "pre", "head": "own", "head_bias": True, "padding": 1},
-    "both, two vocabularies": {"target_vocabulary": 25, "decoder_heads": 4, "decoder_hidden": 24},
-    "encoder alone": {"decoder_layers": 0},
-    "decoder alone": {"layers": 0},
-    "decoder alone, pre-norm": {"layers": 0, "norm": "pre", "activation": "gelu", "scaled_words": False},
-    "both, distances": {"positions": "alibi", "decoder_heads": 4},
-    "decoder alone, distances": {"positions": "alibi", "layers": 0},
+    "both, pre-norm, a head of its own": {
+        "norm": "pre",
+        "tie_word_embeddings": False,
+        "lm_head_bias": True,
+        "pad_token_id": 1,
+    },
+    "both, two vocabularies": {"decoder_vocab_size": 25, "num_decoder_heads": 4, "decoder_d_ff": 24},
+    "encoder alone": {"num_decoder_layers": 0},
+    "decoder alone": {"num_layers": 0},
+    "decoder alone, pre-norm": {"num_layers": 0, "norm": "pre", "activation": "gelu", "scale_embedding": False},
+    "both, distances": {"position_encoding": "alibi", "num_decoder_heads": 4},
+    "decoder alone, distances": {"position_encoding": "alibi", "num_layers": 0},
 }
 
 
@@ -31,14 +44,14 @@ def model(request: pytest.FixtureRequest) -> Transformer:
 
 @pytest.mark.parametrize(
     ("more", "published"),
-    [({}, 65e6), ({"width": 1024, "heads": 16, "hidden": 4096, "dropout": 0.3}, 213e6)],
+    [({}, 65e6), ({"d_model": 1024, "num_heads": 16, "d_ff": 4096, "dropout": 0.3}, 213e6)],
     ids=["base", "big"],
 )
 def test_sizes_are_those_of_the_papers_table_3(more: dict, published: float) -> None:
     """Its vocabulary is said to have "about 37000" words, and its numbers of parameters are rounded."""
     with torch.device("meta"):
         model = Transformer(TransformerConfig(**more))
-    m, f, v = model.config.width, model.config.hidden, model.config.vocabulary
+    m, f, v = model.config.d_model, model.config.d_ff, model.config.vocab_size
     attention, feed_forward, norm = 4 * (m * m + m), 2 * m * f + f + m, 2 * m
     expected = v * m + 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
@@ -49,17 +62,17 @@ def test_encoder_decoder_and_head_share_one_embedding() -> None:
     model = Transformer(TransformerConfig(**_SIZES)).eval()
     ids = torch.tensor([[3, 4, 5]])
     model(ids, ids).logits.sum().backward()
-    assert model.target_words is None
-    assert model.head is None
-    assert [name for name, weight in model.named_parameters() if weight.shape == (30, 16)] == ["words.weight"]
+    assert model.decoder_token_embedding is None
+    assert model.lm_head is None
+    assert [name for name, weight in model.named_parameters() if weight.shape == (30, 16)] == ["token_embedding.weight"]
     seen: list[torch.Tensor] = []
     model.positions.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     model(ids, ids)
     # Scaled by the root of the width on the way in (section 3.4), and not on the way out.
-    assert torch.equal(seen[0], model.words.weight[ids] * 4)
+    assert torch.equal(seen[0], model.token_embedding.weight[ids] * 4)
     assert torch.equal(seen[1], seen[0])
     hidden = torch.randn(2, 16)
-    assert torch.equal(model.logits(hidden), hidden @ model.words.weight.T)
+    assert torch.equal(model.logits(hidden), hidden @ model.token_embedding.weight.T)
 
 
 def test_torchs_transformer_computes_the_same() -> None:
@@ -70,26 +83,26 @@ def test_torchs_transformer_computes_the_same() -> None:
     peer.encoder.norm = peer.decoder.norm = None  # torch adds one that the paper has not
     _copy_to_torch(model, peer)
     ids, decoder_ids = torch.randint(30, (2, 7)), torch.randint(30, (2, 5))
-    x, y = (model.positions(model.words(each) * 4) for each in (ids, decoder_ids))
+    x, y = (model.positions(model.token_embedding(each) * 4) for each in (ids, decoder_ids))
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     with torch.no_grad():
-        torch.testing.assert_close(model(ids, decoder_ids).hidden, peer(x, y, tgt_mask=causal))
+        torch.testing.assert_close(model(ids, decoder_ids).last_hidden_state, peer(x, y, tgt_mask=causal))
 
 
 def test_torchs_transformer_computes_the_same_over_alibi() -> None:
     """Slopes of four heads: 1/4, 1/16, 1/64 and 1/256 (Press et al. 2022, section 3); none in cross-attention."""
     torch.manual_seed(0)
-    sizes = _SIZES | {"heads": 4, "positions": "alibi"}
+    sizes = _SIZES | {"num_heads": 4, "position_encoding": "alibi"}
     model = Transformer(TransformerConfig(**sizes)).eval().double()
     peer = nn.Transformer(16, 4, 2, 2, 32, batch_first=True, dtype=torch.float64).eval()
     peer.encoder.norm = peer.decoder.norm = None
     _copy_to_torch(model, peer)
     ids, decoder_ids = torch.randint(30, (1, 7)), torch.randint(30, (1, 5))
-    x, y = (model.words(each) * 4 for each in (ids, decoder_ids))
+    x, y = (model.token_embedding(each) * 4 for each in (ids, decoder_ids))
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     # With gradients: torch's fast path, which it takes without them, gives something else for a mask of every head.
     expected = peer(x, y, src_mask=_alibi(7), tgt_mask=_alibi(5) + causal)
-    torch.testing.assert_close(model(ids, decoder_ids).hidden, expected)
+    torch.testing.assert_close(model(ids, decoder_ids).last_hidden_state, expected)
 
 
 def _alibi(tokens: int) -> torch.Tensor:
@@ -100,7 +113,9 @@ def _alibi(tokens: int) -> torch.Tensor:
 def test_text_behind_another_is_far_away_for_alibi() -> None:
     """Where one stands does not matter, only how far apart: what is read is the same anywhere."""
     torch.manual_seed(0)
-    model = Transformer(TransformerConfig(**_SIZES | {"positions": "alibi", "layers": 0, "decoder_layers": 1})).eval()
+    model = Transformer(
+        TransformerConfig(**_SIZES | {"position_encoding": "alibi", "num_layers": 0, "num_decoder_layers": 1})
+    ).eval()
     words = torch.randint(30, (1, 6)).repeat(1, 700)
     with torch.no_grad():
         logits = model(words).logits
@@ -161,15 +176,15 @@ def test_it_writes_by_beams_and_by_drawing(model: Transformer, options: dict) ->
     written = generate(model, prompts, max_new_tokens=6, **options)
     assert [len(ids) for ids in written] == [6, 6, 6]
     assert written == [generate(model, [ids], max_new_tokens=6, **options)[0] for ids in prompts]
-    assert model.config.padding not in {token for ids in written for token in ids}
+    assert model.config.pad_token_id not in {token for ids in written for token in ids}
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_beams_find_the_best_of_all_texts_where_they_are_as_many(seed: int) -> None:
     torch.manual_seed(seed)
-    sizes = _SIZES | {"vocabulary": 5, "layers": 0}
+    sizes = _SIZES | {"vocab_size": 5, "num_layers": 0}
     model = Transformer(TransformerConfig(**sizes)).eval()
-    model.words.weight.data.mul_(3)
+    model.token_embedding.weight.data.mul_(3)
     texts = torch.cartesian_prod(*[torch.arange(5)] * 3)
     with torch.no_grad():
         prompt = torch.tensor([[2, 4]]).expand(len(texts), 2)
@@ -180,5 +195,5 @@ def test_beams_find_the_best_of_all_texts_where_they_are_as_many(seed: int) -> N
 
 def test_the_padding_token_is_in_the_vocabulary() -> None:
     with pytest.raises(ValueError) as caught:
-        TransformerConfig(**_SIZES, padding=30)
-    assert str(caught.value) == "TransformerConfig: padding 30 is not in the vocabulary of 30"
+        TransformerConfig(**_SIZES, pad_token_id=30)
+    assert str(caught.value) == "TransformerConfig: pad_token_id 30 is not in the vocabulary of 30"

@@ -27,7 +27,7 @@ def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
 
 def test_a_model_with_few_positions_writes_as_many_as_there_is_room_for(parts: Callable) -> None:
     config, corpus, model = parts(
-        "language-model", "model.positions=16", "run.sample_prompts=['Line 1']", "run.sample_tokens=99"
+        "language-model", "model.max_position_embeddings=16", "run.sample_prompts=['Line 1']", "run.sample_tokens=99"
     )
     assert 0 < len(Sampler(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
 

@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 
 def embeddings(model: nn.Module) -> list[nn.Embedding]:
-    """Those of this package's models, which are called words, and those that models of transformers name."""
+    """Those of this package's models, which are called token_embedding, and those that models of transformers name."""
     weights: set[int] = set()
     for path, module in model.named_modules():
-        if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("words"):
+        if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
             weights.add(id(module.weight))
     there = sys.modules.get("transformers")
     if there is not None:

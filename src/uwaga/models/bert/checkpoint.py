@@ -31,30 +31,30 @@ from uwaga.models.tables import Table
 _CLASSES = whole(1, 2**16)
 
 _COMMON = {
-    "vocab_size": Key("vocabulary", SIZE, 30522),
-    "max_position_embeddings": Key("positions", SIZE, 512),
-    "pad_token_id": Key("padding", OPTIONAL_COUNT, 0),
-    "tie_word_embeddings": Key("tied", SWITCH, True),
+    "vocab_size": Key("vocab_size", SIZE, 30522),
+    "max_position_embeddings": Key("max_position_embeddings", SIZE, 512),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
+    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
 }
 _BERT = _COMMON | {
-    "hidden_size": Key("width", SIZE, 768),
-    "num_hidden_layers": Key("layers", COUNT, 12),
-    "num_attention_heads": Key("heads", SIZE, 12),
-    "intermediate_size": Key("hidden", SIZE, 3072),
-    "type_vocab_size": Key("token_types", COUNT, 2),
+    "hidden_size": Key("d_model", SIZE, 768),
+    "num_hidden_layers": Key("num_layers", COUNT, 12),
+    "num_attention_heads": Key("num_heads", SIZE, 12),
+    "intermediate_size": Key("d_ff", SIZE, 3072),
+    "type_vocab_size": Key("type_vocab_size", COUNT, 2),
     "hidden_act": Key("activation", ACTIVATION, "gelu"),
-    "layer_norm_eps": Key("eps", POSITIVE, 1e-12),
+    "layer_norm_eps": Key("norm_eps", POSITIVE, 1e-12),
     "hidden_dropout_prob": Key("dropout", CHANCE, 0.1),
     "attention_probs_dropout_prob": Key("attention_dropout", CHANCE, 0.1),
     "classifier_dropout": Key("classifier_dropout", OPTIONAL_CHANCE, None),
 }
-_XLM_ROBERTA = _BERT | {"pad_token_id": Key("padding", OPTIONAL_COUNT, 1)}
-_ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocabulary", SIZE, 50265)}
+_XLM_ROBERTA = _BERT | {"pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1)}
+_ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocab_size", SIZE, 50265)}
 _DISTILBERT = _COMMON | {
-    "dim": Key("width", SIZE, 768),
-    "n_layers": Key("layers", COUNT, 6),
-    "n_heads": Key("heads", SIZE, 12),
-    "hidden_dim": Key("hidden", SIZE, 3072),
+    "dim": Key("d_model", SIZE, 768),
+    "n_layers": Key("num_layers", COUNT, 6),
+    "n_heads": Key("num_heads", SIZE, 12),
+    "hidden_dim": Key("d_ff", SIZE, 3072),
     "activation": Key("activation", ACTIVATION, "gelu"),
     "dropout": Key("dropout", CHANCE, 0.1),
     "attention_dropout": Key("attention_dropout", CHANCE, 0.1),
@@ -90,7 +90,7 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertCo
     if given["classifier_dropout"] is None:
         given["classifier_dropout"] = given["dropout"]
     if model_type == "distilbert":
-        given["token_types"] = 0
+        given["type_vocab_size"] = 0
     given |= {"outputs": _outputs(NAMES[model_type], found, where, names), "labels": _labels(found, where)}
     try:
         return BertConfig(model_type=model_type, kept=read.kept, **given)

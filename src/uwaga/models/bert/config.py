@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from uwaga._base import renamed
 from uwaga.models import settings
 from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
 
@@ -16,23 +17,35 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 _KINDS = {
     "model_type": one_of(*MODEL_TYPES),
-    "vocabulary": SIZE,
-    "width": SIZE,
-    "layers": COUNT,
-    "heads": SIZE,
-    "hidden": SIZE,
-    "positions": SIZE,
-    "token_types": COUNT,
+    "vocab_size": SIZE,
+    "d_model": SIZE,
+    "num_layers": COUNT,
+    "num_heads": SIZE,
+    "d_ff": SIZE,
+    "max_position_embeddings": SIZE,
+    "type_vocab_size": COUNT,
     "activation": one_of(*ACTIVATIONS),
-    "eps": POSITIVE,
+    "norm_eps": POSITIVE,
     "dropout": CHANCE,
     "attention_dropout": CHANCE,
     "classifier_dropout": CHANCE,
-    "padding": OPTIONAL_COUNT,
-    "tied": SWITCH,
+    "pad_token_id": OPTIONAL_COUNT,
+    "tie_word_embeddings": SWITCH,
 }
 
 
+@renamed.parameters(
+    vocabulary="vocab_size",
+    width="d_model",
+    hidden="d_ff",
+    layers="num_layers",
+    heads="num_heads",
+    eps="norm_eps",
+    padding="pad_token_id",
+    positions="max_position_embeddings",
+    token_types="type_vocab_size",
+    tied="tie_word_embeddings",
+)
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
     """What a BertModel is made of; the defaults are those of bert-base-uncased.
@@ -42,39 +55,45 @@ class BertConfig:
     """
 
     model_type: str = "bert"
-    vocabulary: int = 30522  # V
-    width: int = 768  # M
-    layers: int = 12
-    heads: int = 12  # H
-    hidden: int = 3072  # F
-    positions: int = 512  # rows of the table of positions; RoBERTa's use starts behind the row of the padding token
-    token_types: int = 2  # 0: no embedding of token types, as in DistilBERT
+    vocab_size: int = 30522  # V
+    d_model: int = 768  # M
+    num_layers: int = 12
+    num_heads: int = 12  # H
+    d_ff: int = 3072  # F
+    max_position_embeddings: int = (
+        512  # rows of the table of positions; RoBERTa's use starts behind the row of the padding token
+    )
+    type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT
     activation: str = "gelu"
-    eps: float = 1e-12  # of the layer norms
+    norm_eps: float = 1e-12  # of the layer norms
     dropout: float = 0.1
     attention_dropout: float = 0.1
     classifier_dropout: float = 0.1  # before a classifier of sequences or tokens
-    padding: int | None = 0  # the id of the padding token
+    pad_token_id: int | None = 0  # the id of the padding token
     outputs: tuple[str, ...] = ("pooled",)  # of OUTPUTS
     labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")  # of the classifiers
-    tied: bool = True  # the masked-LM head reads the embedding of words
+    tie_word_embeddings: bool = True  # the masked-LM head reads the embedding of words
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
         settings.check("BertConfig", self, _KINDS)
-        if self.width % self.heads:
-            raise ValueError(f"BertConfig: width {self.width} is no multiple of {self.heads} heads")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"BertConfig: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):
             raise ValueError(f"BertConfig: outputs must be some of {', '.join(OUTPUTS)}, not {self.outputs}")
         self._check_outputs()
-        if (self.token_types == 0) != (self.model_type == "distilbert"):
-            raise ValueError(f"BertConfig: a {self.model_type} model cannot have {self.token_types} token types")
+        if (self.type_vocab_size == 0) != (self.model_type == "distilbert"):
+            raise ValueError(
+                f"BertConfig: a {self.model_type} model cannot have type_vocab_size {self.type_vocab_size}"
+            )
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise ValueError("BertConfig: labels must name at least one class, and each by another name")
-        if self.padding is not None and self.padding >= self.vocabulary:
-            raise ValueError(f"BertConfig: padding {self.padding} is not in the vocabulary of {self.vocabulary}")
-        if self.is_roberta and (self.padding is None or self.max_tokens < 1):
-            rule = f"counts positions from behind that of its padding token, {self.padding}, and has {self.positions}"
+        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
+            raise ValueError(
+                f"BertConfig: pad_token_id {self.pad_token_id} is not in the vocabulary of {self.vocab_size}"
+            )
+        if self.is_roberta and (self.pad_token_id is None or self.max_tokens < 1):
+            rule = f"counts positions from behind that of its padding token, {self.pad_token_id}, and has {self.max_position_embeddings}"
             raise ValueError(f"BertConfig: a {self.model_type} model {rule}")
 
     def _check_outputs(self) -> None:
@@ -92,5 +111,5 @@ class BertConfig:
     @property
     def max_tokens(self) -> int:
         """The longest row that there are positions for."""
-        first = 0 if self.padding is None or not self.is_roberta else self.padding + 1
-        return self.positions - first
+        first = 0 if self.pad_token_id is None or not self.is_roberta else self.pad_token_id + 1
+        return self.max_position_embeddings - first

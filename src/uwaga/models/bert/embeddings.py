@@ -13,22 +13,22 @@ from uwaga.ops.ragged import Operand, Ragged
 class BertEmbeddings(nn.Module):
     """norm(words + token types + positions) (Devlin et al., "BERT", 2019, figure 2).
 
-    Submodules: words (V, M), positions, token_types (None in DistilBERT), norm.
+    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT), norm.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.positions = LearnedPositions(config.positions, config.width)
-        self.token_types = nn.Embedding(config.token_types, config.width) if config.token_types else None
-        self.norm = nn.LayerNorm(config.width, eps=config.eps)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = LearnedPositions(config.max_position_embeddings, config.d_model)
+        self.token_types = nn.Embedding(config.type_vocab_size, config.d_model) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
         # RoBERTa counts from here, and gives every padding token this one.
-        self.padding_place = config.padding if config.is_roberta else None
+        self.padding_place = config.pad_token_id if config.is_roberta else None
 
     def forward(self, ids: Operand, token_types: Operand | None) -> Operand:
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0."""
-        x = carry(self.words, ids)
+        x = carry(self.token_embedding, ids)
         if self.token_types is not None:
             types = carry(torch.zeros_like, ids) if token_types is None else token_types
             x = carry(torch.add, x, carry(self.token_types, types))

@@ -18,7 +18,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        self.dense = nn.Linear(config.d_model, config.d_model)
 
     def forward(self, first_BM: Tensor) -> Tensor:
         return torch.tanh(steady(self.dense, first_BM))
@@ -32,15 +32,15 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.decoder = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False)
-        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.decoder = None if config.tie_word_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.activate = ACTIVATIONS["gelu" if config.is_roberta else config.activation]
 
-    def forward(self, x: Tensor, words_VM: Tensor) -> Tensor:
+    def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
         x = self.norm(self.activate(steady(self.dense, x)))
-        decoder_VM = words_VM if self.decoder is None else self.decoder.weight
+        decoder_VM = embedding_VM if self.decoder is None else self.decoder.weight
         return steady(lambda x: functional.linear(x, decoder_VM, self.bias), x)
 
 
@@ -49,8 +49,8 @@ class SequenceHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = None if config.model_type == "bert" else nn.Linear(config.width, config.width)
-        self.output = nn.Linear(config.width, len(config.labels))
+        self.dense = None if config.model_type == "bert" else nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, len(config.labels))
         self.activate = torch.tanh if config.is_roberta else torch.relu
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
@@ -69,7 +69,7 @@ class TokenHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.output = nn.Linear(config.width, len(config.labels))
+        self.output = nn.Linear(config.d_model, len(config.labels))
         # DistilBERT's setting of that name is for sequences alone.
         self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from uwaga._base import renamed
 from uwaga.models import inputs
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.embeddings import BertEmbeddings
@@ -22,16 +23,17 @@ from uwaga.ops.ragged import Operand
 _NAME = "BertModel"
 
 
+@renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class BertOutput(NamedTuple):
     """What a BertModel gives; None what it has no head for, or was not asked for. Ragged where the ids are."""
 
-    hidden: Operand  # (B, Q, M), after the last layer
+    last_hidden_state: Operand  # (B, Q, M), after the last layer
     pooled: Tensor | None = None  # (B, M), or (R, M)
     masked_lm: Operand | None = None  # (B, Q, V), scores before softmax, as all below
     next_sentence: Tensor | None = None  # (B, 2)
     sequence: Tensor | None = None  # (B, C)
     tokens: Operand | None = None  # (B, Q, C)
-    states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer
+    hidden_states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer
 
 
 class BertModel(nn.Module):
@@ -41,11 +43,11 @@ class BertModel(nn.Module):
     config.outputs has it.
 
     >>> import torch, uwaga
-    >>> config = BertConfig(vocabulary=20, width=8, layers=2, heads=2, hidden=16, positions=10)
+    >>> config = BertConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
     >>> model = BertModel(config).eval()
     >>> documents = uwaga.Ragged.from_list([torch.tensor([3, 4, 5]), torch.tensor([6])])
     >>> output = model(documents)
-    >>> output.hidden.values.shape, output.pooled.shape
+    >>> output.last_hidden_state.values.shape, output.pooled.shape
     (torch.Size([4, 8]), torch.Size([2, 8]))
     """
 
@@ -54,13 +56,14 @@ class BertModel(nn.Module):
         self.config = config
         has = config.outputs.__contains__
         self.embeddings = BertEmbeddings(config)
-        self.encoder = Encoder(_layer(config), config.layers)
+        self.encoder = Encoder(_layer(config), config.num_layers)
         self.pooler = Pooler(config) if has("pooled") else None
         self.masked_lm = MaskedLMHead(config) if has("masked_lm") else None
-        self.next_sentence = nn.Linear(config.width, 2) if has("next_sentence") else None
+        self.next_sentence = nn.Linear(config.d_model, 2) if has("next_sentence") else None
         self.sequence = SequenceHead(config) if has("sequence") else None
         self.tokens = TokenHead(config) if has("tokens") else None
 
+    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,
@@ -69,7 +72,7 @@ class BertModel(nn.Module):
         lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
         outputs: Collection[str] | None = None,
-        states: bool = False,
+        output_hidden_states: bool = False,
     ) -> BertOutput:
         """Hidden states, and what the heads make of them.
 
@@ -81,7 +84,7 @@ class BertModel(nn.Module):
             attention_mask: (B, Q) bool instead, True is a token; the first of them is the one that is pooled. Positions
                 count from the start of the row, as in transformers (RoBERTa: from the first token).
             outputs: which of config.outputs to compute; None for all of them, () for the hidden states alone.
-            states: whether to give the states after every layer too.
+            output_hidden_states: whether to give the states after every layer too.
 
         Raises:
             ShapeError, ValueError: ids of another shape, dtype or range, rows longer than config.max_tokens, outputs
@@ -90,9 +93,13 @@ class BertModel(nn.Module):
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
         mask = inputs.key_mask(_NAME, ids, lengths, attention_mask)
-        seen = self._encode(self.embeddings(ids, token_types), mask, states)
+        seen = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
         found = self._heads(seen[-1], wanted, attention_mask)
-        return BertOutput(hidden=seen[-1], states=seen if states else None, **{name: found[name] for name in wanted})
+        return BertOutput(
+            last_hidden_state=seen[-1],
+            hidden_states=seen if output_hidden_states else None,
+            **{name: found[name] for name in wanted},
+        )
 
     def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> tuple[Operand, ...]:
         """The states after the last layer; where asked, those before any layer and after each."""
@@ -110,7 +117,9 @@ class BertModel(nn.Module):
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
             found["pooled"] = pooled_BM
         if "masked_lm" in wanted and self.masked_lm is not None:
-            found["masked_lm"] = carry(partial(self.masked_lm, words_VM=self.embeddings.words.weight), hidden)
+            found["masked_lm"] = carry(
+                partial(self.masked_lm, embedding_VM=self.embeddings.token_embedding.weight), hidden
+            )
         if "next_sentence" in wanted and self.next_sentence is not None and pooled_BM is not None:
             found["next_sentence"] = steady(self.next_sentence, pooled_BM)
         if "sequence" in wanted and self.sequence is not None:
@@ -129,23 +138,23 @@ class BertModel(nn.Module):
         return outputs
 
     def _check(self, ids: Operand, token_types: Operand | None) -> None:
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         inputs.check_tokens(_NAME, ids, self.config.max_tokens)
         if token_types is None:
             return
         if self.embeddings.token_types is None:
             raise ValueError(f"{_NAME}: a {self.config.model_type} model has no token types")
         inputs.check_alike(_NAME, ids, "token_types", token_types)
-        inputs.check_ids(_NAME, "token_types", token_types, self.config.token_types)
+        inputs.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
 
 
 def _layer(config: BertConfig) -> LayerSpec:
     return LayerSpec(
-        width=config.width,
-        heads=config.heads,
-        hidden=config.hidden,
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        d_ff=config.d_ff,
         norm="post",
-        eps=config.eps,
+        norm_eps=config.norm_eps,
         activation=config.activation,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,

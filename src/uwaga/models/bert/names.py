@@ -10,7 +10,7 @@ from uwaga.models.tables import Row, Table, pair
 _WORDS = "embeddings.word_embeddings.weight"
 
 _EMBEDDINGS = (
-    Row(_WORDS, "embeddings.words.weight"),
+    Row(_WORDS, "embeddings.token_embedding.weight"),
     Row("embeddings.position_embeddings.weight", "embeddings.positions.weight"),
     *pair("embeddings.LayerNorm", "embeddings.norm"),
 )
@@ -64,7 +64,7 @@ class Names:
         heads = [row for name in config.outputs for row in self.heads[name] if name != "pooled"]
         tied: dict[str, str] = {}
         unread = dict(_UNREAD)
-        if "masked_lm" in config.outputs and config.tied:
+        if "masked_lm" in config.outputs and config.tie_word_embeddings:
             heads.append(Row(self.decoder_bias, "masked_lm.bias"))
             tied = {f"{self.decoder}.weight": _WORDS, f"{self.decoder}.bias": self.decoder_bias}
             tied.pop(self.decoder_bias, None)
@@ -78,7 +78,7 @@ class Names:
             heads=tuple(heads),
             prefix=self.prefix,
             is_prefixed=self.architecture(config.outputs) != f"{self.stem}Model",
-            counts={"n": config.layers},
+            counts={"n": config.num_layers},
             tied=tied,
             unread=unread,
             legacy=_LEGACY,

@@ -46,12 +46,12 @@ class Decoding:
 class GeneratorConfig(Protocol):
     """The settings of a model that writes text."""
 
-    vocabulary: int
-    ends: tuple[int, ...]  # ids of tokens that end a text
-    padding: int | None  # the id of the padding token
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]  # ids of tokens that end a text
+    pad_token_id: int | None  # the id of the padding token
 
     @property
-    def written(self) -> int:
+    def output_vocab_size(self) -> int:
         """How many ids there are to write, which need not be those to read."""
 
     @property

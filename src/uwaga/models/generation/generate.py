@@ -67,7 +67,7 @@ def generate(
 
     >>> from uwaga.models.gpt2.config import GPT2Config
     >>> from uwaga.models.gpt2.model import GPT2Model
-    >>> model = GPT2Model(GPT2Config(vocabulary=20, width=8, layers=1, heads=2, hidden=16, positions=10)).eval()
+    >>> model = GPT2Model(GPT2Config(vocab_size=20, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
     >>> [len(ids) for ids in generate(model, [[3, 4, 5], [6]], max_new_tokens=4)]
     [4, 4]
     """
@@ -105,7 +105,7 @@ def _written(model: Generator, prompts: Ragged, options: Options, streamer: Stre
 
 def _ends(eos: int | Sequence[int] | None, model: Generator) -> tuple[int, ...]:
     if eos is None:
-        return model.config.ends
+        return model.config.eos_token_ids
     ends = (eos,) if isinstance(eos, int) else tuple(eos)
     for each in ends:
         _check_id("eos", each, model)
@@ -120,15 +120,17 @@ def _fill(pad: int | None, prompts: Prompts, options: Options, model: Generator)
     if pad is not None:
         _check_id("pad", pad, model)
         return pad
-    if model.config.padding is not None:
-        return model.config.padding
+    if model.config.pad_token_id is not None:
+        return model.config.pad_token_id
     # Without an end all rows are of one length.
     return options.ends[0] if options.ends else 0
 
 
 def _check_id(name: str, found: object, model: Generator) -> None:
-    if type(found) is not int or not 0 <= found < model.config.written:
-        raise ValueError(f"generate: {name} must be an id from 0 to {model.config.written - 1}, not {found!r}")
+    if type(found) is not int or not 0 <= found < model.config.output_vocab_size:
+        raise ValueError(
+            f"generate: {name} must be an id from 0 to {model.config.output_vocab_size - 1}, not {found!r}"
+        )
 
 
 def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Options) -> None:

@@ -17,7 +17,7 @@ def packed(prompts: Prompts, lengths: Tensor | None, model: Generator) -> Ragged
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths are of padded prompts, a tensor (R, T)")
     found = _packed(prompts, lengths)
-    inputs.check_ids("generate", "prompts", found, model.config.vocabulary)
+    inputs.check_ids("generate", "prompts", found, model.config.vocab_size)
     empty = (found.lengths == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"generate: prompt {empty[0]} is empty")

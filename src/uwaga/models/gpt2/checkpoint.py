@@ -17,22 +17,22 @@ from uwaga.models.tables import TRANSPOSED, Row, Table, pair, stacked, stacked_t
 from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
 
 _KEYS = {
-    "vocab_size": Key("vocabulary", SIZE, 50257),
-    "n_positions": Key("positions", SIZE, 1024),
-    "n_embd": Key("width", SIZE, 768),
-    "n_layer": Key("layers", SIZE, 12),
-    "n_head": Key("heads", SIZE, 12),
-    "n_inner": Key("hidden", OPTIONAL_SIZE, None),
+    "vocab_size": Key("vocab_size", SIZE, 50257),
+    "n_positions": Key("max_position_embeddings", SIZE, 1024),
+    "n_embd": Key("d_model", SIZE, 768),
+    "n_layer": Key("num_layers", SIZE, 12),
+    "n_head": Key("num_heads", SIZE, 12),
+    "n_inner": Key("d_ff", OPTIONAL_SIZE, None),
     "activation_function": Key("activation", ACTIVATION, "gelu_new"),
-    "layer_norm_epsilon": Key("eps", POSITIVE, 1e-5),
+    "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-5),
     "resid_pdrop": Key("dropout", CHANCE, 0.1),
     "embd_pdrop": Key("embedding_dropout", CHANCE, 0.1),
     "attn_pdrop": Key("attention_dropout", CHANCE, 0.1),
-    "scale_attn_weights": Key("scaled", SWITCH, True),
-    "scale_attn_by_inverse_layer_idx": Key("scaled_by_layer", SWITCH, False),
-    "tie_word_embeddings": Key("head", SWITCH, True),
-    "eos_token_id": Key("ends", ENDS, 50256),
-    "pad_token_id": Key("padding", OPTIONAL_COUNT, None),
+    "scale_attn_weights": Key("scale_attn_weights", SWITCH, True),
+    "scale_attn_by_inverse_layer_idx": Key("scale_attn_by_inverse_layer_idx", SWITCH, False),
+    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
+    "eos_token_id": Key("eos_token_ids", ENDS, 50256),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
 }
 _BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
 # Options that change what is computed, and their one value here.
@@ -55,7 +55,7 @@ _HARMLESS = (
 
 _HEAD, _WORDS = "lm_head.weight", "wte.weight"
 _BODY = (
-    Row(_WORDS, "words.weight"),
+    Row(_WORDS, "token_embedding.weight"),
     Row("wpe.weight", "positions.weight"),
     *pair("h.{n}.ln_1", "layers.{n}.attention_norm"),
     Row(
@@ -90,10 +90,10 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Co
     read = settings.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
-    given["hidden"] = given["hidden"] or 4 * given["width"]
-    given["ends"] = read_ends(given["ends"])
+    given["d_ff"] = given["d_ff"] or 4 * given["d_model"]
+    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
     has_own = _HEAD in names or found.get("architectures") == ["GPT2LMHeadModel"]
-    given["head"] = "tied" if given["head"] else "own" if has_own else "none"
+    given["has_lm_head"] = given["tie_word_embeddings"] or has_own
     try:
         return GPT2Config(kept=read.kept, **given)
     except ValueError as error:
@@ -108,23 +108,23 @@ def write_config(config: GPT2Config) -> dict[str, object]:
     return written | {
         "model_type": config.model_type,
         # As transformers says it, where it is the usual one.
-        "n_inner": None if config.hidden == 4 * config.width else config.hidden,
-        "architectures": ["GPT2Model" if config.head == "none" else "GPT2LMHeadModel"],
+        "n_inner": None if config.d_ff == 4 * config.d_model else config.d_ff,
+        "architectures": ["GPT2LMHeadModel" if config.has_lm_head else "GPT2Model"],
         "activation_function": write_activation(config.activation),
-        "eos_token_id": write_ends(config.ends),
-        "tie_word_embeddings": config.head == "tied",
+        "eos_token_id": write_ends(config.eos_token_ids),
+        "tie_word_embeddings": config.tie_word_embeddings,
     }
 
 
 def _table(config: GPT2Config) -> Table:
     return Table(
         body=_BODY,
-        heads=(Row(_HEAD, "head.weight"),) if config.head == "own" else (),
+        heads=(Row(_HEAD, "lm_head.weight"),) if config.has_lm_head and not config.tie_word_embeddings else (),
         prefix="transformer.",
-        is_prefixed=config.head != "none",
-        counts={"n": config.layers},
-        tied={_HEAD: _WORDS} if config.head == "tied" else {},
-        unread={name.replace("{n}", str(n)): why for name, why in _UNREAD.items() for n in range(config.layers)},
+        is_prefixed=config.has_lm_head,
+        counts={"n": config.num_layers},
+        tied={_HEAD: _WORDS} if config.tie_word_embeddings else {},
+        unread={name.replace("{n}", str(n)): why for name, why in _UNREAD.items() for n in range(config.num_layers)},
     )
 
 

@@ -3,35 +3,50 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from uwaga._base import renamed
 from uwaga.models import settings
 from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
 from uwaga.models.token_ids import IDS, OPTIONAL_SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
-HEADS = ("tied", "own", "none")
 MODEL_TYPES = ("gpt2", "uwaga-gpt3")
 
 _KINDS = {
-    "vocabulary": SIZE,
-    "width": SIZE,
-    "layers": SIZE,
-    "heads": SIZE,
-    "hidden": SIZE,
-    "positions": SIZE,
+    "vocab_size": SIZE,
+    "d_model": SIZE,
+    "num_layers": SIZE,
+    "num_heads": SIZE,
+    "d_ff": SIZE,
+    "max_position_embeddings": SIZE,
     "band": OPTIONAL_SIZE,
     "activation": one_of(*ACTIVATIONS),
-    "eps": POSITIVE,
+    "norm_eps": POSITIVE,
     "dropout": CHANCE,
     "embedding_dropout": CHANCE,
     "attention_dropout": CHANCE,
-    "scaled": SWITCH,
-    "scaled_by_layer": SWITCH,
-    "head": one_of(*HEADS),
-    "ends": IDS,
-    "padding": OPTIONAL_COUNT,
+    "scale_attn_weights": SWITCH,
+    "scale_attn_by_inverse_layer_idx": SWITCH,
+    "tie_word_embeddings": SWITCH,
+    "has_lm_head": SWITCH,
+    "eos_token_ids": IDS,
+    "pad_token_id": OPTIONAL_COUNT,
 }
 
 
+@renamed.parameters(
+    vocabulary="vocab_size",
+    width="d_model",
+    hidden="d_ff",
+    layers="num_layers",
+    heads="num_heads",
+    eps="norm_eps",
+    padding="pad_token_id",
+    ends="eos_token_ids",
+    head="tie_word_embeddings",
+    positions="max_position_embeddings",
+    scaled="scale_attn_weights",
+    scaled_by_layer="scale_attn_by_inverse_layer_idx",
+)
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
     """What a GPT2Model is made of; the defaults are those of gpt2, the small one.
@@ -40,29 +55,34 @@ class GPT2Config:
         ValueError: a setting that is not of its kind, or settings that do not go together.
     """
 
-    vocabulary: int = 50257  # V
-    width: int = 768  # M
-    layers: int = 12
-    heads: int = 12  # H
-    hidden: int = 3072  # F
-    positions: int = 1024  # the longest row
+    vocab_size: int = 50257  # V
+    d_model: int = 768  # M
+    num_layers: int = 12
+    num_heads: int = 12  # H
+    d_ff: int = 3072  # F
+    max_position_embeddings: int = 1024  # the longest row
     band: int | None = None  # tokens that every second layer sees, a token itself included; None: every layer sees all
     activation: str = "gelu_tanh"
-    eps: float = 1e-5  # of the layer norms
+    norm_eps: float = 1e-5  # of the layer norms
     dropout: float = 0.1  # of what a residual connection adds
     embedding_dropout: float = 0.1
     attention_dropout: float = 0.1
-    scaled: bool = True  # scores are divided by the root of a head's width
-    scaled_by_layer: bool = False  # and by the number of the layer, counted from 1
-    head: str = "tied"  # what gives logits: "tied", the embedding of words; "own", a map of its own; "none", nothing
-    ends: tuple[int, ...] = (50256,)  # ids of tokens that end a text
-    padding: int | None = None  # the id of the padding token
+    scale_attn_weights: bool = True  # scores are divided by the root of a head's width
+    scale_attn_by_inverse_layer_idx: bool = False  # and by the number of the layer, counted from 1
+    tie_word_embeddings: bool = True  # the token embedding gives logits; False: lm_head, a linear map of its own
+    has_lm_head: bool = True  # False: the model gives no logits
+    eos_token_ids: tuple[int, ...] = (50256,)  # ids of tokens that end a text
+    pad_token_id: int | None = None  # the id of the padding token
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
         settings.check("GPT2Config", self, _KINDS)
-        if self.width % self.heads:
-            raise ValueError(f"GPT2Config: width {self.width} is no multiple of {self.heads} heads")
+        if self.d_model % self.num_heads:
+            raise ValueError(f"GPT2Config: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
+        if self.tie_word_embeddings and not self.has_lm_head:
+            raise ValueError(
+                "GPT2Config: tie_word_embeddings needs has_lm_head: a model without logits has nothing to tie"
+            )
 
     @property
     def model_type(self) -> str:
@@ -71,11 +91,11 @@ class GPT2Config:
         return "gpt2" if self.band is None else "uwaga-gpt3"
 
     @property
-    def written(self) -> int:
+    def output_vocab_size(self) -> int:
         """How many ids it may write: those that it reads."""
-        return self.vocabulary
+        return self.vocab_size
 
     @property
     def max_tokens(self) -> int:
         """The longest row that there are positions for."""
-        return self.positions
+        return self.max_position_embeddings

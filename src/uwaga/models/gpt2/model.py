@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
+from uwaga._base import renamed
 from uwaga.models import inputs
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
@@ -22,14 +23,15 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "GPT2Model"
 
 
+@renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class GPT2Output(NamedTuple):
     """What a GPT2Model gives. Ragged where the ids are."""
 
-    hidden: Operand  # (B, Q, M), after the last norm
+    last_hidden_state: Operand  # (B, Q, M), after the last norm
     logits: Operand | None = (
         None  # (B, Q, V), of the token that comes next; None without a head, or where not asked for
     )
-    states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer, before the last norm
+    hidden_states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer, before the last norm
 
 
 class GPT2Model(nn.Module):
@@ -39,10 +41,10 @@ class GPT2Model(nn.Module):
     banded sparse attention patterns in the layers" (Brown et al., "Language Models are Few-Shot Learners", 2020, section
     2.1; Child et al., "Generating Long Sequences with Sparse Transformers", 2019). The first layer is dense.
 
-    Submodules: words (V, M), positions, layers, norm, and head, None unless config.head is "own".
+    Submodules: token_embedding (V, M), positions, layers, norm, and lm_head, None where config.tie_word_embeddings or not config.has_lm_head.
 
     >>> import torch, uwaga
-    >>> model = GPT2Model(GPT2Config(vocabulary=20, width=8, layers=2, heads=2, hidden=16, positions=10)).eval()
+    >>> model = GPT2Model(GPT2Config(vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)).eval()
     >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 5]), torch.tensor([6])])
     >>> model(texts).logits.values.shape
     torch.Size([4, 20])
@@ -53,13 +55,15 @@ class GPT2Model(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocabulary, config.width)
-        self.positions = LearnedPositions(config.positions, config.width)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = LearnedPositions(config.max_position_embeddings, config.d_model)
         self.dropout = nn.Dropout(config.embedding_dropout)
-        self.layers = nn.ModuleList(EncoderLayer(_layer(config, n)) for n in range(config.layers))
-        self.norm = nn.LayerNorm(config.width, eps=config.eps)
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False) if config.head == "own" else None
+        self.layers = nn.ModuleList(EncoderLayer(_layer(config, n)) for n in range(config.num_layers))
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        has_own_head = config.has_lm_head and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_own_head else None
 
+    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,
@@ -68,7 +72,7 @@ class GPT2Model(nn.Module):
         attention_mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
         logits: bool | None = None,
-        states: bool = False,
+        output_hidden_states: bool = False,
     ) -> GPT2Output:
         """Hidden states, and the logits of what comes next.
 
@@ -80,29 +84,29 @@ class GPT2Model(nn.Module):
             cache: of the tokens before these, made by `new_cache`; these are appended. Rows may be of different lengths, and
                 have no padding.
             logits: whether to compute them; None: where there is a head.
-            states: whether to give the states after every layer too.
+            output_hidden_states: whether to give the states after every layer too.
 
         Raises:
             ShapeError, ValueError: ids of another shape, dtype or range, more tokens than config.max_tokens, padding beside
                 a cache, logits of a model without a head.
         """
-        wants_logits = self.config.head != "none" if logits is None else logits
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        wants_logits = self.config.has_lm_head if logits is None else logits
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         inputs.check_tokens(_NAME, ids, self.config.max_tokens)
         if cache is not None and not (lengths is None and attention_mask is None):
             raise ValueError(f"{_NAME}: rows in a cache have no padding: give Ragged ids in place of lengths or a mask")
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"{_NAME}: a cache for {len(cache)} layers, and there are {len(self.layers)}")
         padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
-        seen = self._decode(ids, padding, cache, states)
+        seen = self._decode(ids, padding, cache, output_hidden_states)
         return GPT2Output(
-            hidden=seen.last,
+            last_hidden_state=seen.last,
             logits=carry(partial(steady, self.logits, wanted=cache is None), seen.last) if wants_logits else None,
-            states=seen.states,
+            hidden_states=seen.states,
         )
 
     def _decode(self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool) -> Seen:
-        x = self.positions(carry(self.words, ids), 0 if cache is None else cache.start)
+        x = self.positions(carry(self.token_embedding, ids), 0 if cache is None else cache.start)
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             mask = self._mask(n) if padding is None else self._mask(n) & padding
@@ -117,9 +121,9 @@ class GPT2Model(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., V) from hidden states (..., M). ValueError where there is no head."""
-        if self.config.head == "none":
+        if not self.config.has_lm_head:
             raise ValueError(f"{_NAME}: this model has no head, and gives no logits")
-        return functional.linear(hidden, self.words.weight if self.head is None else self.head.weight)
+        return functional.linear(hidden, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache of this model's layers, with room for so many tokens a row at once."""
@@ -131,22 +135,22 @@ class GPT2Model(nn.Module):
         return Decoding(
             first=prompts,
             cache=cache,
-            states=lambda ids: self(ids, cache=cache, logits=False).hidden,
+            states=lambda ids: self(ids, cache=cache, logits=False).last_hidden_state,
             logits=self.logits,
         )
 
 
 def _layer(config: GPT2Config, layer: int) -> LayerSpec:
-    width = config.width // config.heads
-    scale = width**-0.5 if config.scaled else 1.0
+    width = config.d_model // config.num_heads
+    scale = width**-0.5 if config.scale_attn_weights else 1.0
     return LayerSpec(
-        width=config.width,
-        heads=config.heads,
-        hidden=config.hidden,
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        d_ff=config.d_ff,
         norm="pre",
-        eps=config.eps,
+        norm_eps=config.norm_eps,
         activation=config.activation,
-        scale=scale / (layer + 1) if config.scaled_by_layer else scale,
+        scale=scale / (layer + 1) if config.scale_attn_by_inverse_layer_idx else scale,
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )

@@ -24,29 +24,31 @@ _PROJECTIONS = {**_PLAIN, "gated-gelu": ("gelu_tanh", True)}
 _PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PLAIN.items() if ours != "gelu"}
 
 _KEYS = {
-    "vocab_size": Key("vocabulary", SIZE, 32128),
-    "d_model": Key("width", SIZE, 512),
-    "d_kv": Key("key_width", SIZE, 64),
-    "d_ff": Key("hidden", SIZE, 2048),
-    "num_layers": Key("layers", SIZE, 6),
-    "num_decoder_layers": Key("decoder_layers", OPTIONAL_SIZE, None),
-    "num_heads": Key("heads", SIZE, 8),
-    "relative_attention_num_buckets": Key("buckets", SIZE, 32),
+    "vocab_size": Key("vocab_size", SIZE, 32128),
+    "d_model": Key("d_model", SIZE, 512),
+    "d_kv": Key("d_kv", SIZE, 64),
+    "d_ff": Key("d_ff", SIZE, 2048),
+    "num_layers": Key("num_layers", SIZE, 6),
+    "num_decoder_layers": Key("num_decoder_layers", OPTIONAL_SIZE, None),
+    "num_heads": Key("num_heads", SIZE, 8),
+    "relative_attention_num_buckets": Key("num_buckets", SIZE, 32),
     "relative_attention_max_distance": Key("max_distance", SIZE, 128),
     "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "relu"),
-    "layer_norm_epsilon": Key("eps", POSITIVE, 1e-6),
+    "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-6),
     "dropout_rate": Key("dropout", CHANCE, 0.1),
-    "tie_word_embeddings": Key("head", SWITCH, True),
-    "scale_decoder_outputs": Key("scaled", Kind("true, false or null", lambda x: x in (True, False, None)), None),
-    "eos_token_id": Key("ends", ENDS, 1),
-    "pad_token_id": Key("padding", OPTIONAL_COUNT, 0),
-    "decoder_start_token_id": Key("start", OPTIONAL_COUNT, None),
+    "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
+    "scale_decoder_outputs": Key(
+        "scale_decoder_outputs", Kind("true, false or null", lambda x: x in (True, False, None)), None
+    ),
+    "eos_token_id": Key("eos_token_ids", ENDS, 1),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
+    "decoder_start_token_id": Key("decoder_start_token_id", OPTIONAL_COUNT, None),
 }
 _MT5 = _KEYS | {
-    "vocab_size": Key("vocabulary", SIZE, 250112),
-    "d_ff": Key("hidden", SIZE, 1024),
-    "num_layers": Key("layers", SIZE, 8),
-    "num_heads": Key("heads", SIZE, 6),
+    "vocab_size": Key("vocab_size", SIZE, 250112),
+    "d_ff": Key("d_ff", SIZE, 1024),
+    "num_layers": Key("num_layers", SIZE, 8),
+    "num_heads": Key("num_heads", SIZE, 6),
     "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "gated-gelu"),
 }
 # Options that change what is computed, and their values here.
@@ -71,16 +73,16 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Conf
     read = settings.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"], given["gated"] = _PROJECTIONS[given["activation"]]
-    given["ends"] = read_ends(given["ends"])
-    if given["start"] is None:
-        given["start"] = given["padding"] or 0
-    given["decoder_layers"] = given["decoder_layers"] or given["layers"]
+    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
+    if given["decoder_start_token_id"] is None:
+        given["decoder_start_token_id"] = given["pad_token_id"] or 0
+    given["num_decoder_layers"] = given["num_decoder_layers"] or given["num_layers"]
     if names and not any(name.startswith("decoder.") for name in names):
-        given["decoder_layers"] = 0
-    is_tied = given["head"]
-    if given["scaled"] is None:
-        given["scaled"] = is_tied and model_type == "t5"
-    given["head"] = "own" if _HEAD in names and not (is_tied and given["scaled"]) else "tied"
+        given["num_decoder_layers"] = 0
+    is_tied = given["tie_word_embeddings"]
+    if given["scale_decoder_outputs"] is None:
+        given["scale_decoder_outputs"] = is_tied and model_type == "t5"
+    given["tie_word_embeddings"] = _HEAD not in names or (is_tied and given["scale_decoder_outputs"])
     try:
         return T5Config(model_type=model_type, kept=read.kept, **given)
     except ValueError as error:
@@ -92,15 +94,15 @@ def write_config(config: T5Config) -> dict[str, object]:
     written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "dense_act_fn")}
     for name, key in _KEYS.items():
         written[name] = getattr(config, key.ours)
-    stem, has_decoder = {"t5": "T5", "mt5": "MT5"}[config.model_type], config.decoder_layers > 0
+    stem, has_decoder = {"t5": "T5", "mt5": "MT5"}[config.model_type], config.num_decoder_layers > 0
     return written | {
         "model_type": config.model_type,
         "architectures": [f"{stem}ForConditionalGeneration" if has_decoder else f"{stem}EncoderModel"],
         "is_encoder_decoder": has_decoder,
-        "num_decoder_layers": config.decoder_layers or config.layers,
+        "num_decoder_layers": config.num_decoder_layers or config.num_layers,
         "feed_forward_proj": _projection(config),
-        "tie_word_embeddings": config.head == "tied",
-        "eos_token_id": write_ends(config.ends),
+        "tie_word_embeddings": config.tie_word_embeddings,
+        "eos_token_id": write_ends(config.eos_token_ids),
     }
 
 
@@ -132,7 +134,7 @@ def _layer(theirs: str, ours: str, feed_forward: int, config: T5Config) -> tuple
 
 def _encoder(config: T5Config) -> tuple[Row, ...]:
     return (
-        Row(_WORDS, "words.weight"),
+        Row(_WORDS, "token_embedding.weight"),
         Row(_DECODER_POSITIONS.replace("decoder", "encoder"), "encoder_positions.weight"),
         *_layer("encoder.block.{n}.layer", "encoder.layers.{n}", 1, config),
         Row("encoder.final_layer_norm.weight", "encoder.norm.weight"),
@@ -147,20 +149,20 @@ def _decoder(config: T5Config) -> tuple[Row, ...]:
         *_attention(f"{theirs}.1.EncDecAttention", f"{ours}.cross_attention"),
         Row(f"{theirs}.1.layer_norm.weight", f"{ours}.cross_attention_norm.weight"),
         Row("decoder.final_layer_norm.weight", "decoder.norm.weight"),
-        *((Row(_HEAD, "head.weight"),) if config.head == "own" else ()),
+        *((Row(_HEAD, "lm_head.weight"),) if not config.tie_word_embeddings else ()),
     )
 
 
 def _table(config: T5Config) -> Table:
-    has_decoder = config.decoder_layers > 0
+    has_decoder = config.num_decoder_layers > 0
     tied = {"encoder.embed_tokens.weight": _WORDS}
     if has_decoder:
         tied["decoder.embed_tokens.weight"] = _WORDS
-    if has_decoder and config.head == "tied":
+    if has_decoder and config.tie_word_embeddings:
         tied[_HEAD] = _WORDS
     return Table(
         body=_encoder(config) + (_decoder(config) if has_decoder else ()),
-        counts={"n": config.layers, "m": config.decoder_layers},
+        counts={"n": config.num_layers, "m": config.num_decoder_layers},
         tied=tied,
         unread=_UNREAD if has_decoder else {},
     )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from uwaga._base import renamed
 from uwaga.models import settings
 from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
 from uwaga.models.token_ids import IDS
@@ -12,27 +13,43 @@ MODEL_TYPES = ("t5", "mt5")
 
 _KINDS = {
     "model_type": one_of(*MODEL_TYPES),
-    "vocabulary": SIZE,
-    "width": SIZE,
-    "layers": SIZE,
-    "decoder_layers": COUNT,
-    "heads": SIZE,
-    "key_width": SIZE,
-    "hidden": SIZE,
-    "buckets": SIZE,
+    "vocab_size": SIZE,
+    "d_model": SIZE,
+    "num_layers": SIZE,
+    "num_decoder_layers": COUNT,
+    "num_heads": SIZE,
+    "d_kv": SIZE,
+    "d_ff": SIZE,
+    "num_buckets": SIZE,
     "max_distance": SIZE,
     "activation": one_of(*ACTIVATIONS),
     "gated": SWITCH,
-    "eps": POSITIVE,
+    "norm_eps": POSITIVE,
     "dropout": CHANCE,
-    "head": one_of("tied", "own"),
-    "scaled": SWITCH,
-    "ends": IDS,
-    "padding": OPTIONAL_COUNT,
-    "start": COUNT,
+    "tie_word_embeddings": SWITCH,
+    "scale_decoder_outputs": SWITCH,
+    "eos_token_ids": IDS,
+    "pad_token_id": OPTIONAL_COUNT,
+    "decoder_start_token_id": COUNT,
 }
 
 
+@renamed.parameters(
+    vocabulary="vocab_size",
+    width="d_model",
+    hidden="d_ff",
+    layers="num_layers",
+    heads="num_heads",
+    eps="norm_eps",
+    padding="pad_token_id",
+    ends="eos_token_ids",
+    head="tie_word_embeddings",
+    decoder_layers="num_decoder_layers",
+    key_width="d_kv",
+    start="decoder_start_token_id",
+    scaled="scale_decoder_outputs",
+    buckets="num_buckets",
+)
 @dataclass(frozen=True, kw_only=True)
 class T5Config:
     """What a T5Model is made of; the defaults are those of t5-small.
@@ -42,35 +59,37 @@ class T5Config:
     """
 
     model_type: str = "t5"
-    vocabulary: int = 32128  # V
-    width: int = 512  # M
-    layers: int = 6  # of the encoder
-    decoder_layers: int = 6  # 0: the encoder alone
-    heads: int = 8  # H
-    key_width: int = 64  # D, of queries, keys and values; H * D need not be M
-    hidden: int = 2048  # F
-    buckets: int = 32  # of distances
+    vocab_size: int = 32128  # V
+    d_model: int = 512  # M
+    num_layers: int = 6  # of the encoder
+    num_decoder_layers: int = 6  # 0: the encoder alone
+    num_heads: int = 8  # H
+    d_kv: int = 64  # D, of queries, keys and values; H * D need not be M
+    d_ff: int = 2048  # F
+    num_buckets: int = 32  # of distances
     max_distance: int = 128  # from here on all distances share the last bucket
     activation: str = "relu"
     gated: bool = False
-    eps: float = 1e-6  # of the norms
+    norm_eps: float = 1e-6  # of the norms
     dropout: float = 0.1  # everywhere
-    head: str = "tied"  # what gives logits: "tied", the embedding of words; "own", a map of its own
-    scaled: bool = True  # states are divided by the root of the width before the head
-    ends: tuple[int, ...] = (1,)  # ids of tokens that end a text
-    padding: int | None = 0  # the id of the padding token
-    start: int = 0  # the id of the token that the decoder begins with
+    tie_word_embeddings: bool = True  # the token embedding gives logits; False: lm_head, a linear map of its own
+    scale_decoder_outputs: bool = True  # states are divided by the root of the width before the head
+    eos_token_ids: tuple[int, ...] = (1,)  # ids of tokens that end a text
+    pad_token_id: int | None = 0  # the id of the padding token
+    decoder_start_token_id: int = 0  # the id of the token that the decoder begins with
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
         settings.check("T5Config", self, _KINDS)
-        if self.start >= self.vocabulary:
-            raise ValueError(f"T5Config: start {self.start} is not in the vocabulary of {self.vocabulary}")
+        if self.decoder_start_token_id >= self.vocab_size:
+            raise ValueError(
+                f"T5Config: decoder_start_token_id {self.decoder_start_token_id} is not in the vocabulary of {self.vocab_size}"
+            )
 
     @property
-    def written(self) -> int:
+    def output_vocab_size(self) -> int:
         """How many ids it may write: those that it reads."""
-        return self.vocabulary
+        return self.vocab_size
 
     @property
     def max_tokens(self) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional
 
+from uwaga._base import renamed
 from uwaga.models import inputs, pairs
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.stack_states import Call, Seen, through
@@ -22,14 +23,17 @@ from uwaga.ops.ragged import Operand, Ragged
 _NAME = "T5Model"
 
 
+@renamed.attributes(hidden="last_hidden_state", states="hidden_states", memory_states="encoder_hidden_states")
 class T5Output(NamedTuple):
     """What a T5Model gives. Ragged where the ids are; None what the decoder gives, where it has nothing to read."""
 
     memory: Operand  # (B, K, M), the encoder's states after its last norm
-    hidden: Operand | None = None  # (B, Q, M), the decoder's
+    last_hidden_state: Operand | None = None  # (B, Q, M), the decoder's
     logits: Operand | None = None  # (B, Q, V), of the token that comes next
-    memory_states: tuple[Operand, ...] | None = None  # after the embedding and after every layer, before the last norm
-    states: tuple[Operand, ...] | None = None
+    encoder_hidden_states: tuple[Operand, ...] | None = (
+        None  # after the embedding and after every layer, before the last norm
+    )
+    hidden_states: tuple[Operand, ...] | None = None
 
 
 class T5Model(nn.Module):
@@ -38,11 +42,11 @@ class T5Model(nn.Module):
     Scores are not scaled; all layers of a stack share one bias by distance; norms have no mean and no shift; cross-attention
     has no positions.
 
-    Submodules: words (V, M), encoder, encoder_positions, decoder, decoder_positions (None where config.decoder_layers is 0),
-    and head, None unless config.head is "own".
+    Submodules: token_embedding (V, M), encoder, encoder_positions, decoder, decoder_positions (None where config.num_decoder_layers is 0),
+    and lm_head, None where config.tie_word_embeddings.
 
     >>> import torch, uwaga
-    >>> config = T5Config(vocabulary=20, width=8, layers=1, decoder_layers=1, heads=2, key_width=4, hidden=16)
+    >>> config = T5Config(vocab_size=20, d_model=8, num_layers=1, num_decoder_layers=1, num_heads=2, d_kv=4, d_ff=16)
     >>> model = T5Model(config).eval()
     >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 1]), torch.tensor([6, 1])])
     >>> answers = uwaga.Ragged.from_list([torch.tensor([0, 5]), torch.tensor([0])])
@@ -55,16 +59,17 @@ class T5Model(nn.Module):
     def __init__(self, config: T5Config) -> None:
         super().__init__()
         self.config = config
-        self.words = nn.Embedding(config.vocabulary, config.width)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         self.dropout = nn.Dropout(config.dropout)
-        layer, has_decoder = _layer(config), config.decoder_layers > 0
-        self.encoder = Encoder(layer, config.layers)
+        layer, has_decoder = _layer(config), config.num_decoder_layers > 0
+        self.encoder = Encoder(layer, config.num_layers)
         self.encoder_positions = _positions(config, bidirectional=True)
-        self.decoder = Decoder(layer, config.decoder_layers) if has_decoder else None
+        self.decoder = Decoder(layer, config.num_decoder_layers) if has_decoder else None
         self.decoder_positions = _positions(config, bidirectional=False) if has_decoder else None
-        has_head = has_decoder and config.head == "own"
-        self.head = nn.Linear(config.width, config.vocabulary, bias=False) if has_head else None
+        has_head = has_decoder and not config.tie_word_embeddings
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False) if has_head else None
 
+    @renamed.parameters(states="output_hidden_states")
     def forward(
         self,
         ids: Operand,
@@ -72,35 +77,35 @@ class T5Model(nn.Module):
         *,
         lengths: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        states: bool = False,
+        output_hidden_states: bool = False,
     ) -> T5Output:
         """What the encoder makes of ids and, where decoder_ids are given, what the decoder makes of both.
 
         Args:
             ids: token ids (B, K), or Ragged with values (N,): texts one after the other, no padding anywhere.
-            decoder_ids: of the same kind and rows, (B, Q): config.start and the tokens so far. Padding behind them changes
+            decoder_ids: of the same kind and rows, (B, Q): config.decoder_start_token_id and the tokens so far. Padding behind them changes
                 nothing before it.
             lengths: (B,) tokens in each row of padded ids.
             attention_mask: (B, K) bool instead, True is a token.
-            states: whether to give the states after every layer too.
+            output_hidden_states: whether to give the states after every layer too.
 
         Raises:
             ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
                 for a model without a decoder.
         """
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocabulary)
+        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
-        encoded = self._encode(ids, padding, states)
+        encoded = self._encode(ids, padding, output_hidden_states)
         if decoder_ids is None:
-            return T5Output(memory=encoded.last, memory_states=encoded.states)
+            return T5Output(memory=encoded.last, encoder_hidden_states=encoded.states)
         pairs.check(_NAME, ids, decoder_ids)
-        decoded = self._decode(decoder_ids, encoded.last, padding, None, states)
+        decoded = self._decode(decoder_ids, encoded.last, padding, None, output_hidden_states)
         return T5Output(
             memory=encoded.last,
-            hidden=decoded.last,
+            last_hidden_state=decoded.last,
             logits=carry(partial(steady, self.logits), decoded.last),
-            memory_states=encoded.states,
-            states=decoded.states,
+            encoder_hidden_states=encoded.states,
+            hidden_states=decoded.states,
         )
 
     def decode(
@@ -117,19 +122,19 @@ class T5Model(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., V) from the decoder's states (..., M)."""
-        scaled = hidden * self.config.width**-0.5 if self.config.scaled else hidden
-        return functional.linear(scaled, self.words.weight if self.head is None else self.head.weight)
+        scaled = hidden * self.config.d_model**-0.5 if self.config.scale_decoder_outputs else hidden
+        return functional.linear(scaled, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache of the decoder's layers, with room for so many tokens a row at once."""
-        return KeyValueCache(self.config.decoder_layers, capacity=capacity)
+        return KeyValueCache(self.config.num_decoder_layers, capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
         """For `uwaga.models.generate`: ready for the first token of the answer to each prompt, (N,) ids."""
         pairs.need_decoder(_NAME, self.decoder)
         memory, cache = self(prompts).memory, self.new_cache(capacity=new_tokens)
         return Decoding(
-            first=pairs.starts(prompts, self.config.start),
+            first=pairs.starts(prompts, self.config.decoder_start_token_id),
             cache=cache,
             states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
             logits=self.logits,
@@ -149,7 +154,7 @@ class T5Model(nn.Module):
     ) -> Seen:
         decoder = pairs.need_decoder(_NAME, self.decoder)
         assert self.decoder_positions is not None
-        inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocabulary)
+        inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocab_size)
         options = {"mask": Causal(), "bias": self.decoder_positions(), "memory_mask": padding}
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
@@ -158,31 +163,31 @@ class T5Model(nn.Module):
         return self._through(decoder, ids, call, states)
 
     def _through(self, stack: Encoder | Decoder, ids: Operand, call: Call, states: bool) -> Seen:
-        x = carry(lambda values: self.dropout(self.words(values)), ids)
+        x = carry(lambda values: self.dropout(self.token_embedding(values)), ids)
         seen = through(stack.layers, stack.norm, x, call, states=states)
         return seen._replace(last=carry(self.dropout, seen.last))
 
 
 def _positions(config: T5Config, *, bidirectional: bool) -> RelativePositions:
     return RelativePositions(
-        config.heads, buckets=config.buckets, max_distance=config.max_distance, bidirectional=bidirectional
+        config.num_heads, num_buckets=config.num_buckets, max_distance=config.max_distance, bidirectional=bidirectional
     )
 
 
 def _layer(config: T5Config) -> LayerSpec:
     return LayerSpec(
-        width=config.width,
-        heads=config.heads,
-        hidden=config.hidden,
-        key_width=config.key_width,
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        d_ff=config.d_ff,
+        d_k=config.d_kv,
         norm="pre",
-        norm_kind="rms",
-        eps=config.eps,
+        norm_type="rms",
+        norm_eps=config.norm_eps,
         activation=config.activation,
         gated=config.gated,
         bias=False,
         scale=1.0,
         dropout=config.dropout,
         attention_dropout=config.dropout,
-        hidden_dropout=config.dropout,
+        activation_dropout=config.dropout,
     )

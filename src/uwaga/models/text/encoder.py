@@ -86,7 +86,7 @@ class TextEncoder:
     @property
     def embedding_dim(self) -> int:
         """Numbers of a vector: M, or as many times M as there are poolings."""
-        return self.model.config.width * len(self.config.pooling)
+        return self.model.config.d_model * len(self.config.pooling)
 
     @_renamed
     def encode(
@@ -180,7 +180,7 @@ class TextEncoder:
         with listening(progress, len(texts)) as listener:
             parts = list(reader.states(groups(texts, _size), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
-        none = next(self.model.parameters()).new_zeros(0, self.model.config.width)
+        none = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
         offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(none.device)
         return Ragged(torch.cat([none, *(part.values for part in parts)]), offsets)
 
@@ -223,9 +223,9 @@ def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -
         raise CheckpointError(
             f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.special} special tokens"
         )
-    if tokenizer.vocabulary > model.config.vocabulary:
+    if tokenizer.vocabulary > model.config.vocab_size:
         raise CheckpointError(
-            f"{file_of_model}: the vocabulary of {model.config.vocabulary} ends before token {tokenizer.vocabulary - 1} "
+            f"{file_of_model}: the vocabulary of {model.config.vocab_size} ends before token {tokenizer.vocabulary - 1} "
             "of tokenizer.json"
         )
 

@@ -72,6 +72,8 @@ class Reader:
             first, last = part.offsets[step.start], part.offsets[step.stop]
             own_offsets = offsets[step.start : step.stop + 1] - first
             with evaluating(self.model):  # not around the yield: a generator would lend it to its caller
-                hidden = self.model(Ragged(ids[first:last].to(device), own_offsets.to(device)), outputs=()).hidden
+                hidden = self.model(
+                    Ragged(ids[first:last].to(device), own_offsets.to(device)), outputs=()
+                ).last_hidden_state
             meter.read(int(last - first), part.documents_within(step.stop))
             yield hidden

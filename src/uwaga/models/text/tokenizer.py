@@ -65,7 +65,7 @@ class Tokenizer:
             first = backend.normalizer
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
         # config.json has the special tokens of the side that is written.
-        _check_fit(backend, path, "vocab_size", "vocabulary", has_ids=not os.path.lexists(folder / TARGET_FILE))
+        _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
         with library_errors(path):
             return Tokenizer(backend, path)
 
@@ -79,7 +79,7 @@ class Tokenizer:
         if not os.path.lexists(path):
             return None
         backend = read(path)
-        _check_fit(backend, path, "decoder_vocab_size", "target_vocabulary", "vocab_size", "vocabulary", has_ids=True)
+        _check_fit(backend, path, "decoder_vocab_size", "vocab_size", has_ids=True)
         with library_errors(path):
             return Tokenizer(backend, path)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Set
 from dataclasses import fields
 from typing import Any
 
+from uwaga._base import renamed
 from uwaga._base.errors import CheckpointError
 from uwaga.models import settings
 from uwaga.models.activations import ACTIVATION, read_activation, write_activation
@@ -14,27 +15,27 @@ from uwaga.models.families import Family
 from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, SIZE, SWITCH, Key
 from uwaga.models.tables import Layout, Row, Table, pair
 from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
-from uwaga.models.transformer.config import KINDS, TransformerConfig
+from uwaga.models.transformer.config import KINDS, RENAMED, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 
 _KEYS = {
-    "vocab_size": Key("vocabulary", SIZE, 58101),
-    "decoder_vocab_size": Key("target_vocabulary", OPTIONAL_SIZE, None),
-    "d_model": Key("width", SIZE, 1024),
-    "encoder_layers": Key("layers", SIZE, 12),
-    "decoder_layers": Key("decoder_layers", SIZE, 12),
-    "encoder_attention_heads": Key("heads", SIZE, 16),
-    "decoder_attention_heads": Key("decoder_heads", SIZE, 16),
-    "encoder_ffn_dim": Key("hidden", SIZE, 4096),
-    "decoder_ffn_dim": Key("decoder_hidden", SIZE, 4096),
+    "vocab_size": Key("vocab_size", SIZE, 58101),
+    "decoder_vocab_size": Key("decoder_vocab_size", OPTIONAL_SIZE, None),
+    "d_model": Key("d_model", SIZE, 1024),
+    "encoder_layers": Key("num_layers", SIZE, 12),
+    "decoder_layers": Key("num_decoder_layers", SIZE, 12),
+    "encoder_attention_heads": Key("num_heads", SIZE, 16),
+    "decoder_attention_heads": Key("num_decoder_heads", SIZE, 16),
+    "encoder_ffn_dim": Key("d_ff", SIZE, 4096),
+    "decoder_ffn_dim": Key("decoder_d_ff", SIZE, 4096),
     "activation_function": Key("activation", ACTIVATION, "gelu"),
-    "scale_embedding": Key("scaled_words", SWITCH, False),
+    "scale_embedding": Key("scale_embedding", SWITCH, False),
     "dropout": Key("dropout", CHANCE, 0.1),
     "attention_dropout": Key("attention_dropout", CHANCE, 0.0),
-    "activation_dropout": Key("hidden_dropout", CHANCE, 0.0),
-    "eos_token_id": Key("ends", ENDS, 0),
-    "pad_token_id": Key("padding", OPTIONAL_COUNT, 58100),
-    "decoder_start_token_id": Key("start", COUNT, 58100),
+    "activation_dropout": Key("activation_dropout", CHANCE, 0.0),
+    "eos_token_id": Key("eos_token_ids", ENDS, 0),
+    "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 58100),
+    "decoder_start_token_id": Key("decoder_start_token_id", COUNT, 58100),
 }
 # Options that change what is computed, and their values here. The first five are of models that became Marian's.
 _ONLY: dict[str, tuple[object, ...]] = {
@@ -64,7 +65,7 @@ _HARMLESS = [
     "num_beams",
 ]
 # Settings by our own names, of a model that is not Marian's.
-_OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "ends"}
+_OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "eos_token_ids"}
 
 _HEAD, _SHARED = "lm_head.weight", "model.shared.weight"
 _WORDS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
@@ -84,17 +85,20 @@ def _read_marian(found: Mapping[str, Any], where: str) -> TransformerConfig:
     read = settings.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
-    given["ends"] = read_ends(given["ends"])
+    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
     is_shared = found.get("share_encoder_decoder_embeddings", True)
-    given["target_vocabulary"] = None if is_shared else given["target_vocabulary"] or given["vocabulary"]
-    return TransformerConfig(layout="halves", head_bias=True, kept=read.kept, **given)
+    given["decoder_vocab_size"] = None if is_shared else given["decoder_vocab_size"] or given["vocab_size"]
+    return TransformerConfig(sinusoid_layout="halves", lm_head_bias=True, kept=read.kept, **given)
 
 
 def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
+    renamed.refuse(where, found, RENAMED, CheckpointError)
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
-    read = settings.read(found, where, keys=keys | {"ends": Key("ends", ENDS, 0)}, only={})
-    return TransformerConfig(kept=read.kept, **(read.settings | {"ends": read_ends(read.settings["ends"])}))
+    read = settings.read(found, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", ENDS, 0)}, only={})
+    return TransformerConfig(
+        kept=read.kept, **(read.settings | {"eos_token_ids": read_ends(read.settings["eos_token_ids"])})
+    )
 
 
 def write_config(config: TransformerConfig) -> dict[str, object]:
@@ -103,16 +107,16 @@ def write_config(config: TransformerConfig) -> dict[str, object]:
     written["model_type"] = config.model_type
     if config.model_type != "marian":
         own = {name: getattr(config, name) for name in _OWN}
-        return written | own | {"ends": write_ends(config.ends), "architectures": ["Transformer"]}
+        return written | own | {"eos_token_ids": write_ends(config.eos_token_ids), "architectures": ["Transformer"]}
     written |= {name: getattr(config, key.ours) for name, key in _KEYS.items()}
     return written | {
         "architectures": ["MarianMTModel"],
         "activation_function": write_activation(config.activation),
-        "eos_token_id": write_ends(config.ends),
-        "decoder_vocab_size": config.written,
-        "decoder_attention_heads": config.decoder_heads or config.heads,
-        "decoder_ffn_dim": config.decoder_hidden or config.hidden,
-        "share_encoder_decoder_embeddings": config.target_vocabulary is None,
+        "eos_token_id": write_ends(config.eos_token_ids),
+        "decoder_vocab_size": config.output_vocab_size,
+        "decoder_attention_heads": config.num_decoder_heads or config.num_heads,
+        "decoder_ffn_dim": config.decoder_d_ff or config.d_ff,
+        "share_encoder_decoder_embeddings": config.decoder_vocab_size is None,
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
     }
@@ -141,21 +145,25 @@ def _stack(stack: str, counter: str, *, crosses: bool, has_norm: bool) -> tuple[
 
 
 def _table(config: TransformerConfig) -> Table:
-    is_shared, has_encoder, has_decoder = config.target_vocabulary is None, config.layers > 0, config.decoder_layers > 0
+    is_shared, has_encoder, has_decoder = (
+        config.decoder_vocab_size is None,
+        config.num_layers > 0,
+        config.num_decoder_layers > 0,
+    )
     is_pre = config.norm == "pre"
-    words: tuple[Row, ...] = (Row(_SHARED if is_shared else _WORDS["encoder"], "words.weight"),)
+    words: tuple[Row, ...] = (Row(_SHARED if is_shared else _WORDS["encoder"], "token_embedding.weight"),)
     if not is_shared:
-        words += (Row(_WORDS["decoder"], "target_words.weight"),)
+        words += (Row(_WORDS["decoder"], "decoder_token_embedding.weight"),)
     body = words + (_stack("encoder", "n", crosses=False, has_norm=is_pre) if has_encoder else ())
     tied = dict.fromkeys(_WORDS.values(), _SHARED) if is_shared else {}
     if has_decoder:
         body += _stack("decoder", "m", crosses=has_encoder, has_norm=is_pre)
-        body += (Row("final_logits_bias", "head_bias", layout=_ROW),) if config.head_bias else ()
-        if config.head == "own":
-            body += (Row(_HEAD, "head.weight"),)
+        body += (Row("final_logits_bias", "lm_head_bias", layout=_ROW),) if config.lm_head_bias else ()
+        if not config.tie_word_embeddings:
+            body += (Row(_HEAD, "lm_head.weight"),)
         else:
             tied[_HEAD] = _SHARED if is_shared else _WORDS["decoder"]
-    counts = {"n": config.layers, "m": config.decoder_layers}
+    counts = {"n": config.num_layers, "m": config.num_decoder_layers}
     return Table(body=body, counts=counts, tied=tied, unread=_UNREAD)
 
 

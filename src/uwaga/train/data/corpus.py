@@ -125,16 +125,16 @@ class Corpus:
     def model_settings(self) -> dict[str, Any]:
         """What the tokenizers decide of a model's config, for `uwaga.train.families.built`."""
         own, target = self.tokenizer, self.target_tokenizer or self.tokenizer
-        family, settings = self._config.model["family"], {"vocabulary": own.vocab_size}
+        family, settings = self._config.model["family"], {"vocab_size": own.vocab_size}
         if family == "bert":
-            return settings | {"padding": own.special.padding}
-        given: dict[str, Any] = settings | {"ends": (target.special.end,)}
+            return settings | {"pad_token_id": own.special.padding}
+        given: dict[str, Any] = settings | {"eos_token_ids": (target.special.end,)}
         if self._config.objective == "encoder-decoder":
-            given |= {"padding": target.special.padding, "start": target.special.padding}
+            given |= {"pad_token_id": target.special.padding, "decoder_start_token_id": target.special.padding}
         elif family == "transformer":
-            given |= {"start": own.special.end}
+            given |= {"decoder_start_token_id": own.special.end}
         if self._tokenizers.is_apart:
-            given["target_vocabulary"] = target.vocab_size
+            given["decoder_vocab_size"] = target.vocab_size
         return given
 
     def save_tokenizers(self, folder: Path) -> None:

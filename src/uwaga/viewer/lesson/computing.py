@@ -54,8 +54,8 @@ def layer_of(example: Example, heads: int) -> MultiHeadAttention:
     layer = MultiHeadAttention(
         width,
         heads,
-        key_width=inner // heads,
-        value_width=values // heads,
+        d_k=inner // heads,
+        d_v=values // heads,
         bias=False,
         scale=None if example.scaled else 1.0,
     )
@@ -92,7 +92,7 @@ def dense(weights: AttentionMap) -> Tensor:
 
 
 def scale_of(layer: MultiHeadAttention) -> float:
-    return 1.0 / math.sqrt(layer.key_width) if layer.scale is None else layer.scale
+    return 1.0 / math.sqrt(layer.d_k) if layer.scale is None else layer.scale
 
 
 def scores(q_ND: Tensor, k_ND: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def step(example: Example, made: Learned) -> Step:
                 findings=_findings(example, heads),
             ),
         ),
-        code=f"uwaga.nn.MultiHeadAttention({example.x_NM.shape[1]}, heads={example.heads}, bias=False)(X)",
+        code=f"uwaga.nn.MultiHeadAttention({example.x_NM.shape[1]}, num_heads={example.heads}, bias=False)(X)",
         head={
             "statistic": "normalized_entropy",
             "sense": "largest",
