@@ -188,7 +188,7 @@ CONFIGS = {
     "no token types": ({"type_vocab_size": 0}, "BertConfig: a bert model cannot have type_vocab_size 0"),
     "token types": (
         {"model_type": "distilbert", "outputs": ()},
-        "BertConfig: a distilbert model cannot have 2 token types",
+        "BertConfig: a distilbert model cannot have type_vocab_size 2",
     ),
     "labels": ({"labels": ()}, "BertConfig: labels must name at least one class, and each by another name"),
     "twins": ({"labels": ("a", "a")}, "BertConfig: labels must name at least one class, and each by another name"),
