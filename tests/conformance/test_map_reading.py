@@ -190,7 +190,7 @@ REFUSALS: dict[str, tuple[Callable[[AttentionMap], object], type[Exception], str
         IndexError,
         "5 indices for the 4 dimensions (batch 0, heads, queries, keys)",
     ),
-    "two ellipses": (lambda m: m[..., 0, ...], IndexError, "an index may hold one ellipsis, not 2"),
+    "two ellipses": (lambda m: m[..., 0, ...], IndexError, "an index may have one ellipsis, not 2"),
     "bools of another length": (
         lambda m: m[..., torch.tensor([True, False])],
         IndexError,
@@ -234,7 +234,7 @@ REFUSALS: dict[str, tuple[Callable[[AttentionMap], object], type[Exception], str
     "an array": (
         numpy.asarray,
         TypeError,
-        "a map does not turn into an array by itself; "
+        "a map is not converted to an array implicitly; "
         "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)",
     ),
 }
@@ -250,14 +250,14 @@ def test_what_is_no_index_says_why(name: str) -> None:
 
 def test_a_ragged_map_says_how_it_is_read() -> None:
     m = _ragged("reference")
-    first = "the first index of a ragged map is the int of a sequence: m[r] or m[r, h, i, j]"
-    each = "the sequences of a ragged map have each their own"
+    first = "the first index of a ragged map must be the int of a sequence: m[r] or m[r, h, i, j]"
+    each = "a ragged map has one per sequence"
     for read, error, message in (
         (lambda: m[3], IndexError, "AttentionMap: index 3 is out of range for 3 sequences"),
         (lambda: m[..., 0], TypeError, f"AttentionMap: {first}"),
         (lambda: m[:2], TypeError, f"AttentionMap: {first}"),
-        (lambda: m.row(0), TypeError, f"AttentionMap.row: {each}; m[r].row(...)"),
-        (lambda: m.column(0), TypeError, f"AttentionMap.column: {each}; m[r].column(...)"),
+        (lambda: m.row(0), TypeError, f"AttentionMap.row: {each}; use m[r].row(...)"),
+        (lambda: m.column(0), TypeError, f"AttentionMap.column: {each}; use m[r].column(...)"),
     ):
         with pytest.raises(error) as caught:
             read()

@@ -131,7 +131,7 @@ def test_results_have_names() -> None:
 def test_a_map_is_no_array_but_true() -> None:
     m = AttentionMap(_x(5, 4), _x(7, 4))
     assert m
-    with pytest.raises(TypeError, match="a map does not turn into an array by itself"):
+    with pytest.raises(TypeError, match="a map is not converted to an array implicitly"):
         numpy.array(m)
     with pytest.raises(TypeError, match="a dense map has no length"):
         torch.as_tensor(m)

@@ -1,4 +1,4 @@
-"""What every map of weights can do: it is an array that computes the entries that are read.
+"""The base class of all maps: a virtual array whose entries are computed when they are read.
 
 A subclass says how large it is (`shape`) and how a rectangle of it is computed (`read`); everything here derives from that.
 
@@ -13,19 +13,19 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from uwaga.maps.indexing import Positions, expand, integer, is_int, per_sequence, start_of
+from uwaga.maps.indexing import Positions, expand, integer, is_int, optional_integers, per_sequence
 from uwaga.maps.spec import Selection
 from uwaga.ops.ragged import Ragged
 
-# What to_dense and a single index make without being told to: the matrix of 12 heads over 4729 tokens in float32.
+# The default limit of to_dense and of one index: the matrix of 12 heads over 4729 tokens in float32.
 MAX_BYTES = 2**30
 Shape = tuple[Any, ...]  # ints; None where the sequences of a ragged batch differ
 _HOW_TO_READ = "read parts of it by m[..., i, j], or all of it by to_dense(max_bytes=...)"
-_DIAGONAL_BLOCK = 64  # rows of the blocks that a diagonal is read in
+_DIAGONAL_BLOCK = 64  # a diagonal is read in square blocks of so many rows
 
 
 class WeightMap(ABC):
-    """Weights (..., H, Q, K), or (Q, K); over a ragged batch one such matrix per sequence. Computed when read."""
+    """Attention weights (..., H, Q, K), or (Q, K); of a ragged batch one such matrix per sequence. Computed when read."""
 
     __slots__ = ()
 
@@ -42,75 +42,74 @@ class WeightMap(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where results are."""
+        """The device of the results."""
 
     @abstractmethod
     def describe(self) -> str:
-        """What `repr` says between shape and dtype, such as "mask=None"."""
+        """The part of `repr` between shape and dtype, such as "mask=None"."""
 
     @abstractmethod
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        """(sequences, heads, queries, keys) of a dense map; all dimensions before H count as one, sequences.
+        """The weights of the selected rows at the given keys, (sequences, heads, queries, keys); of a dense map only.
 
-        Everything listed is rising and unique, and on the map's device; a weight has the same bits however it is read.
+        All dimensions before H are flattened into one, sequences. Positions are in ascending order, unique, and on the
+        map's device. A weight has the same bits whatever else is read with it.
         """
 
     @abstractmethod
     def parts(self) -> "Sequence[WeightMap] | None":
-        """The dense maps (H, Q, K) or (Q, K) of the sequences of a ragged batch; None of a dense map."""
+        """The maps (H, Q, K) or (Q, K) of the sequences of a ragged batch; None for a dense map."""
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shape of the map of each sequence of a ragged batch; of a dense map its own alone."""
+        """The shapes of `parts()`; for a dense map its own shape alone."""
         parts = self.parts()
         return [self.shape] if parts is None else [part.shape for part in parts]
 
     @property
     def nbytes(self) -> int:
-        """What the dense matrix would take."""
+        """The bytes that the dense matrix would take."""
         return sum(math.prod(shape) for shape in self.shapes) * self.dtype.itemsize
 
     def __getitem__(self, index: object) -> "Tensor | WeightMap":
-        """Exact weights at ints, slices, lists and 1-D tensors (as an outer product), as a plain tensor.
+        """Exact weights at ints, slices, lists and 1-D tensors, as a tensor; lists combine as an outer product.
 
         Of a ragged map, m[r] is the map of sequence r, and m[r, h, i, j] is m[r][h, i, j].
+
+        Raises:
+            IndexError: a position out of range, a bool index of the wrong length, or too many indices.
+            TypeError: an index of another type.
+            ValueError: the result would take more than 1 GiB.
         """
-        parts = self.parts()
-        if parts is None:
-            return _rectangle(self, index, MAX_BYTES)
+        if self.parts() is None:
+            return read_rectangle(self, index)
         first, *rest = index if isinstance(index, tuple) else (index,)
-        if not is_int(first):
-            raise TypeError(
-                f"{self.kind}: the first index of a ragged map is the int of a sequence: m[r] or m[r, h, i, j]"
-            )
-        if not -len(parts) <= int(first) < len(parts):
-            raise IndexError(f"{self.kind}: index {int(first)} is out of range for {len(parts)} sequences")
-        part = parts[int(first)]
+        part = map_of_sequence(self, first)
         return part[tuple(rest)] if rest else part
 
     def row(self, i: int) -> Tensor:
-        """(..., H, K): the weights of query i, negative counted from the last."""
-        self._need_dense("row")
-        return _rectangle(self, (..., i, slice(None)), MAX_BYTES)
+        """(..., H, K): the weights of query i, from the end where negative."""
+        self._check_dense("row")
+        return read_rectangle(self, (..., i, slice(None)))
 
     def column(self, j: int) -> Tensor:
-        """(..., H, Q): the weights on key j, negative counted from the last."""
-        self._need_dense("column")
-        return _rectangle(self, (..., j), MAX_BYTES)
+        """(..., H, Q): the weights on key j, from the end where negative."""
+        self._check_dense("column")
+        return read_rectangle(self, (..., j))
 
     def diagonal(self, offset: int = 0, start: int | Tensor | None = None) -> Tensor | Ragged:
-        """(..., H, Q), or Ragged (N, H): for every query i the weight on key i + start + offset, 0 where there is none.
+        """(..., H, Q), or Ragged (N, H): the weight of every query i on key i + start + offset, 0 without such a key.
 
         Args:
             offset: -1 for the previous token.
-            start: where query 0 stands among the keys, a number or one per sequence; None: the last query meets the
+            start: the position of query 0 among the keys, a number or one per sequence; None: the last query is at the
                 last key.
 
         Raises:
-            ValueError: what is no integer, or not one start per sequence.
+            ValueError: offset or start is not an integer, or there is not one start per sequence.
         """
         offset = integer(offset, f"{self.kind}.diagonal: offset")
-        start = start_of(start, f"{self.kind}.diagonal: start")
+        start = optional_integers(start, f"{self.kind}.diagonal: start")
         parts = self.parts()
         if parts is None:
             return _diagonal(self, offset, start)
@@ -121,10 +120,10 @@ class WeightMap(ABC):
         return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in found)]), lengths.cumsum(0))
 
     def to_dense(self, max_bytes: int = MAX_BYTES) -> Tensor | list[Tensor]:
-        """All weights as a tensor, of a ragged map a list of tensors, where they take no more than max_bytes.
+        """All weights as a tensor; of a ragged map a list of tensors.
 
         Raises:
-            ValueError: they take more.
+            ValueError: they take more than max_bytes.
         """
         if self.nbytes > max_bytes:
             raise ValueError(
@@ -133,8 +132,8 @@ class WeightMap(ABC):
             )
         parts = self.parts()
         if parts is None:
-            return _rectangle(self, (), max_bytes)
-        return [_rectangle(part, (), max_bytes) for part in parts]
+            return read_rectangle(self, (), max_bytes)
+        return [read_rectangle(part, (), max_bytes) for part in parts]
 
     def __len__(self) -> int:
         parts = self.parts()
@@ -152,7 +151,7 @@ class WeightMap(ABC):
         return True
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> NoReturn:
-        raise TypeError(f"{self.kind}: a map does not turn into an array by itself; {_HOW_TO_READ}")
+        raise TypeError(f"{self.kind}: a map is not converted to an array implicitly; {_HOW_TO_READ}")
 
     def __repr__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
@@ -162,30 +161,44 @@ class WeightMap(ABC):
 
     @property
     def kind(self) -> str:
-        """Its name in messages."""
+        """The name of the class, for messages."""
         return type(self).__name__
 
-    def _need_dense(self, name: str) -> None:
+    def _check_dense(self, name: str) -> None:
+        """Raise TypeError for a ragged map."""
         if self.parts() is not None:
-            raise TypeError(f"{self.kind}.{name}: the sequences of a ragged map have each their own; m[r].{name}(...)")
+            raise TypeError(f"{self.kind}.{name}: a ragged map has one per sequence; use m[r].{name}(...)")
 
 
-def _rectangle(m: WeightMap, index: object, max_bytes: int) -> Tensor:
-    """The weights at an index; ints drop their dimension."""
+def map_of_sequence(m: WeightMap, index: object) -> WeightMap:
+    """m[index] of a ragged map. Raises IndexError, and TypeError for an index that is not an int."""
+    parts = m.parts()
+    assert parts is not None
+    if not is_int(index):
+        raise TypeError(
+            f"{m.kind}: the first index of a ragged map must be the int of a sequence: m[r] or m[r, h, i, j]"
+        )
+    if not -len(parts) <= int(index) < len(parts):
+        raise IndexError(f"{m.kind}: index {int(index)} is out of range for {len(parts)} sequences")
+    return parts[int(index)]
+
+
+def read_rectangle(m: WeightMap, index: object, max_bytes: int = MAX_BYTES) -> Tensor:
+    """m[index] of a dense map; ints drop their dimension. Raises ValueError above max_bytes."""
     names = [*(f"batch {at}" for at in range(len(m.shape) - 3)), "heads", "queries", "keys"][-len(m.shape) :]
     found = expand(index, m.shape, names, m.kind)
     counts = tuple(positions.length for positions in found)
-    takes = math.prod(counts) * m.dtype.itemsize
-    if takes > max_bytes:
+    size = math.prod(counts) * m.dtype.itemsize
+    if size > max_bytes:
         raise ValueError(
-            f"{m.kind}: reading {counts} weights at once takes {takes} bytes ({format_bytes(takes)}); "
+            f"{m.kind}: reading {counts} weights at once takes {size} bytes ({format_bytes(size)}); "
             "read fewer, or all of them by to_dense(max_bytes=...)"
         )
     return _gather(m, found).reshape([positions.length for positions in found if not positions.is_dropped])
 
 
 def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
-    """(..., H, Q): for every query i the weight on key i + start + offset, 0 where there is none."""
+    """`WeightMap.diagonal` of a dense map."""
     *leading, queries, keys = m.shape
     batch = leading[:-1]
     if not isinstance(start, Tensor):
@@ -197,7 +210,7 @@ def _diagonal(m: WeightMap, offset: int, start: int | Tensor | None) -> Tensor:
 
 
 def _gather(m: WeightMap, found: list[Positions]) -> Tensor:
-    """The unique positions read once, then put in the order of the index: as many dimensions as the map."""
+    """The weights at listed positions, with all dimensions of the map; each unique position is read once."""
     *leading, queries, keys = [positions.unique for positions in found]
     heads = leading.pop().tolist() if leading else [0]
     flat = torch.zeros(1, dtype=torch.int64, device="cpu")
@@ -231,7 +244,7 @@ def _band(m: WeightMap, sequences: range, shift: int) -> Tensor:
 
 
 def format_bytes(size: int) -> str:
-    """A number of bytes as people read it, in powers of 1000.
+    """A number of bytes with a decimal unit (1 kB is 1000 bytes).
 
     >>> format_bytes(805_306_368)
     '805.3 MB'

@@ -1,7 +1,7 @@
-"""Indices of a map: what `m[...]` accepts, as listed positions of every dimension.
+"""Indexing of maps: from what `m[...]` accepts to positions of every dimension.
 
-Every dimension takes an int (which drops it), a slice, or a list, a 1-D integer tensor or a 1-D bool tensor; lists of
-several dimensions combine as an outer product, as in NumPy's ix_.
+A dimension takes an int (which drops it), a slice, a list, a 1-D integer tensor or a 1-D bool tensor; lists of several
+dimensions combine as an outer product, as by NumPy's ix_.
 """
 
 import math
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, SupportsIndex, TypeGuard
 import torch
 from torch import Tensor
 
-_FAR = 1 << 40  # farther than any key
+_MAX_POSITION = 1 << 40  # larger than any position
 
 
 class Positions(NamedTuple):
-    """The listed positions of one dimension."""
+    """The indexed positions of one dimension."""
 
-    unique: Tensor  # (n,) int64, rising
-    order: Tensor | None  # (m,) int64: which of the unique ones come in which place; None: as they are
-    is_dropped: bool  # an int
+    unique: Tensor  # (n,) int64, ascending
+    order: Tensor | None  # (m,) int64 indices into `unique`, in the order of the result; None: all, in order
+    is_dropped: bool  # indexed by an int, so that the result lacks the dimension
 
     @property
     def length(self) -> int:
@@ -28,16 +28,16 @@ class Positions(NamedTuple):
 
 
 def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str) -> list[Positions]:
-    """The positions of every dimension of a shape.
+    """The indexed positions of every dimension of a shape.
 
     Raises:
         IndexError: a position out of range, a bool index of another length, or too many indices.
-        TypeError: an index that is none of the above.
+        TypeError: an index of another type.
     """
     parts = list(index) if isinstance(index, tuple) else [index]
     at = [place for place, part in enumerate(parts) if part is Ellipsis]
     if len(at) > 1:
-        raise IndexError(f"{kind}: an index may hold one ellipsis, not {len(at)}")
+        raise IndexError(f"{kind}: an index may have one ellipsis, not {len(at)}")
     missing = len(shape) - (len(parts) - len(at))
     if missing < 0:
         raise IndexError(f"{kind}: {len(parts) - len(at)} indices for the {len(shape)} dimensions ({', '.join(names)})")
@@ -50,7 +50,7 @@ def expand(index: object, shape: Sequence[int], names: Sequence[str], kind: str)
 
 
 def integer(value: object, name: str) -> int:
-    """An integer of Python, NumPy or PyTorch, of a size that positions can be added to.
+    """The int of an integer of Python, NumPy or PyTorch, bounded so that adding positions cannot overflow int64.
 
     Raises:
         ValueError: anything else.
@@ -61,13 +61,13 @@ def integer(value: object, name: str) -> int:
         found = None
     if found is None:
         raise ValueError(f"{name} must be an integer, not {value!r}")
-    if abs(found) > _FAR:
-        raise ValueError(f"{name} must lie between -{_FAR} and {_FAR}, not {found}")
+    if abs(found) > _MAX_POSITION:
+        raise ValueError(f"{name} must lie between -{_MAX_POSITION} and {_MAX_POSITION}, not {found}")
     return found
 
 
 def integers(value: int | Tensor, name: str) -> int | Tensor:
-    """The same of what may also be a tensor of integers, which stays one."""
+    """The same for a number or a tensor of integers, which is returned as it is."""
     if not isinstance(value, Tensor):
         return integer(value, name)
     if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
@@ -75,13 +75,13 @@ def integers(value: int | Tensor, name: str) -> int | Tensor:
     return value
 
 
-def start_of(start: int | Tensor | None, name: str) -> int | Tensor | None:
-    """The same of what may also be None."""
+def optional_integers(start: int | Tensor | None, name: str) -> int | Tensor | None:
+    """The same where None is allowed."""
     return None if start is None else integers(start, name)
 
 
 def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) -> list[Any]:
-    """What `start_of` gives, for each sequence.
+    """One value for each sequence of the batch dimensions.
 
     Raises:
         ValueError: a tensor that does not broadcast to the batch dimensions.
@@ -97,7 +97,7 @@ def per_sequence(value: int | Tensor | None, batch: tuple[int, ...], name: str) 
 
 
 def is_int(part: object) -> TypeGuard[SupportsIndex]:
-    """Whether an index is one position: an int, or a NumPy or PyTorch number; a bool is none."""
+    """Whether an index is a single position: an integer of Python, NumPy or PyTorch, and not a bool."""
     if isinstance(part, bool) or (isinstance(part, Tensor) and part.dtype == torch.bool):
         return False
     return hasattr(part, "__index__") and getattr(part, "ndim", None) in (None, 0)
@@ -137,13 +137,13 @@ def _of_list(listed: Tensor, size: int, axis: str, kind: str) -> Positions:
         return Positions(listed.nonzero().squeeze(-1), None, False)
     if len(listed) and (listed.dtype.is_floating_point or listed.dtype.is_complex):
         raise TypeError(f"{kind}: an index of {axis} must hold integers or bools, not {listed.dtype}")
-    unique, order = _checked(listed.long(), size, axis, kind).unique(return_inverse=True)
+    unique, order = _normalized(listed.long(), size, axis, kind).unique(return_inverse=True)
     is_rising = len(unique) == len(listed) and bool((order.diff() > 0).all())
     return Positions(unique, None if is_rising else order, False)
 
 
-def _checked(listed: Tensor, size: int, axis: str, kind: str) -> Tensor:
-    """Positions counted from the front, none of them out of range."""
+def _normalized(listed: Tensor, size: int, axis: str, kind: str) -> Tensor:
+    """Positions counted from the front. Raises IndexError for one that is out of range."""
     outside = listed[(listed < -size) | (listed >= size)]
     if len(outside):
         raise _out_of_range(int(outside[0]), size, axis, kind)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.engines import available, reference, tiles
-from uwaga.maps.indexing import integer, start_of
+from uwaga.maps.indexing import integer, optional_integers
 from uwaga.maps.spec import Normalizer, RowsWanted, Selection
 from uwaga.maps.statistics import arguments, gradients, pooling
 from uwaga.maps.statistics.pooling import Bins, Spans
@@ -237,7 +237,7 @@ class AttentionMap(WeightMap):
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
         """As every map's; found in one pass over the diagonal's tiles."""
         offset = integer(offset, "AttentionMap.diagonal: offset")
-        start = start_of(start, "AttentionMap.diagonal: start")
+        start = optional_integers(start, "AttentionMap.diagonal: start")
         return self._per_query(self._mass(arguments.diagonal(offset, start, self._sizes(), self._call)))
 
     # One number per query.
@@ -273,7 +273,7 @@ class AttentionMap(WeightMap):
 
     def distance(self, start: Start = None) -> Operand:
         """(..., H, Q): sum_j a_ij |j - (i + start)|, how far a query looks, in tokens; `start` as in masks."""
-        start = start_of(start, "AttentionMap.distance: start")
+        start = optional_integers(start, "AttentionMap.distance: start")
         return self._per_query(self._rows.distance(lower_start(self._sizes(), start)))
 
     def support(self, order: int = 2) -> Operand:

@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.plots.curves import arcs
+    from uwaga.plots.arc_diagram import arcs
     from uwaga.plots.figures import save
-    from uwaga.plots.grid import head_grid
-    from uwaga.plots.heat import heatmap
-    from uwaga.plots.table import head_matrix
+    from uwaga.plots.heatmaps import head_grid, head_matrix, heatmap
 
 __all__ = ["arcs", "head_grid", "head_matrix", "heatmap", "save"]
 
 _HOME = {
-    "arcs": "uwaga.plots.curves",
-    "head_grid": "uwaga.plots.grid",
-    "head_matrix": "uwaga.plots.table",
-    "heatmap": "uwaga.plots.heat",
+    "arcs": "uwaga.plots.arc_diagram",
+    "head_grid": "uwaga.plots.heatmaps",
+    "head_matrix": "uwaga.plots.heatmaps",
+    "heatmap": "uwaga.plots.heatmaps",
     "save": "uwaga.plots.figures",
 }
 

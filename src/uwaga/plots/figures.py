@@ -1,4 +1,9 @@
-"""Where figures come from and go to: matplotlib if it is there, axes to draw into, files."""
+"""matplotlib figures: how they are made, their colours, and how they are saved.
+
+Colours keep their order in print, in grey and for colour-blind readers: their lightness carries the number. Equal steps of
+a weight are equal steps of CIE lightness L*, so that a difference looks as large as it is (Kovesi, "Good Colour Maps: How
+to Design Them", 2015). White is zero: most of an attention matrix is, and paper is white.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import os
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from uwaga._base.durable import atomic_replace
 
@@ -15,25 +20,25 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-POINTS = 72.0  # a typographic point is 1/72 inch
+POINTS_PER_INCH = 72.0
 SMALL, NORMAL = 6.0, 8.0  # font sizes in points: journals ask for at least 5 to 7
-WIDEST = 6.9  # inches: the text width of a two-column page
-
-# Letters stay letters, so that a figure can be searched, edited and read aloud. matplotlib's own default draws them as
-# outlines in SVG and as Type 3 fonts, which some publishers refuse, in PDF and PostScript.
+PAGE_WIDTH = 6.9  # inches: the text width of a two-column page
+# Text is stored as text, so that a figure can be searched, edited and read by screen readers. matplotlib's defaults are
+# outlines in SVG and Type 3 fonts, which some publishers refuse, in PDF and PostScript.
 _AS_TEXT = {"svg.fonttype": "none", "pdf.fonttype": 42, "ps.fonttype": 42}
+if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
+# At equal steps of L*, from 100 to 15 and from 100 to 30; as much chroma as sRGB allows at that lightness, by 0.8.
+_BLUE = ("#ffffff", "#c1e6f9", "#84ccf3", "#53afe5", "#4590c7", "#3873a9", "#2b578b", "#1e3c6d", "#122350")
+_PALE_BLUE = ("#ffffff", "#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#3a74b0", "#2f5c98", "#254581")
+_ORANGE = ("#ffffff", "#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b")
+LINE_COLOR = "#1e3c6d"  # lines and arcs
+_NAN = "#bdbdbd"  # NaN, which must not look like a weight
+GREY = "#5f6368"  # text beside the data
 
 
-class Place(NamedTuple):
-    """Where to draw."""
-
-    figure: Figure
-    ax: Axes
-
-
-def need(module: str) -> ModuleType:
-    """A module of matplotlib. Raises ModuleNotFoundError, naming the extra, where it is not installed."""
+def import_matplotlib(module: str) -> ModuleType:
+    """A module of matplotlib. Raises ModuleNotFoundError, which names the extra, where it is not installed."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -44,53 +49,83 @@ def need(module: str) -> ModuleType:
 
 
 def new_figure(width: float, height: float, *, layout: str = "compressed") -> Figure:
-    """A figure of so many inches, unknown to pyplot.
+    """A figure of this size in inches, not registered with pyplot.
 
-    "compressed": what has square cells leaves room in one direction, and panels would stand apart there.
+    The "compressed" layout removes the gaps that square cells leave between panels.
     """
-    return need("matplotlib.figure").Figure(figsize=(width, height), layout=layout)
+    return import_matplotlib("matplotlib.figure").Figure(figsize=(width, height), layout=layout)
 
 
-def place(ax: Axes | None, width: float, height: float) -> Place:
-    """The given axes and their figure, or new ones of so many inches."""
+def axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
+    """The given axes, or those of a new figure of this size in inches."""
     if ax is not None:
-        return Place(ax.figure, ax)
-    figure = new_figure(width, height)
-    return Place(figure, figure.add_subplot())
+        return ax
+    found: Axes = new_figure(width, height).add_subplot()
+    return found
 
 
-def bare_place(ax: Axes | None, width: float, height: float) -> Place:
+def bare_axes_or_new(ax: Axes | None, width: float, height: float) -> Axes:
     """The same without axis lines; new axes fill their figure, so that their size is known before anything is drawn."""
     if ax is None:
-        figure = new_figure(width, height, layout="none")
-        ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        ax = new_figure(width, height, layout="none").add_axes((0.0, 0.0, 1.0, 1.0))
     ax.set_axis_off()
-    return Place(ax.figure, ax)
+    return ax
 
 
 def size_in_points(ax: Axes) -> tuple[float, float]:
-    """Width and height of the axes as they are laid out now."""
+    """Width and height of the axes, in points, in the present layout."""
     box, dpi = ax.get_window_extent(), ax.figure.dpi
-    return box.width * POINTS / dpi, box.height * POINTS / dpi
+    return box.width * POINTS_PER_INCH / dpi, box.height * POINTS_PER_INCH / dpi
 
 
 def save(figure: Figure, path: str | PathLike[str], *, dpi: float = 300.0) -> None:
-    """Write a figure to a file, of the kind that its ending says: .pdf and .svg keep text as text.
+    """Save a figure to a file, in the format of its extension; .pdf and .svg store text as text.
 
-    The same figure gives the same bytes each time: no date is written. The file is there whole or not at all, in place of a
-    file or link of that name.
+    The same figure gives the same bytes each time: no date is written. The file is written atomically, and replaces a file
+    or link of that name.
 
     Args:
         figure: what a function of uwaga.plots returned, or any other figure.
-        path: ends in .pdf, .svg, .eps, .png, or another kind that matplotlib knows; without an ending .png is added.
-        dpi: dots per inch, of .png and its like.
+        path: ends in .pdf, .svg, .eps, .png, or another format of matplotlib; without an extension .png is added.
+        dpi: dots per inch, of raster formats such as .png.
 
     Raises:
-        ValueError: matplotlib knows no such kind.
+        ValueError: matplotlib does not support the format.
         OSError: the file cannot be written.
     """
     kind = os.path.splitext(path)[1][1:].lower()
     place = Path(path) if kind else Path(f"{os.fspath(path).rstrip('.')}.png")
     dated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
-    with need("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}), atomic_replace(place) as file:
+    with (
+        import_matplotlib("matplotlib").rc_context(_AS_TEXT | {"svg.hashsalt": "uwaga"}),
+        atomic_replace(place) as file,
+    ):
         figure.savefig(file, format=kind or "png", dpi=dpi, metadata=dated.get(kind))
+
+
+def sequential() -> Colormap:
+    """From white for zero to dark blue for the largest value."""
+    return _colormap("uwaga", _BLUE)
+
+
+def diverging() -> Colormap:
+    """Dark orange below zero, white at zero, dark blue above."""
+    return _colormap("uwaga_signed", (*_ORANGE[:0:-1], *_PALE_BLUE))
+
+
+def text_color(background: tuple[float, float, float]) -> str:
+    """Black or white, whichever has more contrast to an RGB colour (0 to 1), by relative luminance (ITU-R BT.709).
+
+    >>> text_color((1.0, 1.0, 1.0)), text_color((0.1, 0.1, 0.4))
+    ('black', 'white')
+    """
+    linear = [part**2.2 for part in background]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    # The contrast to black is (Y + 0.05) / 0.05, that to white 1.05 / (Y + 0.05) (WCAG 2).
+    return "black" if (luminance + 0.05) ** 2 > 0.05 * 1.05 else "white"
+
+
+def _colormap(name: str, colors: tuple[str, ...]) -> Colormap:
+    return (
+        import_matplotlib("matplotlib.colors").LinearSegmentedColormap.from_list(name, colors).with_extremes(bad=_NAN)
+    )

@@ -110,7 +110,7 @@ def test_weights_too_small_to_show_leave_the_tokens() -> None:
     ("weights", "arguments", "message"),
     [
         (WEIGHTS, {"layout": "ring"}, "arcs: layout must be one of line, columns, not 'ring'"),
-        (WEIGHTS, {"tokens": TOKENS[:2]}, "arcs: tokens must name the 3 queries, and there are 2 of them"),
+        (WEIGHTS, {"tokens": TOKENS[:2]}, "arcs: tokens must have one label for each of the 3 queries, not 2 labels"),
         (
             WEIGHTS[:2],
             {"tokens": TOKENS[:2]},
@@ -119,17 +119,17 @@ def test_weights_too_small_to_show_leave_the_tokens() -> None:
         (
             WEIGHTS[:2],
             {"tokens": TOKENS[:2], "layout": "columns"},
-            "arcs: key_tokens must name the 3 keys, and there are 2 of them",
+            "arcs: key_tokens must have one label for each of the 3 keys, not 2 labels",
         ),
         (
             torch.zeros(129, 129),
             {},
-            "arcs: 129 tokens are too many to read as lines (at most 128): merge them into words, or cut out a part",
+            "arcs: 129 tokens are too many to read as lines (at most 128): merge subword tokens with WordMap, or draw a part of the map",
         ),
         (
             WEIGHTS.expand(2, 3, 3),
             {},
-            "arcs: at must pick one matrix of the weights (2, 3, 3), and () does not",
+            "arcs: at must select one matrix of the weights (2, 3, 3), and () does not",
         ),
     ],
 )

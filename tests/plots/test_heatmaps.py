@@ -1,4 +1,4 @@
-"""Heat maps show the weights that are there, under the tokens that they belong to."""
+"""Heat maps, grids of heads and head matrices show the values that are there, under the right labels."""
 
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 import uwaga
 from uwaga import plots
 from uwaga.maps.derived import DifferenceMap
+from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
@@ -96,7 +97,7 @@ def test_a_large_map_is_drawn_from_its_pool_in_the_coordinates_of_its_tokens(how
 
 @pytest.mark.parametrize("how", ["mass", "max"])
 def test_large_maps_of_other_kinds_are_pooled_by_reading_them(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.plots.coarse._BLOCK", 1000)
+    monkeypatch.setattr("uwaga.plots.matrices._MAX_WEIGHTS", 1000)
     left, right = some_map(2, tokens=301), some_map(2, tokens=301)
     found = drawn(plots.heatmap(DifferenceMap(left, right), at=1, how=how))
     edges = torch.arange(257) * 301 // 256
@@ -136,7 +137,7 @@ def test_nothing_but_zeros_can_be_drawn() -> None:
     assert plots.heatmap(torch.zeros(2, 2)).axes[0].images[0].norm.vmax == 1.0
 
 
-def test_it_draws_into_given_axes() -> None:
+def test_a_heatmap_is_drawn_into_given_axes() -> None:
     figure = Figure()
     left, right = figure.subplots(1, 2)
     assert plots.heatmap(some_map(), ax=right) is figure
@@ -147,15 +148,132 @@ def test_it_draws_into_given_axes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"tokens": TOKENS[:4]}, "heatmap: tokens must name the 5 queries, and there are 4 of them"),
-        ({"key_tokens": TOKENS[:4]}, "heatmap: key_tokens must name the 5 keys, and there are 4 of them"),
-        ({"at": 0}, "heatmap: at must pick one matrix of the weights (2, 3, 5, 5), and (0,) does not"),
-        ({"at": (0, 0, 0)}, "heatmap: at must pick one matrix of the weights (2, 3, 5, 5), and (0, 0, 0) does not"),
+        ({"tokens": TOKENS[:4]}, "heatmap: tokens must have one label for each of the 5 queries, not 4 labels"),
+        ({"key_tokens": TOKENS[:4]}, "heatmap: key_tokens must have one label for each of the 5 keys, not 4 labels"),
+        ({"at": 0}, "heatmap: at must select one matrix of the weights (2, 3, 5, 5), and (0,) does not"),
+        ({"at": (0, 0, 0)}, "heatmap: at must select one matrix of the weights (2, 3, 5, 5), and (0, 0, 0) does not"),
         ({"how": "mean"}, "heatmap: how must be one of mass, max, not 'mean'"),
         ({"gamma": 0.0}, "plots: gamma must be above 0, not 0.0"),
     ],
 )
-def test_what_cannot_be_drawn_says_why(arguments: dict, message: str) -> None:
+def test_a_heatmap_that_cannot_be_drawn(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         plots.heatmap(some_map(2, 3), **{"at": (0, 0)} | arguments)
     assert str(caught.value) == message
+
+
+def panels(figure) -> list:
+    return [ax for ax in figure.axes if ax.images and ax.get_label() != "<colorbar>"]
+
+
+def test_a_row_per_layer_and_a_column_per_head() -> None:
+    maps = {("decoder", 0): some_map(2, 3), 1: some_map(2, 3)}
+    found = panels(plots.head_grid(maps, sequence=1))
+    assert len(found) == 6
+    for at, ax in enumerate(found):
+        m = list(maps.values())[at // 3]
+        numpy.testing.assert_allclose(ax.images[0].get_array(), m[1, at % 3].double().numpy())
+    assert [ax.get_title() for ax in found] == ["head 0", "head 1", "head 2", "", "", ""]
+    assert [ax.get_ylabel() for ax in found] == ["decoder 0", "", "", "layer 1", "", ""]
+
+
+def test_the_heads_of_one_layer_are_wrapped() -> None:
+    found = panels(plots.head_grid(some_map(8)))
+    assert [ax.get_title() for ax in found] == [f"head {head}" for head in range(8)]
+    assert found[6].get_subplotspec().rowspan.start == 1
+
+
+def test_layers_may_have_different_numbers_of_heads() -> None:
+    assert len(panels(plots.head_grid([some_map(1), torch.rand(3, 5, 5)]))) == 4
+
+
+def test_large_maps_are_drawn_from_their_pool() -> None:
+    m = some_map(2, tokens=70)
+    found = panels(plots.head_grid(m, how="max"))
+    numpy.testing.assert_allclose(found[1].images[0].get_array(), m.pool(64, 64, how="max").weights[1].double().numpy())
+
+
+def test_a_ragged_batch_is_drawn_by_its_sequence() -> None:
+    x = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
+    assert panels(plots.head_grid(AttentionMap(x, x), sequence=1))[0].images[0].get_array().shape == (5, 5)
+
+
+def test_one_scale_for_all_or_one_each() -> None:
+    weights = torch.tensor([[[0.1]], [[0.8]]])
+    shared = plots.head_grid(weights)
+    assert [ax.images[0].norm.vmax for ax in panels(shared)] == pytest.approx([0.8, 0.8])
+    assert len(shared.axes) > len(plots.head_grid(weights, shared=False).axes)
+    assert [ax.images[0].norm.vmax for ax in panels(plots.head_grid(weights, shared=False))] == pytest.approx(
+        [0.1, 0.8]
+    )
+
+
+@pytest.mark.parametrize(
+    ("maps", "message"),
+    [
+        ([], "head_grid: there are no maps to draw"),
+        (torch.rand(5, 5), "head_grid: at must select one matrix of the weights (5, 5), and () does not"),
+    ],
+)
+def test_a_grid_that_cannot_be_drawn(maps, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        plots.head_grid(maps)
+    assert str(caught.value) == message
+
+
+TABLE = HeadTable(
+    columns={
+        "layer": ["a", "a", ("b", 0)],
+        "head": [0, 1, 0],
+        "sink": [0.1, 0.25, 0.9],
+        "previous_token": [0.0, 1.0, 0.5],
+    }
+)
+
+
+def test_it_draws_the_statistic_of_every_head() -> None:
+    (ax,) = panels(plots.head_matrix(TABLE, "previous_token"))
+    image = ax.images[0].get_array()
+    numpy.testing.assert_allclose(image[:, 0], [0.0, 0.5])
+    assert image.mask.tolist() == [[False, False], [False, True]] or numpy.isnan(image[1, 1])
+    assert ax.get_title() == "previous token"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b 0"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("head", "layer")
+
+
+def test_numbers_are_written_where_they_can_be_read() -> None:
+    (ax,) = panels(plots.head_matrix(TABLE, "sink"))
+    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [
+        (".10", "black"),
+        (".25", "black"),
+        (".90", "white"),
+    ]
+
+
+def test_a_large_table_has_colours_only() -> None:
+    table = HeadTable(columns={"layer": [0] * 17, "head": list(range(17)), "sink": [0.5] * 17})
+    assert not panels(plots.head_matrix(table, "sink"))[0].texts
+
+
+def test_several_statistics_stand_side_by_side() -> None:
+    found = panels(plots.head_matrix(TABLE, ["sink", "previous_token"]))
+    assert [ax.get_title() for ax in found] == ["sink", "previous token"]
+    assert found[1].get_subplotspec().rowspan.start == 0
+
+
+def test_a_head_matrix_is_drawn_into_given_axes() -> None:
+    figure = Figure()
+    ax = figure.add_subplot()
+    assert plots.head_matrix(TABLE, "sink", ax=ax) is figure
+    assert ax.images
+
+
+def test_a_head_matrix_that_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError) as caught:
+        plots.head_matrix(TABLE, ["sink", "previous_token"], ax=Figure().add_subplot())
+    assert str(caught.value) == "head_matrix: one pair of axes takes one statistic, not 2"
+    with pytest.raises(ValueError) as caught:
+        plots.head_matrix(TABLE, "peak")
+    assert str(caught.value) == (
+        "HeadTable: there is no column 'peak': choose one of layer, head, sink, previous_token"
+    )

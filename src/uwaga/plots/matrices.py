@@ -1,0 +1,125 @@
+"""The numbers that a figure of a matrix draws: every weight of a small map, the pooled weights of a large one.
+
+Letters: B batch, H heads, Q queries, K keys, I row ranges, J column ranges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.base import WeightMap, map_of_sequence, read_rectangle
+from uwaga.maps.map import AttentionMap
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+# What can be drawn: a map, or a tensor of weights (..., Q, K).
+Weights = WeightMap | Tensor
+# The ways to pool, and the label of the colour bar for each.
+COLOR_LABELS = {"mass": "weight on the keys of a cell", "max": "largest weight of a cell"}
+_MAX_WEIGHTS = 1 << 22  # read at once
+
+
+class MatrixData(NamedTuple):
+    """One or several matrices of one size, as they are drawn."""
+
+    matrices: ndarray  # (..., rows, columns) float64
+    queries: int  # Q and K of the map; more than rows and columns where it is pooled
+    keys: int
+    color_label: str  # what the colours of the cells mean
+
+    @property
+    def is_pooled(self) -> bool:
+        return self.matrices.shape[-2:] != (self.queries, self.keys)
+
+
+class SelectedMatrix(NamedTuple):
+    """One matrix of some weights, or one per head: `weights[at]`, not read yet."""
+
+    weights: Weights  # of a dense map or a tensor
+    at: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Q and K."""
+        queries, keys = self.weights.shape[-2:]
+        return queries, keys
+
+
+def select_matrix(operation: str, weights: Weights, at: int | tuple[int, ...], *, remaining: int = 0) -> SelectedMatrix:
+    """The matrix at the leading indices `at`; a dimension of size 1 needs no index.
+
+    Args:
+        operation: name of the public function, for the message.
+        weights: a map, dense or ragged, or a tensor (..., Q, K).
+        at: indices of the leading dimensions; of a ragged map the first is the sequence.
+        remaining: how many dimensions are left before (Q, K).
+
+    Raises:
+        ValueError: `at` does not leave these dimensions.
+    """
+    at = at if isinstance(at, tuple) else (at,)
+    leading = tuple(weights.shape[:-2])
+    wanted = len(leading) - remaining
+    if len(at) > wanted or any(size != 1 for size in leading[len(at) : max(wanted, 0)]) or wanted < 0:
+        rule = f"at must select one matrix of the weights {tuple(weights.shape)}, and {at} does not"
+        raise ValueError(f"{operation}: {rule}")
+    at = at + (0,) * (wanted - len(at))
+    if isinstance(weights, WeightMap) and weights.parts() is not None:
+        return SelectedMatrix(map_of_sequence(weights, at[0]), at[1:])
+    return SelectedMatrix(weights, at)
+
+
+def matrix_data(operation: str, selected: SelectedMatrix, max_size: int, how: str) -> MatrixData:
+    """The selected weights.
+
+    A map with more than `max_size` queries or keys is pooled to that many ranges, and never made dense; a tensor is
+    dense already and is drawn as it is.
+
+    Raises:
+        ValueError: an unknown `how`.
+    """
+    if how not in COLOR_LABELS:
+        raise ValueError(f"{operation}: how must be one of {', '.join(COLOR_LABELS)}, not {how!r}")
+    weights, at = selected
+    queries, keys = selected.sizes
+    label = "weight"
+    if isinstance(weights, Tensor):
+        matrices = weights[at]
+    elif max(queries, keys) <= max_size:
+        matrices = read_rectangle(weights, at)
+    else:
+        matrices, label = pooled(weights, at, min(queries, max_size), min(keys, max_size), how), COLOR_LABELS[how]
+    return MatrixData(matrices.detach().to("cpu", torch.float64).numpy(), queries, keys, label)
+
+
+def pooled(m: WeightMap, at: tuple[int, ...], rows: int, columns: int, how: str) -> Tensor:
+    """(..., I, J): a dense map at leading indices, pooled into equal ranges as by `AttentionMap.pool`.
+
+    An AttentionMap pools itself; other maps are read a block of rows at a time.
+    """
+    if isinstance(m, AttentionMap):
+        return m.select(*at).pool(rows, columns, how=how).weights
+    *leading, queries, keys = m.shape[len(at) :]
+    row_of_Q, column_of_K = (_ranges(n, size, m.device) for n, size in ((rows, queries), (columns, keys)))
+    initial = 0.0 if how == "mass" else -torch.inf
+    cells = torch.full((*leading, rows, columns), initial, dtype=torch.float64, device=m.device)
+    height = max(_MAX_WEIGHTS // max(keys * cells[..., 0, 0].numel(), 1), 1)
+    for first in range(0, queries, height):
+        weights = read_rectangle(m, (*at, ..., slice(first, first + height), slice(None))).double()
+        by_column = torch.full((*weights.shape[:-1], columns), initial, dtype=torch.float64, device=m.device)
+        if how == "mass":
+            by_column.index_add_(-1, column_of_K, weights)
+            cells.index_add_(-2, row_of_Q[first : first + height], by_column)
+        else:
+            by_column.scatter_reduce_(-1, column_of_K.expand_as(weights), weights, "amax")
+            cells.scatter_reduce_(-2, row_of_Q[first : first + height, None].expand_as(by_column), by_column, "amax")
+    return cells / row_of_Q.bincount(minlength=rows)[:, None] if how == "mass" else cells
+
+
+def _ranges(count: int, size: int, device: torch.device) -> Tensor:
+    """(size,): the range of each position; range b begins at floor(b * size / count)."""
+    edges = torch.arange(1, count, device=device) * size // count
+    return torch.searchsorted(edges, torch.arange(size, device=device), right=True)
