@@ -152,11 +152,11 @@ def _count(root: Path, folder: str) -> int:
 
 if __name__ == "__main__":
     columns = [table(Path(each)) for each in sys.argv[1:] or ["."]]
-    for _row in columns[0]:
-        pass
+    for row in columns[0]:
+        print(f"| {row} | " + " | ".join(str(column[row]) for column in columns) + " |")
     for root in sys.argv[1:] or ["."]:
-        for _kind, graph in (("modules", imports(Path(root))), ("folders", packages(imports(Path(root))))):
-            for _circle in circles(graph):
-                pass
-        for _name, _importer in small_with_one_importer(Path(root)).items():
-            pass
+        for kind, graph in (("modules", imports(Path(root))), ("folders", packages(imports(Path(root))))):
+            for circle in circles(graph):
+                print(f"{root}: circle of {kind}: {', '.join(circle)}")
+        for name, importer in small_with_one_importer(Path(root)).items():
+            print(f"{root}: {name} has one importer, {importer}")
