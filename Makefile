@@ -11,7 +11,7 @@ export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
 
-.PHONY: run test bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate clean
+.PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate clean
 
 # What `make run` shows: make run TEXT="another text, or a file"
 TEXT ?= The animal did not cross the street because it was too tired, and the street was too wide for it anyway.
@@ -23,6 +23,10 @@ run: setup
 test: setup native-test front-test
 	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile -m "not timing"
 	python -m pytest -m timing
+
+# What needs no browser, process, training or compiler: within 90 seconds on two cores.
+fast: setup
+	OMP_NUM_THREADS=1 python -m pytest -q -n 2 --dist worksteal --fast
 
 bench: setup
 	uwaga bench

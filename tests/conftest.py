@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the te
 
 import tolerance
 
+pytest_plugins = ["fast"]
+
 # Words and pieces of them; what is in none of them becomes [UNK].
 WORDS = [
     "the",

@@ -20,10 +20,13 @@ if _WHY_NOT_NATIVE is not None and (env.level() or env.library()):  # asked for 
 _LEVELS = native.supported_levels() if _WHY_NOT_NATIVE is None else ()
 if env.level():
     _LEVELS = (native.level(),)
-_OTHERS = [] if env.level() else ["reference", "torch", "linear"]
-_NATIVE = [f"cpu-{level}" for level in _LEVELS] or [
-    pytest.param("cpu-none", marks=pytest.mark.skip(reason=str(_WHY_NOT_NATIVE)))
-]
+# The fast tier has the native engine at its best level alone.
+_OTHERS = (
+    [] if env.level() else [pytest.param(name, marks=pytest.mark.slow) for name in ("reference", "torch", "linear")]
+)
+_NATIVE = [
+    pytest.param(f"cpu-{level}", marks=[pytest.mark.slow] if level != _LEVELS[-1] else []) for level in _LEVELS
+] or [pytest.param("cpu-none", marks=pytest.mark.skip(reason=str(_WHY_NOT_NATIVE)))]
 
 
 def _use(name: str):
