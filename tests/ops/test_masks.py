@@ -11,7 +11,20 @@ import pytest
 import torch
 
 from uwaga import Causal, Documents, KeyLengths, Window, attention
-from uwaga.ops.mask_program import Block
+from uwaga.ops.mask_program import (
+    And,
+    Band,
+    Block,
+    CallPart,
+    Dense,
+    Lengths,
+    Or,
+    SameDocument,
+    pack,
+    select,
+    unpack,
+    visible,
+)
 from uwaga.ops.masks import Both, DenseMask, Either, Mask
 from uwaga.ops.score_shape import ScoreShape
 
@@ -121,3 +134,23 @@ def test_windows_reach_forward() -> None:
     with pytest.raises(ValueError) as error:
         Window(-1, 2)
     assert str(error.value) == "Window: left must be an integer of at least 0 or None (unbounded), not -1"
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_program_survives_the_integers_of_the_registered_operators(name: str) -> None:
+    program = MEANINGS[name][0].over(SIZES).program
+    assert unpack(pack(program)) == program
+    assert hash(unpack(pack(program))) == hash(program)
+
+
+def test_records_of_different_kinds_with_the_same_tensor_differ() -> None:
+    assert len({(Lengths(0),), (Dense(0),), (SameDocument(0),), (And(),), (Or(),), (Band(0, 0),)}) == 6
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_selected_part_masks_as_the_whole_does(name: str) -> None:
+    made = MEANINGS[name][0].over(SIZES)
+    whole = visible(made.program, made.tensors, Q, K, "cpu").expand(2, 2, Q, K)
+    for b, h in itertools.product(range(2), range(2)):
+        part = select(made.program, made.tensors, CallPart(torch.tensor([b]), torch.tensor([h])))
+        assert torch.equal(visible(made.program, part, Q, K, "cpu").expand(1, 1, Q, K), whole[b : b + 1, h : h + 1])

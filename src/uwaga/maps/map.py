@@ -25,7 +25,7 @@ from uwaga.ops.attention.arguments import make_call, restore, restore_lse, score
 from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import Start, lower_start
+from uwaga.ops.mask_program import Start, resolve_start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
@@ -274,7 +274,7 @@ class AttentionMap(WeightMap):
     def distance(self, start: Start = None) -> Operand:
         """(..., H, Q): sum_j a_ij |j - (i + start)|, how far a query looks, in tokens; `start` as in masks."""
         start = optional_integers(start, "AttentionMap.distance: start")
-        return self._per_query(self._rows.distance(lower_start(self._sizes(), start)))
+        return self._per_query(self._rows.distance(resolve_start(self._sizes(), start)))
 
     def support(self, order: int = 2) -> Operand:
         """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
@@ -312,7 +312,7 @@ class AttentionMap(WeightMap):
         """
         if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
             raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
-        start = lower_start(self._sizes(), None) if distance else None
+        start = resolve_start(self._sizes(), None) if distance else None
         most = max(topk, self._top_of_support) if support else topk
         self._rows.find(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
 

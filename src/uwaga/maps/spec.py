@@ -62,7 +62,7 @@ class RowsWanted:
     output: bool = False
     entropy: bool = False
     squares: bool = False
-    distance: tuple[int, int, Tensor | None] | None = None  # a start, as ops/mask_program.py's lower_start gives it
+    distance: tuple[int, int, Tensor | None] | None = None  # a start, as ops/mask_program.py's resolve_start gives it
     top: int = 0
     selection: Selection | None = None  # only these rows are computed; what the results hold elsewhere is undefined
 

@@ -1,35 +1,33 @@
-"""A mask as a small postfix program over four atoms: the one form that every engine reads.
+"""A mask as a small postfix program of records: the one form that every engine reads.
 
-A record is six ints, (operation, start mode, start, low, high, tensor); the numbers are those of
-native/include/uwaga/c_api.h. Query i of a sequence stands at position p = i + start among its keys.
+Band, Lengths, SameDocument and Dense say which keys each query sees; And and Or combine the two results before them. An
+empty program shows every key. A record holds numbers and the positions of its tensors in a list beside the program, so that
+a program can be hashed and compared. Query i of a sequence stands at position p = i + start among its keys.
 
-    BAND       key j is visible iff low <= j - p <= high
-    LENGTHS    iff j < tensor[b]
-    DOCUMENTS  iff tensor[b, j] equals the id of query i, which is at i + K - Q of the same tensor,
-               or, where `start` is not -1, at i of tensor number `start`
-    DENSE      iff tensor[b, h, i, j]
-    AND, OR    of the two results before
-
-An empty program sees every key. Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
+Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.call import START_LAST, START_PER_ROW, START_VALUE
 from uwaga.ops.score_shape import ScoreShape
 from uwaga.ops.validation import MAX_DISTANCE, plain_integer
 
-BAND, LENGTHS, DOCUMENTS, DENSE, AND, OR = 0, 1, 2, 3, 10, 11
+# Where query 0 stands among the keys, and how masks are combined: numbers of native/include/uwaga/c_api.h.
+START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
 UNBOUNDED = 1 << 62  # as high, or negated as low, of a band
-RECORD = 6
 
 # Where query 0 stands: None (lower right: the last query meets the last key), a number, or one per sequence.
 Start = int | Tensor | None
+Interval = tuple[int, int]  # first, past the last
+_Value = TypeVar("_Value")
 
 
 class Block(IntEnum):
@@ -40,69 +38,260 @@ class Block(IntEnum):
     FULL = 2
 
 
-class MaskProgram:
-    """The program under construction; masks append themselves to it."""
+class CallPart(NamedTuple):
+    """Which part of a call's tensors a smaller call reads: some sequences, some heads, and some tokens of packed ones."""
 
-    def __init__(self, sizes: ScoreShape) -> None:
-        self.sizes = sizes
-        self.records: list[int] = []
+    sequences: Tensor | slice  # of B
+    heads: Tensor | None = None  # of H; None: all
+    queries: slice | None = (
+        None  # of N packed queries, and of N packed keys, where one sequence of a ragged call is meant
+    )
+    keys: slice | None = None
+
+    def of_scores(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor of four dimensions that broadcasts to the scores, (B, H, Q, K)."""
+        tensor = _select(_select(tensor, 0, self.sequences), 1, self.heads)
+        return _select(_select(tensor, 2, _from_zero(self.queries)), 3, _from_zero(self.keys))
+
+
+class MaskOperation:
+    """A record of a program. `code` is its number in native/include/uwaga/c_api.h."""
+
+    __slots__ = ()
+    code: ClassVar[int]
+
+
+class Atom(MaskOperation, ABC):
+    """A record that says which keys are visible by itself."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def visible(self, tensors: Sequence[Tensor], positions: "_Positions") -> Tensor:
+        """Bool, four dimensions that broadcast to (B, H, Q, K)."""
+
+    @abstractmethod
+    def block(self, tensors: Sequence[Tensor], place: "_Place") -> Block:
+        """What it makes of a block, without its dense form."""
+
+    @abstractmethod
+    def select(self, tensors: list[Tensor], part: CallPart) -> None:
+        """Replace its tensors by those of a part of the call."""
+
+
+class _Positions(NamedTuple):
+    """The queries and keys of a dense form."""
+
+    queries: int  # Q and K, of which those below may be a part
+    keys: int
+    i_Q: Tensor  # those that the dense form lists
+    j_K: Tensor
+    rows: Tensor | None  # the same; None: all
+    columns: Tensor | None
+
+
+class _Place(NamedTuple):
+    """A block of one sequence and head."""
+
+    shape: ScoreShape
+    rows: Interval
+    columns: Interval
+    sequence: int
+    head: int
+
+
+@dataclass(frozen=True, slots=True)
+class Band(Atom):
+    """Key j is visible iff low <= j - p <= high."""
+
+    code: ClassVar[int] = 0
+    low: int
+    high: int
+    start_mode: int = START_LAST
+    start: int = 0  # where the mode is START_VALUE
+    starts: int | None = None  # the (B,) tensor of starts, where it is START_PER_ROW
+
+    def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
+        distance_QK = positions.j_K - positions.i_Q[:, None]
+        if self.starts is not None:
+            distance_BHQK = distance_QK - tensors[self.starts][:, None, None, None]
+        else:
+            distance_BHQK = (distance_QK - self._one_start(positions.queries, positions.keys))[None, None]
+        return (distance_BHQK >= self.low) & (distance_BHQK <= self.high)
+
+    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
+        if self.starts is not None:
+            start = int(tensors[self.starts][place.sequence])
+        else:
+            start = self._one_start(place.shape.queries, place.shape.keys)
+        nearest = place.columns[0] - (place.rows[1] - 1) - start
+        farthest = place.columns[1] - 1 - place.rows[0] - start
+        if farthest < self.low or nearest > self.high:
+            return Block.EMPTY
+        return Block.FULL if self.low <= nearest and farthest <= self.high else Block.PARTIAL
+
+    def select(self, tensors: list[Tensor], part: CallPart) -> None:
+        if self.starts is not None:
+            tensors[self.starts] = tensors[self.starts][part.sequences]
+
+    def _one_start(self, queries: int, keys: int) -> int:
+        return keys - queries if self.start_mode == START_LAST else self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths(Atom):
+    """Key j of sequence b is visible iff j < lengths[b]."""
+
+    code: ClassVar[int] = 1
+    lengths: int  # the (B,) tensor
+
+    def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
+        return (positions.j_K < tensors[self.lengths][:, None])[:, None, None, :]
+
+    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
+        length = int(tensors[self.lengths][place.sequence])
+        if place.columns[0] >= length:
+            return Block.EMPTY
+        return Block.FULL if place.columns[1] <= length else Block.PARTIAL
+
+    def select(self, tensors: list[Tensor], part: CallPart) -> None:
+        tensors[self.lengths] = tensors[self.lengths][part.sequences]
+
+
+@dataclass(frozen=True, slots=True)
+class SameDocument(Atom):
+    """Key j is visible iff ids[b, j] equals the id of the query: query_ids[b, i], or, without those, ids[b, i + K - Q]."""
+
+    code: ClassVar[int] = 2
+    ids: int  # the tensor (B or 1, K); (N,) of packed keys
+    query_ids: int | None = None  # the tensor (B or 1, Q); (N,) of packed queries
+
+    def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
+        ids_BK = tensors[self.ids]
+        if self.query_ids is None:
+            ids_BQ = ids_BK[:, positions.keys - positions.queries :]
+        else:
+            ids_BQ = tensors[self.query_ids]
+        ids_BQ, ids_BK = listed(ids_BQ, 1, positions.rows), listed(ids_BK, 1, positions.columns)
+        return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
+
+    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
+        ids_K = _row(tensors[self.ids], place.sequence)
+        shift = place.shape.keys - place.shape.queries if self.query_ids is None else 0
+        ids_Q = ids_K if self.query_ids is None else _row(tensors[self.query_ids], place.sequence)
+        ids_Q = ids_Q[place.rows[0] + shift : place.rows[1] + shift]
+        return _block_of(ids_Q[:, None] == ids_K[None, place.columns[0] : place.columns[1]])
+
+    def select(self, tensors: list[Tensor], part: CallPart) -> None:
+        for index, tokens in ((self.ids, part.keys), (self.query_ids, part.queries)):
+            if index is not None:
+                ids = tensors[index]
+                tensors[index] = _select(ids, 0, part.sequences) if tokens is None else ids[None, tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(Atom):
+    """Key j is visible iff bits[b, h, i, j]."""
+
+    code: ClassVar[int] = 3
+    bits: int  # the tensor, which broadcasts to (B, H, Q, K)
+
+    def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
+        return listed(listed(tensors[self.bits], 2, positions.rows), 3, positions.columns)
+
+    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
+        bits_QK = _row(_row(tensors[self.bits], place.sequence), place.head)
+        bits_QK = bits_QK.expand(place.shape.queries, place.shape.keys)
+        return _block_of(bits_QK[place.rows[0] : place.rows[1], place.columns[0] : place.columns[1]])
+
+    def select(self, tensors: list[Tensor], part: CallPart) -> None:
+        tensors[self.bits] = part.of_scores(tensors[self.bits])
+
+
+@dataclass(frozen=True, slots=True)
+class And(MaskOperation):
+    """Keys that both of the two results before show."""
+
+    code: ClassVar[int] = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Or(MaskOperation):
+    """Keys that one of the two results before shows."""
+
+    code: ClassVar[int] = 11
+
+
+MaskProgram = tuple[MaskOperation, ...]
+
+
+class MaskProgramBuilder:
+    """A program under construction over scores of one shape; masks append themselves to it."""
+
+    def __init__(self, shape: ScoreShape) -> None:
+        self.shape = shape
         self.tensors: list[Tensor] = []
+        self._operations: list[MaskOperation] = []
+
+    @property
+    def program(self) -> MaskProgram:
+        return tuple(self._operations)
 
     def band(self, low: int | None, high: int | None, start: Start) -> None:
         """Keys at low <= j - p <= high; None is unbounded."""
         low = -UNBOUNDED if low is None else low
         high = UNBOUNDED if high is None else high
-        mode, value, starts = lower_start(self.sizes, start)
-        self.records += (BAND, mode, value, low, high, -1 if starts is None else self._add(starts))
+        mode, value, starts = resolve_start(self.shape, start)
+        self._operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
 
     def lengths(self, lengths: Tensor) -> None:
         """Keys j < lengths[b]. Lengths outside 0..K are an error where reading them is free."""
-        per_sequence = self.sizes.per_sequence("KeyLengths", lengths)
+        per_sequence = self.shape.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
-            check_lengths(per_sequence, self.sizes.keys)
-        self.records += (LENGTHS, START_LAST, 0, 0, 0, self._add(per_sequence))
+            check_lengths(per_sequence, self.shape.keys)
+        self._operations.append(Lengths(self._add(per_sequence)))
 
     def documents(self, ids: Tensor, query_ids: Tensor | None) -> None:
         """Keys whose id is the query's."""
-        sizes = self.sizes
-        keys = self._ids("Documents ids", ids, sizes.keys, sizes.key_tokens)
+        shape = self.shape
+        keys = self._ids("Documents ids", ids, shape.keys, shape.key_tokens)
+        queries = None
         if query_ids is None:
             self._check_last_queries()
-            query_index = -1
         else:
-            query_index = self._add(self._ids("Documents query_ids", query_ids, sizes.queries, sizes.query_tokens))
-        self.records += (DOCUMENTS, START_VALUE, query_index, 0, 0, self._add(keys))
+            queries = self._add(self._ids("Documents query_ids", query_ids, shape.queries, shape.query_tokens))
+        self._operations.append(SameDocument(self._add(keys), queries))
 
     def dense(self, bits: Tensor) -> None:
         """Keys where a bool tensor that broadcasts to the scores is true."""
-        self.records += (DENSE, START_LAST, 0, 0, 0, self._add(self.sizes.per_score("mask", bits)))
+        self._operations.append(Dense(self._add(self.shape.per_score("mask", bits))))
 
-    def combine(self, operation: int) -> None:
+    def combine(self, operation: And | Or) -> None:
         """AND or OR of the last two results."""
-        self.records += (operation, 0, 0, 0, 0, -1)
+        self._operations.append(operation)
 
     def _add(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
         return len(self.tensors) - 1
 
     def _ids(self, name: str, ids: Tensor, length: int, tokens: int) -> Tensor:
-        sizes = self.sizes
-        sizes.need_integers(name, ids)
-        whole = (tokens,) if sizes.is_ragged else (*sizes.batch, length)
+        shape = self.shape
+        shape.need_integers(name, ids)
+        whole = (tokens,) if shape.is_ragged else (*shape.batch, length)
         if ids.shape == whole[-1:]:
-            return ids.long().contiguous() if sizes.is_ragged else ids.long().contiguous()[None]
-        if sizes.is_ragged or ids.shape != whole:
-            raise sizes.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}", "has neither")
-        return ids.reshape(sizes.sequences, length).long().contiguous()
+            return ids.long().contiguous() if shape.is_ragged else ids.long().contiguous()[None]
+        if shape.is_ragged or ids.shape != whole:
+            raise shape.misfit(name, ids, f"{name} must have the shape {whole[-1:]} or {whole}", "has neither")
+        return ids.reshape(shape.sequences, length).long().contiguous()
 
     def _check_last_queries(self) -> None:
-        sizes = self.sizes
-        rule = "attention: Documents needs query_ids where a sequence has more queries than keys"
-        if not sizes.is_ragged and sizes.queries > sizes.keys:
-            raise ValueError(rule)
-        other_lengths = sizes.is_ragged and sizes.query_offsets is not sizes.key_offsets
-        if other_lengths and is_readable(sizes.query_offsets) and _any_more(sizes.query_offsets, sizes.key_offsets):
-            raise ValueError(rule)
+        queries, keys = self.shape.query_offsets, self.shape.key_offsets
+        if queries is None or keys is None:
+            has_more = self.shape.queries > self.shape.keys
+        else:
+            has_more = queries is not keys and is_readable(queries) and bool((queries.diff() > keys.diff()).any())
+        if has_more:
+            raise ValueError("attention: Documents needs query_ids where a sequence has more queries than keys")
 
 
 def check_lengths(lengths: Tensor, keys: int) -> None:
@@ -122,17 +311,21 @@ def check_starts(starts: Tensor) -> None:
         raise ValueError(f"attention: {where}, further away than any sequence is long")
 
 
-def _any_more(query_offsets: Tensor, key_offsets: Tensor) -> bool:
-    return bool((query_offsets.diff() > key_offsets.diff()).any())
+class ResolvedStart(NamedTuple):
+    """Where query 0 stands, as programs and the native library have it."""
+
+    mode: int  # START_LAST, START_VALUE or START_PER_ROW
+    value: int  # where the mode is START_VALUE
+    starts: Tensor | None  # (B,) int64 where it is START_PER_ROW
 
 
-def lower_start(sizes: ScoreShape, start: Start) -> tuple[int, int, Tensor | None]:
-    """The mode, the value where it is a number, and the (B,) starts where there is one per sequence."""
+def resolve_start(shape: ScoreShape, start: Start) -> ResolvedStart:
+    """A start over scores of this shape."""
     if start is None:
-        return START_LAST, 0, None
+        return ResolvedStart(START_LAST, 0, None)
     if isinstance(start, Tensor):
-        return START_PER_ROW, 0, _bounded(sizes.per_sequence("start", start))
-    return START_VALUE, plain_integer(start), None
+        return ResolvedStart(START_PER_ROW, 0, _bounded(shape.per_sequence("start", start)))
+    return ResolvedStart(START_VALUE, plain_integer(start), None)
 
 
 def _bounded(starts: Tensor) -> Tensor:
@@ -144,26 +337,30 @@ def _bounded(starts: Tensor) -> Tensor:
     return starts
 
 
-def evaluate(program: tuple[int, ...], atom: Callable, both: Callable, either: Callable):
-    """Run a postfix program: `atom(record)` gives the value of an atom, `both` and `either` combine two."""
-    stack = []
-    for at in range(0, len(program), RECORD):
-        record = program[at : at + RECORD]
-        if record[0] in (AND, OR):
-            right, left = stack.pop(), stack.pop()
-            stack.append(both(left, right) if record[0] == AND else either(left, right))
+def _evaluate(
+    program: MaskProgram,
+    atom: Callable[[Atom], _Value],
+    both: Callable[[_Value, _Value], _Value],
+    either: Callable[[_Value, _Value], _Value],
+) -> _Value:
+    """Run a program that is not empty: `atom` gives the value of a record, `both` and `either` combine two."""
+    stack: list[_Value] = []
+    for operation in program:
+        if isinstance(operation, Atom):
+            stack.append(atom(operation))
         else:
-            stack.append(atom(record))
+            right, left = stack.pop(), stack.pop()
+            stack.append(both(left, right) if isinstance(operation, And) else either(left, right))
     (result,) = stack
     return result
 
 
 def visible(
-    program: tuple[int, ...],
-    tensors: tuple[Tensor, ...],
+    program: MaskProgram,
+    tensors: Sequence[Tensor],
     queries: int,
     keys: int,
-    device,
+    device: torch.device | str,
     rows: Tensor | None = None,
     columns: Tensor | None = None,
 ) -> Tensor:
@@ -175,28 +372,36 @@ def visible(
     j_K = torch.arange(keys, device=device) if columns is None else columns
     if not program:
         return torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device).expand(1, 1, len(i_Q), len(j_K))
+    positions = _Positions(queries, keys, i_Q, j_K, rows, columns)
+    return _evaluate(program, lambda atom: atom.visible(tensors, positions), torch.logical_and, torch.logical_or)
 
-    def atom(record: tuple[int, ...]) -> Tensor:
-        operation, mode, value, low, high, index = record
-        if operation == BAND:
-            start = {START_LAST: keys - queries, START_VALUE: value}.get(mode)
-            distance_QK = j_K - i_Q[:, None]
-            if start is None:
-                distance_BHQK = distance_QK - tensors[index][:, None, None, None]
-            else:
-                distance_BHQK = (distance_QK - start)[None, None]
-            return (distance_BHQK >= low) & (distance_BHQK <= high)
-        if operation == LENGTHS:
-            return (j_K < tensors[index][:, None])[:, None, None, :]
-        if operation == DOCUMENTS:
-            ids_BK = tensors[index]
-            ids_BQ = ids_BK[:, keys - queries :] if value == -1 else tensors[value]
-            ids_BQ, ids_BK = listed(ids_BQ, 1, rows), listed(ids_BK, 1, columns)
-            return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
-        assert operation == DENSE, record
-        return listed(listed(tensors[index], 2, rows), 3, columns)
 
-    return evaluate(program, atom, torch.logical_and, torch.logical_or)
+def block(
+    program: MaskProgram,
+    tensors: Sequence[Tensor],
+    shape: ScoreShape,
+    rows: Interval,
+    columns: Interval,
+    sequence: int = 0,
+    head: int = 0,
+) -> Block:
+    """What a dense call's program makes of the queries `rows` and the keys `columns` of one sequence and head.
+
+    PARTIAL is always allowed where the truth is harder to find; EMPTY and FULL are exact.
+    """
+    if not program:
+        return Block.FULL
+    place = _Place(shape, rows, columns, sequence, head)
+    return _evaluate(program, lambda atom: atom.block(tensors, place), min, max)
+
+
+def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> tuple[Tensor, ...]:
+    """The tensors with which the same program masks a part of the call."""
+    selected = list(tensors)
+    for operation in program:
+        if isinstance(operation, Atom):
+            operation.select(selected, part)
+    return tuple(selected)
 
 
 def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
@@ -204,3 +409,72 @@ def listed(tensor: Tensor, dimension: int, positions: Tensor | None) -> Tensor:
     if positions is None or tensor.shape[dimension] == 1:
         return tensor
     return tensor.index_select(dimension, positions)
+
+
+def _select(tensor: Tensor, dimension: int, part: Tensor | slice | None) -> Tensor:
+    """The same of a tensor of positions or a slice."""
+    if not isinstance(part, slice):
+        return listed(tensor, dimension, part)
+    if tensor.shape[dimension] == 1:
+        return tensor
+    return tensor[(*(slice(None),) * dimension, part)]
+
+
+def _from_zero(tokens: slice | None) -> slice | None:
+    """As many queries or keys of a sequence as the slice has, from the sequence's first on."""
+    return None if tokens is None else slice(tokens.stop - tokens.start)
+
+
+def _row(tensor: Tensor, index: int) -> Tensor:
+    return tensor[index if tensor.shape[0] > 1 else 0]
+
+
+def _block_of(bits: Tensor) -> Block:
+    if bits.all():
+        return Block.FULL
+    return Block.PARTIAL if bits.any() else Block.EMPTY
+
+
+# A registered operator takes no records: there a program is a list of integers, six to a record,
+# (code, start mode, start or tensor of query ids, low, high, tensor), where -1 is no tensor.
+
+_PACKED = 6
+
+
+def pack(program: MaskProgram) -> list[int]:
+    """The integers of a program."""
+    return [number for operation in program for number in _pack(operation)]
+
+
+def _pack(operation: MaskOperation) -> tuple[int, ...]:
+    if isinstance(operation, Band):
+        tensor = -1 if operation.starts is None else operation.starts
+        return operation.code, operation.start_mode, operation.start, operation.low, operation.high, tensor
+    if isinstance(operation, Lengths):
+        return operation.code, START_LAST, 0, 0, 0, operation.lengths
+    if isinstance(operation, SameDocument):
+        queries = -1 if operation.query_ids is None else operation.query_ids
+        return operation.code, START_VALUE, queries, 0, 0, operation.ids
+    if isinstance(operation, Dense):
+        return operation.code, START_LAST, 0, 0, 0, operation.bits
+    return operation.code, 0, 0, 0, 0, -1
+
+
+def unpack(numbers: Sequence[int]) -> MaskProgram:
+    """The program of these integers."""
+    return tuple(_unpacked(numbers))
+
+
+def _unpacked(numbers: Sequence[int]) -> Iterator[MaskOperation]:
+    for at in range(0, len(numbers), _PACKED):
+        code, mode, start, low, high, tensor = numbers[at : at + _PACKED]
+        if code == Band.code:
+            yield Band(low, high, mode, start, None if tensor == -1 else tensor)
+        elif code == Lengths.code:
+            yield Lengths(tensor)
+        elif code == SameDocument.code:
+            yield SameDocument(tensor, None if start == -1 else start)
+        elif code == Dense.code:
+            yield Dense(tensor)
+        else:
+            yield And() if code == And.code else Or()

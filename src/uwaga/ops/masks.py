@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from uwaga.ops import mask_blocks
-from uwaga.ops.mask_blocks import Interval
-from uwaga.ops.mask_program import AND, OR, Block, MaskProgram, Start, visible
+from uwaga.ops.mask_program import And, Block, Interval, MaskProgramBuilder, Or, Start, block, visible
 from uwaga.ops.score_shape import ScoreShape
 from uwaga.ops.validation import is_integer, need_distance, need_start, need_tensor, plain_integer
 
@@ -27,27 +25,28 @@ class Mask(ABC):
     __slots__ = ("remembered",)  # see attention/remembered.py; no part of the value
 
     @abstractmethod
-    def encode(self, program: MaskProgram) -> None:
-        """Append this mask to the program."""
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        """Append this mask to the program under construction."""
 
-    def over(self, sizes: ScoreShape) -> MaskProgram:
-        """This mask as the program that engines read."""
-        program = MaskProgram(sizes)
-        self.encode(program)
-        return program
+    def over(self, shape: ScoreShape) -> MaskProgramBuilder:
+        """This mask as a program over scores of this shape, with its tensors."""
+        builder = MaskProgramBuilder(shape)
+        self.encode(builder)
+        return builder
 
-    def block(self, rows: Interval, columns: Interval, sizes: ScoreShape, *, sequence: int = 0, head: int = 0) -> Block:
+    def block(self, rows: Interval, columns: Interval, shape: ScoreShape, *, sequence: int = 0, head: int = 0) -> Block:
         """What this mask makes of queries rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of a dense batch.
 
         >>> Causal().block((0, 64), (64, 128), ScoreShape(queries=128, keys=128))
         <Block.EMPTY: 0>
         """
-        return mask_blocks.block(self.over(sizes), rows, columns, sequence, head)
+        made = self.over(shape)
+        return block(made.program, made.tensors, shape, rows, columns, sequence, head)
 
-    def dense(self, sizes: ScoreShape, device: str = "cpu") -> Tensor:
+    def dense(self, shape: ScoreShape, device: str = "cpu") -> Tensor:
         """The Q x K form, for tests and pictures: bool, four dimensions that broadcast to (B, H, Q, K)."""
-        program = self.over(sizes)
-        return visible(tuple(program.records), tuple(program.tensors), sizes.queries, sizes.keys, device)
+        made = self.over(shape)
+        return visible(made.program, made.tensors, shape.queries, shape.keys, device)
 
     def __and__(self, other: "Mask | Tensor") -> "Both":
         return Both(left=self, right=as_mask(other))
@@ -74,8 +73,8 @@ class Causal(Mask):
         if not isinstance(self.include_self, bool):
             raise ValueError(f"Causal: include_self must be True or False, not {self.include_self!r}")
 
-    def encode(self, program: MaskProgram) -> None:
-        program.band(None, 0 if self.include_self else -1, self.start)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        builder.band(None, 0 if self.include_self else -1, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +92,9 @@ class Window(Mask):
             need_distance("Window", name, reach)
         need_start("Window", self.start)
 
-    def encode(self, program: MaskProgram) -> None:
+    def encode(self, builder: MaskProgramBuilder) -> None:
         low = None if self.left is None else -plain_integer(self.left)
-        program.band(low, None if self.right is None else plain_integer(self.right), self.start)
+        builder.band(low, None if self.right is None else plain_integer(self.right), self.start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +107,8 @@ class KeyLengths(Mask):
     def __post_init__(self) -> None:
         need_tensor("KeyLengths", "lengths", self.lengths)
 
-    def encode(self, program: MaskProgram) -> None:
-        program.lengths(self.lengths)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        builder.lengths(self.lengths)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,8 +127,8 @@ class Documents(Mask):
         if self.query_ids is not None:
             need_tensor("Documents", "query_ids", self.query_ids)
 
-    def encode(self, program: MaskProgram) -> None:
-        program.documents(self.ids, self.query_ids)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        builder.documents(self.ids, self.query_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,8 +137,8 @@ class DenseMask(Mask):
 
     bits: Tensor
 
-    def encode(self, program: MaskProgram) -> None:
-        program.dense(self.bits)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        builder.dense(self.bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,10 +148,10 @@ class Both(Mask):
     left: Mask
     right: Mask
 
-    def encode(self, program: MaskProgram) -> None:
-        self.left.encode(program)
-        self.right.encode(program)
-        program.combine(AND)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        self.left.encode(builder)
+        self.right.encode(builder)
+        builder.combine(And())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +161,10 @@ class Either(Mask):
     left: Mask
     right: Mask
 
-    def encode(self, program: MaskProgram) -> None:
-        self.left.encode(program)
-        self.right.encode(program)
-        program.combine(OR)
+    def encode(self, builder: MaskProgramBuilder) -> None:
+        self.left.encode(builder)
+        self.right.encode(builder)
+        builder.combine(Or())
 
 
 def as_mask(mask: object) -> Mask:

@@ -11,7 +11,7 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga._base.tracing import has_tangent, is_plain_tensor, is_tracing, is_transformed
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
-from uwaga.ops.attention.call import START_LAST, Call, new_output
+from uwaga.ops.attention.call import Call, new_output
 from uwaga.ops.attention.engines import cpu
 from uwaga.ops.attention.native_structs import (
     FORWARD_RESULT,
@@ -30,7 +30,7 @@ from uwaga.ops.attention.native_structs import (
     start_fields,
     tensor_fields,
 )
-from uwaga.ops.mask_program import RECORD
+from uwaga.ops.mask_program import START_LAST, MaskProgram
 
 _HOW = {"mass": 0, "max": 1}  # UWAGA_POOL_MASS, UWAGA_POOL_MAX
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -70,14 +70,14 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
     return found
 
 
-def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
+def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     """(B, H, Q): the weight on keys that a second mask shows too."""
     _check(*tensors)
-    if len(program) > RECORD * MAX_OPERATIONS:
+    if len(program) > MAX_OPERATIONS:
         raise ValueError(f"AttentionMap: a mask has more than {MAX_OPERATIONS} parts")
     out = _empty(*call.query.shape[:3])
     operations = mask_operations(program, tensors)
-    _run("uwaga_mass", call, _softmax(normalizer), operations, len(program) // RECORD, TENSOR.pack(*row_fields(out)))
+    _run("uwaga_mass", call, _softmax(normalizer), operations, len(program), TENSOR.pack(*row_fields(out)))
     return out
 
 

@@ -16,10 +16,10 @@ from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
 from uwaga.maps.spec import Normalizer, Rows, RowsWanted, Selection
 from uwaga.maps.tracing import need_lengths
-from uwaga.ops.attention.call import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.reference import mix
 from uwaga.ops.attention.sequences import split
-from uwaga.ops.mask_program import visible
+from uwaga.ops.mask_program import START_LAST, START_VALUE, MaskProgram, visible
 
 _INFINITY = float("inf")
 
@@ -37,7 +37,7 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
     return _join_rows([_dense_rows(*_nothing(call, wanted)), *parts])
 
 
-def mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
+def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     if call.query_offsets is None:
         return _dense_mass(call, normalizer, program, tensors)
     second = replace(call, mask_tensors=tensors, options=replace(call.options, mask_program=program))
@@ -111,7 +111,7 @@ def _join_rows(parts: Sequence[Rows]) -> Rows:
     return _each(lambda *x: torch.cat(x, dim=2), *parts)
 
 
-def _dense_mass(call: Call, normalizer: Normalizer, program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> Tensor:
+def _dense_mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     queries, keys = call.query.shape[2], call.key.shape[2]
     found = []
     for tile, weights_BHCK in _weighed(call, normalizer):

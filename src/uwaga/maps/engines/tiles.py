@@ -18,9 +18,9 @@ from torch import Tensor
 from uwaga._base.tracing import without_autocast
 from uwaga.maps.spec import Normalizer
 from uwaga.maps.tracing import may_branch_on
-from uwaga.ops.attention.call import START_PER_ROW, Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
-from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD, listed, visible
+from uwaga.ops.mask_program import CallPart, listed, select, visible
 
 _INFINITY = float("inf")
 # Numbers of one tile's scores: 16 MB in float32, of which a statistic holds a few copies at a time.
@@ -177,16 +177,17 @@ def select_heads(call: Call, sequences: tuple[int, ...], heads: tuple[int, ...])
         return call
     b, h = (torch.tensor(x, dtype=torch.int64, device=call.query.device) for x in (sequences, heads))
     groups = h // call.heads_per_key_head
+    part = CallPart(sequences=b, heads=h)
     return replace(
         call,
         query=_taken(call.query, b, h),
         key=_taken(call.key, b, groups),
         value=_taken(call.value, b, groups),
         relative=None if call.relative is None else call.relative[h],
-        bias=None if call.bias is None else _both(call.bias, b, h),
+        bias=None if call.bias is None else part.of_scores(call.bias),
         sinks=None if call.sinks is None else call.sinks[h],
         relative_starts=None if call.relative_starts is None else call.relative_starts[b],
-        mask_tensors=_mask_tensors(call, b, h),
+        mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
     )
 
 
@@ -199,22 +200,3 @@ def _taken(x: Tensor, b: Tensor, h: Tensor) -> Tensor:
         else:
             x = x.index_select(dimension, listed_at)
     return x
-
-
-def _both(tensor: Tensor, b: Tensor, h: Tensor) -> Tensor:
-    return listed(listed(tensor, 0, b), 1, h)
-
-
-def _mask_tensors(call: Call, b: Tensor, h: Tensor) -> tuple[Tensor, ...]:
-    tensors, program = list(call.mask_tensors), call.options.mask_program
-    for at in range(0, len(program), RECORD):
-        operation, mode, value, _, _, index = program[at : at + RECORD]
-        if operation == LENGTHS or (operation == BAND and mode == START_PER_ROW):
-            tensors[index] = tensors[index][b]
-        elif operation == DOCUMENTS:
-            tensors[index] = listed(tensors[index], 0, b)
-            if value != -1:
-                tensors[value] = listed(tensors[value], 0, b)
-        elif operation == DENSE:
-            tensors[index] = _both(tensors[index], b, h)
-    return tuple(tensors)

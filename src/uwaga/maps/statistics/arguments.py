@@ -10,12 +10,12 @@ from uwaga._base.shapes import NamedShape, shape_error
 from uwaga.maps.spec import Normalizer
 from uwaga.ops.attention import check
 from uwaga.ops.attention.call import Call, compute_dtype
-from uwaga.ops.mask_program import MaskProgram, Start
+from uwaga.ops.mask_program import MaskProgram, MaskProgramBuilder, Start
 from uwaga.ops.masks import as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
 
-Program = tuple[tuple[int, ...], tuple[Tensor, ...]]
+Program = tuple[MaskProgram, tuple[Tensor, ...]]
 
 
 def lengths(call: Call) -> tuple[Tensor, Tensor]:
@@ -31,23 +31,23 @@ def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
     made = as_mask(mask).over(sizes)
     for tensor in made.tensors:
         check.same_device("mask", tensor, call.query)
-    return tuple(made.records), tuple(made.tensors)
+    return made.program, tuple(made.tensors)
 
 
 def first_key(sizes: ScoreShape, call: Call) -> Program:
     """The mask that shows the first key of every sequence."""
-    made = MaskProgram(sizes)
+    made = MaskProgramBuilder(sizes)
     made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
-    return tuple(made.records), tuple(made.tensors)
+    return made.program, tuple(made.tensors)
 
 
 def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
     """The mask that shows query i the key i + start + offset alone."""
-    made = MaskProgram(sizes)
+    made = MaskProgramBuilder(sizes)
     made.band(offset, offset, start)
     for tensor in made.tensors:
         check.same_device("start", tensor, call.query)
-    return tuple(made.records), tuple(made.tensors)
+    return made.program, tuple(made.tensors)
 
 
 def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.attention import check, relative_bias
-from uwaga.ops.attention.call import START_LAST, Call, Options, compute_dtype
+from uwaga.ops.attention.call import Call, Options, compute_dtype
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import MaskProgram
+from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
@@ -23,7 +23,7 @@ from uwaga.ops.score_shape import ScoreShape
 class Extras(NamedTuple):
     """What mask, bias and sinks add to a call: fields of Call and Options, with what they are where there is none."""
 
-    mask_program: tuple[int, ...] = ()
+    mask_program: MaskProgram = ()
     mask_tensors: tuple[Tensor, ...] = ()
     bias: Tensor | None = None
     sinks: Tensor | None = None
@@ -165,11 +165,10 @@ def _extras(mask, bias, sinks: Tensor | None, sizes: ScoreShape, q: Tensor) -> E
     """Mask, bias and sinks as the fields of a Call and its Options."""
     found = {}
     if mask is not None:
-        program = MaskProgram(sizes)
-        as_mask(mask).encode(program)
-        for tensor in program.tensors:
+        made = as_mask(mask).over(sizes)
+        for tensor in made.tensors:
             check.same_device("mask", tensor, q)
-        found |= {"mask_program": tuple(program.records), "mask_tensors": tuple(program.tensors)}
+        found |= {"mask_program": made.program, "mask_tensors": tuple(made.tensors)}
     if bias is not None:
         check.bias(bias, sizes, q)
         if isinstance(bias, Tensor):

@@ -27,8 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Where query 0 stands among the keys: the numbers of UWAGA_START_* in native/include/uwaga/c_api.h.
-START_LAST, START_VALUE, START_PER_ROW = 0, 1, 2
+from uwaga.ops.mask_program import START_LAST, MaskProgram
 
 # The operands that gradients flow to.
 DIFFERENTIABLE = ("query", "key", "value", "relative", "bias", "sinks")
@@ -44,7 +43,7 @@ class Options:
     softcap: float = 0.0  # 0: none
     softmax: bool = True  # False: a_ij = s_ij
     dropout: float = 0.0  # probability of dropping a weight
-    mask_program: tuple[int, ...] = ()  # records of six, see ops/mask_program.py
+    mask_program: MaskProgram = ()
     relative_zero: int = 0  # relative[h, j - i - start + relative_zero]
     relative_start_mode: int = START_LAST
     relative_start: int = 0  # where the mode is START_VALUE

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from uwaga.ops.attention.call import START_PER_ROW
-from uwaga.ops.mask_program import BAND, LENGTHS, RECORD, check_lengths, check_starts
+from uwaga.ops.mask_program import Band, Lengths, MaskProgram, check_lengths, check_starts
 from uwaga.ops.masks import Both, Causal, DenseMask, Documents, Either, KeyLengths, Mask, Window
 
 _PARTS = {
@@ -53,7 +52,7 @@ def remember(
     mask: Mask,
     asked: object,
     offsets: Tensor | None,
-    program: tuple[int, ...],
+    program: MaskProgram,
     read: tuple[Tensor, ...],
     keys: int,
     answer: object,
@@ -64,9 +63,8 @@ def remember(
         return
     if offsets is not None:
         tensors = (*tensors, offsets)
-    records = [program[at : at + RECORD] for at in range(0, len(program), RECORD)]
-    starts = tuple(read[record[5]] for record in records if record[0] == BAND and record[1] == START_PER_ROW)
-    lengths = tuple(read[record[5]] for record in records if record[0] == LENGTHS and read[record[5]].numel())
+    starts = tuple(read[x.starts] for x in program if isinstance(x, Band) and x.starts is not None)
+    lengths = tuple(read[x.lengths] for x in program if isinstance(x, Lengths) and read[x.lengths].numel())
     found = Remembered(asked, offsets, tensors, _places(tensors), read, lengths, keys, starts, answer)
     object.__setattr__(mask, "remembered", found)
 

@@ -8,6 +8,7 @@ more than a small call's arithmetic; their layouts are compared with the library
 import ctypes
 import math
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from uwaga._base import native
 from uwaga._base.native_layout import codes, struct_of
-from uwaga.ops.attention.call import START_PER_ROW, Call
-from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
+from uwaga.ops.attention.call import Call
+from uwaga.ops.mask_program import Band, Dense, Lengths, MaskOperation, MaskProgram, SameDocument
 
 ShapeAndStrides = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -128,7 +129,7 @@ class Rule(NamedTuple):
     """How a problem turns products into weights: all of it but sizes, operands, threads and dropout."""
 
     packed: bytes
-    mask: ctypes.Array | None  # memory that `packed` points into, beside the call's own tensors
+    mask: ctypes.Array[ctypes.c_char] | None  # memory that `packed` points into, beside the call's own tensors
 
 
 def rule(call: Call) -> Rule:
@@ -136,7 +137,7 @@ def rule(call: Call) -> Rule:
     mask = mask_operations(options.mask_program, call.mask_tensors)
     packed = _RULE.pack(
         0 if mask is None else ctypes.addressof(mask),
-        len(options.mask_program) // RECORD,
+        len(options.mask_program),
         options.scale,
         options.softcap,
         *numbers_fields(relative, torch.float32),
@@ -150,7 +151,7 @@ def rule(call: Call) -> Rule:
     return Rule(packed, mask)
 
 
-def problem(call: Call) -> tuple[bytes, ctypes.Array | None]:
+def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     """A uwaga_problem, and the memory that it points into beside the call's own tensors."""
     query, key, value, options = call.query, call.key, call.value, call.options
     _check_sizes(call)
@@ -271,7 +272,7 @@ def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, ...
     return mode, 0, value, *numbers_fields(starts)
 
 
-def mask_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ctypes.Array | None:
+def mask_operations(program: MaskProgram, tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_char] | None:
     """An array of uwaga_mask_operation; None where there are none."""
     if not program:
         return None
@@ -279,34 +280,37 @@ def mask_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ct
 
 
 @lru_cache(maxsize=64)
-def _operations_alone(program: tuple[int, ...]) -> ctypes.Array:
+def _operations_alone(program: MaskProgram) -> ctypes.Array[ctypes.c_char]:
     """Of a mask without tensors, such as a causal one: the same for every call, and only read."""
     return _packed_operations(program, ())
 
 
-def _packed_operations(program: tuple[int, ...], tensors: tuple[Tensor, ...]) -> ctypes.Array:
-    records = (program[at : at + RECORD] for at in range(0, len(program), RECORD))
-    packed = b"".join(_operation(*record, tensors) for record in records)
+def _packed_operations(program: MaskProgram, tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_char]:
+    packed = b"".join(_operation(operation, tensors) for operation in program)
     return ctypes.create_string_buffer(packed, len(packed))
 
 
-def _operation(
-    operation: int, mode: int, start: int, low: int, high: int, index: int, tensors: tuple[Tensor, ...]
-) -> bytes:
-    band, strides, ids, query_ids, bits = (0, 0, 0, *_NONE), (0, 0, 0, 0), _NONE, _NONE, _NONE
-    id_batch = query_batch = 0
-    if operation == BAND:
-        band = start_fields(mode, start, tensors[index] if mode == START_PER_ROW else None)
-    elif operation == LENGTHS:
-        ids = numbers_fields(tensors[index])
-    elif operation == DOCUMENTS:
-        ids, id_batch = _ids(tensors[index])
-        if start != -1:
-            query_ids, query_batch = _ids(tensors[start])
-    elif operation == DENSE:
-        dense = tensors[index]
+def _operation(operation: MaskOperation, tensors: Sequence[Tensor]) -> bytes:
+    start: tuple[int, ...] = (0, 0, 0, *_NONE)
+    strides: tuple[int, ...] = (0, 0, 0, 0)
+    ids, query_ids, bits = _NONE, _NONE, _NONE
+    low = high = id_batch = query_batch = 0
+    if isinstance(operation, Band):
+        starts = None if operation.starts is None else tensors[operation.starts]
+        start = start_fields(operation.start_mode, operation.start, starts)
+        low, high = operation.low, operation.high
+    elif isinstance(operation, Lengths):
+        ids = numbers_fields(tensors[operation.lengths])
+    elif isinstance(operation, SameDocument):
+        ids, id_batch = _ids(tensors[operation.ids])
+        if operation.query_ids is not None:
+            query_ids, query_batch = _ids(tensors[operation.query_ids])
+    elif isinstance(operation, Dense):
+        dense = tensors[operation.bits]
         bits, strides = (dense.data_ptr(), _bytes(dense)), _broadcast_strides(dense)
-    return _OPERATION.pack(operation, 0, *band, low, high, *ids, *query_ids, id_batch, query_batch, *bits, *strides)
+    return _OPERATION.pack(
+        operation.code, 0, *start, low, high, *ids, *query_ids, id_batch, query_batch, *bits, *strides
+    )
 
 
 def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:

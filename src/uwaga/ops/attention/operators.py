@@ -14,6 +14,7 @@ from torch import Tensor
 
 from uwaga.ops.attention import gradients, relative_bias, vmap
 from uwaga.ops.attention.call import FIXED_TENSORS, Call, Options, new_lse, new_output
+from uwaga.ops.mask_program import pack, unpack
 
 CALL = (
     "Tensor query, Tensor key, Tensor value, Tensor? relative, Tensor? bias, Tensor? sinks, "
@@ -51,7 +52,7 @@ def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> 
     """A call as the operators' list CALL."""
     o = options
     places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
-    plain = (list(o.mask_program) or None, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
+    plain = (pack(o.mask_program) or None, *places, o.scale, o.softcap, o.softmax, o.dropout, engine)
     return (*tensors[:FIXED_TENSORS], list(tensors[FIXED_TENSORS:]) or None, *plain)
 
 
@@ -70,7 +71,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
         softcap=softcap,
         softmax=softmax,
         dropout=dropout,
-        mask_program=tuple(mask_program or ()),
+        mask_program=unpack(mask_program or ()),
         relative_zero=zero,
         relative_start_mode=mode,
         relative_start=start,

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.call import START_LAST, START_VALUE, Call
+from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
-from uwaga.ops.mask_program import lower_start
+from uwaga.ops.mask_program import START_LAST, START_VALUE, resolve_start
 from uwaga.ops.score_shape import ScoreShape
 
 
 def lower(bias: DistanceBias, sizes: ScoreShape, dtype: torch.dtype, device: torch.device) -> dict:
     """The operands of a Call: the vector (H, L) over every distance that the call meets, and where its zero is."""
-    mode, value, starts = lower_start(sizes, bias.start)
+    mode, value, starts = resolve_start(sizes, bias.start)
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
     length = max(sizes.queries + sizes.keys - 1, 0)
     if starts is None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_readable
-from uwaga.ops.attention.call import START_PER_ROW, Call, compute_dtype
-from uwaga.ops.mask_program import BAND, DENSE, DOCUMENTS, LENGTHS, RECORD
+from uwaga.ops.attention.call import Call, compute_dtype
+from uwaga.ops.mask_program import CallPart, select
 
 
 def split(call: Call) -> list[Call]:
@@ -49,40 +49,18 @@ def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[
 
 
 def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
-    lengths = (queries.stop - queries.start, keys.stop - keys.start)
+    part = CallPart(slice(row, row + 1), None, queries, keys)
+    options = replace(call.options, max_queries=queries.stop - queries.start, max_keys=keys.stop - keys.start)
     return Call(
         query=call.query[:, :, queries],
         key=call.key[:, :, keys],
         value=call.value[:, :, keys],
         relative=call.relative,
-        bias=None if call.bias is None else _scores(call.bias, row, *lengths),
+        bias=None if call.bias is None else part.of_scores(call.bias),
         sinks=call.sinks,
-        relative_starts=None if call.relative_starts is None else call.relative_starts[row : row + 1],
+        relative_starts=None if call.relative_starts is None else call.relative_starts[part.sequences],
         # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 of a later seed.
         seed=None if call.seed is None else call.seed + row * call.query.shape[1],
-        mask_tensors=_mask_tensors(call, row, queries, keys),
-        options=replace(call.options, max_queries=lengths[0], max_keys=lengths[1]),
+        mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
+        options=options,
     )
-
-
-def _mask_tensors(call: Call, row: int, queries: slice, keys: slice) -> tuple[Tensor, ...]:
-    tensors = list(call.mask_tensors)
-    program = call.options.mask_program
-    for at in range(0, len(program), RECORD):
-        operation, mode, value, _, _, index = program[at : at + RECORD]
-        if operation == LENGTHS or (operation == BAND and mode == START_PER_ROW):
-            tensors[index] = tensors[index][row : row + 1]
-        elif operation == DOCUMENTS:
-            tensors[index] = tensors[index][None, keys]
-            if value != -1:
-                tensors[value] = tensors[value][None, queries]
-        elif operation == DENSE:
-            tensors[index] = _scores(tensors[index], row, queries.stop - queries.start, keys.stop - keys.start)
-    return tuple(tensors)
-
-
-def _scores(dense: Tensor, row: int, queries: int, keys: int) -> Tensor:
-    """The part of a tensor that broadcasts to (R, H, longest Q, longest K) which lies over one sequence."""
-    rows = slice(row, row + 1) if dense.shape[0] > 1 else slice(None)
-    columns = [slice(size) if n > 1 else slice(None) for n, size in ((dense.shape[2], queries), (dense.shape[3], keys))]
-    return dense[rows, :, columns[0], columns[1]]

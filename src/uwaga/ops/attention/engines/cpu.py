@@ -16,7 +16,6 @@ from uwaga.ops.attention.native_structs import (
     row_fields,
     tensor_fields,
 )
-from uwaga.ops.mask_program import RECORD
 
 _LARGEST, _SMALLEST = torch.finfo(torch.float32).max, torch.finfo(torch.float32).smallest_normal
 
@@ -34,7 +33,7 @@ def refusal(call: Call) -> str | None:
         return "it computes in float32, where this scale or softcap is no number, or zero"
     if call.bias is not None and call.bias.dtype not in DTYPES:
         return f"it reads biases of float32, bfloat16 and float16, not {str(call.bias.dtype).removeprefix('torch.')}"
-    if len(call.options.mask_program) > RECORD * MAX_OPERATIONS:
+    if len(call.options.mask_program) > MAX_OPERATIONS:
         return f"a mask has more than {MAX_OPERATIONS} parts"
     return native.reason_unavailable()
 

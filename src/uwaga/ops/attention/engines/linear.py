@@ -14,18 +14,10 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
-from uwaga.ops.attention.call import (
-    START_LAST,
-    START_PER_ROW,
-    START_VALUE,
-    Call,
-    Options,
-    compute_dtype,
-    no_forward_mode,
-)
+from uwaga.ops.attention.call import Call, Options, compute_dtype, no_forward_mode
 from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.mask_program import AND, BAND, LENGTHS, RECORD, UNBOUNDED
+from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, And, Band, Lengths, MaskProgram
 
 _CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
 _SEGMENT = 16 * _CHUNK  # tokens at once: keeps the scores of a segment, 1 MiB a head, in the caches
@@ -49,15 +41,18 @@ def attend(call: Call) -> tuple[Tensor, None]:
     return join(call, [_attend_dense(part) for part in split(call)], None)
 
 
-def _parse(program: tuple[int, ...]) -> tuple[tuple[int, ...] | None, int | None] | None:
-    """The causal band's record and the tensor of lengths, or None where the program is anything else."""
-    records = [program[at : at + RECORD] for at in range(0, len(program), RECORD)]
-    bands = [r for r in records if r[0] == BAND and r[1] != START_PER_ROW and r[3] == -UNBOUNDED and r[4] < UNBOUNDED]
-    lengths = [r[5] for r in records if r[0] == LENGTHS]
-    joints = [r for r in records if r[0] == AND]
-    if len(bands) > 1 or len(lengths) > 1 or len(bands) + len(lengths) + len(joints) != len(records):
+def _parse(program: MaskProgram) -> tuple[Band | None, Lengths | None] | None:
+    """The causal band and the lengths, or None where the program is anything else."""
+    bands = [x for x in program if isinstance(x, Band) and _is_causal(x)]
+    lengths = [x for x in program if isinstance(x, Lengths)]
+    ands = [x for x in program if isinstance(x, And)]
+    if len(bands) > 1 or len(lengths) > 1 or len(bands) + len(lengths) + len(ands) != len(program):
         return None
     return bands[0] if bands else None, lengths[0] if lengths else None
+
+
+def _is_causal(band: Band) -> bool:
+    return band.starts is None and band.low == -UNBOUNDED and band.high < UNBOUNDED
 
 
 def _attend_dense(call: Call) -> Tensor:
@@ -66,7 +61,7 @@ def _attend_dense(call: Call) -> Tensor:
     band, lengths = parsed
     query, key, value, queries, keys = call.query, call.key, call.value, call.query.shape[2], call.key.shape[2]
     if lengths is not None:
-        query, key, value = _hide(query, key, value, call.mask_tensors[lengths])
+        query, key, value = _hide(query, key, value, call.mask_tensors[lengths.lengths])
     if band is None or keys == 0:
         return _all(query, key, value, call.options.scale).to(query.dtype)
 
@@ -92,10 +87,9 @@ def _hide(query: Tensor, key: Tensor, value: Tensor, lengths_B: Tensor) -> tuple
     return torch.where(sees_B111, query, 0.0), torch.where(inside_BK1, key, 0.0), torch.where(inside_BK1, value, 0.0)
 
 
-def _keys_before_first(band: tuple[int, ...], queries: int, keys: int) -> int:
+def _keys_before_first(band: Band, queries: int, keys: int) -> int:
     """How many keys query 0 sees: start + high + 1; query i sees i more. Negative: the first queries see nothing."""
-    _, mode, value, _, high, _ = band
-    return (keys - queries if mode == START_LAST else value) + high + 1
+    return (keys - queries if band.start_mode == START_LAST else band.start) + band.high + 1
 
 
 def _all(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -142,7 +136,7 @@ class Past(torch.autograd.Function):
         raise no_forward_mode()
 
 
-_CAUSAL_FROM_ZERO = (BAND, START_VALUE, 0, -UNBOUNDED, 0, -1)
+_CAUSAL_FROM_ZERO = (Band(-UNBOUNDED, 0, START_VALUE, 0),)
 
 
 def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -150,7 +144,7 @@ def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return same and q.shape[0] > 0 and native.reason_unavailable() is None
 
 
-def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: tuple[int, ...]) -> Tensor:
+def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: MaskProgram) -> Tensor:
     """The native kernels for the same sums, (P, Q, E) in float32: bits depend on neither threads nor batch."""
     options = Options(
         scale=scale,

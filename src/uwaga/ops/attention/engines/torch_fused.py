@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from uwaga._base.tracing import is_intercepted
-from uwaga.ops.attention.call import START_LAST, START_VALUE, Call, compute_dtype
+from uwaga.ops.attention.call import Call, compute_dtype
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import join, split
-from uwaga.ops.mask_program import BAND, RECORD, UNBOUNDED, visible
+from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, Band, visible
 
 _VARLEN_DTYPES = (torch.float16, torch.bfloat16)
 
@@ -92,9 +92,9 @@ def _attn_mask(call: Call, visible_BHQK: Tensor) -> Tensor:
 
 def _is_upper_left_causal(call: Call) -> bool:
     program, queries, keys = call.options.mask_program, call.query.shape[2], call.key.shape[2]
-    if len(program) != RECORD or program[0] != BAND or program[3] != -UNBOUNDED or program[4] != 0:
+    if len(program) != 1 or not isinstance(band := program[0], Band) or band.low != -UNBOUNDED or band.high != 0:
         return False
-    return (program[1] == START_LAST and queries == keys) or (program[1] == START_VALUE and program[2] == 0)
+    return queries == keys if band.start_mode == START_LAST else band.start_mode == START_VALUE and band.start == 0
 
 
 def _varlen_window(call: Call) -> tuple[int, int] | None:
@@ -108,10 +108,11 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
         return None
     if not program:
         return -1, -1
-    operation, mode, _, low, high, _ = program[:RECORD]
-    if len(program) != RECORD or operation != BAND or mode != START_LAST or low > 0 or high < 0:
+    if len(program) != 1 or not isinstance(band := program[0], Band):
         return None
-    return (-1 if low == -UNBOUNDED else -low), (-1 if high == UNBOUNDED else high)
+    if band.start_mode != START_LAST or band.low > 0 or band.high < 0:
+        return None
+    return (-1 if band.low == -UNBOUNDED else -band.low), (-1 if band.high == UNBOUNDED else band.high)
 
 
 def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
