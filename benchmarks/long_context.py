@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.cli.seeing import load
+from uwaga.cli.record import load
 from uwaga.train import Config, recipes_data
 
 WINDOW = 512
