@@ -31,10 +31,10 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
 from uwaga.cli import record, vectors
-from uwaga.cli.corpus import Corpus as Documents
 from uwaga.models import BertConfig, BertModel, load, save
+from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
-from uwaga.models.text.fingerprint import fingerprint
+from uwaga.models.text.sentence_config import fingerprint
 from uwaga.models.text.tokenizer import Tokenizer
 from uwaga.train import recipes_data
 from uwaga.train.checkpoints import files, folders
@@ -261,11 +261,11 @@ def _resumed(folder: Path) -> None:
 
 _JSON = ("uwaga.models.json_files:_read",)
 _LINES_OF_TRAINING = (
-    "uwaga.train.data.files:opened",
-    "uwaga.train.data.files:lines",
+    "uwaga.models.text.corpus:lines",
+    "uwaga.models.text.corpus:__iter__",
     "uwaga.train.data.fingerprint:_state",
 )
-_DOCUMENTS = ("uwaga.cli.corpus:_size", "uwaga.cli.corpus:_lines")
+_DOCUMENTS = ("uwaga.models.text.corpus:_size", "uwaga.models.text.corpus:lines")
 KINDS = {
     "config.json": Kind(covers=_JSON, file="config.json", make=_model, read=_encode, faults="json"),
     "tokenizer.json": Kind(
@@ -283,7 +283,7 @@ KINDS = {
         read=lambda folder: TextTokenizer.given(folder, "masked-language-model"),
     ),
     "generation_config.json": Kind(
-        covers=("uwaga.models.text.fingerprint:fingerprint",), file="generation_config.json", make=_model, faults="json",
+        covers=("uwaga.models.text.sentence_config:fingerprint",), file="generation_config.json", make=_model, faults="json",
         read=fingerprint,
     ),
     "model.safetensors": Kind(
@@ -332,7 +332,7 @@ KINDS = {
         make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)), read=_training("a.jsonl", "jsonl"),
     ),
     "training parquet": Kind(
-        covers=("uwaga.train.data.documents:parquet_rows",), file="a.parquet", faults="parquet",
+        covers=("uwaga.models.text.corpus:_parquet",), file="a.parquet", faults="parquet",
         make=_texts("a.parquet", _parquet), read=_training("a.parquet", "parquet"),
     ),
     "pairs": Kind(covers=_LINES_OF_TRAINING, file="a.tsv", faults="lines", make=_prepared, read=_reopen),
@@ -367,21 +367,21 @@ KINDS = {
     ),
     "documents txt": Kind(
         covers=_DOCUMENTS, file="a.txt", faults="lines", make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
-        read=lambda folder: deque(Documents(folder / "a.txt"), 0),
+        read=lambda folder: deque(DocumentFile(folder / "a.txt"), 0),
     ),
     "documents txt.gz": Kind(
         covers=_DOCUMENTS, file="a.txt.gz", faults="gzip",
         make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(_LINES))),
-        read=lambda folder: deque(Documents(folder / "a.txt.gz"), 0),
+        read=lambda folder: deque(DocumentFile(folder / "a.txt.gz"), 0),
     ),
     "documents jsonl": Kind(
-        covers=(*_DOCUMENTS, "uwaga.cli.corpus:_objects"), file="a.jsonl", faults="lines",
+        covers=(*_DOCUMENTS, "uwaga.models.text.corpus:json_objects"), file="a.jsonl", faults="lines",
         make=_texts("a.jsonl", lambda path: path.write_bytes(_OBJECTS)),
-        read=lambda folder: deque(Documents(folder / "a.jsonl"), 0),
+        read=lambda folder: deque(DocumentFile(folder / "a.jsonl"), 0),
     ),
     "documents parquet": Kind(
-        covers=("uwaga.cli.corpus:_rows",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
-        read=lambda folder: deque(Documents(folder / "a.parquet"), 0),
+        covers=("uwaga.models.text.corpus:_parquet",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
+        read=lambda folder: deque(DocumentFile(folder / "a.parquet"), 0),
     ),
     "text of view": Kind(
         covers=("uwaga.cli.record:_read",), file="a.txt", faults="lines",
@@ -389,15 +389,15 @@ KINDS = {
         read=lambda folder: record.read_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
-        covers=("uwaga.cli.vectors:whole", "uwaga.cli.vectors:_described"), file="v.parquet", faults="parquet",
-        make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).whole(),
+        covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",
+        make=_vectors, read=lambda folder: vectors.Vectors(folder / "v.parquet", {"model": "m"}).finished_digest(),
     ),
     "settings of vectors": Kind(
         covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,
-        read=_resumed, names=("v.parquet.parts was begun otherwise",),
+        read=_resumed, names=("v.parquet.parts was begun with other options",),
     ),
     "shard of vectors": Kind(
-        covers=("uwaga.cli.vectors:_read", "uwaga.cli.vectors:_described"), file="v.parquet.parts/00000000.arrow",
+        covers=("uwaga.cli.vectors:_read", "uwaga.cli.vectors:_metadata"), file="v.parquet.parts/00000000.arrow",
         faults="binary", make=_begun, read=_resumed,
     ),
 }  # fmt: skip
@@ -415,7 +415,7 @@ PREPARED = {
         ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
-        ("answers.jsonl", ("uwaga.train.data.documents:json_lines",), "lines"),
+        ("answers.jsonl", ("uwaga.models.text.corpus:json_objects",), "lines"),
         ("tokenizer.json", ("uwaga.models.text.tokenizer:read",), "json"),
     )
 }

@@ -23,7 +23,7 @@ import torch._dynamo  # noqa: F401  # which drawing weights on the meta device i
 import uwaga.models.bert.checkpoint
 import uwaga.models.text.encoder  # noqa: F401
 from uwaga.cli import app
-from uwaga.models.text import packing
+from uwaga.models.text import preprocessing
 
 KILLED = -signal.SIGKILL
 
@@ -86,7 +86,7 @@ def at_every_step(asked: dict) -> list[tuple[int, int | None]]:
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
-    packing.groups.__kwdefaults__["most_documents"] = 3
+    preprocessing.groups.__kwdefaults__["max_documents"] = 3
     started = time.perf_counter()
     assert end(start(asked, asked["alone"]), asked["alone"]) == (0, None)
     seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-"""`uwaga encode`: what it writes, that it goes on after anything, and what it says of bad input."""
+"""`uwaga encode`: what it writes, that it resumes after anything, and its messages about bad input."""
 
 import errno
 import gzip
@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 
 from uwaga import TextEncoder
 from uwaga.cli import app
+from uwaga.cli.encode import digest
 from uwaga.cli.vectors import Vectors
+from uwaga.models.text.corpus import Document
 
 TEXTS = [f"{a} {b} on the mat ." for a in ("the cat", "a dog", "it") for b in ("sat", "ran away", "then sat")]
 LONG = "the cat sat on the mat and then it ran away from the house"
@@ -27,7 +29,7 @@ SHARDS = 3  # of TEXTS, by the fixture below
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "uwaga.models.text.packing.groups.__kwdefaults__", {"most_documents": 3, "most_characters": 999}
+        "uwaga.models.text.preprocessing.groups.__kwdefaults__", {"max_documents": 3, "max_characters": 999}
     )
 
 
@@ -124,7 +126,7 @@ def test_a_finished_file_is_left_alone(corpus: Path, model: Path, tmp_path: Path
     assert output.stat().st_mtime_ns == before.st_mtime_ns
     write(corpus, TEXTS[1:])
     assert refusal(corpus, output, model) == (
-        f"{output} is there already, and was made of other documents than those of {corpus}"
+        f"{output} exists already and was made from other documents than {corpus} holds"
     )
 
 
@@ -162,7 +164,7 @@ def begun(corpus: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         interrupt(patch, FULL, after=8)
         assert refusal(corpus, output, model) == (
-            f"{output}: No space left on device. What is finished is kept; the same command goes on from there"
+            f"{output}: No space left on device. Finished shards are kept; the same command resumes"
         )
     parts = sorted(path.name for path in (tmp_path / "out.parquet.parts").iterdir())
     assert parts == [".uwaga", "00000000.arrow", "00000001.arrow", "lock", "settings.json"]
@@ -187,7 +189,7 @@ def test_stopped_at_the_keyboard(corpus: Path, model: Path, tmp_path: Path, monk
             app, ["encode", str(corpus), "-o", str(tmp_path / "o.parquet"), "--model", str(model)]
         )
     assert result.exit_code == 130
-    assert result.stderr.endswith("uwaga encode: stopped; the same command goes on from there\n")
+    assert result.stderr.endswith("uwaga encode: interrupted; the same command resumes\n")
     run(corpus, tmp_path / "o.parquet", model)
 
 
@@ -263,7 +265,7 @@ def test_a_damaged_shard(begun: Path, corpus: Path, model: Path) -> None:
     shard.write_bytes(shard.read_bytes()[:100])
     said = refusal(corpus, begun, model)
     assert said.startswith(f"{shard} is damaged: ")
-    assert said.endswith("; remove it and those behind it, and begin again")
+    assert said.endswith("; remove it and the shards after it, and run the command again")
     shard.unlink()
     run(corpus, begun, model)
 
@@ -274,7 +276,7 @@ def test_one_command_at_a_time(begun: Path, corpus: Path, model: Path) -> None:
     parts = begun.with_name("out.parquet.parts")
     with (parts / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert refusal(corpus, begun, model) == f"{parts} is in use: another uwaga encode writes there"
+        assert refusal(corpus, begun, model) == f"{parts} is locked: another uwaga encode is writing there"
     run(corpus, begun, model)
 
 
@@ -282,10 +284,10 @@ def test_a_file_of_somebody_else_is_left_alone(corpus: Path, model: Path, tmp_pa
     output = tmp_path / "out.parquet"
     for content in (b"mine", b""):
         output.write_bytes(content)
-        assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+        assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
         assert output.read_bytes() == content
     parquet.write_table(pa.table({"mine": [1]}), output)
-    assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+    assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "lock", "settings.json", "00000000.arrow", "whole.parquet"])
@@ -329,7 +331,7 @@ def test_links_in_the_way_are_not_followed(begun: Path, corpus: Path, model: Pat
     (tmp_path / "b.parquet.parts").symlink_to(elsewhere)
     assert "cannot be used" in refusal(corpus, tmp_path / "b.parquet", model)
     (tmp_path / "c.parquet").symlink_to(tmp_path / "nowhere.parquet")
-    assert "is there already" in refusal(corpus, tmp_path / "c.parquet", model)
+    assert "exists already" in refusal(corpus, tmp_path / "c.parquet", model)
     assert list(elsewhere.iterdir()) == []
     assert (tmp_path / "c.parquet").is_symlink()
 
@@ -346,7 +348,7 @@ def test_a_file_that_came_while_documents_were_read_is_not_replaced(
 
     monkeypatch.setattr(Vectors, "begin", begin_late)
     assert refusal(corpus, output, model) == (
-        f"{output}: cannot be used: it already exists. What is finished is kept; the same command goes on from there"
+        f"{output}: cannot be used: it already exists. Finished shards are kept; the same command resumes"
     )
     assert output.read_text() == "mine"
 
@@ -363,7 +365,7 @@ def test_places_that_cannot_be_written(corpus: Path, model: Path, tmp_path: Path
 def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
     said = refusal(corpus, Path("/proc/self/out.parquet"), model)
     assert said.startswith("/proc/self/out.parquet.parts: ")
-    assert said.endswith(". What is finished is kept; the same command goes on from there")
+    assert said.endswith(". Finished shards are kept; the same command resumes")
 
 
 def test_no_model(corpus: Path, tmp_path: Path) -> None:
@@ -426,4 +428,13 @@ def test_a_file_of_another_program_is_not_taken_for_vectors(corpus: Path, model:
     output = tmp_path / "out.parquet"
     for metadata in (b"[]", b"{", b"\xff", b'{"settings": 7, "digest": "x"}', b'{"settings": {}}'):
         parquet.write_table(pa.table({"a": [1]}).replace_schema_metadata({"uwaga": metadata}), output)
-        assert refusal(corpus, output, model) == f"{output} is there already, and was not made by uwaga encode"
+        assert refusal(corpus, output, model) == f"{output} exists already and was not made by uwaga encode"
+
+
+def test_digests_tell_documents_apart_and_where_one_ends() -> None:
+    pairs = [("a", "bc"), ("ab", "c"), (None, "abc")]
+    found = {digest([Document(place="somewhere", id=id, pieces=(text,))]) for id, text in pairs} | {digest([])}
+    assert len(found) == 4
+    assert digest([Document(place="here", id="a", pieces=("b",))]) == digest(
+        [Document(place="there", id="a", pieces=("b",))]
+    )

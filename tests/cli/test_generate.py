@@ -235,4 +235,4 @@ def test_a_tokenizer_whose_pattern_fails_is_named(teller: Path) -> None:
     # The library gives up on it, for texts that are long enough.
     made.pre_tokenizer = pre_tokenizers.Split(Regex("(?:a+)+$|(?:(?:a|a)+)+b"), "isolated")
     made.save(str(path))
-    assert refusal(teller, "a" * 60 + "c").startswith(f"{path} is no tokenizer: ")
+    assert refusal(teller, "a" * 60 + "c").startswith(f"{path} is not a valid tokenizer: ")

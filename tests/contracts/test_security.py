@@ -28,7 +28,7 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
     assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
     assert _row("bytes that one byte of gzip") == [untrusted.DECOMPRESSION_RATIO]
     assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]
-    assert _row("times as long as a tokenizer") == [tokenizer_file._MOST_GROWTH]
+    assert _row("times as long as a tokenizer") == [tokenizer_file._MAX_GROWTH]
 
 
 def test_the_limits_of_the_server_are_those_of_the_code() -> None:

@@ -90,8 +90,8 @@ def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
     assert isinstance(model, Transformer)
     own, target = Tokenizer.load(folder), Tokenizer.load_target(folder)
     assert target is not None
-    letters = [*own.encode(["banana"], with_places=False)[0].ids, *own.behind]
-    sounds = [model.config.decoder_start_token_id, *target.encode(["B AH N AE N AH"], with_places=False)[0].ids]
+    letters = [*own.encode(["banana"], with_offsets=False)[0].ids, *own.suffix_ids]
+    sounds = [model.config.decoder_start_token_id, *target.encode(["B AH N AE N AH"], with_offsets=False)[0].ids]
     with uwaga.watch(model) as recording, torch.no_grad():
         model(torch.tensor([letters]), torch.tensor([sounds]))
     looks = torch.stack([recording.maps[("cross", layer)].to_dense()[0] for layer in range(4)])

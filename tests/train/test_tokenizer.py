@@ -135,14 +135,14 @@ def test_a_saved_model_and_its_tokenizer_fit(
     corpus.save_tokenizers(folder)
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     for text in ("Line 3 of 7, so it goes.", "K AE1"):
-        ids = [*ours.before, *ours.encode([text], with_places=False)[0].ids, *ours.behind]
+        ids = [*ours.prefix_ids, *ours.encode([text], with_offsets=False)[0].ids, *ours.suffix_ids]
         assert theirs(text)["input_ids"] == ids == ours.backend.encode(text).ids
     described = json.loads((folder / "config.json").read_text())
     for name, number in (("eos_token", described.get("eos_token_id")), ("pad_token", described.get("pad_token_id"))):
         if getattr(theirs, name) is not None and number is not None:
             assert theirs.convert_tokens_to_ids(getattr(theirs, name)) == number
     around = {"language-model": 0, "encoder-decoder": 1, "masked-language-model": 2}
-    assert ours.special == around[objective]
+    assert ours.num_special_tokens == around[objective]
 
 
 def test_a_tokenizer_that_was_saved_is_given(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: P
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError) as raised:
         TextTokenizer.given(tmp_path, _OBJECTIVE)
-    assert str(raised.value).startswith(f"tokenizer.path: {tmp_path / 'tokenizer.json'} is no tokenizer: ")
+    assert str(raised.value).startswith(f"tokenizer.path: {tmp_path / 'tokenizer.json'} is not a valid tokenizer: ")
     _pairs(_TEXT).save(tmp_path)
     with pytest.raises(ConfigError) as raised:
         TextTokenizer.given(tmp_path, "masked-language-model")

@@ -15,3 +15,7 @@ class ShapeError(ValueError):
 
 class CheckpointError(ValueError):
     """A directory with a model that cannot be read: the message names the file, and every weight that is wrong."""
+
+
+class DataError(ValueError):
+    """Texts or training data that cannot be read; the message begins with the file, and the line or row where there is one."""

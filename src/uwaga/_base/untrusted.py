@@ -33,6 +33,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
+from uwaga._base.errors import DataError
 from uwaga._base.terminal import printable
 
 JSON_BYTES = 16 * 2**20
@@ -62,7 +63,7 @@ _LONG_KEY = re.compile(rb"(?<![\w-])(?:%s\.[ \t]*+){%d}" % (_KEY_PART, TOML_KEY_
 _LONG_NUMBER = re.compile(r"0[xob][0-9a-fA-F_]{257}")
 
 
-class TextFileError(ValueError):
+class TextFileError(DataError):
     """A file of text that cannot be read; the message begins with the file, and the line where there is one."""
 
 

@@ -1,15 +1,24 @@
-"""`uwaga encode`: a file of documents to a parquet file of vectors, by a model; can be stopped and goes on."""
+"""`uwaga encode`: a file of documents to a parquet file of vectors. An interrupted run is resumed by the same command."""
 
+import hashlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from uwaga._base.errors import CheckpointError
-from uwaga.cli import encoding
-from uwaga.cli.corpus import Corpus, CorpusError
+from uwaga._base.errors import CheckpointError, DataError
+from uwaga._base.terminal import escape_controls
 from uwaga.cli.terminal import echo, fail
-from uwaga.cli.vectors import Vectors, VectorsError
+from uwaga.cli.vectors import Shard, Vectors, VectorsError, digest_of_shards
+from uwaga.models.text.corpus import Document, DocumentFile
+
+if TYPE_CHECKING:
+    from uwaga.models.text.encoder import Encoded
+    from uwaga.models.text.progress import Listener, Progress
+    from uwaga.models.text.report import Summary
 
 Overflow = Literal["error", "truncate", "mean", "windows"]
 Storage = Literal["float32", "bfloat16"]
@@ -22,14 +31,14 @@ def encode(
     overflow: Annotated[Overflow, typer.Option(help="What to do with documents longer than the model.")] = "error",
     overlap: Annotated[int, typer.Option(help="Tokens that neighbouring windows share.")] = 0,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic; vectors are float32.")] = "float32",
-    tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one step.")] = 2048,
+    tokens_per_batch: Annotated[int, typer.Option(help="Tokens that the model reads in one forward pass.")] = 2048,
     normalize: Annotated[bool | None, typer.Option(help="Vectors of length 1; else as the model says.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Put before every document; else the model's default.")] = None,
     text: Annotated[str | None, typer.Option(help="The field of the text; else text.")] = None,
-    id: Annotated[str | None, typer.Option(help="The field of a name; else id, where the documents have it.")] = None,
+    id: Annotated[str | None, typer.Option(help="The field of an id; else id, where the documents have it.")] = None,
 ) -> None:
-    """Encode documents to vectors. Stopped at any moment, the same command goes on where it was."""
-    how = {
+    """Encode documents to vectors. If it is interrupted, the same command resumes it."""
+    options = {
         "overflow": overflow,
         "overlap": overlap,
         "tokens_per_batch": tokens_per_batch,
@@ -38,16 +47,17 @@ def encode(
     }
     _need_pyarrow()
     try:
-        said = _encode(Corpus(documents, text=text, id=id), output, model, dtype, how, {"text": text, "id": id})
-    except (CorpusError, VectorsError, CheckpointError) as error:
+        corpus = DocumentFile(documents, text_field=text, id_field=id)
+        message = _encode(corpus, output, model, dtype, options, {"text": text, "id": id})
+    except (DataError, VectorsError, CheckpointError) as error:
         fail("encode", str(error))
     except OSError as error:
         where, why = error.filename or output, error.strerror or str(error)
-        fail("encode", f"{where}: {why}. What is finished is kept; the same command goes on from there")
+        fail("encode", f"{where}: {why}. Finished shards are kept; the same command resumes")
     except KeyboardInterrupt:
-        echo("uwaga encode: stopped; the same command goes on from there", err=True)
+        echo("uwaga encode: interrupted; the same command resumes", err=True)
         raise typer.Exit(130) from None
-    echo(f"{output}: {said}")
+    echo(f"{output}: {message}")
 
 
 def _need_pyarrow() -> None:
@@ -57,25 +67,23 @@ def _need_pyarrow() -> None:
         fail("encode", "needs pyarrow: pip install 'uwaga[encode]'")
 
 
-def _encode(corpus: Corpus, output: Path, model: str, dtype: str, how: dict[str, Any], fields: dict[str, Any]) -> str:
-    """What to say at the end."""
+def _encode(
+    corpus: DocumentFile, output: Path, model: str, dtype: str, options: dict[str, Any], names: dict[str, str | None]
+) -> str:
+    """The message at the end."""
     folder, fingerprint = _model(model)
-    _need_place(output)
-    vectors = Vectors(output, {"model": fingerprint, "dtype": dtype, **how, **fields})
-    whole = vectors.whole()
-    if whole is not None:
-        if not encoding.is_of(corpus, whole):
-            raise VectorsError(
-                f"{output} is there already, and was made of other documents than those of {corpus.path}"
-            )
+    _check_output(output)
+    vectors = Vectors(output, {"model": fingerprint, "dtype": dtype, **options, **names})
+    digest = vectors.finished_digest()
+    if digest is not None:
+        if digest_of_shards([group.shard for group in groups(corpus)]) != digest:
+            raise VectorsError(f"{output} exists already and was made from other documents than {corpus.path} holds")
         vectors.clear()
         return "finished already"
     vectors.begin()
     try:
-        encoding.Encoding(corpus, vectors, folder, dtype, how).run()
-        if not vectors.finished:
-            raise CorpusError(f"{corpus.path}: there are no documents")
-        return str(encoding.finish(vectors))
+        _Run(corpus, vectors, folder, dtype, options).run()
+        return str(_finish(vectors))
     finally:
         vectors.leave()
 
@@ -83,14 +91,126 @@ def _encode(corpus: Corpus, output: Path, model: str, dtype: str, how: dict[str,
 def _model(model: str) -> tuple[Path, str]:
     """The model's directory and its fingerprint, before anything is loaded."""
     from uwaga.models import directories
-    from uwaga.models.text.fingerprint import fingerprint
+    from uwaga.models.text.sentence_config import fingerprint
 
     folder = directories.find(model, None)
     return folder, fingerprint(folder, directories.transformer(folder))
 
 
-def _need_place(output: Path) -> None:
+def _check_output(output: Path) -> None:
     if output.suffix != ".parquet":
         raise VectorsError(f"{output}: the name must end in .parquet")
     if not output.parent.is_dir():
         raise VectorsError(f"{output}: there is no folder {output.parent}")
+
+
+class Group(NamedTuple):
+    """Documents that become one shard. Which they are depends on the documents alone, so that a resumed run has the same."""
+
+    documents: list[Document]
+    shard: Shard
+
+
+def groups(corpus: DocumentFile) -> Iterator[Group]:
+    """The documents in groups, each with its digest. Raises DataError."""
+    from uwaga.models.text import preprocessing
+
+    for documents in preprocessing.groups(corpus, Document.length):
+        yield Group(documents, Shard(digest(documents), len(documents)))
+
+
+def digest(documents: Sequence[Document]) -> str:
+    """SHA-256 over ids and texts, each with its length in front."""
+    whole = hashlib.sha256()
+    for document in documents:
+        for part in (document.id or "", document.text):
+            encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have half of a surrogate pair
+            whole.update(len(encoded).to_bytes(8, "little") + encoded)
+    return whole.hexdigest()
+
+
+class _Run:
+    """Encodes the groups of a corpus that are not finished, each to a shard.
+
+    Args:
+        corpus: the documents.
+        vectors: the output, begun.
+        folder: the model's.
+        dtype: of its weights, by name.
+        options: of TextEncoder.encode_groups.
+    """
+
+    def __init__(
+        self, corpus: DocumentFile, vectors: Vectors, folder: Path, dtype: str, options: Mapping[str, Any]
+    ) -> None:
+        self._corpus, self._vectors = corpus, vectors
+        self._folder, self._dtype, self._options = folder, dtype, options
+        self._finished = list(vectors.finished)  # by earlier runs
+        self._skipped = sum(shard.documents for shard in self._finished)
+        self._pending: deque[Group] = deque()  # given to the encoder, without a result yet
+        self._done = 0  # documents encoded by this run
+
+    def run(self) -> None:
+        """Raises DataError, VectorsError, CheckpointError, OSError."""
+        from uwaga.models.text.progress import bar
+
+        with bar(1.0, lambda _: self._corpus.progress) as listener:
+            for encoded in self._results(listener):
+                group = self._pending.popleft()
+                self._vectors.add(group.shard, self._columns(group, encoded), encoded.vectors)
+                self._done += group.shard.documents
+
+    def _results(self, listener: "Listener") -> Iterator["Encoded"]:
+        import torch
+
+        from uwaga.models.text.encoder import TextEncoder
+        from uwaga.models.text.report import DocumentError
+
+        encoder = TextEncoder.load(self._folder, dtype=getattr(torch, self._dtype))
+
+        def listen(progress: "Progress") -> None:
+            listener(progress._replace(documents=progress.documents + self._skipped))
+
+        try:
+            encoded = encoder.encode_groups(self._texts(), **self._options, progress=listen)
+        except ValueError as error:  # options that do not go together, or not with the model
+            raise typer.BadParameter(escape_controls(str(error))) from error
+        try:
+            yield from encoded
+        except DocumentError as error:
+            # Results come in order: the error is in the first pending group.
+            document = self._pending[0].documents[error.document - self._done]
+            raise DataError(f"{document.place}: {error.reason}") from error
+
+    def _texts(self) -> Iterator[list[str]]:
+        """The texts of each group that is not finished."""
+        count = 0
+        for count, group in enumerate(groups(self._corpus), start=1):
+            if count > len(self._finished):
+                self._pending.append(group)
+                yield [document.text for document in group.documents]
+            elif group.shard != self._finished[count - 1]:
+                places = f"{group.documents[0].place} to {group.documents[-1].place}"
+                raise VectorsError(f"{self._vectors.path} was begun with other documents than those from {places}")
+        if count < len(self._finished):
+            raise VectorsError(f"{self._vectors.path} was begun with more documents than {self._corpus.path} has")
+
+    def _columns(self, group: Group, encoded: "Encoded") -> dict[str, Any]:
+        """The columns of a shard beside its vectors."""
+        report, ids = encoded.report, [document.id for document in group.documents]
+        columns: dict[str, Any] = {"document": report.document + self._skipped}
+        if ids[0] is not None:
+            columns["id"] = [ids[number] for number in (report.document - self._done).tolist()]
+        others = ("start", "stop", "characters", "tokens", "windows")
+        return columns | {name: getattr(report, name) for name in others}
+
+
+def _finish(vectors: Vectors) -> "Summary":
+    """Write the file of all shards. Raises OSError."""
+    from uwaga.models.text.report import Report, Summary
+
+    total = Summary()
+    for table in vectors.finish():
+        columns = {field.name: table[field.name].to_numpy() for field in fields(Report)}
+        total = total.plus(Report(**columns).summary)
+    return total

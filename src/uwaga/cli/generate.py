@@ -102,7 +102,7 @@ def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_jso
     from uwaga.models.generation.generate import generate
 
     own = writer.tokenizer
-    prompts = [[*own.before, *each.ids, *own.behind] for each in own.encode(texts, with_places=False)]
+    prompts = [[*own.prefix_ids, *each.ids, *own.suffix_ids] for each in own.encode(texts, with_offsets=False)]
     for number, ids in enumerate(prompts):
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")

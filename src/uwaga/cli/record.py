@@ -155,13 +155,13 @@ def _target(reader: LoadedModel, target: str, truncate: bool) -> list[int]:
 def _ids(reader: LoadedModel, tokenizer: "Tokenizer", text: str, name: str, truncate: bool) -> list[int]:
     """With the tokenizer's special tokens."""
     room = cast("Any", reader.model).config.max_tokens
-    own = tokenizer.encode([text], with_places=False)[0].ids
+    own = tokenizer.encode([text], with_offsets=False)[0].ids
     if not own:
         raise RecordError(f"{name} is empty: it has no tokens")
-    total = len(own) + tokenizer.special
+    total = len(own) + tokenizer.num_special_tokens
     if room is not None and total > room:
         if not truncate:
             said = f"{name} has {total:,} tokens, special ones included, and {reader.title} takes {room:,}"
             raise RecordError(f"{said}; --truncate cuts it there")
-        own = own[: room - tokenizer.special]
-    return [*tokenizer.before, *own, *tokenizer.behind]
+        own = own[: room - tokenizer.num_special_tokens]
+    return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]

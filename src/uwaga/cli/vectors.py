@@ -1,13 +1,13 @@
-"""A parquet file of vectors that grows shard by shard beside its place, and is put there when it is whole.
+"""The output of `uwaga encode`: shards in a folder beside the parquet file, which are joined to it when all are finished.
 
-    vectors.parquet.parts/.uwaga              says that the folder is ours, and may be removed
+    vectors.parquet.parts/.uwaga              marks the folder as made by uwaga, so that it may be removed
     vectors.parquet.parts/lock                held while a command writes here
     vectors.parquet.parts/settings.json       what the vectors depend on besides the documents
     vectors.parquet.parts/00000000.arrow      a finished shard, and in its metadata the digest of its documents
-    vectors.parquet                           all shards, when all are finished; then the folder goes
+    vectors.parquet                           all shards, when all are finished; the folder is removed then
 
-Each of these files appears whole. A shard depends on its documents and the settings alone, so that the file is the same
-however often the work was interrupted.
+Each of these files is written atomically. A shard depends on its documents and the settings alone, so that the file has the
+same bytes however often the work was interrupted.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from uwaga._base.durable import atomic_replace
 if TYPE_CHECKING:
     import pyarrow
 
-# Shards are joined to row groups of at least so many rows, in which readers of parquet work best.
+# Shards are joined to row groups of at least so many rows: smaller ones are slow to read.
 _ROWS = 16_384
 _KEY = b"uwaga"
 _NO_SHARD = "is damaged: its metadata has no digest and number of documents"
@@ -38,11 +38,11 @@ _RENAMED = {"long": "overflow", "budget": "tokens_per_batch"}
 
 
 class VectorsError(ValueError):
-    """Vectors that are there already do not go together with those that are asked for, or cannot be written."""
+    """Existing vectors were made with other options or from other documents, or vectors cannot be written."""
 
 
 class Shard(NamedTuple):
-    """A finished one."""
+    """A finished shard."""
 
     digest: str  # of its documents
     documents: int
@@ -52,11 +52,11 @@ class Vectors:
     """The output of one command.
 
     Args:
-        path: where the file shall be.
-        settings: what the vectors depend on besides the documents; names to plain values.
+        path: of the parquet file.
+        settings: what the vectors depend on besides the documents; values of JSON by name.
 
     Raises:
-        VectorsError: vectors with other settings are there, another command is at work, or nothing can be written.
+        VectorsError: vectors with other settings exist, another command is writing, or the folder cannot be used.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
@@ -65,38 +65,38 @@ class Vectors:
         self.finished: list[Shard] = []
         self._lock = ExitStack()
 
-    def whole(self) -> str | None:
-        """The digest of the documents of the whole file; None where there is no file yet. Raises VectorsError."""
+    def finished_digest(self) -> str | None:
+        """The digest of the documents of a finished file; None where there is no file. Raises VectorsError."""
         from pyarrow import ArrowException, parquet
 
         if not os.path.lexists(self.path):
             return None
         try:
             untrusted.stat_regular(self.path)
-            match _described(parquet.read_schema(self.path)):
+            match _metadata(parquet.read_schema(self.path)):
                 case {"settings": dict(settings), "digest": str(digest)}:
                     self._compare(settings, self.path, "exists already and was made with other options")
                     return digest
         except (OSError, ArrowException) as error:
-            raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode") from error
-        raise VectorsError(f"{self.path} is there already, and was not made by uwaga encode")
+            raise VectorsError(f"{self.path} exists already and was not made by uwaga encode") from error
+        raise VectorsError(f"{self.path} exists already and was not made by uwaga encode")
 
     def begin(self) -> None:
-        """Take the folder, and find the shards that are finished. Raises VectorsError, OSError."""
+        """Lock the folder, and find the finished shards. Raises VectorsError, OSError."""
         try:
             durable.ensure_marked_folder(self._folder)
             self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
         except BlockingIOError as error:
-            raise VectorsError(f"{self._folder} is in use: another uwaga encode writes there") from error
+            raise VectorsError(f"{self._folder} is locked: another uwaga encode is writing there") from error
         except durable.PathConflictError as error:
             raise VectorsError(f"{error.filename} {error.strerror}") from error
         try:
-            self._take()
+            self._resume()
         except BaseException:
             self._lock.close()
             raise
 
-    def _take(self) -> None:
+    def _resume(self) -> None:
         settings = self._folder / _SETTINGS
         if self._shard(0).exists():
             self._compare(_settings(settings), self._folder, "was begun with other options")
@@ -104,11 +104,13 @@ class Vectors:
             with atomic_replace(settings) as file:
                 file.write(json.dumps(self._settings, sort_keys=True, indent=2).encode())
         while (path := self._shard(len(self.finished))).exists():
-            match _described(self._read(path).schema):
+            match _metadata(self._read(path).schema):
                 case {"digest": str(digest), "documents": int(documents)} if documents > 0:
                     self.finished.append(Shard(digest, documents))
                 case _:
-                    raise VectorsError(f"{path} {_NO_SHARD}; remove it and those behind it, and begin again")
+                    raise VectorsError(
+                        f"{path} {_NO_SHARD}; remove it and the shards after it, and run the command again"
+                    )
 
     def add(self, shard: Shard, columns: Mapping[str, Any], vectors: Any) -> None:
         """Write the next shard. Raises OSError."""
@@ -122,16 +124,16 @@ class Vectors:
         self.finished.append(shard)
 
     def finish(self) -> Iterator["pyarrow.Table"]:
-        """Join the shards and put the file in its place; yields their tables on the way. Raises OSError."""
+        """Join the shards to the parquet file; yields its row groups as they are written. Raises OSError."""
         from pyarrow import parquet
 
-        described = json.dumps({"settings": self._settings, "digest": whole_digest(self.finished)}, sort_keys=True)
+        described = json.dumps({"settings": self._settings, "digest": digest_of_shards(self.finished)}, sort_keys=True)
         schema = self._read(self._shard(0)).schema.with_metadata({_KEY: described})
         joined = self._folder / _WHOLE
         with atomic_replace(joined) as file, parquet.ParquetWriter(
             file, schema, compression="none", use_dictionary=False
         ) as writer:  # fmt: skip
-            for group in self._groups():
+            for group in self._row_groups():
                 writer.write_table(group.replace_schema_metadata(schema.metadata), row_group_size=len(group))
                 yield group
         durable.rename_noreplace(joined, self.path)
@@ -139,23 +141,23 @@ class Vectors:
         self._remove()
 
     def leave(self) -> None:
-        """Give the folder up to the next command; without a finished shard it goes."""
+        """Unlock the folder; without a finished shard it is removed."""
         if not self.finished:
             self._remove()
         self._lock.close()
 
     def clear(self) -> None:
-        """Remove the folder of a file that is whole, where it is ours and nobody writes there."""
+        """Remove the folder of a finished file, where uwaga made it and no other command is writing."""
         if os.path.lexists(self._folder) and durable.is_uwaga_folder(self._folder):
             with suppress(BlockingIOError), self._lock:
                 self._lock.enter_context(durable.file_lock(self._folder / _LOCK, wait=False))
                 self._remove()
 
     def _remove(self) -> None:
-        with suppress(OSError):  # what cannot be removed is in nobody's way
+        with suppress(OSError):  # a folder that is left does no harm
             durable.remove_folder(self._folder, _NAMES)
 
-    def _groups(self) -> Iterator["pyarrow.Table"]:
+    def _row_groups(self) -> Iterator["pyarrow.Table"]:
         import pyarrow as pa
 
         waiting: list[pa.Table] = []
@@ -173,7 +175,9 @@ class Vectors:
             with pa.OSFile(str(path)) as file:
                 return pa.ipc.open_file(file).read_all()
         except (pa.ArrowException, OSError) as error:
-            raise VectorsError(f"{path} is damaged: {error}; remove it and those behind it, and begin again") from error
+            raise VectorsError(
+                f"{path} is damaged: {error}; remove it and the shards after it, and run the command again"
+            ) from error
 
     def _shard(self, index: int) -> Path:
         return self._folder / f"{index:08d}.arrow"
@@ -192,8 +196,8 @@ class Vectors:
             raise VectorsError(f"{place} {what}:" + "".join(lines))
 
 
-def _described(schema: "pyarrow.Schema") -> Any:
-    """What was written into the metadata of a file; None where that is something else."""
+def _metadata(schema: "pyarrow.Schema") -> Any:
+    """Our metadata of a file; None where it has none, or where it is not JSON."""
     try:
         return untrusted.parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError, RecursionError):
@@ -201,18 +205,18 @@ def _described(schema: "pyarrow.Schema") -> Any:
 
 
 def _settings(path: Path) -> dict[str, object]:
-    """Of the folder of shards. Raises VectorsError."""
+    """settings.json of a folder of shards. Raises VectorsError."""
     try:
         found = untrusted.parse_json(untrusted.read_file(path, untrusted.JSON_BYTES))
     except OSError as error:
         raise VectorsError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise VectorsError(f"{path} is no proper JSON: {error}") from error
+        raise VectorsError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(found, dict):
         raise VectorsError(f"{path} must hold a JSON object, not {type(found).__name__}")
     return found
 
 
-def whole_digest(shards: Sequence[Shard]) -> str:
-    """Of all documents, from the digests of the shards."""
+def digest_of_shards(shards: Sequence[Shard]) -> str:
+    """The digest of all documents, from those of the shards."""
     return hashlib.sha256("".join(shard.digest for shard in shards).encode()).hexdigest()

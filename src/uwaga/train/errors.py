@@ -1,12 +1,12 @@
 """What users of training do wrong, in words. Each text has a test."""
 
+from uwaga._base.errors import DataError
+
+__all__ = ["ConfigError", "DataError", "TrainingError"]
+
 
 class ConfigError(ValueError):
     """A configuration that cannot be used; the message begins with the file, and names the key."""
-
-
-class DataError(ValueError):
-    """Data that cannot be read; the message begins with the file, and the line or row where there is one."""
 
 
 class TrainingError(RuntimeError):

@@ -47,8 +47,8 @@ class TextTokenizer:
         checked = Checked(backend, path)
         backend.encode_special_tokens = True
         self.backend, self.special, self._objective = backend, tokens, objective
-        self.before, self.behind = checked.before, checked.behind
-        self._checked, self.vocab_size = checked, checked.vocabulary
+        self.before, self.behind = checked.prefix_ids, checked.suffix_ids
+        self._checked, self.vocab_size = checked, checked.vocab_size
         described = json.loads(backend.to_str())
         kind = (described["pre_tokenizer"] or {}).get("type")
         self._is_by_character = (
@@ -58,7 +58,7 @@ class TextTokenizer:
         )
         self._is_by_word = described["model"]["type"] == "WordLevel" and kind == "WhitespaceSplit"
         is_plain = (described["normalizer"] or {}).get("type") in (None, "Lowercase")
-        self._can_cut = checked.can_cut or self._is_by_word or (kind == "ByteLevel" and is_plain)
+        self._can_cut = checked.splits_at_spaces or self._is_by_word or (kind == "ByteLevel" and is_plain)
 
     @staticmethod
     def given(path: Path, objective: str, *, file: str = FILE) -> "TextTokenizer":
@@ -87,7 +87,7 @@ class TextTokenizer:
         """(T_r,) int64 of each text; a text should not be much longer than what `parts` gives."""
         if self._is_by_character:
             return [self._of_characters(text) for text in texts]
-        found = self._checked.encode(texts, with_places=False)
+        found = self._checked.encode(texts, with_offsets=False)
         return [np.array(each.ids, np.int64) for each in found]
 
     def parts(self, pieces: Iterable[str]) -> Iterator[str]:

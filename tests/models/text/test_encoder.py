@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from uwaga import Ragged, TextEncoder
-from uwaga.models.text.errors import DocumentError
 from uwaga.models.text.progress import Progress
+from uwaga.models.text.report import DocumentError
 from uwaga.nn import EncoderLayer
 
 TEXTS = ["the cat sat", "a dog ran away from the house .", "unbelievable", "the mat , the cat and the dog"]
@@ -121,9 +121,7 @@ def test_tokens_are_the_hidden_states_that_vectors_are_made_of(encoder: TextEnco
 def test_tokens_have_no_mean_of_windows(encoder: TextEncoder) -> None:
     with pytest.raises(ValueError) as caught:
         encoder.encode_tokens(TEXTS, overflow="mean")
-    assert str(caught.value) == (
-        "TextEncoder: tokens have no mean over windows; overflow='windows' gives the tokens of each"
-    )
+    assert str(caught.value) == ("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
 
 
 def test_tokens_can_be_learned_from(encoder: TextEncoder) -> None:
@@ -145,7 +143,9 @@ def test_bfloat16_changes_vectors_by_its_rounding_and_gives_float32(folder: Path
 def test_a_stream_gives_the_same_rows_in_pieces_and_takes_no_more_than_it_needs(
     encoder: TextEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uwaga.models.text.packing.groups.__kwdefaults__", {"most_documents": 2, "most_characters": 99})
+    monkeypatch.setattr(
+        "uwaga.models.text.preprocessing.groups.__kwdefaults__", {"max_documents": 2, "max_characters": 99}
+    )
     taken = 0
 
     def endless():
@@ -228,9 +228,7 @@ def test_a_text_that_is_none_is_named(encoder: TextEncoder, text: object, reason
 def test_one_string_is_not_taken_for_its_characters(encoder: TextEncoder) -> None:
     with pytest.raises(ValueError) as caught:
         encoder.encode("the cat")
-    assert str(caught.value) == (
-        "TextEncoder: texts must be several strings, not one, whose characters would be the texts"
-    )
+    assert str(caught.value) == ("TextEncoder: texts must be an iterable of strings, not one string")
 
 
 @pytest.mark.parametrize(

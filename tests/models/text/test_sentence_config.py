@@ -1,6 +1,7 @@
 """What a directory says about texts is followed, or refused by name."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
 from uwaga.models.text import sentence_config
+from uwaga.models.text.sentence_config import fingerprint
 
 
 def test_a_plain_directory_gets_what_sentence_transformers_gives_it(folder: Path) -> None:
@@ -62,8 +64,8 @@ def test_the_default_prompt_is_used_and_all_are_known(folder: Path, describe) ->
     ("settings", "message"),
     [
         ({"prompts": {}, "default_prompt_name": "query"}, "default_prompt_name is 'query', and there is no prompt of that name"),
-        ({"prompts": {"query": 3}}, "prompts must be strings by name"),
-        ({"prompts": ["query: "]}, "prompts must be strings by name"),
+        ({"prompts": {"query": 3}}, "prompts must be a JSON object of strings"),
+        ({"prompts": ["query: "]}, "prompts must be a JSON object of strings"),
     ],
 )  # fmt: skip
 def test_prompts_that_are_none(folder: Path, describe, settings: dict, message: str) -> None:
@@ -98,3 +100,20 @@ def test_a_name_of_a_prompt_that_is_a_list_is_refused(folder: Path, describe) ->
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == f"{path}: default_prompt_name is ['a'], and there is no prompt of that name"
+
+
+def test_copies_have_one_fingerprint_wherever_they_lie(folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "elsewhere" / "copy"
+    shutil.copytree(folder, copy)
+    (copy / "README.md").write_text("words about the model")
+    assert fingerprint(copy, copy) == fingerprint(folder)
+
+
+def test_any_file_that_vectors_depend_on_changes_it(folder: Path, describe) -> None:
+    describe(folder)
+    seen = {fingerprint(folder)}
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "modules.json", "1_Pooling/config.json"):
+        path = folder / name
+        path.write_bytes(path.read_bytes() + b" ")
+        seen.add(fingerprint(folder))
+    assert len(seen) == 6

@@ -11,8 +11,7 @@ from tokenizers.processors import TemplateProcessing
 
 from uwaga import TextEncoder
 from uwaga._base.errors import CheckpointError
-from uwaga.models.text.beginnings import encode_beginnings
-from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
 
 TEXT = "the cat sat on the mat and then it ran away"
 
@@ -24,10 +23,10 @@ def change(path: Path, **changes: object) -> None:
 def test_the_cutting_and_padding_of_the_file_are_left_out(folder: Path) -> None:
     assert len(Backend.from_file(str(folder / "tokenizer.json")).encode(TEXT).ids) == 4
     tokenizer = Tokenizer.load(folder)
-    for with_places in (False, True):
-        (tokens,) = tokenizer.encode([TEXT], with_places=with_places)
+    for with_offsets in (False, True):
+        (tokens,) = tokenizer.encode([TEXT], with_offsets=with_offsets)
         assert [tokenizer.backend.id_to_token(number) for number in tokens.ids] == TEXT.split()
-    assert (tokenizer.before, tokenizer.behind, tokenizer.special) == ([2], [3], 2)
+    assert (tokenizer.prefix_ids, tokenizer.suffix_ids, tokenizer.num_special_tokens) == ([2], [3], 2)
 
 
 def test_no_tokenizer(folder: Path) -> None:
@@ -46,7 +45,7 @@ def test_a_file_that_is_no_tokenizer(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
-    assert str(caught.value) == f"{path} is no tokenizer: {caught.value.__cause__}"
+    assert str(caught.value) == f"{path} is not a valid tokenizer: {caught.value.__cause__}"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_file_that_makes_the_library_panic(folder: Path, changes: dict) -> Non
     change(path, **changes)
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert str(caught.value).startswith(f"{path} is no tokenizer: ")
+    assert str(caught.value).startswith(f"{path} is not a valid tokenizer: ")
 
 
 def test_with_a_decoders_own_tokenizer_the_ids_of_the_model_are_that_ones(folder: Path) -> None:
@@ -94,7 +93,7 @@ def test_a_vocabulary_larger_than_the_models(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == (
-        f"{folder / 'tokenizer.json'} does not fit config.json: "
+        f"{folder / 'tokenizer.json'} does not match config.json: "
         f"it has token {size}, and the model's vocabulary ends before {size}"
     )
 
@@ -104,7 +103,7 @@ def test_a_special_token_that_means_another_to_the_model(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == (
-        f"{folder / 'tokenizer.json'} does not fit config.json: its pad_token '[PAD]' is token 0, not 4"
+        f"{folder / 'tokenizer.json'} does not match config.json: its pad_token '[PAD]' is token 0, not 4"
     )
 
 
@@ -113,8 +112,8 @@ def test_a_special_token_that_the_tokenizer_does_not_know(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == (
-        f"{folder / 'tokenizer.json'} does not fit config.json: "
-        "it does not know the mask_token '<mask>' of tokenizer_config.json"
+        f"{folder / 'tokenizer.json'} does not match config.json: "
+        "the mask_token '<mask>' of tokenizer_config.json is not in its vocabulary"
     )
 
 
@@ -123,7 +122,9 @@ def test_a_tokenizer_that_gives_a_text_another_type(folder: Path) -> None:
     backend.post_processor = TemplateProcessing(single="$A:1 [SEP]:1", special_tokens=[("[SEP]", 3)])
     with pytest.raises(CheckpointError) as caught:
         Tokenizer(backend)
-    assert str(caught.value) == ("tokenizer.json does more to a text than to put special tokens of type 0 around it")
+    assert str(caught.value) == (
+        "tokenizer.json: its post-processor does something other than to put special tokens of type 0 around a text"
+    )
 
 
 words = st.sampled_from(
@@ -135,26 +136,26 @@ texts = st.lists(st.tuples(words, spaces), max_size=40).map(lambda parts: "".joi
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(texts=st.lists(texts, max_size=4), max_tokens=st.integers(1, 6))
-def test_beginnings_are_those_of_the_whole_text(folder: Path, texts: list[str], max_tokens: int) -> None:
+def test_prefixs_are_those_of_the_whole_text(folder: Path, texts: list[str], max_tokens: int) -> None:
     tokenizer = Tokenizer.load(folder)
-    assert tokenizer.can_cut
-    wholes = tokenizer.encode(texts, with_places=True)
-    for whole, beginning in zip(wholes, encode_beginnings(tokenizer, texts, max_tokens=max_tokens), strict=True):
-        assert beginning.ids[: max_tokens + 1] == whole.ids[: max_tokens + 1]
-        assert beginning.offsets[:max_tokens] == whole.offsets[:max_tokens]
+    assert tokenizer.splits_at_spaces
+    wholes = tokenizer.encode(texts, with_offsets=True)
+    for whole, prefix in zip(wholes, encode_prefixes(tokenizer, texts, max_tokens=max_tokens), strict=True):
+        assert prefix.ids[: max_tokens + 1] == whole.ids[: max_tokens + 1]
+        assert prefix.offsets[:max_tokens] == whole.offsets[:max_tokens]
 
 
 def test_the_rest_of_a_long_text_is_not_tokenised(folder: Path) -> None:
-    (beginning,) = encode_beginnings(Tokenizer.load(folder), ["the cat " * 10_000], max_tokens=10)
-    assert len(beginning) < 100
+    (prefix,) = encode_prefixes(Tokenizer.load(folder), ["the cat " * 10_000], max_tokens=10)
+    assert len(prefix) < 100
 
 
 def test_a_tokenizer_that_looks_across_spaces_reads_the_whole_text(folder: Path) -> None:
     backend = Backend.from_file(str(folder / "tokenizer.json"))
     backend.normalizer = None
     tokenizer = Tokenizer(backend)
-    assert not tokenizer.can_cut
-    (tokens,) = encode_beginnings(tokenizer, ["the cat " * 1000], max_tokens=10)
+    assert not tokenizer.splits_at_spaces
+    (tokens,) = encode_prefixes(tokenizer, ["the cat " * 1000], max_tokens=10)
     assert len(tokens) == 2000
 
 
@@ -165,7 +166,7 @@ def test_a_special_token_beyond_the_vocabulary_is_refused(folder: Path) -> None:
     path.write_text(json.dumps(described))
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert str(caught.value) == f"{path} puts token 1000000 around a text, and has no such token"
+    assert str(caught.value) == f"{path}: its post-processor adds token 1000000, which is not in the vocabulary"
 
 
 @pytest.mark.parametrize("part", ["normalizer", "decoder"])
@@ -178,7 +179,7 @@ def test_steps_that_double_a_text_are_bounded(folder: Path, part: str) -> None:
     path.write_text(json.dumps(described))
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert str(caught.value) == f"{path}: its {part} may make a text {2**40} times as long, and 64 is the most"
+    assert str(caught.value) == f"{path}: its {part} may make a text {2**40} times as long, more than the limit of 64"
     described[part][f"{part}s"] = [twice | {"content": "b"}] * 40
     path.write_text(json.dumps(described))
     Tokenizer.load(folder)
@@ -192,4 +193,4 @@ def test_ids_are_bounded(folder: Path) -> None:
     (folder / "config.json").write_text("{}")
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert str(caught.value) == f"{path}: it has token {2**32 - 1}, and {2**22} ids are the most"
+    assert str(caught.value) == f"{path}: it has token {2**32 - 1}, more than the limit of {2**22} ids"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from uwaga.models.text.corpus import DocumentFile
 from uwaga.train.data import Corpus
-from uwaga.train.data.documents import documents
 from uwaga.train.data.sides import VALIDATION, is_valid, is_valid_source, sided_documents, sided_pairs
 from uwaga.train.sections import DataConfig
 
@@ -48,7 +48,7 @@ def test_windows_hold_out_the_end_of_the_text(tmp_path: Path, verses: str) -> No
     data = DataConfig(windows=True, validation_fraction=0.25)
     paths = (tmp_path / verses, tmp_path / "more.txt")
     found = [(each.side, "".join(each.document.pieces)) for each in sided_documents(_places(*paths), data)]
-    text = "".join("".join(each.pieces) for path in paths for each in documents(path, data))
+    text = "".join("".join(each.pieces) for path in paths for each in DocumentFile(path, unit="file"))
     assert "".join(part for side, part in found if side == VALIDATION) == text[int(len(text) * 0.75) :]
     assert "".join(part for _, part in found) == text
 

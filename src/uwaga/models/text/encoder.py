@@ -14,18 +14,15 @@ from uwaga._base.errors import CheckpointError
 from uwaga.models import checkpoints, directories
 from uwaga.models.bert.model import BertModel
 from uwaga.models.text import sentence_config
-from uwaga.models.text.memory import keep_freed_memory
-from uwaga.models.text.packing import groups
-from uwaga.models.text.prepare import Preparer
+from uwaga.models.text.inference import Encoded, Inference, keep_freed_memory
+from uwaga.models.text.preprocessing import OverflowPolicy, Preprocessor, groups
 from uwaga.models.text.progress import Listener, Meter, listening
-from uwaga.models.text.reader import Encoded, Reader
 from uwaga.models.text.report import Report
 from uwaga.models.text.sentence_config import SentenceConfig
 from uwaga.models.text.tokenizer import Tokenizer
-from uwaga.models.text.windows import Policy
 from uwaga.ops.ragged import Ragged
 
-# Tokens of a step: activations stay in the cache, and matrix products are large enough to be fast.
+# Activations of so many tokens stay in the cache of the processor, and matrix products are large enough to be fast.
 TOKENS_PER_BATCH = 2048
 
 _renamed = renamed.parameters(long="overflow", budget="tokens_per_batch")
@@ -33,26 +30,26 @@ _renamed = renamed.parameters(long="overflow", budget="tokens_per_batch")
 
 @renamed.parameters(recipe="config", room="max_tokens", width="embedding_dim")
 class TextEncoder:
-    """Texts to vectors, by an encoder such as those of sentence-transformers. One call at a time.
+    """Texts to vectors, by an encoder such as those of sentence-transformers. Not safe to call from two threads at once.
 
-    Texts are tokenised a group at a time, on a thread, while the model reads the group before. They are packed one after
-    the other into steps of about `tokens_per_batch` tokens, without padding anywhere, and come out in their order.
+    A thread tokenises the next group of texts while the model computes the current one. Texts are packed into batches of about
+    `tokens_per_batch` tokens without padding, and their vectors come out in the order of the texts.
 
     Attributes:
         model: a BertModel.
         tokenizer: its tokenizer.
-        config: how its hidden states become vectors.
-        max_tokens: tokens of a text that the model takes, special tokens apart.
-        report: what the rows are of the array that `encode`, `encode_stream` or `encode_tokens` gave last.
+        config: maximum length, prompts, pooling and normalisation.
+        max_tokens: tokens of a text that the model takes, special tokens not counted.
+        report: the part of a text that each row is of, in the last result of `encode`, `encode_stream` or `encode_tokens`.
     """
 
     def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
         self.model, self.tokenizer, self.config = model, tokenizer, config
         limit = min(model.config.max_tokens, config.max_length or model.config.max_tokens)
-        self.max_tokens = limit - tokenizer.special
+        self.max_tokens = limit - tokenizer.num_special_tokens
         if self.max_tokens < 1:
             raise ValueError(
-                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {tokenizer.special} special tokens"
+                f"TextEncoder: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
             )
         self.report = Report.join(())
         keep_freed_memory()
@@ -65,14 +62,14 @@ class TextEncoder:
         dtype: torch.dtype | None = None,
         revision: str | None = None,
     ) -> "TextEncoder":
-        """From a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id.
+        """Load a sentence-transformers directory, a plain Hugging Face directory (mean pooling), or a hub id.
 
         Args:
             path_or_hub_id, revision: as uwaga.models.load.
-            dtype: of the weights and the arithmetic, torch.bfloat16 for speed; None for the dtype they are stored in.
+            dtype: of weights and arithmetic, torch.bfloat16 for speed; None for the dtype that the weights are stored in.
 
         Raises:
-            CheckpointError: files that are wrong, do not fit together, or ask for something that is not computed here.
+            CheckpointError: files that are wrong, contradict each other, or need something that is not implemented.
         """
         folder = directories.find(path_or_hub_id, revision)
         config = sentence_config.read(folder)
@@ -85,7 +82,7 @@ class TextEncoder:
 
     @property
     def embedding_dim(self) -> int:
-        """Numbers of a vector: M, or as many times M as there are poolings."""
+        """The length of a vector: M times the number of pooling modes."""
         return self.model.config.d_model * len(self.config.pooling)
 
     @_renamed
@@ -100,27 +97,27 @@ class TextEncoder:
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> np.ndarray:
-        """(R, M) float32: a vector for each text, in their order; `report` says what became of long ones.
+        """(R, M) float32: a vector for each text, in the order of the texts. `report` tells which were truncated or cut up.
 
         Args:
             texts: strings; none may be empty.
-            overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first `max_tokens`
-                tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
+            overflow: what to do with texts of more than `max_tokens` tokens: "error" raises; "truncate" reads the first
+                `max_tokens` tokens; "mean" gives the mean of the vectors of windows; "windows" a row for each window.
             overlap: tokens that neighbouring windows share.
-            tokens_per_batch: tokens that the model reads in one step, about.
-            normalize: whether vectors get the length 1 (after the mean over windows); None: as the model says.
-            prompt: put before every text (windows after the first do without); None: the model's default.
-                `config.prompts` has those that it knows.
-            progress: True shows a bar on standard error; a function is called with a Progress after every step.
+            tokens_per_batch: about how many tokens the model reads in one forward pass.
+            normalize: whether vectors are scaled to length 1 (after the mean over windows); None: as the model's config says.
+            prompt: put before every text (of several windows, before the first one); None: the model's default.
+                `config.prompts` has the prompts that the model was trained with.
+            progress: True shows a progress bar on standard error; a function is called with a Progress after every batch.
 
         Raises:
-            DocumentError: a text that is empty, too long, or not a string of Unicode characters; says which.
-            ValueError: options that do not go together.
+            DocumentError: a text that is empty, too long, or not a valid Unicode string; its number is in the message.
+            ValueError: options that contradict each other.
         """
-        texts = list(_no_string(texts))
-        reader = self._reader(overflow, overlap, tokens_per_batch, normalize, prompt)
+        texts = list(_several(texts))
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
         with listening(progress, len(texts)) as listener:
-            parts = list(reader.vectors(groups(texts, _size), Meter(listener, len(texts))))
+            parts = list(inference.vectors(groups(texts, _size), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
         return np.concatenate([np.zeros((0, self.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
@@ -136,12 +133,13 @@ class TextEncoder:
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Iterator[np.ndarray]:
-        """The same in pieces, in order, for texts without end: in memory are two groups of texts and the vectors of one.
+        """As `encode`, as an iterator over arrays, for any number of texts: two groups of texts are in memory, and the vectors
+        of one.
 
-        While an array is out, `report` tells what its rows are. Arguments and errors as `encode`.
+        `report` is about the last array. Arguments and errors as `encode`.
         """
-        reader = self._reader(overflow, overlap, tokens_per_batch, normalize, prompt)
-        return self._stream(reader, groups(_no_string(texts), _size), progress)
+        inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
+        return self._stream(inference, groups(_several(texts), _size), progress)
 
     @_renamed
     def encode_groups(
@@ -155,8 +153,8 @@ class TextEncoder:
         prompt: str | None = None,
         progress: Listener | None = None,
     ) -> Iterator[Encoded]:
-        """The same for texts in groups of the caller's making: each gives the same bits whatever came before it."""
-        return self._reader(overflow, overlap, tokens_per_batch, normalize, prompt).vectors(parts, Meter(progress))
+        """As `encode_stream`, for groups of texts made by the caller. A group gives the same bits whatever came before it."""
+        return self._inference(overflow, overlap, tokens_per_batch, normalize, prompt).vectors(parts, Meter(progress))
 
     @_renamed
     def encode_tokens(
@@ -169,73 +167,70 @@ class TextEncoder:
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Ragged:
-        """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype, and a
-        row for each text, or with overflow="windows" for each window. Arguments and errors as `encode`."""
+        """The hidden states of all tokens, special ones included: Ragged with values (N, M) in the model's dtype and a row for
+        each text, or with overflow="windows" for each window. Arguments and errors as `encode`."""
         if overflow == "mean":
-            raise ValueError(
-                "TextEncoder: tokens have no mean over windows; overflow='windows' gives the tokens of each"
-            )
-        texts = list(_no_string(texts))
-        reader = self._reader(overflow, overlap, tokens_per_batch, False, prompt)
+            raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
+        texts = list(_several(texts))
+        inference = self._inference(overflow, overlap, tokens_per_batch, False, prompt)
         with listening(progress, len(texts)) as listener:
-            parts = list(reader.states(groups(texts, _size), Meter(listener, len(texts))))
+            parts = list(inference.hidden_states(groups(texts, _size), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
-        none = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
-        offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(none.device)
-        return Ragged(torch.cat([none, *(part.values for part in parts)]), offsets)
+        empty = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
+        offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(empty.device)
+        return Ragged(torch.cat([empty, *(part.values for part in parts)]), offsets)
 
-    def _reader(
+    def _inference(
         self, overflow: str, overlap: int, tokens_per_batch: int, normalize: bool | None, prompt: str | None
-    ) -> Reader:
+    ) -> Inference:
         if prompt is not None and not isinstance(prompt, str):
             raise ValueError(f"TextEncoder: prompt must be a string or None, not {prompt!r}")
-        preparer = Preparer(
+        preprocessor = Preprocessor(
             tokenizer=self.tokenizer,
-            policy=Policy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
+            policy=OverflowPolicy(overflow=overflow, overlap=overlap, max_tokens=self.max_tokens),
             prompt=self.config.prompt if prompt is None else prompt,
         )
-        return Reader(
+        return Inference(
             model=self.model,
-            preparer=preparer,
+            preprocessor=preprocessor,
             tokens_per_batch=tokens_per_batch,
             pooling=self.config.pooling,
             normalize=self.config.normalize if normalize is None else normalize,
         )
 
     def _stream(
-        self, reader: Reader, parts: Iterable[Sequence[str]], progress: bool | Listener | None
+        self, inference: Inference, parts: Iterable[Sequence[str]], progress: bool | Listener | None
     ) -> Iterator[np.ndarray]:
         with listening(progress, None) as listener:
-            for part in reader.vectors(parts, Meter(listener)):
+            for part in inference.vectors(parts, Meter(listener)):
                 self.report = part.report
                 yield part.vectors
 
 
 def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
-    """What no single file is wrong about. Raises CheckpointError, with the file that says the smallest number."""
-    file_of_model = config.folder / "config.json"
+    """Check that the files of a model agree. Raises CheckpointError, which names the file with the smallest limit."""
+    model_file = config.folder / "config.json"
     limits = [
-        (model.config.max_tokens, file_of_model),
+        (model.config.max_tokens, model_file),
         (config.max_length or model.config.max_tokens, config.limited_by),
     ]
     limit, file = min(limits, key=lambda each: each[0])
-    if limit <= tokenizer.special:
+    if limit <= tokenizer.num_special_tokens:
         raise CheckpointError(
-            f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.special} special tokens"
+            f"{file}: the limit of {limit} tokens leaves none for text beside {tokenizer.num_special_tokens} special tokens"
         )
-    if tokenizer.vocabulary > model.config.vocab_size:
+    if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
-            f"{file_of_model}: the vocabulary of {model.config.vocab_size} ends before token {tokenizer.vocabulary - 1} "
-            "of tokenizer.json"
+            f"{model_file}: the vocabulary size is {model.config.vocab_size}, and tokenizer.json has token {tokenizer.vocab_size - 1}"
         )
 
 
 def _size(text: object) -> int:
-    # What is no string fails later, with its number.
+    # Anything but a string is refused later, with its number.
     return len(text) if isinstance(text, str) else 1
 
 
-def _no_string(texts: Iterable[str]) -> Iterable[str]:
+def _several(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
-        raise ValueError("TextEncoder: texts must be several strings, not one, whose characters would be the texts")
+        raise ValueError("TextEncoder: texts must be an iterable of strings, not one string")
     return texts

@@ -1,4 +1,4 @@
-"""How far an encoding is: as numbers for a program, or as a bar for people."""
+"""Progress of an encoding: counts for a callback, or a progress bar."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Progress(NamedTuple):
-    """How far an encoding is."""
+    """Counts of an encoding that is running."""
 
     documents: int  # finished
     tokens: int  # that the model has read
-    seconds: float  # since it began
-    total: int | None  # documents in all, where that is known
+    seconds: float  # since it started
+    total: int | None  # number of documents; None where it is not known
 
     @property
     def tokens_per_second(self) -> float:
@@ -20,7 +20,7 @@ class Progress(NamedTuple):
 
     @property
     def seconds_left(self) -> float | None:
-        """If the documents to come are like those before; None where their number is not known."""
+        """Estimated from the mean time of a document; None where the number of documents is not known."""
         if self.total is None or not self.documents:
             return None
         return self.seconds * (self.total - self.documents) / self.documents
@@ -30,15 +30,15 @@ Listener = Callable[[Progress], object]
 
 
 class Meter:
-    """Counts, and tells a listener."""
+    """Counts documents and tokens, and calls a listener after every batch."""
 
     def __init__(self, listener: Listener | None, total: int | None = None) -> None:
         self._listener, self._total = listener, total
         self._started = time.perf_counter()
         self._tokens = 0
 
-    def read(self, tokens: int, documents: int) -> None:
-        """The model has read so many more tokens, and so many documents in all are finished."""
+    def add(self, tokens: int, documents: int) -> None:
+        """tokens: read by the model since the last call. documents: finished since the start."""
         self._tokens += tokens
         if self._listener is not None:
             seconds = time.perf_counter() - self._started
@@ -47,7 +47,7 @@ class Meter:
 
 @contextmanager
 def listening(progress: bool | Listener | None, total: int | None) -> Iterator[Listener | None]:
-    """The listener of a call: a bar for True, none for False and None."""
+    """The listener for a `progress` argument: a progress bar for True, none for False and None."""
     if not progress:
         yield None
     elif callable(progress):
@@ -61,9 +61,9 @@ def listening(progress: bool | Listener | None, total: int | None) -> Iterator[L
 def bar(
     total: float | None, done: Callable[[Progress], float] = lambda progress: progress.documents
 ) -> Iterator[Listener]:
-    """A bar on standard error, with documents, tokens per second and the time left.
+    """A progress bar on standard error, with documents, tokens per second and the time left.
 
-    total, done: the length of the bar, and how much of it is full; None where only the counts are known.
+    total: the length of the bar; None where it is not known. done: how much of the bar is full.
     """
     from rich import progress as rich
     from rich.console import Console

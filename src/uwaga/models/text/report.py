@@ -1,4 +1,4 @@
-"""What a row of an array stands for, and what of the documents stands nowhere. Letters: R rows of the array."""
+"""Which part of which text each row of an array is of, and which parts were cut off. Letters: R rows of the array."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -7,13 +7,26 @@ from typing import NamedTuple
 import numpy as np
 
 
+class DocumentError(ValueError):
+    """A document that cannot be encoded.
+
+    Attributes:
+        document: its number among the texts given, from 0.
+        reason: what is wrong with it, to follow "document 3 ...".
+    """
+
+    def __init__(self, document: int, reason: str) -> None:
+        super().__init__(f"TextEncoder: document {document} {reason}")
+        self.document, self.reason = document, reason
+
+
 class Summary(NamedTuple):
-    """What became of some documents."""
+    """Counts of a Report."""
 
     documents: int = 0
-    tokens: int = 0  # that the model read, special ones included
-    cut: int = 0  # documents whose end stands in no vector
-    lost: int = 0  # characters behind the cuts
+    tokens: int = 0  # read by the model, special ones included
+    cut: int = 0  # documents that were truncated
+    lost: int = 0  # characters that were cut off
     windowed: int = 0  # documents of more than one window
     windows: int = 0  # of these documents
 
@@ -25,24 +38,24 @@ class Summary(NamedTuple):
         >>> print(Summary(documents=3, tokens=1200, cut=1, lost=70))
         documents: 3; tokens: 1,200; cut: 1, by 70 characters in all
         """
-        said = f"documents: {self.documents:,}; tokens: {self.tokens:,}"
+        text = f"documents: {self.documents:,}; tokens: {self.tokens:,}"
         if self.cut:
-            said += f"; cut: {self.cut:,}, by {self.lost:,} characters in all"
+            text += f"; cut: {self.cut:,}, by {self.lost:,} characters in all"
         if self.windowed:
-            said += f"; in windows: {self.windowed:,}, {self.windows:,} windows in all"
-        return said
+            text += f"; in windows: {self.windowed:,}, {self.windows:,} windows in all"
+        return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Report:
-    """For every row of an array, which part of which text it was made of: (R,) int64 each, the rows of a document one
-    after the other. Characters are those of the text itself, without its prompt."""
+    """For every row of an array, the part of a text that it was computed from: arrays (R,) int64. The rows of a document are
+    consecutive. Characters are counted in the text without its prompt."""
 
     document: np.ndarray  # number of the text, from 0
     start: np.ndarray  # the first character of the part
-    stop: np.ndarray  # behind its last one
+    stop: np.ndarray  # after the last one
     characters: np.ndarray  # of the whole text
-    tokens: np.ndarray  # that the model read for this row, special ones included
+    tokens: np.ndarray  # read by the model for this row, special ones included
     windows: np.ndarray  # of the whole text: 1 unless it was longer than the model
 
     def __repr__(self) -> str:
@@ -50,7 +63,7 @@ class Report:
 
     @staticmethod
     def join(reports: Iterable["Report"]) -> "Report":
-        """One report of arrays one after the other."""
+        """The report of concatenated arrays."""
         columns = [[np.zeros(0, dtype=np.int64)] for _ in fields(Report)]
         for report in reports:
             for column, field in zip(columns, fields(Report), strict=True):
@@ -60,7 +73,7 @@ class Report:
 
     @property
     def cut(self) -> np.ndarray:
-        """Numbers of the documents whose end stands in no row."""
+        """Numbers of the documents that were truncated."""
         return self.document[self.is_last & (self.stop < self.characters)]
 
     @property

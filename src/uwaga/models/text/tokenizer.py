@@ -1,4 +1,4 @@
-"""A model's tokenizer.json, checked against the model that its tokens are for."""
+"""A model's tokenizer.json, checked against the vocabulary of its config.json."""
 
 import json
 import math
@@ -21,40 +21,45 @@ from uwaga.models.json_files import printable
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
-# Ids at most: tables with a place for each are made of them. The largest vocabularies in use have 262,144.
-_MOST_TOKENS = 2**22
-# How many times as long a text may become before it is cut into tokens, or when tokens become a text again.
-_MOST_GROWTH = 64
-# Special tokens by their names in tokenizer_config.json and, with _id behind, in config.json.
+# The largest id: tables with an entry for each are made. The largest vocabularies in use have 262,144.
+_MAX_TOKENS = 2**22
+# How many times longer the steps before or after tokenisation may make a text.
+_MAX_GROWTH = 64
+# A first guess of how many characters hold a token: English has four to five.
+_CHARACTERS_PER_TOKEN = 8
+_GROWTH = 4
+# Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
 _SPECIAL = ("pad_token", "bos_token", "eos_token", "cls_token", "sep_token", "mask_token", "unk_token")
 
 
 class Tokenizer:
-    """Texts to token numbers, and the special tokens that the model expects before and behind them.
+    """Texts to token ids, and the special tokens that the model expects around them.
 
     Attributes:
-        backend: the tokenizers.Tokenizer; never cuts or pads, whatever its file says.
-        path: of its file, for messages.
-        before, behind: numbers of the special tokens around every sequence.
-        vocabulary: how many ids there are: one more than the largest.
-        can_cut: whether a text may be cut before a space without changing the tokens of what is left: where words are
-            told apart by spaces before anything else is done, and nothing looks across.
+        backend: the tokenizers.Tokenizer, with truncation and padding turned off.
+        path: the file, for messages.
+        prefix_ids, suffix_ids: the special tokens before and after every sequence.
+        vocab_size: one more than the largest id.
+        splits_at_spaces: whether the tokens of a text up to a space do not depend on what follows: words are separated at
+            spaces first, and no later step joins them.
     """
 
     def __init__(self, backend: Backend, path: Path = Path(_FILE)) -> None:
         self.backend, self.path = backend, path
-        # Files carry the settings of their last use: that of all-MiniLM-L6-v2 cuts at 128 tokens.
+        # Files keep the settings of their last use: that of all-MiniLM-L6-v2 truncates at 128 tokens.
         backend.no_truncation()
         backend.no_padding()
-        self.vocabulary = max(backend.get_vocab().values(), default=-1) + 1
-        if self.vocabulary > _MOST_TOKENS:
-            raise CheckpointError(f"{path}: it has token {self.vocabulary - 1}, and {_MOST_TOKENS} ids are the most")
-        self.before, self.behind = _around(backend, path)
-        self.can_cut = _can_cut(json.loads(backend.to_str()))
+        self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
+        if self.vocab_size > _MAX_TOKENS:
+            raise CheckpointError(
+                f"{path}: it has token {self.vocab_size - 1}, more than the limit of {_MAX_TOKENS} ids"
+            )
+        self.prefix_ids, self.suffix_ids = _around(backend, path)
+        self.splits_at_spaces = _splits_at_spaces(json.loads(backend.to_str()))
 
     @staticmethod
     def load(folder: Path, *, lowercase: bool = False) -> "Tokenizer":
-        """From the directory of a model. Raises CheckpointError, also where it does not fit config.json."""
+        """From the directory of a model. Raises CheckpointError, also where it does not match config.json."""
         path = folder / _FILE
         if not os.path.lexists(path):
             raise CheckpointError(
@@ -64,14 +69,14 @@ class Tokenizer:
         if lowercase:
             first = backend.normalizer
             backend.normalizer = Lowercase() if first is None else Chain([Lowercase(), first])
-        # config.json has the special tokens of the side that is written.
+        # The special tokens of config.json are those of the decoder where it has a tokenizer of its own.
         _check_fit(backend, path, "vocab_size", has_ids=not os.path.lexists(folder / TARGET_FILE))
         with library_errors(path):
             return Tokenizer(backend, path)
 
     @staticmethod
     def load_target(folder: Path) -> "Tokenizer | None":
-        """That of a decoder which reads and writes another way, as `uwaga.train` saves it; None where both are one.
+        """The separate tokenizer of a decoder, as `uwaga.train` saves it; None where encoder and decoder share one.
 
         Raises CheckpointError.
         """
@@ -84,32 +89,62 @@ class Tokenizer:
             return Tokenizer(backend, path)
 
     @property
-    def special(self) -> int:
-        """How many special tokens every sequence has."""
-        return len(self.before) + len(self.behind)
+    def num_special_tokens(self) -> int:
+        """Special tokens that are added to every sequence."""
+        return len(self.prefix_ids) + len(self.suffix_ids)
 
-    def encode(self, texts: Sequence[str], *, with_places: bool) -> list[Encoding]:
-        """The tokens of each text, special ones apart; their places in the text too, which takes twice as long.
+    def encode(self, texts: Sequence[str], *, with_offsets: bool) -> list[Encoding]:
+        """The tokens of each text without special ones; with their character offsets, which takes twice as long.
 
-        Raises CheckpointError: the library cannot, as with a regular expression that it gives up on.
+        Raises CheckpointError: the library fails, for example on a regular expression that backtracks too far.
         """
-        encode = self.backend.encode_batch if with_places else self.backend.encode_batch_fast
+        encode = self.backend.encode_batch if with_offsets else self.backend.encode_batch_fast
         with library_errors(self.path):
             return encode(texts, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of tokens. Raises CheckpointError as `encode`."""
+        """Token ids to text. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def step(self, stream: DecodeStream, token: int) -> str:
-        """What the next token adds to the text; nothing, while a letter is not whole. Raises CheckpointError as `encode`."""
+        """The text that the next token adds; empty while a character is incomplete. Raises CheckpointError as `encode`."""
         with library_errors(self.path):
             return stream.step(self.backend, token) or ""
 
 
+def encode_prefixes(tokenizer: Tokenizer, texts: Sequence[str], *, max_tokens: int) -> list[Encoding]:
+    """Tokens of each text with their offsets: all of them, or more than `max_tokens`. Long texts are not tokenised whole.
+
+    Raises CheckpointError as Tokenizer.encode.
+    """
+    if not tokenizer.splits_at_spaces:
+        return tokenizer.encode(texts, with_offsets=True)
+    found: dict[int, Encoding] = {}
+    wanted, length = list(range(len(texts))), max_tokens * _CHARACTERS_PER_TOKEN
+    while wanted:
+        ends = {number: _prefix_end(texts[number], length) for number in wanted}
+        prefixes = [texts[number][: ends[number]] for number in wanted]
+        found.update(zip(wanted, tokenizer.encode(prefixes, with_offsets=True), strict=True))
+        wanted = [
+            number for number in wanted if ends[number] < len(texts[number]) and len(found[number]) <= max_tokens
+        ]  # fmt: skip
+        length *= _GROWTH
+    return [found[number] for number in range(len(texts))]
+
+
+def _prefix_end(text: str, length: int) -> int:
+    """The first position from `length` on with a space after it and none before it, or the end of the text."""
+    end = length
+    while 0 < (end := text.find(" ", end)) < len(text):
+        if not text[end - 1].isspace():
+            return end
+        end += 1
+    return len(text)
+
+
 def read(path: Path) -> Backend:
-    """Of the library. Raises CheckpointError."""
+    """The tokenizers.Tokenizer of a file. Raises CheckpointError."""
     try:
         text = untrusted.read_file(path, untrusted.TOKENIZER_BYTES)
     except OSError as error:
@@ -120,14 +155,15 @@ def read(path: Path) -> Backend:
         for part in ("normalizer", "pre_tokenizer", "decoder"):
             step = getattr(backend, part)
             growth = 1 if step is None else _growth(json.loads(step.__getstate__()))
-            if growth > _MOST_GROWTH:
-                said = f"may make a text {growth} times as long, and {_MOST_GROWTH} is the most"
-                raise CheckpointError(f"{path}: its {part} {said}")
+            if growth > _MAX_GROWTH:
+                raise CheckpointError(
+                    f"{path}: its {part} may make a text {growth} times as long, more than the limit of {_MAX_GROWTH}"
+                )
     return backend
 
 
 def _growth(part: Any) -> int:
-    """How many times as long a text may become by replacing, one step after another: each may double what came before."""
+    """How many times as long a text may become by a sequence of replacements; their factors multiply."""
     if isinstance(part, list):
         return math.prod(map(_growth, part))
     if not isinstance(part, dict):
@@ -136,45 +172,49 @@ def _growth(part: Any) -> int:
     if part.get("type") != "Replace":
         return inside
     pattern = part["pattern"].get("String")
-    # A regular expression may match nothing, between any two characters.
+    # A regular expression may match the empty string between any two characters.
     return len(part["content"]) + 1 if not pattern else -(-max(len(part["content"]), 1) // len(pattern))
 
 
 @contextmanager
 def library_errors(path: Path) -> Iterator[None]:
-    """What the library has against a file, when it is read or used, is a CheckpointError."""
+    """Raise CheckpointError for any error of the tokenizers library."""
     try:
         yield
     except (CheckpointError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
-    except BaseException as error:  # the library raises Exception itself, and its panics are not even that
-        raise CheckpointError(f"{path} is no tokenizer: {error}") from error
+    except (
+        BaseException
+    ) as error:  # the library raises Exception itself, and a panic of its Rust code is a BaseException
+        raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
 
 
 def _around(backend: Backend, path: Path) -> tuple[list[int], list[int]]:
-    """The special tokens before and behind a sequence, as a sample shows them."""
+    """The special tokens before and after a sequence, found by encoding a sample with and without them."""
     with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
-    own = [place for place, special in enumerate(with_them.special_tokens_mask) if not special]
+    own = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
     if not own or with_them.ids[start:stop] != alone.ids or any(with_them.type_ids):
-        raise CheckpointError("tokenizer.json does more to a text than to put special tokens of type 0 around it")
+        raise CheckpointError(
+            f"{path}: its post-processor does something other than to put special tokens of type 0 around a text"
+        )
     around = with_them.ids[:start], with_them.ids[stop:]
     for number in (*around[0], *around[1]):
         if backend.id_to_token(number) is None:
-            raise CheckpointError(f"{path} puts token {number} around a text, and has no such token")
+            raise CheckpointError(f"{path}: its post-processor adds token {number}, which is not in the vocabulary")
     return around
 
 
 def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None:
-    """The vocabulary is not larger than the model's, and both mean the same tokens by the same names.
+    """Check that the vocabulary is not larger than the model's, and that special tokens have the ids of config.json.
 
-    sizes: keys of config.json, the first of which says how large the vocabulary is. has_ids: whether its ids of special
-    tokens are of this tokenizer.
+    sizes: keys of config.json for the size of the vocabulary, the first one present counts. has_ids: whether the ids of
+    special tokens in config.json belong to this tokenizer.
     """
     config = json_files.read(path.parent / "config.json")
     settings = path.with_stem(f"{path.stem}_config")
     named = json_files.optional(settings) or {}
-    where = f"{path} does not fit config.json"
+    where = f"{path} does not match config.json"
     largest = max(backend.get_vocab().values(), default=-1)
     vocabulary = next((config[key] for key in sizes if config.get(key) is not None), None)
     if isinstance(vocabulary, int) and largest >= vocabulary:
@@ -185,18 +225,20 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
             continue
         found = backend.token_to_id(token)
         if found is None:
-            raise CheckpointError(f"{where}: it does not know the {name} {printable(token)!r} of {settings.name}")
+            raise CheckpointError(
+                f"{where}: the {name} {printable(token)!r} of {settings.name} is not in its vocabulary"
+            )
         if has_ids and isinstance(expected, int) and found != expected:
             raise CheckpointError(f"{where}: its {name} {printable(token)!r} is token {found}, not {expected}")
 
 
 def _content(token: object) -> str | None:
-    """A special token is written as a string, or as an object with options."""
+    """The text of a special token, which is written as a string or as an object with options."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
 
-def _can_cut(described: dict) -> bool:
-    """Known kinds only: BERT's words, with its own normalizer, and byte-level BPE as RoBERTa has it."""
+def _splits_at_spaces(described: dict) -> bool:
+    """True for two known kinds: BERT's normalizer and pre-tokenizer, and byte-level BPE as in RoBERTa."""
     kinds = [(described[part] or {}).get("type") for part in ("normalizer", "pre_tokenizer")]
     return kinds in (["BertNormalizer", "BertPreTokenizer"], [None, "ByteLevel"])

@@ -2,7 +2,7 @@
 
 Start with corpus.py: `Corpus.prepare(config, folder)` gives two `Split`s, and `Split.step(step)` the micro-batches of a step.
 
-    files, documents, pairs     what is in the files, with errors that name the line
+    pairs                       pairs of a source and a target in files; documents are read by uwaga.models.text.corpus
     sides                       which of it is for validation
     tokenizers, encoding        texts to ids
     prepare, fingerprint, store kept in files, read as memory maps

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from uwaga.train.data.documents import json_lines
+from uwaga.models.text.corpus import json_objects
 from uwaga.train.data.store import made_again
 from uwaga.train.errors import DataError
 
@@ -34,7 +34,7 @@ class Answers:
 
 def questions(path: Path) -> Iterator[Question]:
     """What was written. Raises DataError."""
-    for place, found in json_lines(path):
+    for place, found, _ in json_objects(path):
         source, targets = found.get("source"), found.get("targets")
         if not isinstance(source, str) or not isinstance(targets, list) or not all(isinstance(x, str) for x in targets):
             raise DataError(f"{place}: must have a source and a list of targets; {made_again(path.parent)}")

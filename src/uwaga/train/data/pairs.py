@@ -5,8 +5,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from uwaga.train.data.documents import json_lines, parquet_rows, text_field
-from uwaga.train.data.files import lines
+from uwaga.models.text.corpus import json_objects, lines, parquet_rows, text_field
 from uwaga.train.errors import DataError
 from uwaga.train.sections import DataConfig
 
@@ -35,8 +34,8 @@ def _read(path: Path, answers: Path | None, data: DataConfig) -> Iterator[Pair]:
         return _parallel(path, answers)
     if data.pair_format in ("jsonl", "parquet"):
         columns = (data.source_field, data.target_field)
-        rows = json_lines(path) if data.pair_format == "jsonl" else parquet_rows(path, columns)
-        return (Pair(place, *(text_field(place, row, name) for name in columns)) for place, row in rows)
+        rows = json_objects(path) if data.pair_format == "jsonl" else parquet_rows(path, columns)
+        return (Pair(place, *(text_field(place, row, name) for name in columns)) for place, row, _ in rows)
     return _cmudict(path) if data.pair_format == "cmudict" else _tabs(path)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from uwaga.train.data.documents import Document, Part, documents
+from uwaga.models.text.corpus import Document, DocumentFile, DocumentSlice
 from uwaga.train.data.pairs import Pair, pairs
 from uwaga.train.sections import DataConfig
 
@@ -58,11 +58,11 @@ def sided_documents(places: Places, data: DataConfig) -> Iterator[Sided]:
         yield from _by_position(places[TRAIN], data)
         return
     for path in places[TRAIN]:
-        for document in documents(path, data):
+        for document in _documents(path, data):
             held = not places[VALIDATION] and is_valid(document.digest(), data.validation_fraction)
             yield Sided(VALIDATION if held else TRAIN, document)
     for path in places[VALIDATION]:
-        for document in documents(path, data):
+        for document in _documents(path, data):
             yield Sided(VALIDATION, document)
 
 
@@ -78,15 +78,21 @@ def sided_pairs(places: Places, data: DataConfig) -> Iterator[SidedPair]:
                 yield SidedPair(VALIDATION if held else TRAIN, pair)
 
 
+def _documents(path: Path, data: DataConfig) -> DocumentFile:
+    """Those that are not empty."""
+    field = None if data.kind == "text" else data.text_field
+    return DocumentFile(path, kind=data.kind, unit=data.document, text_field=field, id_field="", skip_empty=True)
+
+
 def _by_position(paths: tuple[Path, ...], data: DataConfig) -> Iterator[Sided]:
     """The first characters for training, and the last share of them for validation, as nanoGPT splits."""
-    total = sum(document.length() for path in paths for document in documents(path, data))
+    total = sum(document.length() for path in paths for document in _documents(path, data))
     edge, begin = int(total * (1 - data.validation_fraction)), 0
     for path in paths:
-        for document in documents(path, data):
+        for document in _documents(path, data):
             stop, inside = document.length(), min(max(edge - begin, 0), document.length())
             for side, first, last in ((TRAIN, 0, inside), (VALIDATION, inside, stop)):
                 if first < last:
-                    part = Part(document=document, start=first, stop=last)
+                    part = DocumentSlice(document=document, start=first, stop=last)
                     yield Sided(side, Document(place=document.place, pieces=part))
             begin += stop

@@ -1,8 +1,33 @@
+"""Pooling, and the memory of activations."""
+
+import platform
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from uwaga import Ragged
-from uwaga.models.text.pooling import mean_rows, pool, unit
+from uwaga.models.text.inference import mean_rows, pool
+
+PROGRAM = """
+import resource, torch
+from uwaga.models.text.inference import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def asked(times=20):
+    before = faults()
+    for _ in range(times):
+        torch.ones(3 << 20)
+    return (faults() - before) / times
+
+before = asked()
+keep_freed_memory()
+asked(1)
+print(before, asked())
+"""
 
 LENGTHS = (3, 1, 5)
 
@@ -51,5 +76,8 @@ def test_means_of_rows_one_after_the_other() -> None:
     assert mean_rows(vectors, torch.tensor([1, 2, 1])).tolist() == [[1.0], [3.0], [9.0]]
 
 
-def test_unit_length() -> None:
-    assert unit(torch.tensor([[3.0, 4.0]])).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)]]
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is about glibc's malloc")
+def test_blocks_of_a_dozen_megabytes_are_used_again() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    before, after = map(float, done.stdout.split())
+    assert after < before / 10 + 1  # 12 MB have 3072 pages, where these are not large ones

@@ -1,0 +1,294 @@
+"""Documents from files of plain text, JSON lines and parquet, for encoding and for training.
+
+Every error is a DataError whose message begins with the file, and the line or row where there is one. What is read of a file
+is bounded by the limits of `uwaga._base.untrusted`.
+"""
+
+import codecs
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from uwaga._base import untrusted
+from uwaga._base.errors import DataError
+from uwaga._base.untrusted import DamagedGzipError, Line
+
+MAX_LINE_BYTES = untrusted.LINE_BYTES  # a line is in memory as a whole
+CHUNK_BYTES = 2**20  # read at once where a document is a whole file
+_PARQUET_ROWS = 256  # read at once
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".txt", ".txt.gz", ".parquet")
+_KINDS = {".jsonl": "jsonl", ".txt": "text", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text of a corpus."""
+
+    place: str  # file and line or row, for messages
+    pieces: Iterable[str]  # joined they are the text; they can be iterated over again
+    id: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def digest(self) -> bytes:
+        """SHA-256 of the text in UTF-8."""
+        whole = hashlib.sha256()
+        for piece in self.pieces:
+            whole.update(piece.encode())
+        return whole.digest()
+
+    def length(self) -> int:
+        """In characters."""
+        return sum(map(len, self.pieces))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentSlice:
+    """The characters from start up to stop of a document, as an iterable of strings."""
+
+    document: Document
+    start: int
+    stop: int
+
+    def __iter__(self) -> Iterator[str]:
+        begin = 0
+        for piece in self.document.pieces:
+            if part := piece[max(self.start - begin, 0) : max(self.stop - begin, 0)]:
+                yield part
+            begin += len(piece)
+            if begin >= self.stop:
+                return
+
+
+class DocumentFile:
+    """The documents of a file, in its order.
+
+    Args:
+        path: of the file.
+        kind: "text", "jsonl" (a JSON object in each line) or "parquet"; None: by the ending of the name, .txt, .jsonl (both
+            also with .gz behind) or .parquet.
+        unit: what a document of plain text is: "line", "paragraph" (up to an empty line) or "file".
+        text_field: the field of the text in JSON lines and parquet; "text" by default.
+        id_field: the field of a document's id, a string or a whole number; None: "id" where the first document has one; "":
+            no ids are read.
+        skip_empty: leave out documents of no characters.
+
+    Raises:
+        DataError: there is no such file, or its name has another ending; from the iteration: something in it is wrong.
+
+    Attributes:
+        progress: the share of the file that is read, from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        kind: str | None = None,
+        unit: str = "line",
+        text_field: str | None = None,
+        id_field: str | None = None,
+        skip_empty: bool = False,
+    ) -> None:
+        self._size = _size(path)
+        self._kind = _kind(path) if kind is None else kind
+        if self._kind == "text" and (text_field or id_field):
+            raise DataError(f"{path}: lines of plain text have no fields")
+        self.path, self.progress = path, 0.0
+        self._unit, self._skip_empty = unit, skip_empty
+        self._text_field, self._id_field = text_field or "text", id_field
+
+    def __iter__(self) -> Iterator[Document]:
+        """Raises DataError."""
+        for document in self._documents():
+            if not (self._skip_empty and document.pieces == ("",)):
+                yield document
+
+    def _documents(self) -> Iterator[Document]:
+        if self._kind == "jsonl":
+            return self._from_records(json_objects(self.path))
+        if self._kind == "parquet":
+            return self._from_records(parquet_rows(self.path, self._columns()))
+        if self._unit == "file":
+            return iter((Document(place=str(self.path), pieces=FileChunks(self.path)),))
+        return self._lines() if self._unit == "line" else _paragraphs(self.path)
+
+    def _lines(self) -> Iterator[Document]:
+        for line in lines(self.path):
+            self.progress = line.position / self._size
+            yield Document(place=line.place, pieces=(line.text,))
+
+    def _from_records(self, records: Iterable["Record"]) -> Iterator[Document]:
+        for place, fields, progress in records:
+            self._find_id(fields)
+            text = text_field(place, fields, self._text_field)
+            self.progress = progress
+            yield Document(place=place, pieces=(text,), id=_id(place, fields, self._id_field))
+
+    def _columns(self) -> list[str]:
+        """Those of a parquet file that are read."""
+        if self._id_field is None:
+            self._find_id(_parquet(self.path, ()).names)
+        return [name for name in (self._text_field, self._id_field) if name]
+
+    def _find_id(self, names: Iterable[str]) -> None:
+        """The default is decided by the first document."""
+        if self._id_field is None:
+            self._id_field = "id" if "id" in names else ""
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """All lines of a file. Raises DataError: no such file, an empty one, a line that is too long or not UTF-8."""
+    place = f"{path}:1"
+    is_empty = True
+    try:
+        for number, line in enumerate(untrusted.read_lines(path, MAX_LINE_BYTES), start=1):
+            is_empty, place = False, f"{path}:{number + 1}"
+            yield line
+    except DamagedGzipError as error:
+        raise DataError(f"{place}: {error.reason}") from error
+    if is_empty:
+        raise DataError(f"{path}: is empty")
+
+
+class FileChunks:
+    """The text of a whole file in strings of bounded size, as often as it is iterated over; one of them is in memory."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[str]:
+        """Raises DataError: no such file, an empty one, not UTF-8."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        line, column, is_empty = 1, 0, True  # of the first byte that is not decoded yet
+        with untrusted.open_decompressed(self._path) as file:
+            chunk = untrusted.strip_byte_order_mark(file.read(CHUNK_BYTES))
+            while True:
+                try:
+                    text = decoder.decode(chunk, final=not chunk)
+                except UnicodeDecodeError as error:
+                    line, column = _advanced(line, column, error.object[: error.start])
+                    place = f"{self._path}:{line}"
+                    raise untrusted.utf8_error(place, error.object[error.start], column) from error
+                line, column = _advanced(line, column, text.encode())
+                if text:
+                    is_empty = False
+                    yield text
+                if not chunk:
+                    break
+                chunk = file.read(CHUNK_BYTES)
+        if is_empty:
+            raise DataError(f"{self._path}: is empty")
+
+
+class Record(NamedTuple):
+    """A JSON object, or a row of a parquet file."""
+
+    place: str
+    fields: dict[str, object]
+    progress: float  # the share of the file that is read
+
+
+def json_objects(path: Path) -> Iterator[Record]:
+    """The objects of a file of JSON lines. Raises DataError."""
+    size = _size(path)
+    for place, line, position in lines(path):
+        try:
+            found = untrusted.parse_json(line, strict=False)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{place}: is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise DataError(f"{place}: must be a JSON object, not {type(found).__name__}")
+        yield Record(place, found, position / size)
+
+
+def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
+    """The rows of a parquet file, with these columns as far as it has them. Raises DataError."""
+    found = _parquet(path, columns)
+    if not found.count:
+        raise DataError(f"{path}: is empty")
+    # Messages about a missing column list those that there are.
+    others = {} if set(columns) <= set(found.names) else dict.fromkeys(found.names)
+    for number, (place, row) in enumerate(found.rows(_PARQUET_ROWS), start=1):
+        yield Record(place, {**others, **row}, number / found.count)
+
+
+def text_field(place: str, fields: dict[str, object], name: str) -> str:
+    """A field that must be a string of Unicode characters. Raises DataError."""
+    text = _field(place, fields, name)
+    if not isinstance(text, str):
+        raise DataError(f"{place}: field {name!r} must be a string, not {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{place}: field {name!r} has half of a surrogate pair at character {error.start + 1}"
+            ) from error
+    return text
+
+
+def _id(place: str, fields: dict[str, object], name: str | None) -> str | None:
+    if not name:
+        return None
+    found = _field(place, fields, name)
+    if not isinstance(found, str | int) or isinstance(found, bool):
+        kind = type(found).__name__
+        raise DataError(f"{place}: field {name!r} must be a string or a whole number, not {kind}")
+    return str(found)
+
+
+def _field(place: str, fields: dict[str, object], name: str) -> object:
+    if name not in fields:
+        raise DataError(f"{place}: there is no field {name!r}, but {', '.join(map(repr, fields)) or 'none'}")
+    return fields[name]
+
+
+def _paragraphs(path: Path) -> Iterator[Document]:
+    gathered: list[str] = []
+    place, size = "", 0
+    for line in lines(path):
+        if not line.text.strip():
+            if gathered:
+                yield Document(place=place, pieces=("\n".join(gathered),))
+            gathered, size = [], 0
+            continue
+        place = place if gathered else line.place
+        gathered.append(line.text)
+        size += len(line.text)
+        if size > MAX_LINE_BYTES:
+            raise DataError(f"{place}: the paragraph is longer than {MAX_LINE_BYTES:,} characters")
+    if gathered:
+        yield Document(place=place, pieces=("\n".join(gathered),))
+
+
+def _size(path: Path) -> int:
+    try:
+        return untrusted.stat_regular(path).st_size
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _kind(path: Path) -> str:
+    if not path.name.endswith(_SUFFIXES):
+        raise DataError(f"{path}: the name must end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}")
+    return _KINDS[Path(path.name.removesuffix(".gz")).suffix]
+
+
+def _parquet(path: Path, columns: Iterable[str]) -> untrusted.ParquetRows:
+    try:
+        return untrusted.ParquetRows(path, columns)
+    except ModuleNotFoundError as error:
+        raise DataError(f"{path}: parquet files need pyarrow: pip install 'uwaga[encode]'") from error
+
+
+def _advanced(line: int, column: int, read: bytes) -> tuple[int, int]:
+    """The line and the byte in it behind some more bytes."""
+    newlines = read.count(b"\n")
+    return line + newlines, len(read) - read.rfind(b"\n") - 1 if newlines else column + len(read)

@@ -1,0 +1,261 @@
+"""From texts to the token sequences that the model reads: groups of texts, tokenising them ahead of the model, windows of long
+texts, and batches of sequences.
+
+Everything depends on the texts alone, so that a second run does the same. Letters: N packed tokens, S sequences (texts, or
+windows of long ones), R rows of the result.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from tokenizers import Encoding
+
+from uwaga.models.text.report import DocumentError, Report
+from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
+from uwaga.ops.validation import is_integer
+
+Item = TypeVar("Item")
+
+# A group is tokenised at once, and in memory at once.
+GROUP_DOCUMENTS = 4096
+GROUP_CHARACTERS = 1 << 20
+# Tokenised groups that wait for the model. One suffices: the model takes many times longer than the tokenizer.
+_GROUPS_AHEAD = 1
+
+OVERFLOW = ("error", "truncate", "mean", "windows")
+
+
+def groups(
+    items: Iterable[Item],
+    characters: Callable[[Item], int],
+    *,
+    max_documents: int = GROUP_DOCUMENTS,
+    max_characters: int = GROUP_CHARACTERS,
+) -> Iterator[list[Item]]:
+    """Consecutive items in lists within both bounds; a list has one item at least.
+
+    >>> list(groups(["a", "bb", "cccc", "d"], len, max_characters=3))
+    [['a', 'bb'], ['cccc'], ['d']]
+    """
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        size = characters(item)
+        if group and (len(group) == max_documents or total + size > max_characters):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
+
+
+def batches(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[slice]:
+    """Consecutive sequences in batches of about `tokens_per_batch` tokens, none much smaller than the others.
+
+    Batches have equal shares of the tokens, so that no small one is left at the end. A batch has at most `tokens_per_batch`
+    tokens and one more sequence.
+
+    >>> batches([4, 4, 4, 4, 4], tokens_per_batch=10)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    if not len(lengths):
+        return []
+    ends = np.cumsum(lengths)
+    count = max(1, -(-int(ends[-1]) // tokens_per_batch))
+    shares = np.linspace(0, ends[-1], count + 1)[1:-1]
+    # The sequence in which a share ends goes to the batch that has more of it.
+    middles = ends - np.asarray(lengths) / 2
+    edges = sorted({0, len(lengths), *np.searchsorted(middles, shares).tolist()})
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverflowPolicy:
+    """What becomes of texts of more than `max_tokens` tokens.
+
+    error       they are refused
+    truncate    their first `max_tokens` tokens are read
+    mean        one vector, the mean of those of their windows
+    windows     one vector for each of their windows
+
+    Raises:
+        ValueError: an unknown policy, or an overlap as long as a window.
+    """
+
+    overflow: str = "error"
+    overlap: int = 0  # tokens that neighbouring windows share
+    max_tokens: int | None = None  # tokens of a text, special ones not counted, that the model takes; None: any number
+
+    def __post_init__(self) -> None:
+        if self.overflow not in OVERFLOW:
+            raise ValueError(
+                f"TextEncoder: overflow must be one of {', '.join(map(repr, OVERFLOW))}, not {self.overflow!r}"
+            )
+        if self.overlap and self.overflow not in ("mean", "windows"):
+            raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {self.overflow!r}")
+        too_large = self.max_tokens is not None and self.overlap >= self.max_tokens
+        if not is_integer(self.overlap) or self.overlap < 0 or too_large:
+            allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
+            raise ValueError(f"TextEncoder: overlap must be {allowed}, not {self.overlap!r}")
+
+    def is_too_long(self, tokens: int) -> bool:
+        return self.max_tokens is not None and tokens > self.max_tokens
+
+    def windows(self, tokens: int) -> list[tuple[int, int]]:
+        """(start, stop) of each window of a text of so many tokens.
+
+        They are as few as possible, and equal in size up to one token: no vector stands for a remainder of three words, and a
+        plain mean of their vectors weighs every token alike.
+
+        >>> OverflowPolicy(overflow="mean", max_tokens=4).windows(9)
+        [(0, 3), (3, 6), (6, 9)]
+        >>> OverflowPolicy(overflow="windows", max_tokens=4, overlap=1).windows(9)
+        [(0, 3), (2, 6), (5, 9)]
+        """
+        if self.max_tokens is None or not self.is_too_long(tokens):
+            return [(0, tokens)]
+        if self.overflow == "truncate":
+            return [(0, self.max_tokens)]
+        assert self.overflow != "error"
+        new = (
+            tokens - self.overlap
+        )  # tokens that are in no earlier window; of the first window, those after its overlap
+        count = -(-new // (self.max_tokens - self.overlap))
+        starts = [new * window // count for window in range(count + 1)]
+        return [(start, stop + self.overlap) for start, stop in pairwise(starts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizedGroup:
+    """The sequences of a group of texts, packed, and the rows that the result will have."""
+
+    ids: np.ndarray  # (N,) int64, special tokens included
+    offsets: np.ndarray  # (S+1,) int64
+    sequences_per_row: np.ndarray  # (R,) int64
+    report: Report
+    first_document: int  # how many documents earlier groups have
+
+    def documents_within(self, sequences: int) -> int:
+        """How many documents, those of earlier groups included, end within the first sequences of this group."""
+        rows = int(np.searchsorted(np.cumsum(self.sequences_per_row), sequences, side="right"))
+        return self.first_document + int(self.report.is_last[:rows].sum())
+
+
+class _Row(NamedTuple):
+    """A row of a Report."""
+
+    document: int
+    start: int
+    stop: int
+    characters: int
+    tokens: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocessor:
+    """Texts to sequences of tokens. A text gives the same ones in any group."""
+
+    tokenizer: Tokenizer
+    policy: OverflowPolicy
+    prompt: str = ""  # before every text
+
+    def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
+        """The groups in their order. A thread tokenises the next group while the caller works on this one.
+
+        The texts are taken in the caller's thread: an iterator need not be safe in another. Raises what the iterable raises,
+        and DocumentError.
+        """
+        waiting: deque[Future[TokenizedGroup]] = deque()
+        first = 0
+        with ThreadPoolExecutor(1, thread_name_prefix="uwaga-tokens") as thread:
+            try:
+                for group in groups:
+                    waiting.append(thread.submit(self.tokenize, group, first))
+                    first += len(group)
+                    if len(waiting) > _GROUPS_AHEAD:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def tokenize(self, texts: Sequence[str], first: int) -> TokenizedGroup:
+        """Texts that are numbered from `first`. Raises DocumentError."""
+        ids: list[int] = []
+        lengths: list[int] = []
+        counts: list[int] = []
+        rows: list[_Row] = []
+        for number, (text, tokens) in enumerate(zip(texts, self._encode(texts, first), strict=True), start=first):
+            self._check(number, len(tokens))
+            windows, numbers = self.policy.windows(len(tokens)), tokens.ids
+            for start, stop in windows:
+                ids += (*self.tokenizer.prefix_ids, *numbers[start:stop], *self.tokenizer.suffix_ids)
+                lengths.append(stop - start + self.tokenizer.num_special_tokens)
+            own = list(self._rows(number, len(text), tokens, windows))
+            rows += own
+            counts += [len(windows) // len(own)] * len(own)
+        columns = np.array(rows, dtype=np.int64).reshape(-1, len(_Row._fields)).T
+        return TokenizedGroup(
+            ids=np.array(ids, dtype=np.int64),
+            offsets=np.cumsum([0, *lengths], dtype=np.int64),
+            sequences_per_row=np.array(counts, dtype=np.int64),
+            report=Report(**dict(zip(_Row._fields, columns, strict=True))),
+            first_document=first,
+        )
+
+    def _encode(self, texts: Sequence[str], first: int) -> list[Encoding]:
+        for number, text in enumerate(texts, start=first):
+            _check_text(number, text)
+        if self.prompt:
+            texts = [self.prompt + text for text in texts]
+        if self.policy.overflow == "truncate" and self.policy.max_tokens is not None:
+            return encode_prefixes(self.tokenizer, texts, max_tokens=self.policy.max_tokens)
+        return self.tokenizer.encode(texts, with_offsets=self.policy.overflow == "windows")
+
+    def _check(self, number: int, tokens: int) -> None:
+        if not tokens:
+            raise DocumentError(number, "is empty: it has no tokens")
+        if self.policy.overflow == "error" and self.policy.is_too_long(tokens):
+            counts = f"has {tokens:,} tokens, and the model takes at most {self.policy.max_tokens:,}"
+            raise DocumentError(number, f"{counts}; set the option overflow to truncate, mean or windows")
+
+    def _rows(
+        self, number: int, characters: int, tokens: Encoding, windows: Sequence[tuple[int, int]]
+    ) -> Iterator[_Row]:
+        special, count = self.tokenizer.num_special_tokens, len(windows)
+        if self.policy.overflow == "windows":
+            for index, (start, stop) in enumerate(windows):
+                # The first row begins with the text and the last one ends with it, white space included: the rows cover it all.
+                first = self._characters(tokens, start)[0] if index else 0
+                end = self._characters(tokens, stop - 1)[1] if index + 1 < count else characters
+                yield _Row(number, first, end, characters, stop - start + special, count)
+            return
+        last = windows[-1][1]
+        end = characters if last == len(tokens) else self._characters(tokens, last - 1)[1]
+        yield _Row(number, 0, end, characters, sum(stop - start + special for start, stop in windows), count)
+
+    def _characters(self, tokens: Encoding, index: int) -> tuple[int, int]:
+        """(start, stop) of a token in the text without its prompt; (0, 0) for a token of the prompt."""
+        offsets = tokens.token_to_chars(index)
+        assert offsets is not None
+        start, stop = offsets
+        return max(0, start - len(self.prompt)), max(0, stop - len(self.prompt))
+
+
+def _check_text(number: int, text: object) -> None:
+    if not isinstance(text, str):
+        raise DocumentError(number, f"must be a string, not {type(text).__name__}")
+    if not text or text.isspace():
+        raise DocumentError(number, "is empty")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DocumentError(number, f"has half of a surrogate pair at character {error.start}") from error
