@@ -15,7 +15,7 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import dropout
+from uwaga.ops.attention import arguments, dropout
 from uwaga.ops.attention.api import attention
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import split
@@ -77,7 +77,7 @@ def plain_weights(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tens
 def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tuple:
     """`plain` with the arguments of uwaga.attention."""
     softmax = options.get("normalize", "softmax") is not None
-    arguments = {
+    given = {
         "mask": None,
         "bias": None,
         "scale": None,
@@ -87,7 +87,7 @@ def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tu
         "dropout": 0.0,
         **options,
     }
-    call = arguments.make_call(query, key, value, *arguments.values(), softmax)
+    call = arguments.make_call(query, key, value, *given.values(), softmax)
     if not isinstance(query, Ragged):
         return plain(call, softmax, by_logarithm)
     parts = [plain(part, softmax, by_logarithm) for part in split(call)]
