@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
-    from uwaga.viewer.door import view
-    from uwaga.viewer.lesson.door import lesson
+    from uwaga.viewer.api import view
+    from uwaga.viewer.lesson.api import lesson
 
 __version__ = "0.1.0"
 
@@ -59,8 +59,8 @@ _HOME = {
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
     "explain": "uwaga.ops.attention.api",
-    "lesson": "uwaga.viewer.lesson.door",
-    "view": "uwaga.viewer.door",
+    "lesson": "uwaga.viewer.lesson.api",
+    "view": "uwaga.viewer.api",
     "watch": "uwaga.integrations.watch",
 }
 

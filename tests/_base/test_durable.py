@@ -277,7 +277,7 @@ GIVEN = {
     ("models/checkpoints.py", "save_file"),
     ("train/checkpoints/files.py", "save_file"),
     ("plots/figures.py", "savefig"),
-    ("viewer/desk/readings.py", "savez_compressed"),  # a BytesIO
+    ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
     ("models/pickle_files.py", "memmap"),  # mode="c": changes stay in memory
     ("_base/untrusted.py", "open"),  # os.O_RDONLY

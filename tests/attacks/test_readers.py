@@ -46,7 +46,6 @@ OTHER_OPENERS = {
     "uwaga.train.metrics.journal": "writes after untrusted.stat_regular",
     "uwaga.train.recipes_data": "unpacks what was downloaded, bounded by LARGEST",
     "uwaga.viewer.page.bundle": "files of the package",
-    "uwaga.viewer.page.scan": "files of the package",
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {

@@ -23,41 +23,41 @@ import pytest
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 
 import uwaga
-from uwaga.viewer.desk import Desk
-from uwaga.viewer.desk.reply import Reply
-from uwaga.viewer.exhibit import Exhibit
-from uwaga.viewer.server.connections import MOST_BYTES, Limits
-from uwaga.viewer.server.run import Server
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.server.limits import MAX_UNSENT_BYTES, ConnectionTimeouts
+from uwaga.viewer.server.server import Server
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
 REPLY = 4 << 20  # bytes
 
 
-class SlowDesk:
+class SlowService:
     """Each question takes a moment, and gets a large reply."""
 
     def __init__(self) -> None:
         self.answered = 0
-        self.go_on = threading.Event()
+        self.advance = threading.Event()
 
     def answer(self, question: Mapping[str, object]) -> Reply:
         if question.get("ask") == "wait":
-            self.go_on.wait(20)
+            self.advance.wait(20)
         time.sleep(0.002)
         self.answered += 1
         return Reply(meta={}, arrays=(np.zeros(REPLY, np.uint8),) if question.get("ask") == "large" else ())
 
     def close(self) -> None:
-        self.go_on.set()
+        self.advance.set()
 
 
 @pytest.fixture
-def desk() -> SlowDesk:
-    return SlowDesk()
+def service() -> SlowService:
+    return SlowService()
 
 
 @pytest.fixture
-def server(desk: SlowDesk) -> Iterator[Server]:
-    with Server(desk, title="a text") as made:
+def server(service: SlowService) -> Iterator[Server]:
+    with Server(service, title="a text") as made:
         yield made
 
 
@@ -65,8 +65,8 @@ def request(server: Server, body: bytes = b"{}", **headers: str) -> bytes:
     """A good question, but for what is given; header names with _ for -, None leaves one out."""
     sent = {
         "Host": f"127.0.0.1:{server.port}",
-        "X_Uwaga_Token": server._guard.token,
-        "Cookie": f"{server._guard.cookie_name}={server._guard.cookie}",
+        "X_Uwaga_Token": server._access.token,
+        "Cookie": f"{server._access.cookie_name}={server._access.cookie}",
         "Content_Type": "application/json",
         "Content_Length": str(len(body)),
         **headers,
@@ -135,19 +135,19 @@ def megabytes() -> float:
     ],
     ids=lambda headers: next(iter(headers)),
 )
-def test_a_page_of_somebody_else_learns_nothing(server: Server, desk: SlowDesk, headers: dict[str, str]) -> None:
+def test_a_page_of_somebody_else_learns_nothing(server: Server, service: SlowService, headers: dict[str, str]) -> None:
     said = send_and_hear(server, request(server, **headers))
     assert said.startswith(b"HTTP/1.1 403")
     assert b"access-control" not in said.lower()
-    assert desk.answered == 0
+    assert service.answered == 0
     lives(server)
 
 
-def test_a_form_of_another_page_cannot_ask(server: Server, desk: SlowDesk) -> None:
+def test_a_form_of_another_page_cannot_ask(server: Server, service: SlowService) -> None:
     """A form sends these kinds without asking the server first; it cannot send the token's header either."""
     for kind in ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"):
         assert status(server, request(server, Content_Type=kind)) == 415
-    assert desk.answered == 0
+    assert service.answered == 0
 
 
 def test_two_names_in_one_request(server: Server) -> None:
@@ -171,8 +171,8 @@ def test_two_names_in_one_request(server: Server) -> None:
     ids=["lists", "objects", "digits", "exponent", "utf8", "surrogate", "zeros", "cut"],
 )
 def test_json_made_to_harm(body: bytes) -> None:
-    """By a desk that looks at what it is asked."""
-    with Server(real_desk(), title="a text") as server:
+    """By a service that looks at what it is asked."""
+    with Server(real_service(), title="a text") as server:
         said = send_and_hear(server, request(server, body))
         assert said.startswith(b"HTTP/1.1 400")
         assert len(json.loads(said.partition(b"\r\n\r\n")[2])["error"]) < 300
@@ -210,7 +210,7 @@ def test_questions_about_what_there_is_not(question: dict[str, object]) -> None:
         question = {**where, "how": "mass", "level": 0, "row": 0, "column": 0, **question}
     elif question.get("ask") in ("weights", "npz", "between"):
         question = {**where, **question}
-    with Server(real_desk(), title="a text") as server:
+    with Server(real_service(), title="a text") as server:
         said = send_and_hear(server, request(server, json.dumps(question).encode()))
         assert said.startswith(b"HTTP/1.1 400"), said
         assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]
@@ -223,7 +223,7 @@ def test_what_is_announced_as_too_much_is_not_read(server: Server) -> None:
     lives(server)
 
 
-def test_a_body_without_end_is_cut_off(server: Server, desk: SlowDesk) -> None:
+def test_a_body_without_end_is_cut_off(server: Server, service: SlowService) -> None:
     data = request(server).replace(b"Content-Length: 2", b"Transfer-Encoding: chunked").removesuffix(b"{}")
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     before = megabytes()
@@ -237,7 +237,7 @@ def test_a_body_without_end_is_cut_off(server: Server, desk: SlowDesk) -> None:
             said = connection.recv(1 << 16)
     assert said == b"" or said.startswith(b"HTTP/1.1 413")
     assert megabytes() - before < 50
-    assert desk.answered == 0
+    assert service.answered == 0
     lives(server)
 
 
@@ -291,7 +291,7 @@ def slow_reader(server: Server) -> socket.socket:
 
 
 def flood(server: Server, stack: ExitStack, data: bytes, connections: int) -> list[socket.socket]:
-    """Connections that send this, as far as the server takes it, and read nothing."""
+    """IdleConnectionReaper that send this, as far as the server takes it, and read nothing."""
     found = []
     for _ in range(connections):
         connection = stack.enter_context(slow_reader(server))
@@ -320,10 +320,10 @@ PIPELINED = {
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("kind", list(PIPELINED))
 def test_a_thousand_that_take_no_answers(
-    server: Server, desk: SlowDesk, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: Server, service: SlowService, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold little memory, others are answered meanwhile, and in the end all is released."""
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(stalled=2.0, silent=2.0))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(stalled=2.0, idle=2.0))
     data = PIPELINED[kind].format(port=server.port).encode() * 2000
     send_and_hear(server, data[: len(data) // 2000])
     lives(server)
@@ -334,17 +334,17 @@ def test_a_thousand_that_take_no_answers(
         assert megabytes() - before < 120
         connections = server._server.server_state.connections
         waiting = sum(each.transport.get_write_buffer_size() for each in set(connections))
-        assert waiting < 2 * MOST_BYTES
+        assert waiting < 2 * MAX_UNSENT_BYTES
         until(lambda: len(connections) <= 1)
         assert answer_seconds(server) < 1
     until(lambda: not connections)
-    assert server._gate.taken == 0
+    assert server._limiter.taken == 0
 
 
 @pytest.mark.usefixtures("many_files")
 def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have waited longest make room; a question that is being answered is none of them."""
-    monkeypatch.setattr(server._connections, "_most", 40)
+    monkeypatch.setattr(server._reaper, "_max_connections", 40)
     with ExitStack() as stack:
         asking = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
         asking.sendall(request(server, b'{"ask": "wait"}'))
@@ -352,14 +352,14 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
             flood(server, stack, b"GET / HT", 40)
             assert answer_seconds(server) < 1
             until(lambda: len(server._server.server_state.connections) <= 40)
-        server._desk.go_on.set()  # type: ignore[attr-defined]
+        server._service.advance.set()  # type: ignore[attr-defined]
         assert asking.recv(100).startswith(b"HTTP/1.1 200")
 
 
 def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parts come in time, so that it is not one of those that nobody takes. The system lets a server go on when a third of
     its buffer, some 85 kB, was taken: a second is ten times what that takes here."""
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(stalled=1.0))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(stalled=1.0))
     with slow_reader(server) as connection:
         connection.sendall(request(server, b'{"ask": "large"}', Connection="close"))
         began, taken = time.monotonic(), 0
@@ -371,24 +371,24 @@ def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: py
 
 
 def test_an_answer_that_takes_for_ever_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(response=0.5))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(response=0.5))
     with slow_reader(server) as connection:
         connection.sendall(request(server, b'{"ask": "large"}'))
         with suppress(ConnectionResetError):
             while connection.recv(1 << 12):
                 time.sleep(0.01)
-    until(lambda: server._gate.taken == 0)
+    until(lambda: server._limiter.taken == 0)
     lives(server)
 
 
 def test_connections_that_are_used_stay_open(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they wait is counted from the last answer."""
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(silent=0.6))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(idle=0.6))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     connection.connect()
     first = connection.sock
-    cookie = f"{server._guard.cookie_name}={server._guard.cookie}"
-    headers = {"X-Uwaga-Token": server._guard.token, "Cookie": cookie, "Content-Type": "application/json"}
+    cookie = f"{server._access.cookie_name}={server._access.cookie}"
+    headers = {"X-Uwaga-Token": server._access.token, "Cookie": cookie, "Content-Type": "application/json"}
     for _ in range(8):
         connection.request("POST", "/ask", b"{}", headers)
         assert connection.getresponse().read()
@@ -398,7 +398,7 @@ def test_connections_that_are_used_stay_open(server: Server, monkeypatch: pytest
 
 
 def test_headers_that_come_slowly_are_cut_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(silent=0.5))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(idle=0.5))
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(50)]
     closed: set[socket.socket] = set()
     end = time.monotonic() + 20
@@ -452,7 +452,7 @@ def home(server: Server, more: str = "", *, line: str = "GET / HTTP/1.1") -> byt
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_forms_of_a_request(server: Server, desk: SlowDesk, line: str, more: str, expected: int | None) -> None:
+def test_forms_of_a_request(server: Server, service: SlowService, line: str, more: str, expected: int | None) -> None:
     """None: what is too long is not read to its end, and the connection is reset, with or without a word."""
     said = b""
     with suppress(ConnectionResetError) if expected is None else nullcontext():
@@ -460,7 +460,7 @@ def test_forms_of_a_request(server: Server, desk: SlowDesk, line: str, more: str
     found = int(said.split()[1]) if said else None
     assert found == expected or (expected is None and found in (400, 431)), said[:100]
     assert b"root:" not in said
-    assert desk.answered == 0
+    assert service.answered == 0
     lives(server)
 
 
@@ -484,7 +484,7 @@ def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: Server) ->
 
 
 @pytest.mark.usefixtures("many_files")
-def test_a_thousand_questions_at_once(server: Server, desk: SlowDesk) -> None:
+def test_a_thousand_questions_at_once(server: Server, service: SlowService) -> None:
     """Some are answered, the others are told at once to come again; none is left without a word."""
     large = json.dumps({"ask": "large"}).encode()
     lives(server)
@@ -514,7 +514,7 @@ def test_a_thousand_questions_at_once(server: Server, desk: SlowDesk) -> None:
     lives(server)
 
 
-def test_clients_that_vanish_leave_their_places(server: Server, desk: SlowDesk) -> None:
+def test_clients_that_vanish_leave_their_places(server: Server, service: SlowService) -> None:
     waiting = json.dumps({"ask": "wait"}).encode()
     for _ in range(3):
         connections = []
@@ -527,15 +527,15 @@ def test_clients_that_vanish_leave_their_places(server: Server, desk: SlowDesk) 
             # A reset, as of a process that is killed.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
             connection.close()
-    answered = desk.answered
-    desk.go_on.set()
+    answered = service.answered
+    service.advance.set()
     until(lambda: status(server, request(server)) == 200)
     # Those that had begun came to their end, two at a time; the others never began.
-    assert desk.answered - answered <= 2 + 2 + 2 + 1 + 1
+    assert service.answered - answered <= 2 + 2 + 2 + 1 + 1
 
 
 def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.asking._READ_SECONDS", 0.5)
+    monkeypatch.setattr("uwaga.viewer.server.app._BODY_TIMEOUT", 0.5)
     data = request(server, b'{"ask": "x"}')[:-3]
     connections = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(64)]
     for connection in connections:
@@ -548,7 +548,7 @@ def test_half_questions_keep_nobody_else_waiting(server: Server, monkeypatch: py
 
 
 def test_replies_that_nobody_takes_are_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.viewer.server.run._LIMITS", Limits(stalled=0.5))
+    monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(stalled=0.5))
     large = json.dumps({"ask": "large"}).encode()
     connections = []
     for _ in range(64):
@@ -577,13 +577,13 @@ HOSTILE = [
 ]
 
 
-def real_desk(tokens: list[str] | None = None, title: str | None = None) -> Desk:
+def real_service(tokens: list[str] | None = None, title: str | None = None) -> ViewService:
     import torch
 
     torch.manual_seed(0)
     names = ["a", "b", "c", "d"] if tokens is None else tokens
     m = uwaga.AttentionMap(*torch.randn(2, 2, len(names), 8))
-    return Desk(Exhibit.of({("encoder", 0): m}, tokens=names, title=title))
+    return ViewService(ViewModel.create({("encoder", 0): m}, tokens=names, title=title))
 
 
 def lives_for_real(server: Server) -> None:
@@ -592,7 +592,7 @@ def lives_for_real(server: Server) -> None:
 
 @pytest.mark.parametrize("title", HOSTILE)
 def test_a_title_is_text_in_the_page(title: str) -> None:
-    with Server(real_desk(title=title), title=title) as server:
+    with Server(real_service(title=title), title=title) as server:
         page = send_and_hear(server, f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode()).decode()
     assert page.startswith("HTTP/1.1 200")
     assert_only_own_elements(page, scripts=1)
@@ -600,10 +600,10 @@ def test_a_title_is_text_in_the_page(title: str) -> None:
 
 @pytest.mark.usefixtures("small_front")
 def test_tokens_are_data_in_a_saved_page(tmp_path: Path) -> None:
-    from uwaga.viewer.page.saved import save_page
+    from uwaga.viewer.page.snapshot import save_snapshot
 
     for title in HOSTILE:
-        save_page(real_desk(HOSTILE, title), tmp_path / "page.html", exact=[("encoder", 0, 1)])
+        save_snapshot(real_service(HOSTILE, title), tmp_path / "page.html", exact=[("encoder", 0, 1)])
         page = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert_only_own_elements(page, scripts=2)
         # Exact questions come from a user, and name themselves in the page.

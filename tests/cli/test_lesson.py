@@ -71,11 +71,11 @@ def test_a_terminal_does_not_obey_words() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--plain", " "), "tokens must be a list of 1 to 12 words, not 0 of them"),
-        (("--plain", "a " * 13), "tokens must be a list of 1 to 12 words, not 13 of them"),
-        (("--plain", "a b", "--query", "3"), "--query 3 is beyond the last of 2 tokens"),
+        (("--plain", " "), "tokens must be a list of 1 to 12 words, not of 0"),
+        (("--plain", "a " * 13), "tokens must be a list of 1 to 12 words, not of 13"),
+        (("--plain", "a b", "--query", "3"), "--query 3 is out of range: there are 2 tokens"),
         (("--plain", "--heads", "3"), "heads must be one of 1, 2, 4, which divide the inner width 4, not 3"),
-        (("--plain", "\udcff"), "tokens[0] has half of a surrogate pair, which is no character"),
+        (("--plain", "\udcff"), "tokens[0] has a lone surrogate, which is not a character"),
     ],
 )
 def test_what_does_not_fit_ends_in_one_line(arguments: tuple[str, ...], message: str) -> None:

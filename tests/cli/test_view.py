@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from uwaga.cli import app
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, bundled, save
-from uwaga.viewer.desk import Reply
+from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
 
@@ -83,7 +83,7 @@ def refusal(*arguments: object, **given: object) -> str:
 def saved(path: Path, *arguments: object, **given: object) -> dict[str, Reply]:
     """The replies in the page that a command writes, by their question."""
     said = run(*arguments, "--save", path, **given)
-    assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network\n")
+    assert said.endswith(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML\n")
     found = re.search(r"data-uwaga-saved>(.*?)</script>", path.read_text(encoding="utf-8"))
     assert found is not None
     read = {}
@@ -231,7 +231,7 @@ def test_it_serves_until_it_is_told_to_end(
         assert running.stdout is not None
         address = running.stdout.readline().strip()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/#code=[\w-]{43}", address)
-        assert running.stdout.readline() == "Open it in a browser; Ctrl-C ends it.\n"
+        assert running.stdout.readline() == "Open this URL in a browser. Ctrl-C ends it.\n"
         assert running.stdout.readline().startswith("4 of 4 heads")
         asked = urllib.request.Request(
             address.partition("#")[0] + "ask",
@@ -258,14 +258,14 @@ def test_it_serves_until_it_is_told_to_end(
         (["a\udcff"], "the text is not valid UTF-8"),
         (["cat", "--layers", "3-1"], "--layers takes numbers and ranges such as 0,3,6-8, not '3-1'"),
         (["cat", "--layers", "x"], "--layers takes numbers and ranges such as 0,3,6-8, not 'x'"),
-        (["cat", "--exact", "encoder/0/0"], "--exact says what is in a saved page: name one by --save"),
+        (["cat", "--exact", "encoder/0/0"], "--exact needs --save"),
         (
             ["cat", "--save", "page.html", "--exact", "encoder/0"],
             "--exact takes kind/layer/head, such as encoder/3/5, or with queries and keys, such as "
             "encoder/3/5/0:512/0:512, not 'encoder/0'",
         ),
-        (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "there is no encoder 7 with a head 0"),
-        (["cat", "--save", "no/such/page.html"], "no/such/page.html: there is no folder no/such"),
+        (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "exact: there is no head 0 of encoder layer 7"),
+        (["cat", "--save", "no/such/page.html"], "--save no/such/page.html: the directory no/such does not exist"),
         (["cat", "--target", "dog"], "bert reads one text; --target is for a model with an encoder and a decoder"),
     ],
     ids=lambda x: "",
@@ -301,13 +301,15 @@ def test_a_port_that_is_taken(bert: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert refusal("cat", "--model", bert, "--port", port) == f"port {port} cannot be had: Address already in use"
+        assert (
+            refusal("cat", "--model", bert, "--port", port) == f"port {port} is not available: Address already in use"
+        )
 
 
 def test_without_the_extra(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "uwaga.viewer.server.run", None)
+    monkeypatch.setitem(sys.modules, "uwaga.viewer.server.server", None)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "uwaga.viewer.server.run")
+    monkeypatch.delitem(sys.modules, "uwaga.viewer.server.server")
     expected = "uwaga.view needs uvicorn, which is not installed: pip install 'uwaga[view]'"
     assert refusal("cat", "--model", bert) == expected
 

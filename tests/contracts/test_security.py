@@ -6,7 +6,7 @@ from pathlib import Path
 from uwaga._base import untrusted
 from uwaga.models import weight_files
 from uwaga.models.text import tokenizer as tokenizer_file
-from uwaga.viewer.server import app, asking, connections
+from uwaga.viewer.server import app, limits
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -32,13 +32,13 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
 
 
 def test_the_limits_of_the_server_are_those_of_the_code() -> None:
-    limits = connections.Limits()
-    assert _row("connections, and no more than half") == [connections._MOST]
-    assert _row("connections that wait") == [connections.MOST_WAITING]
-    assert _row("bytes that all connections") == [connections.MOST_BYTES]
-    assert _row("bytes of a request's address") == [app._LARGEST_HEAD]
-    assert _row("bytes of a question") == [asking.LARGEST]
-    assert _row("seconds without") == [limits.silent, limits.stalled, limits.response]
+    timeouts = limits.ConnectionTimeouts()
+    assert _row("connections, and no more than half") == [limits.MAX_CONNECTIONS]
+    assert _row("connections that wait") == [limits.MAX_WAITING]
+    assert _row("bytes that all connections") == [limits.MAX_UNSENT_BYTES]
+    assert _row("bytes of a request's address") == [app.MAX_HEADER_BYTES]
+    assert _row("bytes of a question") == [app.MAX_BODY_BYTES]
+    assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]
 
 
 def test_what_it_points_at_is_there() -> None:

@@ -146,5 +146,5 @@ def test_it_is_seen_without_a_network(name: str, text: str, tmp_path: Path) -> N
         (tmp_path / "book.txt").write_text("To be, or not to be: that is the question.\n" * 20)
         text = str(tmp_path / "book.txt")
     said = uwaga_says("view", text, "--model", name, "--save", tmp_path / "page.html")
-    assert said.endswith("MB, one file that needs no network\n")
+    assert said.endswith("MB, self-contained HTML\n")
     assert (tmp_path / "page.html").exists()

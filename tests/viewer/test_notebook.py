@@ -7,17 +7,18 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer.desk import Desk, Reply
-from uwaga.viewer.exhibit import Exhibit
-from uwaga.viewer.notebook import heard
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.notebook import handle_message
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
-FAILED = "the program failed at this question; the notebook's log says how"
+FAILED = "internal error; the notebook's log has the traceback"
 
 
 @pytest.fixture
-def desk() -> Desk:
+def service() -> ViewService:
     torch.manual_seed(0)
-    return Desk(Exhibit.of(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)), tokens=list("abcd")))
+    return ViewService(ViewModel.create(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)), tokens=list("abcd")))
 
 
 class Sent(list[tuple[dict[str, Any], list[bytes]]]):
@@ -32,12 +33,12 @@ def sent() -> Sent:
     return Sent()
 
 
-def test_a_reply_is_a_header_and_a_buffer(desk: Desk, sent: Sent) -> None:
+def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> None:
     question = {"ask": "row", "side": "0", "kind": "encoder", "layer": 0, "head": 1, "query": 2}
     question |= {"merge": "tokens", "specials": "show"}
-    heard(desk, {"id": "x-1", "question": question}, sent.send)
+    handle_message(service, {"id": "x-1", "question": question}, sent.send)
     ((message, (body,)),) = sent
-    expected = desk.answer(question)
+    expected = service.answer(question)
     assert message == {"id": "x-1", "header": expected.header()}
     assert body == expected.body()
     # Both together are what a server sends.
@@ -47,19 +48,19 @@ def test_a_reply_is_a_header_and_a_buffer(desk: Desk, sent: Sent) -> None:
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        ({"id": 1}, "a question is an object"),
-        ({"id": 1, "question": "about"}, "a question is an object"),
-        ({"id": 1, "question": {"ask": "about", "more": 1}}, "about: there is no argument 'more'"),
+        ({"id": 1}, "a request must be a JSON object"),
+        ({"id": 1, "question": "about"}, "a request must be a JSON object"),
+        ({"id": 1, "question": {"ask": "about", "more": 1}}, "about: unknown argument 'more'"),
     ],
 )
-def test_what_is_wrong_is_said(desk: Desk, sent: Sent, message: object, error: str) -> None:
-    heard(desk, message, sent.send)
+def test_what_is_wrong_is_said(service: ViewService, sent: Sent, message: object, error: str) -> None:
+    handle_message(service, message, sent.send)
     assert sent == [({"id": 1, "error": error}, [])]
 
 
-def test_messages_of_others_are_left_alone(desk: Desk, sent: Sent) -> None:
+def test_messages_of_others_are_left_alone(service: ViewService, sent: Sent) -> None:
     for message in ("about", None, [], {"question": {"ask": "about"}}):
-        heard(desk, message, sent.send)
+        handle_message(service, message, sent.send)
     assert sent == []
 
 
@@ -69,16 +70,16 @@ def test_a_defect_is_told_to_the_page_and_raised_in_the_notebook(sent: Sent) -> 
             raise RuntimeError("a defect")
 
     with pytest.raises(RuntimeError, match="a defect"):
-        heard(Broken(), {"id": 1, "question": {"ask": "about"}}, sent.send)
+        handle_message(Broken(), {"id": 1, "question": {"ask": "about"}}, sent.send)
     assert sent == [({"id": 1, "error": FAILED}, [])]
 
 
 @pytest.mark.usefixtures("small_front")
-def test_the_widget_carries_the_front_end_and_answers(desk: Desk, tmp_path: Path) -> None:
+def test_the_widget_carries_the_front_end_and_answers(service: ViewService, tmp_path: Path) -> None:
     pytest.importorskip("anywidget")
     from uwaga.viewer.notebook import widget
 
-    made: Any = widget(desk)
+    made: Any = widget(service)
     assert made._esm.endswith("export default { render };\n")
     assert made._css == "/* main.css */\n.uwaga { color: black; }\n"
     assert {"_esm", "_css"} <= set(made.get_state())
@@ -94,15 +95,15 @@ def test_the_widget_carries_the_front_end_and_answers(desk: Desk, tmp_path: Path
     made.close()
 
 
-def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
+def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
     import sys
 
     from uwaga.viewer import notebook
 
-    notebook._kind.cache_clear()
+    notebook._widget_class.cache_clear()
     monkeypatch.setitem(sys.modules, "anywidget", None)
     with pytest.raises(ModuleNotFoundError) as caught:
-        notebook.widget(desk)
+        notebook.widget(service)
     assert str(caught.value) == (
         "uwaga.view in a notebook needs anywidget, which is not installed: pip install 'uwaga[view]'"
     )

@@ -27,7 +27,7 @@ def _five_tokens(console: "Console") -> None:
     from uwaga.viewer.lesson import work_through
 
     worked = work_through()
-    tokens, matrices = worked.question["tokens"], worked.matrices
+    tokens, matrices = worked.request["tokens"], worked.matrices
 
     def show(*names: str) -> None:
         console.print(Columns([table(matrices[name], tokens, 0) for name in names], padding=(0, 2)))

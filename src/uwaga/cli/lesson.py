@@ -11,26 +11,28 @@ from uwaga.cli.terminal import echo, fail
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from uwaga.viewer.exhibit import Exhibit
-    from uwaga.viewer.lesson.door import Lesson
-    from uwaga.viewer.lesson.parts import Section, Step
+    from uwaga.viewer.lesson.api import Lesson
+    from uwaga.viewer.lesson.document import Section, Step
+    from uwaga.viewer.view_model import ViewModel
 
 
 def lesson(
-    sentence: Annotated[str | None, typer.Argument(help="Words with spaces between; default: this is a pen .")] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="Print the six steps as tables, and open nothing.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Print all steps as tables, and open nothing.")] = False,
-    query: Annotated[int, typer.Option(help="In the tables: the token that asks, from 1.", min=1)] = 1,
-    heads: Annotated[int | None, typer.Option(help="Into how many heads Q, K and V are cut.")] = None,
-    unscaled: Annotated[
-        bool, typer.Option("--unscaled", help="Leave scores as they are, without 1/sqrt(d_k).")
+    sentence: Annotated[str | None, typer.Argument(help="Words separated by spaces; default: this is a pen .")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Print the six steps as tables, and open no browser.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print all steps as tables, and open no browser.")] = False,
+    query: Annotated[
+        int, typer.Option(help="With --plain or --all: the query whose tables are printed, from 1.", min=1)
+    ] = 1,
+    heads: Annotated[int | None, typer.Option(help="Number of heads.")] = None,
+    unscaled: Annotated[bool, typer.Option("--unscaled", help="Do not scale scores by 1/sqrt(d_k).")] = False,
+    no_model: Annotated[
+        bool, typer.Option("--no-model", help="Do not load a trained model beside the lesson.")
     ] = False,
-    no_model: Annotated[bool, typer.Option("--no-model", help="Open no real model beside it.")] = False,
-    port: Annotated[int, typer.Option(help="Where to serve; 0: any that is free.", min=0, max=65535)] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
-    """Work through attention on a few numbers, each of which says where it came from. Ctrl-C ends it."""
-    from uwaga.viewer.lesson.door import work_through
+    """Work through attention step by step on a few numbers, each with its calculation. Ctrl-C ends it."""
+    from uwaga.viewer.lesson.api import work_through
 
     settings: dict[str, Any] = {"scaled": not unscaled} | ({} if heads is None else {"heads": heads})
     try:
@@ -47,44 +49,45 @@ def lesson(
 
 
 def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None:
-    from uwaga.viewer.desk import Desk
-    from uwaga.viewer.exhibit import Exhibit
-    from uwaga.viewer.lesson.door import LessonDesk, served_lesson
+    from uwaga.viewer.api import serve
+    from uwaga.viewer.lesson.api import FRAGMENT
+    from uwaga.viewer.service import ViewService
+    from uwaga.viewer.view_model import ViewModel
 
-    exhibit = _real(" ".join(worked.question["tokens"])) if has_model else None
-    desk = LessonDesk(Desk(Exhibit.empty() if exhibit is None else exhibit), worked.question)
-    with served_lesson(desk, port=port, tell=typer.echo) as served:
+    view_model = _trained(" ".join(worked.request["tokens"])) if has_model else None
+    service = ViewService(view_model or ViewModel.empty(), lesson=worked.request)
+    with serve(service, "lesson", tell=typer.echo, port=port, name="lesson", fragment=FRAGMENT) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.
         echo(served.address)
         if opens and served.browse():
-            echo("It opens in the browser; Ctrl-C ends it.")
+            echo("Opening in the browser. Ctrl-C ends it.")
         else:
-            echo("Open it in a browser; Ctrl-C ends it.")
+            echo("Open this URL in a browser. Ctrl-C ends it.")
         served.wait()
     echo("\nuwaga lesson: closed", err=True)
 
 
-def _real(sentence: str) -> "Exhibit | None":
-    """The sentence in the bundled model; None, and why, where there is none."""
+def _trained(sentence: str) -> "ViewModel | None":
+    """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
     from uwaga.cli import record
-    from uwaga.viewer.exhibit import Exhibit
+    from uwaga.viewer.view_model import ViewModel
 
     try:
         reader = record.load("minilm", "float32")
         seen = record.record_text(reader, sentence, target=None, new_tokens=0, truncate=True, layers=None)
     except (CheckpointError, record.RecordError) as error:
-        echo(f"uwaga lesson: without a real model beside it: {error}", err=True)
+        echo(f"uwaga lesson: no trained model beside it: {error}", err=True)
         return None
-    return Exhibit.of(seen, model=reader.title)
+    return ViewModel.create(seen, model=reader.title)
 
 
 def _print(worked: "Lesson", query: int, *, everything: bool) -> None:
     from rich.console import Console
 
-    tokens = worked.question["tokens"]
+    tokens = worked.request["tokens"]
     if query > len(tokens):
-        raise ValueError(f"--query {query} is beyond the last of {len(tokens)} tokens")
+        raise ValueError(f"--query {query} is out of range: there are {len(tokens)} tokens")
     console = Console()
     shown = set[str]()
     for step in worked.steps:
@@ -105,7 +108,7 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
 
 
 def _print_section(console: "Console", section: "Section", tokens: Sequence[str], query: int, shown: set[str]) -> None:
-    """What stood above, such as X, is not printed again: the terminal still shows it."""
+    """A matrix that was printed before, such as X, is not printed again."""
     from rich.columns import Columns
     from rich.text import Text
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from uwaga.viewer.desk import Desk
+    from uwaga.viewer.messages import Service
 
 # The statistics that are shown, under the names that fit, and whether many (+1) or few (-1) of it makes a head telling.
 COLUMNS = {
@@ -40,19 +40,19 @@ class Heads(NamedTuple):
     is_sampled: bool  # some numbers are means over a sample of the queries
 
 
-def head_statistics(desk: "Desk", seconds: float) -> Heads:
+def head_statistics(service: "Service", seconds: float) -> Heads:
     """The statistics of the heads of the first side; of the layers that can be had in so many seconds, one at least."""
-    side = desk.answer({"ask": "about"}).meta["sides"][0]
+    side = service.answer({"ask": "about"}).meta["sides"][0]
     until = time.monotonic() + seconds
     found: list[Head] = []
     is_sampled = False
     for number, each in enumerate(side["maps"]):
         if number and time.monotonic() >= until:
             break
-        question = {"ask": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
-        meta = desk.answer(question).meta
+        request = {"ask": "statistics", "side": side["id"], "kind": each["kind"], "layer": each["layer"]}
+        meta = service.answer(request).meta
         while meta["complete"] < 1 and time.monotonic() < until:
-            meta = desk.answer(question).meta
+            meta = service.answer(request).meta
         is_sampled |= meta["sampled"] is not None
         found += _of_layer(each["kind"], each["layer"], meta["columns"])
     return Heads(found, sum(each["heads"] for each in side["maps"]), is_sampled)

@@ -14,16 +14,16 @@ from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
-    from uwaga.viewer.desk import Desk
-    from uwaga.viewer.exhibit import Exhibit
-    from uwaga.viewer.page.wanted import Exact
+    from uwaga.viewer.messages import Service
+    from uwaga.viewer.page.snapshot import Exact
+    from uwaga.viewer.view_model import ViewModel
 
 Storage = Literal["float32", "bfloat16"]
-_TABLE_SECONDS = 3.0  # for statistics of long texts, which the page goes on with
+_TABLE_SECONDS = 3.0  # for the statistics of a long text in the terminal; the page computes the rest
 _EXACT = re.compile(r"(encoder|decoder|cross)/(\d+)/(\d+)(?:/(\d+):(\d+)/(\d+):(\d+))?")
 
 
-class _How(NamedTuple):
+class _Options(NamedTuple):
     """What is the same for both texts and models."""
 
     dtype: str
@@ -34,62 +34,73 @@ class _How(NamedTuple):
 
 
 def view(
-    text: Annotated[str, typer.Argument(help="A text, a file that holds one, or - for stdin.")],
-    model: Annotated[str, typer.Option(help="minilm, bard, speller, a directory, or an id on the hub.")] = "minilm",
-    second: Annotated[str | None, typer.Option(help="Another text beside it, as TEXT.")] = None,
-    second_model: Annotated[str | None, typer.Option(help="Another model beside it, as --model.")] = None,
-    target: Annotated[str | None, typer.Option(help="What the decoder is given to read; else it writes.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens are written.")] = 40,
-    truncate: Annotated[bool, typer.Option("--truncate", help="Cut texts that the model is too short for.")] = False,
-    layers: Annotated[str | None, typer.Option(help="Only these, such as 0,3,6-8.")] = None,
-    dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic.")] = "float32",
-    save: Annotated[Path | None, typer.Option(help="Write a page of one file instead of serving.")] = None,
-    exact: Annotated[
-        list[str] | None, typer.Option(help="In the page: kind/layer/head, or with /a:b/c:d behind.")
+    text: Annotated[str, typer.Argument(help="A text, a text file, or - for standard input.")],
+    model: Annotated[
+        str, typer.Option(help="minilm, bard, speller, a directory, or a model id of the Hugging Face Hub.")
+    ] = "minilm",
+    second: Annotated[str | None, typer.Option(help="A second text to compare with, as TEXT.")] = None,
+    second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Text for the decoder to read; without it the decoder generates.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Where to serve; 0: any that is free.", min=0, max=65535)] = 0,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the address and open nothing.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 40,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="Truncate texts that exceed the model's context length.")
+    ] = False,
+    layers: Annotated[str | None, typer.Option(help="Record only these layers, such as 0,3,6-8.")] = None,
+    dtype: Annotated[Storage, typer.Option(help="Data type of weights and computation.")] = "float32",
+    save: Annotated[Path | None, typer.Option(help="Write a self-contained HTML file instead of serving.")] = None,
+    exact: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Exact weights to store with --save: kind/layer/head, or kind/layer/head/a:b/c:d. Repeatable."
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
-    """See what a model attends to in a text. Ctrl-C ends it."""
+    """Show what a model attends to in a text, in a browser. Ctrl-C ends it."""
     try:
-        how = _How(dtype, None if target is None else read_text(target), max_new_tokens, truncate, _layers(layers))
+        options = _Options(
+            dtype, None if target is None else read_text(target), max_new_tokens, truncate, _layers(layers)
+        )
         wanted = [_exact(each) for each in exact or []]
         if wanted and save is None:
-            raise RecordError("--exact says what is in a saved page: name one by --save")
+            raise RecordError("--exact needs --save")
         if save is not None and not save.parent.is_dir():
-            raise RecordError(f"{save}: there is no folder {save.parent}")
-        exhibit = _exhibit(text, model, second, second_model, how)
+            raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
+        view_model = _view_model(text, model, second, second_model, options)
         if save is not None:
-            _save(exhibit, save, wanted)
+            _save(view_model, save, wanted)
         else:
-            _serve(exhibit, port, opens=not no_browser)
+            _serve(view_model, port, opens=not no_browser)
     except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
-        fail("view", _said(error))
+        fail("view", _message(error))
     except KeyboardInterrupt:
         echo("\nuwaga view: stopped", err=True)
         raise typer.Exit(130) from None
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
-def _exhibit(text: str, model: str, second: str | None, second_model: str | None, how: _How) -> "Exhibit":
-    """Everything that will be seen. Raises RecordError, CheckpointError."""
-    from uwaga.viewer.exhibit import Exhibit
+def _view_model(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewModel":
+    """Run the models over the texts. Raises RecordError, CheckpointError."""
+    from uwaga.viewer.view_model import ViewModel
 
     first = read_text(text)
     other = first if second is None else read_text(second)
-    reader = load(model, how.dtype)
-    seen = _see(reader, first, how)
+    reader = load(model, options.dtype)
+    seen = _record(reader, first, options)
     if second is None and second_model is None:
-        return Exhibit.of(seen, title=_title(first), model=reader.title)
-    again = reader if second_model is None else load(second_model, how.dtype)
-    beside = _see(again, other, how)
+        return ViewModel.create(seen, title=_title(first), model=reader.title)
+    again = reader if second_model is None else load(second_model, options.dtype)
+    beside = _record(again, other, options)
     with reporting_errors():
-        return Exhibit.of(
+        return ViewModel.create(
             seen,
             title=_title(first),
             model=reader.title,
@@ -100,58 +111,63 @@ def _exhibit(text: str, model: str, second: str | None, second_model: str | None
 
 
 def _title(text: str) -> str:
-    """Its first line, as it was given: a tokenizer may know no capitals."""
+    """The first line of a text as it was given: a tokenizer may lower its case."""
     line = " ".join(text.strip().partition("\n")[0].split())
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-def _see(reader: LoadedModel, text: str, how: _How) -> "Recording":
+def _record(reader: LoadedModel, text: str, options: _Options) -> "Recording":
     return record_text(
-        reader, text, target=how.target, new_tokens=how.new_tokens, truncate=how.truncate, layers=how.layers
+        reader,
+        text,
+        target=options.target,
+        new_tokens=options.new_tokens,
+        truncate=options.truncate,
+        layers=options.layers,
     )
 
 
-def _serve(exhibit: "Exhibit", port: int, *, opens: bool) -> None:
-    from uwaga.viewer.desk import Desk
-    from uwaga.viewer.door import serve
+def _serve(view_model: "ViewModel", port: int, *, opens: bool) -> None:
+    from uwaga.viewer.api import serve
+    from uwaga.viewer.service import ViewService
 
-    # SIGTERM ends it as Ctrl-C does, also while the table is made.
+    # SIGTERM ends it as Ctrl-C does, also while the table is computed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(Desk(exhibit), exhibit.title, port=port, tell=typer.echo) as served:
+        with serve(ViewService(view_model), view_model.title, port=port, tell=typer.echo) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():
-                echo("It opens in the browser; Ctrl-C ends it.")
+                echo("Opening in the browser. Ctrl-C ends it.")
             else:
-                echo("Open it in a browser; Ctrl-C ends it.")
-            _tell(served.desk)
+                echo("Open this URL in a browser. Ctrl-C ends it.")
+            _print_heads(served.service)
             served.wait()
     except KeyboardInterrupt:
-        pass  # the end of a server, not of its work
+        pass  # the usual way to end a server
     finally:
         signal.signal(signal.SIGTERM, before)
     echo("\nuwaga view: closed", err=True)
 
 
-def _save(exhibit: "Exhibit", path: Path, exact: list["Exact"]) -> None:
-    from uwaga.viewer.desk import Desk
-    from uwaga.viewer.page.saved import save_page
+def _save(view_model: "ViewModel", path: Path, exact: list["Exact"]) -> None:
+    from uwaga.viewer.page.snapshot import save_snapshot
+    from uwaga.viewer.service import ViewService
 
-    desk = Desk(exhibit)
+    service = ViewService(view_model)
     with bar("saving") as progress, reporting_errors():
-        save_page(desk, path, exact=exact, progress=progress)
-    _tell(desk)
-    echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, one file that needs no network")
+        save_snapshot(service, path, exact=exact, progress=progress)
+    _print_heads(service)
+    echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML")
 
 
-def _tell(desk: "Desk") -> None:
-    """A few heads for those who have no browser."""
+def _print_heads(service: "Service") -> None:
+    """A table of the most telling heads, for those without a browser."""
     from rich.console import Console
 
     from uwaga.cli import summary
 
-    Console().print(summary.table(summary.head_statistics(desk, _TABLE_SECONDS)))
+    Console().print(summary.table(summary.head_statistics(service, _TABLE_SECONDS)))
 
 
 def _layers(text: str | None) -> list[int] | None:

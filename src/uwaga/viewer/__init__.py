@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.viewer.door import view
+    from uwaga.viewer.api import view
 
 __all__ = ["view"]
 
 _HOME = {
-    "view": "uwaga.viewer.door",
+    "view": "uwaga.viewer.api",
 }
 
-# The lesson is a package with this very name; its door is `uwaga.lesson`.
+# The lesson is a package with this very name; its public function is `uwaga.lesson`.
 __getattr__, __dir__ = names(__name__, _HOME, ("lesson",))

@@ -1,18 +1,17 @@
-"""The view in a notebook: a widget whose front end asks by messages, and a desk that answers them."""
+"""The view in a notebook: an anywidget whose front end sends requests as messages."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from uwaga.viewer.desk.reply import QuestionError
+from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.saved import Desk, save_page
-from uwaga.viewer.page.wanted import Exact
+from uwaga.viewer.page.snapshot import Exact, save_snapshot
 
 
 class Widget(Protocol):
-    """What `widget` gives: an anywidget.AnyWidget with `save`."""
+    """What `widget` returns: an anywidget.AnyWidget with `save`."""
 
     def save(
         self,
@@ -26,41 +25,40 @@ class Widget(Protocol):
         ...
 
     def close(self) -> None:
-        """Take the widget away."""
+        """Remove the widget from the notebook."""
         ...
 
 
-def widget(desk: Desk) -> Widget:
-    """The widget that shows what a desk knows. Raises ImportError without the extra `uwaga[view]`."""
-    made: Widget = _kind()(desk)
+def widget(service: Service) -> Widget:
+    """A widget whose requests the service answers. Raises ImportError without the extra `uwaga[view]`."""
+    made: Widget = _widget_class()(service)
     return made
 
 
-def heard(desk: Desk, message: object, send: Callable[[dict[str, Any], list[bytes]], None]) -> None:
-    """Answer a message {id, question} by {id, header} and the arrays' bytes, or by {id, error}; others are not for us.
+def handle_message(service: Service, message: object, send: Callable[[dict[str, Any], list[bytes]], None]) -> None:
+    """Answer a message {id, question} with {id, header} and the arrays' bytes, or with {id, error}; ignore other messages.
 
-    Whatever a desk raises beside QuestionError goes on to the notebook, which logs it; the page is told that there was
-    something.
+    Any exception of the service but RequestError is sent to the page as a failure and raised, so that the notebook logs it.
     """
     if not isinstance(message, Mapping) or "id" not in message:
         return
-    said: dict[str, Any] = {"error": "the program failed at this question; the notebook's log says how"}
+    content: dict[str, Any] = {"error": "internal error; the notebook's log has the traceback"}
     buffers: list[bytes] = []
     try:
-        question = message.get("question")
-        if not isinstance(question, Mapping):
-            raise QuestionError("a question is an object")
-        reply = desk.answer(dict(question))
-        said, buffers = {"header": reply.header()}, [reply.body()]
-    except QuestionError as error:
-        said = {"error": str(error)}
+        request = message.get("question")
+        if not isinstance(request, Mapping):
+            raise RequestError("a request must be a JSON object")
+        reply = service.answer(dict(request))
+        content, buffers = {"header": reply.header()}, [reply.body()]
+    except RequestError as error:
+        content = {"error": str(error)}
     finally:
-        send({"id": message["id"], **said}, buffers)
+        send({"id": message["id"], **content}, buffers)
 
 
 @cache
-def _kind() -> type:
-    """The class, made when it is first used: its base comes with the extra."""
+def _widget_class() -> type:
+    """The class, made on first use, since its base class comes with the extra."""
     try:
         import anywidget
     except ModuleNotFoundError as error:
@@ -68,13 +66,13 @@ def _kind() -> type:
         raise ModuleNotFoundError(rule, name="anywidget") from error
 
     class AttentionView(anywidget.AnyWidget):
-        """Answers in the kernel's own thread, one question after the other: a desk takes no longer for one than a blink."""
+        """Answers in the kernel's own thread, one request at a time: each takes a fraction of a second."""
 
-        def __init__(self, desk: Desk) -> None:
+        def __init__(self, service: Service) -> None:
             front = bundle()
-            self._esm, self._css, self._desk = front.script("widget"), front.css, desk
+            self._esm, self._css, self._service = front.script("widget"), front.css, service
             super().__init__()
-            self.on_msg(lambda _, message, buffers: heard(desk, message, self.send))
+            self.on_msg(lambda _, message, buffers: handle_message(service, message, self.send))
 
         def save(
             self,
@@ -85,6 +83,6 @@ def _kind() -> type:
             progress: Callable[[float], None] | None = None,
         ) -> None:
             """As `View.save`."""
-            save_page(self._desk, path, exact=exact, seconds=seconds, progress=progress)
+            save_snapshot(self._service, path, exact=exact, seconds=seconds, progress=progress)
 
     return AttentionView

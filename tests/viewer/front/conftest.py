@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.viewer.door import View, view
+from uwaga.viewer.api import View, view
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import uwaga
-from uwaga.viewer.door import View
+from uwaga.viewer.api import View
 
 WORDS = ["[CLS]", "un", "##seen", "the", "<b>cat</b>", "sat", "\u202eon", "the", "mat", ".", "[SEP]"]
 HERE, PICKED = "[data-map-line=here]", "[data-map-line=picked]"

@@ -153,7 +153,7 @@ def test_an_address_that_was_used_is_told(serve: Any, make_maps: Any, browser: A
             page.get_by_role("tab", name=expected).wait_for()
         else:
             page.get_by_text("This page cannot be opened.").wait_for()
-            said = "this address was opened once already: open the new one that the program has printed"
+            said = "the code of this URL was used already: open the new URL that the program has printed"
             assert said in page.inner_text("body")
         context.close()
     assert capsys.readouterr().out == f"uwaga.view: {address}\nuwaga.view: {view.address}\n"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from uwaga.viewer.door import View
+from uwaga.viewer.api import View
 
 pytestmark = pytest.mark.timing
 
@@ -89,7 +89,7 @@ def test_a_page_of_twelve_layers_opens_in_two_seconds(
     maps = make_maps(512, layers=12, heads=12)
     times = []
     for _ in range(3):
-        handle = serve(maps)  # a desk that knows nothing yet
+        handle = serve(maps)  # a service that knows nothing yet
         page = open_page(handle.address)
         times.append(page.evaluate(_PAINTED))
         page.close()

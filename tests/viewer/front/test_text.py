@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import uwaga
-from uwaga.viewer.door import View
+from uwaga.viewer.api import View
 
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 

@@ -18,7 +18,7 @@ from PIL import Image
 import uwaga
 from uwaga.cli import record
 from uwaga.maps import head_table
-from uwaga.viewer.door import View
+from uwaga.viewer.api import View
 
 SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
 OTHER = "The animal didn't cross the street because it was too wide. That was a pen."

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from uwaga.viewer.desk import Desk
-from uwaga.viewer.exhibit import Exhibit
-from uwaga.viewer.notebook import heard, widget
+from uwaga.viewer.notebook import handle_message, widget
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
 
 pytest.importorskip("anywidget")
 
@@ -38,13 +38,13 @@ RUN = """async ([script, styles]) => {
 @pytest.fixture
 def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
     """A notebook's page with the widget in it."""
-    desk = Desk(Exhibit.of(make_maps(11), tokens=list("abcdefghijk"), title="a text"))
-    made: Any = widget(desk)
+    service = ViewService(ViewModel.create(make_maps(11), tokens=list("abcdefghijk"), title="a text"))
+    made: Any = widget(service)
 
     def kernel(message: object) -> list[Any]:
         said: list[Any] = []
-        heard(
-            desk,
+        handle_message(
+            service,
             message,
             lambda answer, buffers: said.append([answer, [base64.b64encode(x).decode() for x in buffers]]),
         )

@@ -1,4 +1,4 @@
-"""The bytes that the front end's own tests read are those that a desk writes."""
+"""The bytes that the front end's own tests read are those that a service writes."""
 
 import base64
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.bundle import FRONT
 
 KEPT = json.loads((Path(FRONT) / "tests" / "wire.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from uwaga.viewer.desk.reply import Reply
+from uwaga.viewer.messages import Reply
 
 Cell = tuple[str, int, int, int]  # matrix, slice, row, column
 

@@ -1,4 +1,4 @@
-"""The front end's modules as one script: their order, what is taken out, and what is refused, with its place."""
+"""The front end's modules as one script: their order, what is removed, and what is refused, with file and line."""
 
 import shutil
 import subprocess
@@ -110,43 +110,45 @@ def test_a_changed_file_is_joined_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"main__js": 'import all from "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
-        ({"main__js": '\nimport * as b from "./b.js";\n'}, 'main.js:2: only import { a, b } from "./module.js"; is understood'),
-        ({"main__js": 'import { a as b } from "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
-        ({"main__js": 'import "./b.js";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
-        ({"main__js": 'import { a } from "d3";\n'}, 'main.js:1: only import { a, b } from "./module.js"; is understood'),
-        ({"main__js": "export default 1;\n"}, "main.js:1: only export function, class, const and let are understood"),
-        ({"main__js": 'export { a } from "./b.js";\n'}, "main.js:1: only export function, class, const and let are understood"),
-        ({"main__js": 'export * from "./b.js";\n'}, "main.js:1: only export function, class, const and let are understood"),
-        ({"main__js": 'function f() {\n  return import("./b.js");\n}\n'}, "main.js:2: no dynamic import or import.meta"),
-        ({"main__js": "const here = import.meta.url;\n"}, "main.js:1: no import at the top level, and no dynamic import or import.meta"),
-        ({"main__js": "const a = 1;\nawait a;\n"}, "main.js:2: no await at the top level, and no dynamic import or import.meta"),
-        ({"main__js": "const { a, b } = c;\n"}, "main.js:1: no destructuring at the top level"),
+        ({"main__js": 'import all from "./b.js";\n'}, 'main.js:1: unsupported import: only import { a, b } from "./module.js"; is allowed'),
+        ({"main__js": '\nimport * as b from "./b.js";\n'}, 'main.js:2: unsupported import: only import { a, b } from "./module.js"; is allowed'),
+        ({"main__js": 'import { a as b } from "./b.js";\n'}, 'main.js:1: unsupported import: only import { a, b } from "./module.js"; is allowed'),
+        ({"main__js": 'import "./b.js";\n'}, 'main.js:1: unsupported import: only import { a, b } from "./module.js"; is allowed'),
+        ({"main__js": 'import { a } from "d3";\n'}, 'main.js:1: unsupported import: only import { a, b } from "./module.js"; is allowed'),
+        ({"main__js": "export default 1;\n"}, "main.js:1: unsupported export: only export function, class, const and let are allowed"),
+        ({"main__js": 'export { a } from "./b.js";\n'}, "main.js:1: unsupported export: only export function, class, const and let are allowed"),
+        ({"main__js": 'export * from "./b.js";\n'}, "main.js:1: unsupported export: only export function, class, const and let are allowed"),
+        ({"main__js": 'function f() {\n  return import("./b.js");\n}\n'}, "main.js:2: dynamic import and import.meta are not allowed"),
+        ({"main__js": "const here = import.meta.url;\n"}, "main.js:1: import is not allowed at the top level, nor dynamic import or import.meta"),
+        ({"main__js": "const a = 1;\nawait a;\n"}, "main.js:2: await is not allowed at the top level, nor dynamic import or import.meta"),
+        ({"main__js": "const { a, b } = c;\n"}, "main.js:1: destructuring is not allowed at the top level"),
         ({"main__js": "const a = 1,\n  b = 2;\nfunction b() {}\n"}, "main.js:3: b is declared twice"),
-        ({"main__js": "// </script>\nconst a = 1; // </script>\n"}, "main.js:2: '</script' ends or bends the script element that a page puts this into; write it in two pieces"),
-        ({"main__js": '\nconst a = "<!--";\n'}, "main.js:2: '<!--' ends or bends the script element that a page puts this into; write it in two pieces"),
-        ({"main__js": 'import { a } from "./gone.js";\n'}, "main.js:1: there is no module gone.js"),
-        ({"main__js": 'import { a } from "../up.js";\n'}, "main.js:1: ../up.js lies outside of the front end"),
+        ({"main__js": "// </script>\nconst a = 1; // </script>\n"}, "main.js:2: '</script' would end the inline script element; split the string"),
+        ({"main__js": '\nconst a = "<!--";\n'}, "main.js:2: '<!--' would end the inline script element; split the string"),
+        ({"main__js": 'import { a } from "./gone.js";\n'}, "main.js:1: module gone.js does not exist"),
+        ({"main__js": 'import { a } from "../up.js";\n'}, "main.js:1: ../up.js is outside of the front end"),
         (
             {"main__js": 'import { a } from "./b.js";\n', "b__js": "const a = 1;\n"},
-            "main.js:1: b.js exports no a",
+            "main.js:1: b.js does not export a",
         ),
         (
             {"main__js": 'import { b } from "./b.js";\n', "b__js": '\nimport { c } from "./c.js";\nexport const b = 1;\n',
              "c__js": 'import { b } from "./b.js";\nexport const c = 1;\n'},
-            "c.js:1: modules import each other in a circle: b.js -> c.js -> b.js",
+            "c.js:1: circular import: b.js -> c.js -> b.js",
         ),
         (
             {"main__js": 'import { b } from "./b.js";\nfunction clamp() {}\n', "b__js": "export const b = 1;\n\nconst clamp = 2;\n"},
             "main.js:2: clamp is declared at b.js:3 too; top-level names are unique over all modules",
         ),
-        ({"a__css": "\n@import 'b.css';"}, "a.css:2: '@import': a sheet fetches nothing and stands inside HTML"),
-        ({"a__css": ".uwaga { background: url(x.png); }"}, "a.css:1: 'url(': a sheet fetches nothing and stands inside HTML"),
-        ({"a__css": "/* </style> */"}, "a.css:1: '</style': a sheet fetches nothing and stands inside HTML"),
+        ({"a__css": "\n@import 'b.css';"}, "a.css:2: '@import': style sheets must not load anything or end their element"),
+        ({"a__css": ".uwaga { background: url(x.png); }"}, "a.css:1: 'url(': style sheets must not load anything or end their element"),
+        ({"a__css": "/* </style> */"}, "a.css:1: '</style': style sheets must not load anything or end their element"),
     ],
     ids=lambda x: "",
 )  # fmt: skip
-def test_what_is_not_understood_is_refused_with_its_place(tmp_path: Path, files: dict[str, str], message: str) -> None:
+def test_unsupported_javascript_is_refused_with_file_and_line(
+    tmp_path: Path, files: dict[str, str], message: str
+) -> None:
     folder = write(tmp_path / "front", **files)
     with pytest.raises(BundleError) as caught:
         join(folder)

@@ -1,4 +1,4 @@
-"""A server of a desk that does what a test needs, and a client that sends what no browser would."""
+"""A server of a service that does what a test needs, and a client that sends what no browser would."""
 
 import http.client
 import json
@@ -11,17 +11,17 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 
-from uwaga.viewer.desk.reply import QuestionError, Reply
-from uwaga.viewer.server.run import Server
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.server.server import Server
 
 
-class TestDesk:
+class FakeService:
     """Echoes; waits; fails; answers at length."""
 
     __test__ = False
 
     def __init__(self) -> None:
-        self.go_on = threading.Event()  # lets those who wait go on
+        self.advance = threading.Event()  # lets those who wait go on
         self.begun = 0  # how many have begun to wait
         self.most = 0  # how many waited at once
         self.closed = False
@@ -39,18 +39,18 @@ class TestDesk:
                 raise RuntimeError("a defect")
             case "long":
                 return Reply(meta={}, arrays=(np.zeros(1 << 22, np.uint8),))
-        raise QuestionError(f"there is no question {question.get('ask')!r}")
+        raise RequestError(f"unknown request {question.get('ask')!r}")
 
     def close(self) -> None:
         self.closed = True
-        self.go_on.set()
+        self.advance.set()
 
     def _wait(self) -> None:
         with self._lock:
             self.begun += 1
             self._waiting += 1
             self.most = max(self.most, self._waiting)
-        self.go_on.wait(20)
+        self.advance.wait(20)
         with self._lock:
             self._waiting -= 1
 
@@ -71,8 +71,8 @@ class Client:
     """Sends requests to one server."""
 
     def __init__(self, server: Server) -> None:
-        self.port, self.token = server.port, server._guard.token
-        self.cookie = f"{server._guard.cookie_name}={server._guard.cookie}"
+        self.port, self.token = server.port, server._access.token
+        self.cookie = f"{server._access.cookie_name}={server._access.cookie}"
         self.host = f"127.0.0.1:{server.port}"
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
@@ -106,15 +106,15 @@ class Client:
 
 
 @pytest.fixture
-def desk() -> TestDesk:
-    return TestDesk()
+def service() -> FakeService:
+    return FakeService()
 
 
 @pytest.fixture
-def server(desk: TestDesk) -> Iterator[Server]:
-    with Server(desk, title="a text") as made:
+def server(service: FakeService) -> Iterator[Server]:
+    with Server(service, title="a text") as made:
         yield made
-        desk.go_on.set()
+        service.advance.set()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@
     >>> lesson["weights"].shape
     (5, 5)
 
-The numbers are made by `uwaga.attention`, `uwaga.attend` and `uwaga.nn`, as those of every model here. Each name is
+The numbers are computed by `uwaga.attention`, `uwaga.attend` and `uwaga.nn`, which also compute the models. Each name is
 imported when first used.
 """
 
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
-    from uwaga.viewer.lesson.door import Lesson, lesson, work_through
-    from uwaga.viewer.lesson.replying import answer
+    from uwaga.viewer.lesson.api import Lesson, lesson, work_through
+    from uwaga.viewer.lesson.build import answer
 
 __all__ = ["Lesson", "answer", "lesson", "work_through"]
 
 _HOME = {
-    "Lesson": "uwaga.viewer.lesson.door",
-    "answer": "uwaga.viewer.lesson.replying",
-    "lesson": "uwaga.viewer.lesson.door",
-    "work_through": "uwaga.viewer.lesson.door",
+    "Lesson": "uwaga.viewer.lesson.api",
+    "answer": "uwaga.viewer.lesson.build",
+    "lesson": "uwaga.viewer.lesson.api",
+    "work_through": "uwaga.viewer.lesson.api",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

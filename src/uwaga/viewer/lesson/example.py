@@ -1,28 +1,55 @@
-"""The question of a lesson, checked: what a page, a notebook or a terminal sends is not trusted.
+"""The example of a lesson: the numbers it computes from, their defaults, and the validation of a request for them.
 
-Letters: N tokens, M width of a token's vector, D inner width of queries and keys, E of values.
+The default is a sentence with a vector per word and weights that can be followed by hand. Nothing is learned. Requests come
+from a page, a notebook or a terminal, and are untrusted.
+
+Letters: N tokens, M width of a token's vector, D total width of queries and keys over all heads, E of values, P of the payload.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from uwaga.viewer.lesson import defaults
-from uwaga.viewer.lesson.reading import Reader
+from uwaga.viewer.messages import RequestError
 
-MOST_TOKENS, MOST_WIDTH, MOST_HEADS, MOST_SENTENCES = 12, 8, 4, 6
+MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
+# Beyond this, sums of products of these numbers could leave the range of float32.
+MAX_NUMBER = 1000.0
+_MAX_WORD_LENGTH = 64
 SETTINGS = (
     *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
     *("order", "seed"),
 )
 
+DEFAULT_TOKENS = ("this", "is", "a", "pen", ".")
+DEFAULT_SENTENCES = (DEFAULT_TOKENS, ("a", "pen", "."), ("yes",))
+WIDTH_NAMES = ("pointing", "acting", "thing", "ending")
+
+# The vector of "pen" is the longest: in the unnormalised form it dominates.
+_VECTORS = {
+    "this": (1.0, 0.0, 0.5, 0.0),
+    "is": (0.0, 1.0, 0.0, 0.0),
+    "a": (0.5, 0.0, 1.0, 0.0),
+    "pen": (0.0, 0.0, 2.0, 0.5),
+    ".": (0.0, 0.0, 0.0, 1.0),
+}
+# Columns 1 and 2 are head 1: a pointing word looks for a thing. Columns 3 and 4 are head 2: an acting word looks for what it
+# acts on, and every word a little for the end.
+_W_Q = ((2.0, 0.0, 0.0, 0.5), (0.0, 1.0, 2.0, 0.0), (0.0, 0.5, 0.5, 0.0), (0.0, 0.0, 0.0, 1.0))
+_W_K = ((0.0, 1.0, 1.5, 0.0), (0.0, 0.0, 0.0, 1.0), (2.0, 0.0, 0.5, 0.0), (0.0, 0.5, 0.0, 1.0))
+_W_V = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.5, 0.0), (0.0, 0.0, 1.0, 0.5), (0.0, 0.0, 0.0, 1.0))
+_W_O = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.5, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
+_BY_HAND = {"wq": _W_Q, "wk": _W_K, "wv": _W_V, "wo": _W_O}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Example:
-    """Everything that the lesson computes from."""
+    """The numbers that the lesson computes from. `heads` to `seed` are settings of single steps."""
 
     tokens: tuple[str, ...]
     x_NM: Tensor
@@ -32,21 +59,21 @@ class Example:
     wo_EM: Tensor
     heads: int
     scaled: bool
-    window: int  # keys that a query sees before its own
-    length: int  # keys that are no padding
-    sharpness: float
-    payload_NP: Tensor
+    window: int  # visible keys before the query's own
+    length: int  # keys that are not padding
+    sharpness: float  # factor of the scores in the soft database: an inverse temperature
+    payload_NP: Tensor  # values of the soft database
     sentences: tuple[tuple[str, ...], ...]
-    limit: int  # tokens that a model can read
-    order: tuple[int, ...]  # in which the tokens stand after they were shuffled
-    seed: int
+    limit: int  # context length of a model
+    order: tuple[int, ...]  # the permutation that shuffles the tokens
+    seed: int  # of the random vectors of the step "scaling"
 
     @property
     def width_names(self) -> tuple[str, ...]:
-        return defaults.width_names(self.x_NM.shape[1])
+        return width_names(self.x_NM.shape[1])
 
-    def question(self) -> dict[str, Any]:
-        """The question that gives this very example, nothing left out."""
+    def request(self) -> dict[str, Any]:
+        """The request that gives this example, with all arguments."""
         settings = {
             "wq": self.wq_MD.tolist(),
             "wk": self.wk_MD.tolist(),
@@ -66,32 +93,171 @@ class Example:
         return {"ask": "lesson", "tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
 
 
-def example(question: Mapping[str, object]) -> Example:
-    """What a question asks for; what it leaves out is that of the default sentence.
-
-    Args:
-        question: {"ask": "lesson"} and any of
-            tokens: 1 to 12 strings.
-            x: a row of 1 to 8 numbers per token; null for the word's own vector.
-            settings: any of those of `Example.question()`.
+class ExampleParser:
+    """Validates the values of one JSON object; missing ones get their defaults.
 
     Raises:
-        QuestionError: an unknown argument, or one that is wrong or too large.
+        RequestError: from every method for an invalid value, and from the constructor for an unknown name.
     """
-    asked = Reader("lesson", question, ("ask", "tokens", "x", "settings"))
-    tokens = asked.words("tokens", MOST_TOKENS, defaults.TOKENS)
-    settings = Reader("lesson", asked.mapping("settings"), SETTINGS)
-    return _example(tokens, _vectors(asked, tokens, settings), settings)
+
+    def __init__(self, subject: str, values: Mapping[str, object], known: Sequence[str]) -> None:
+        self._subject, self._values = subject, values
+        for name in values:
+            if name not in known:
+                raise self._error(f"unknown argument {_short(name)}")
+
+    def mapping(self, name: str) -> Mapping[str, object]:
+        value = self._values.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self._wrong(name, "an object", value)
+        return value
+
+    def words(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
+        value = self._values.get(name)
+        return tuple(default) if value is None else self._words(name, value, max_count)
+
+    def sentences(
+        self, name: str, max_count: int, max_words: int, default: Sequence[tuple[str, ...]]
+    ) -> tuple[tuple[str, ...], ...]:
+        value = self._values.get(name)
+        if value is None:
+            return tuple(default)
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
+        return tuple(self._words(f"{name}[{place}]", each, max_words) for place, each in enumerate(value))
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self._values.get(name, default)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "true or false", value)
+        return value
+
+    def integer(self, name: str, low: int, high: int, default: int) -> int:
+        """An integer with low <= value <= high."""
+        value = self._values.get(name, min(max(default, low), high))
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self._wrong(name, f"an integer from {low} to {high}", value)
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        return self._number(name, self._values.get(name, default))
+
+    def heads(self, name: str, max_count: int, *widths: int) -> int:
+        """A number of heads that divides all widths; by default 2 if it does, else 1."""
+        fitting = [n for n in range(1, max_count + 1) if all(width % n == 0 for width in widths)]
+        value = self._values.get(name, 2 if 2 in fitting else 1)
+        if isinstance(value, bool) or value not in fitting:
+            inner = " and ".join(map(str, dict.fromkeys(widths)))
+            choices = ", ".join(map(str, fitting))
+            raise self._wrong(name, f"one of {choices}, which divide the inner width {inner}", value)
+        return int(str(value))
+
+    def order(self, name: str, count: int) -> tuple[int, ...]:
+        """A permutation of 0 to count - 1; by default the reverse order."""
+        value = self._values.get(name)
+        if value is None:
+            return tuple(range(count - 1, -1, -1))
+        if (
+            not isinstance(value, list)
+            or any(isinstance(place, bool) or not isinstance(place, int) for place in value)
+            or sorted(value) != list(range(count))
+        ):
+            raise self._wrong(name, f"a permutation of 0 to {count - 1}", value)
+        return tuple(value)
+
+    def rows(self, name: str, count: int, max_count: int) -> tuple[int | None, list[list[float] | None] | None]:
+        """The common width of the rows, None if all are missing, and the rows, each None if missing; None if `name` is missing."""
+        value = self._values.get(name)
+        if value is None:
+            return None, None
+        if not isinstance(value, list) or len(value) != count:
+            found = _counted(len(value), "row") if isinstance(value, list) else _short(value)
+            raise self._error(f"{name} must be a list of {_counted(count, 'row')}, not {found}")
+        rows = [None if row is None else self._row(f"{name}[{n}]", row, max_count) for n, row in enumerate(value)]
+        widths = sorted({len(row) for row in rows if row is not None})
+        if len(widths) > 1:
+            raise self._error(f"{name} must have rows of equal width, not of {' and '.join(map(str, widths))}")
+        return (widths[0] if widths else None), rows
+
+    def height(self, name: str, max_count: int) -> int | None:
+        """The number of rows; None if `name` is missing, or invalid, which `matrix` reports."""
+        value = self._values.get(name)
+        return len(value) if isinstance(value, list) and 1 <= len(value) <= max_count else None
+
+    def matrix(
+        self, name: str, shape: tuple[int, int | None], max_count: int, default: Callable[[int | None], Tensor]
+    ) -> Tensor:
+        """A float32 matrix of a shape, in which None allows any width."""
+        height, width = shape
+        found, rows = self.rows(name, height, max_count)
+        if rows is None or found is None:
+            return default(width)
+        if None in rows:
+            raise self._error(f"{name}[{rows.index(None)}] is missing")
+        if width is not None and found != width:
+            raise self._error(f"{name} must have {_counted(width, 'column')}, not {found}")
+        return torch.tensor(rows, dtype=torch.float32)
+
+    def _words(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            found = f"of {len(value)}" if isinstance(value, list) else _short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} words, not {found}")
+        for place, word in enumerate(value):
+            if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
+                raise self._wrong(f"{name}[{place}]", f"a word of 1 to {_MAX_WORD_LENGTH} characters", word)
+            if any("\ud800" <= letter <= "\udfff" for letter in word):
+                raise self._error(f"{name}[{place}] has a lone surrogate, which is not a character")
+        return tuple(value)
+
+    def _row(self, name: str, value: object, max_count: int) -> list[float]:
+        if not isinstance(value, list) or not 1 <= len(value) <= max_count:
+            found = f"of {len(value)}" if isinstance(value, list) else _short(value)
+            raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
+        return [self._number(f"{name}[{place}]", number) for place, number in enumerate(value)]
+
+    def _number(self, name: str, value: object) -> float:
+        rule = f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, rule, value)
+        if not abs(value) <= MAX_NUMBER or not math.isfinite(value):
+            raise self._wrong(name, rule, value)
+        return float(value)
+
+    def _wrong(self, name: str, rule: str, value: object) -> RequestError:
+        return self._error(f"{name} must be {rule}, not {_short(value)}")
+
+    def _error(self, text: str) -> RequestError:
+        return RequestError(f"{self._subject}: {text}")
 
 
-def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: Reader) -> Example:
+def parse_example(request: Mapping[str, object]) -> Example:
+    """The example that a request describes; missing arguments get their defaults.
+
+    Args:
+        request: {"ask": "lesson"} and any of
+            tokens: 1 to 12 strings.
+            x: a row of 1 to 8 numbers per token; null for the word's default vector.
+            settings: any of those of `Example.request()`.
+
+    Raises:
+        RequestError: an argument that is unknown, invalid or too large.
+    """
+    parser = ExampleParser("lesson", request, ("ask", "tokens", "x", "settings"))
+    tokens = parser.words("tokens", MAX_TOKENS, DEFAULT_TOKENS)
+    settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)
+    return _example(tokens, _vectors(parser, tokens, settings), settings)
+
+
+def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
     count, width = x_NM.shape
-    wq_MD = settings.matrix("wq", (width, None), MOST_WIDTH, lambda n: defaults.weight("wq", width, n or width))
+    wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or width))
     inner = wq_MD.shape[1]
-    wk_MD = settings.matrix("wk", (width, inner), MOST_WIDTH, lambda n: defaults.weight("wk", width, inner))
-    wv_ME = settings.matrix("wv", (width, None), MOST_WIDTH, lambda n: defaults.weight("wv", width, n or inner))
+    wk_MD = settings.matrix("wk", (width, inner), MAX_WIDTH, lambda n: weight("wk", width, inner))
+    wv_ME = settings.matrix("wv", (width, None), MAX_WIDTH, lambda n: weight("wv", width, n or inner))
     values = wv_ME.shape[1]
-    wo_EM = settings.matrix("wo", (values, width), MOST_WIDTH, lambda n: defaults.weight("wo", values, width))
+    wo_EM = settings.matrix("wo", (values, width), MAX_WIDTH, lambda n: weight("wo", values, width))
     return Example(
         tokens=tokens,
         x_NM=x_NM,
@@ -99,30 +265,72 @@ def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: Reader) -> Example
         wk_MD=wk_MD,
         wv_ME=wv_ME,
         wo_EM=wo_EM,
-        heads=settings.heads("heads", MOST_HEADS, inner, values),
-        scaled=settings.truth("scaled", True),
-        window=settings.whole("window", 0, MOST_TOKENS, 1),
-        length=settings.whole("length", 0, count, max(1, count - 2)),
+        heads=settings.heads("heads", MAX_HEADS, inner, values),
+        scaled=settings.boolean("scaled", True),
+        window=settings.integer("window", 0, MAX_TOKENS, 1),
+        length=settings.integer("length", 0, count, max(1, count - 2)),
         sharpness=settings.number("sharpness", 8.0),
-        payload_NP=settings.matrix("payload", (count, None), MOST_WIDTH, lambda n: _payload(tokens)),
-        sentences=settings.sentences("sentences", MOST_SENTENCES, MOST_TOKENS, defaults.SENTENCES),
-        limit=settings.whole("limit", 1, MOST_TOKENS, 4),
+        payload_NP=settings.matrix("payload", (count, None), MAX_WIDTH, lambda n: _payload(tokens)),
+        sentences=settings.sentences("sentences", MAX_SENTENCES, MAX_TOKENS, DEFAULT_SENTENCES),
+        limit=settings.integer("limit", 1, MAX_TOKENS, 4),
         order=settings.order("order", count),
-        seed=settings.whole("seed", 0, 2**31 - 1, 0),
+        seed=settings.integer("seed", 0, 2**31 - 1, 0),
     )
 
 
-def _vectors(asked: Reader, tokens: Sequence[str], settings: Reader) -> Tensor:
-    width, rows = asked.rows("x", len(tokens), MOST_WIDTH)
-    if width is None:  # no row says it; W_Q may
-        width = settings.height("wq", MOST_WIDTH) or len(defaults.WIDTHS)
+def _vectors(parser: ExampleParser, tokens: Sequence[str], settings: ExampleParser) -> Tensor:
+    width, rows = parser.rows("x", len(tokens), MAX_WIDTH)
+    if width is None:  # no row is given; W_Q may be
+        width = settings.height("wq", MAX_WIDTH) or len(WIDTH_NAMES)
     rows = [None] * len(tokens) if rows is None else rows
-    filled = [
-        defaults.vector(token, width) if row is None else tuple(row) for token, row in zip(tokens, rows, strict=True)
-    ]
+    filled = [vector(token, width) if row is None else tuple(row) for token, row in zip(tokens, rows, strict=True)]
     return torch.tensor(filled, dtype=torch.float32)
 
 
 def _payload(tokens: Sequence[str]) -> Tensor:
-    """(N, 2): where a token stands, and how many letters it has."""
+    """(N, 2): the place of each token, from 1, and its number of letters."""
     return torch.tensor([[place + 1.0, float(len(token))] for place, token in enumerate(tokens)])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
+        return "an integer of more than 20 digits"  # repr would raise for one of thousands
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def vector(word: str, width: int) -> tuple[float, ...]:
+    """(M,) the vector of a word, the same in every sentence: by hand for the default words, else random, seeded by the word."""
+    if width == len(WIDTH_NAMES) and word in _VECTORS:
+        return _VECTORS[word]
+    drawn = torch.randint(-4, 5, (width,), generator=_seeded(f"word {word}")) / 4.0
+    return tuple(drawn.tolist())
+
+
+def weight(name: str, rows: int, columns: int) -> Tensor:
+    """(rows, columns) float32, "wq", "wk", "wv" or "wo": by hand for the default widths, else random with a fixed seed."""
+    if rows == columns == len(WIDTH_NAMES):
+        return torch.tensor(_BY_HAND[name])
+    return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
+
+
+def width_names(width: int) -> tuple[str, ...]:
+    """Names of the components of a token's vector."""
+    return WIDTH_NAMES if width == len(WIDTH_NAMES) else numbered("x", width)
+
+
+def numbered(letter: str, count: int) -> tuple[str, ...]:
+    """
+    >>> numbered("q", 3)
+    ('q1', 'q2', 'q3')
+    """
+    return tuple(f"{letter}{n + 1}" for n in range(count))
+
+
+def _seeded(text: str) -> torch.Generator:
+    # crc32 and not hash(), which differs from process to process. A lone surrogate has no UTF-8.
+    return torch.Generator().manual_seed(zlib.crc32(text.encode("utf-8", "surrogatepass")))

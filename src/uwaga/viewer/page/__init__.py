@@ -1,1 +1,1 @@
-"""Pages: the front end as one script and one style sheet, the shell that a server serves, and a page that is one file."""
+"""The page: the front end bundled into one script and one style sheet, its HTML, and snapshots, pages that are one file."""

@@ -1,83 +1,134 @@
-"""The front end's modules as one script, and its styles as one sheet: what every host of the page runs."""
+"""Bundles the front end: its JavaScript modules into one script, and its style sheets into one.
+
+Why not esbuild at build time: `pip install` from a checkout or a source distribution would then need Node, or a second way to
+serve the page without it; and here the script is the source, readable in the browser's debugger without source maps, and a
+changed module is served at the next load of the page, without a watcher. No parser of JavaScript is needed, since the modules
+keep to a subset of the language that `front/README.md` describes: imports and exports in their plainest forms, and top-level
+names that are unique over all modules. Anything else is an error with its file and line.
+"""
 
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
-
-from uwaga.viewer.page.scan import BundleError, Module, module
+from typing import Literal, NamedTuple
 
 __all__ = ["FRONT", "Bundle", "BundleError", "bundle", "join"]
 
 FRONT = Path(__file__).parents[1] / "front"
-_APART = ("tests", "node_modules")  # folders that no page needs
-_FIRST = "shell/base.css"  # the colours and sizes that the others build upon
+_EXCLUDED = ("tests", "node_modules")  # folders that no page needs
+_FIRST_SHEET = "shell/base.css"  # custom properties that the other sheets use
 
-# What main.js offers its hosts: a page starts itself, and a notebook calls the module's default export.
+# What main.js offers its hosts: a page starts itself; in a notebook anywidget calls the module's default export.
 _PAGE = 'startPage(document.getElementById("uwaga"));\n'
 _ENTRIES = {"served": _PAGE, "saved": _PAGE, "widget": "export default { render };\n"}
 
 HostName = Literal["served", "saved", "widget"]
 
 
+_NAME = r"[A-Za-z_$][\w$]*"
+_IMPORT = re.compile(rf"import\s*\{{\s*({_NAME}(?:\s*,\s*{_NAME})*\s*,?)\s*\}}\s*from\s*", re.DOTALL)
+_PATH = re.compile(r"""(["'])(\./|\.\./)([^"'\n]+\.js)\1\s*;""")
+_DECLARED = rf"(?:(?:async\s+)?(?:function\s*\*?|class)\s+({_NAME})|(?:const|let|var)\s+({_NAME}))"
+_EXPORTED = re.compile(rf"export\s+({_DECLARED})")
+_STATEMENT = re.compile(r"^(?:export|import|async|function|class|const|let|var)\b", re.MULTILINE)
+_NEXT = re.compile(rf",\s*({_NAME})\s*(?==|,|;)")
+_BRACKET = re.compile(r"[()\[\]{}]")
+_NOT_A_LINE = re.compile(r"[^\n]")
+
+# What a slash may follow to begin a regular expression: an operator or one of these words. Elsewhere it divides.
+_BEFORE_REGEX = re.compile(r"(?:^|[(,=:\[!&|?{};+\-*%~^<>]|\b(?:return|typeof|case|in|of|delete|void|yield|await))\s*$")
+_TOKENS = re.compile(
+    r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<quote>`)|(?P<slash>/)"""
+    r"|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+_REGEX = re.compile(r"/(?![*/])(?:[^/\\\[\n]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/[A-Za-z]*")
+_TEMPLATE = re.compile(r"(?:[^`\\$]|\\.|\$(?!\{))*", re.DOTALL)
+
+
+class BundleError(ValueError):
+    """The front end cannot be bundled: a module is outside of the subset of JavaScript that is supported."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """The front end, joined."""
+    """The front end, bundled."""
 
-    modules: str  # without an entry: declarations alone
+    modules: str  # declarations only; `script` adds what runs
     css: str
 
     def script(self, host: HostName) -> str:
-        """One ES module for this host; that of the widget has the default export that anywidget runs."""
+        """One ES module for a host: a served page, a saved page, or an anywidget (with a default export)."""
         return f"{self.modules}\n{_ENTRIES[host]}"
 
 
-_kept: dict[Path, tuple[object, Bundle]] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Import:
+    """`import { names } from "target";`"""
+
+    names: tuple[str, ...]
+    target: str  # as written, relative to the module
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Module:
+    """A module's code as it goes into the bundle, and its imports, top-level names and exports."""
+
+    name: str  # path from the front end's folder
+    code: str  # without imports, and without the word export
+    imports: tuple[_Import, ...]
+    declared: dict[str, int]  # top-level names and their lines
+    exported: frozenset[str]
+
+
+_cache: dict[Path, tuple[object, Bundle]] = {}
 _lock = threading.Lock()
 
 
 def bundle(folder: Path | None = None) -> Bundle:
-    """The front end in a folder, this package's own for None; joined again when a file of it has changed.
+    """The bundle of a folder, cached until one of its files changes. None: the front end of this package.
 
     Raises BundleError.
     """
     folder = FRONT if folder is None else folder
     state = tuple((path, path.stat().st_mtime_ns) for path in _files(folder, ".js", ".css"))
     with _lock:
-        if folder not in _kept or _kept[folder][0] != state:
-            _kept[folder] = (state, join(folder))
-        return _kept[folder][1]
+        if folder not in _cache or _cache[folder][0] != state:
+            _cache[folder] = (state, join(folder))
+        return _cache[folder][1]
 
 
 def join(folder: Path) -> Bundle:
-    """All modules that main.js reaches, each behind those that it imports; all styles. Raises BundleError."""
+    """All modules that main.js reaches, each after those that it imports, and all style sheets. Raises BundleError."""
     ordered = _ordered(folder)
     _need_unique_names(ordered)
     parts = [f"// {each.name}\n{each.code}" for each in ordered]
     return Bundle(modules="\n".join(parts), css=_styles(folder))
 
 
-def _ordered(folder: Path) -> list[Module]:
-    modules: dict[str, Module] = {}
-    done: list[Module] = []
+def _ordered(folder: Path) -> list[_Module]:
+    modules: dict[str, _Module] = {}
+    done: list[_Module] = []
 
-    def visit(name: str, trail: tuple[str, ...], asked: str) -> Module:
-        if name in trail:
-            around = " -> ".join((*trail[trail.index(name) :], name))
-            raise BundleError(f"{asked}: modules import each other in a circle: {around}")
+    def visit(name: str, importers: tuple[str, ...], where: str) -> _Module:
+        if name in importers:
+            around = " -> ".join((*importers[importers.index(name) :], name))
+            raise BundleError(f"{where}: circular import: {around}")
         if name in modules:
             return modules[name]
         path = folder / name
         if not path.is_file():
-            raise BundleError(f"{asked}: there is no module {name}")
-        found = module(path, folder)
+            raise BundleError(f"{where}: module {name} does not exist")
+        found = _scan(name, path.read_text(encoding="utf-8"))
         for each in found.imports:
-            asked = f"{name}:{each.line}"
-            target = visit(_target(name, each.target, asked), (*trail, name), asked)
+            where = f"{name}:{each.line}"
+            target = visit(_target(name, each.target, where), (*importers, name), where)
             for wanted in each.names:
                 if wanted not in target.exported:
-                    raise BundleError(f"{asked}: {target.name} exports no {wanted}")
+                    raise BundleError(f"{where}: {target.name} does not export {wanted}")
         modules[name] = found
         done.append(found)
         return found
@@ -86,21 +137,21 @@ def _ordered(folder: Path) -> list[Module]:
     return done
 
 
-def _target(name: str, written: str, asked: str) -> str:
-    """The module that a path means, from the front end's folder."""
+def _target(name: str, written: str, where: str) -> str:
+    """The path of an imported module from the front end's folder."""
     parts: list[str] = list(PurePosixPath(name).parent.parts)
     for part in written.split("/"):
         if part == "..":
             if not parts:
-                raise BundleError(f"{asked}: {written} lies outside of the front end")
+                raise BundleError(f"{where}: {written} is outside of the front end")
             parts.pop()
         elif part != ".":
             parts.append(part)
     return "/".join(parts)
 
 
-def _need_unique_names(modules: list[Module]) -> None:
-    """Joined, all modules share one scope."""
+def _need_unique_names(modules: list[_Module]) -> None:
+    """In the bundle all modules share one scope."""
     homes: dict[str, str] = {}
     for each in modules:
         for name, line in each.declared.items():
@@ -115,17 +166,214 @@ def _need_unique_names(modules: list[Module]) -> None:
 def _styles(folder: Path) -> str:
     files = _files(folder, ".css")
     names = [path.relative_to(folder).as_posix() for path in files]
-    names.sort(key=lambda name: (name != _FIRST, name))
+    names.sort(key=lambda name: (name != _FIRST_SHEET, name))
     parts = []
     for name in names:
         text = (folder / name).read_text(encoding="utf-8")
         for found in re.finditer(r"</style|@import|url\(\s*[\"']?(?!data:|#)", text, re.IGNORECASE):
             line = text.count("\n", 0, found.start()) + 1
-            raise BundleError(f"{name}:{line}: {found[0]!r}: a sheet fetches nothing and stands inside HTML")
+            raise BundleError(f"{name}:{line}: {found[0]!r}: style sheets must not load anything or end their element")
         parts.append(f"/* {name} */\n{text.strip()}\n")
     return "\n".join(parts)
 
 
 def _files(folder: Path, *suffixes: str) -> list[Path]:
     found = (path for path in folder.rglob("*") if path.suffix in suffixes)
-    return sorted(path for path in found if not set(path.relative_to(folder).parts) & set(_APART))
+    return sorted(path for path in found if not set(path.relative_to(folder).parts) & set(_EXCLUDED))
+
+
+def _scan(name: str, text: str) -> _Module:
+    """Raises BundleError."""
+    return _Scanner(name, text).module()
+
+
+class _Scanner:
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.text = name, text
+        self.masked, comments = _mask(text)
+        self.flat = _top_level(self.masked)
+        self.cuts = [span for comment in comments if (span := _whole_lines(text, *comment))]
+        self.imports: list[_Import] = []
+        self.declared: dict[str, int] = {}
+        self.exported: set[str] = set()
+
+    def module(self) -> _Module:
+        self._refuse_dynamic()
+        for found in re.finditer(r"(?<![\w$.])(import|export)\b", self.flat):
+            (self._import if found[1] == "import" else self._export)(found.start())
+        for at, name in self._declarations():
+            if name in self.declared:
+                raise self._error(at, f"{name} is declared twice")
+            self.declared[name] = self._line(at)
+        return _Module(
+            name=self.name,
+            code=self._code(),
+            imports=tuple(self.imports),
+            declared=self.declared,
+            exported=frozenset(self.exported),
+        )
+
+    def _refuse_dynamic(self) -> None:
+        for found in re.finditer(r"\bimport\s*[(.]|\bawait\b", self.flat):
+            word = found[0].rstrip("(. ")
+            raise self._error(
+                found.start(), f"{word} is not allowed at the top level, nor dynamic import or import.meta"
+            )
+        for found in re.finditer(r"(?<![\w$.])import\s*\(|(?<![\w$])import\s*\.\s*meta\b", self.masked):
+            raise self._error(found.start(), "dynamic import and import.meta are not allowed")
+
+    def _import(self, at: int) -> None:
+        head = _IMPORT.match(self.masked, at)
+        path = head and _PATH.match(self.text, head.end())
+        if not head or not path:
+            raise self._error(at, 'unsupported import: only import { a, b } from "./module.js"; is allowed')
+        names = tuple(each.strip() for each in head[1].split(",") if each.strip())
+        self.imports.append(_Import(names=names, target=path[2] + path[3], line=self._line(at)))
+        self.cuts.append((at, path.end()))
+
+    def _export(self, at: int) -> None:
+        what = _EXPORTED.match(self.masked, at)
+        if what is None:
+            raise self._error(at, "unsupported export: only export function, class, const and let are allowed")
+        self.exported.add(what[2] or what[3])
+        self.cuts.append((at, what.start(1)))
+
+    def _declarations(self) -> Iterator[tuple[int, str]]:
+        """Offset and name of each top-level declaration."""
+        flat = self.flat
+        for found in re.finditer(r"(?<![\w$.])(?:const|let|var)\s*[\[{]", flat):
+            raise self._error(found.start(), "destructuring is not allowed at the top level")
+        for found in re.finditer(rf"(?<![\w$.]){_DECLARED}", flat):
+            if found[1] is not None and _is_expression(flat, found.start()):
+                continue
+            yield found.start(), found[1] or found[2]
+            if found[2] is not None:
+                yield from _others(flat, found.end())
+
+    def _code(self) -> str:
+        """The text without what was cut; it can be put into an inline script element."""
+        kept, place = [], 0
+        for start, stop in sorted([*self.cuts, (len(self.text), len(self.text))]):
+            for found in re.finditer(r"</script|<!--", self.text[place:start], re.IGNORECASE):
+                what = "would end the inline script element; split the string"
+                raise self._error(place + found.start(), f"{found[0]!r} {what}")
+            kept.append(self.text[place:start])
+            place = stop
+        return "".join(kept).strip("\n") + "\n"
+
+    def _error(self, at: int, said: str) -> BundleError:
+        return BundleError(f"{self.name}:{self._line(at)}: {said}")
+
+    def _line(self, at: int) -> int:
+        return self.text.count("\n", 0, at) + 1
+
+
+def _whole_lines(text: str, start: int, stop: int) -> tuple[int, int] | None:
+    """The range of the whole lines of a comment, if nothing else is on them."""
+    begin, end = text.rfind("\n", 0, start) + 1, text.find("\n", stop)
+    end = len(text) if end < 0 else end + 1
+    return None if text[begin:start].strip() or text[stop:end].strip() else (begin, end)
+
+
+def _top_level(masked: str) -> str:
+    """The text with blanks for what is inside of braces, brackets and parentheses; the outermost of these stay."""
+    out, depth, place = [], 0, 0
+    for found in _BRACKET.finditer(masked):
+        opens, between = found[0] in "([{", masked[place : found.start()]
+        if not opens:
+            out.append(between if depth == 0 else _NOT_A_LINE.sub(" ", between))
+            depth = max(0, depth - 1)
+            out.append(found[0] if depth == 0 else " ")
+        else:
+            out.append(between + found[0] if depth == 0 else _NOT_A_LINE.sub(" ", between) + " ")
+            depth += 1
+        place = found.end()
+    rest = masked[place:]
+    out.append(rest if depth == 0 else _NOT_A_LINE.sub(" ", rest))
+    return "".join(out)
+
+
+def _is_expression(flat: str, at: int) -> bool:
+    """Whether `function` or `class` is an expression: `const f = function name() {}` declares f only."""
+    return re.search(r"[=(,:?&|]\s*(?:async\s*)?$", flat[max(0, at - 40) : at]) is not None
+
+
+def _others(flat: str, start: int) -> Iterator[tuple[int, str]]:
+    """The names after the first of `const a = 1, b = 2;`"""
+    end = flat.find(";", start)
+    following = _STATEMENT.search(flat, start)
+    stop = min(end if end >= 0 else len(flat), following.start() if following else len(flat))
+    for found in _NEXT.finditer(flat, start, min(stop + 1, len(flat))):
+        yield found.start(1), found[1]
+
+
+class _Masked(NamedTuple):
+    """A module's text with blanks for comments and for the contents of strings, templates and regular expressions."""
+
+    code: str  # of the same length and line breaks as the text
+    comments: list[tuple[int, int]]  # (start, stop)
+
+
+def _mask(text: str) -> _Masked:
+    """Blank out what is not code. Expressions inside of templates are code."""
+    reader = _Masker(text)
+    reader.read()
+    return _Masked("".join(reader.out), reader.comments)
+
+
+class _Masker:
+    def __init__(self, text: str) -> None:
+        self.text, self.place = text, 0
+        self.out: list[str] = []
+        self.comments: list[tuple[int, int]] = []
+        self.in_template: list[bool] = []  # for every open brace: whether it opens a template's expression
+
+    def read(self) -> None:
+        while found := _TOKENS.search(self.text, self.place):
+            self._keep(found.start())
+            kind, stop = found.lastgroup, found.end()
+            if kind == "comment":
+                self.comments.append(found.span())
+                self._blank(stop)
+            elif kind == "string":
+                self._quoted(stop)
+            elif kind == "slash":
+                self._slash()
+            else:
+                self._keep(stop)
+                if kind == "open":
+                    self.in_template.append(False)
+                elif kind == "quote" or (self.in_template and self.in_template.pop()):
+                    self._template()
+        self._keep(len(self.text))
+
+    def _template(self) -> None:
+        """Blank a template from its quote, or from the end of an expression, to the next expression or the closing quote."""
+        within = _TEMPLATE.match(self.text, self.place)
+        assert within is not None, "it matches the empty string too"
+        self._blank(within.end())
+        if self.text.startswith("${", self.place):
+            self._keep(self.place + 2)
+            self.in_template.append(True)
+        else:
+            self._keep(min(self.place + 1, len(self.text)))
+
+    def _slash(self) -> None:
+        pattern = _REGEX.match(self.text, self.place)
+        if pattern is not None and _BEFORE_REGEX.search("".join(self.out[-8:])[-200:]):
+            self._quoted(pattern.end())
+        else:
+            self._keep(self.place + 1)
+
+    def _quoted(self, stop: int) -> None:
+        self._keep(self.place + 1)
+        self._blank(stop - 1)
+        self._keep(stop)
+
+    def _keep(self, stop: int) -> None:
+        self.out.append(self.text[self.place : stop])
+        self.place = stop
+
+    def _blank(self, stop: int) -> None:
+        self.out.append(re.sub(r"[^\n]", " ", self.text[self.place : stop]))
+        self.place = stop

@@ -1,1 +1,1 @@
-"""The view in a browser: a server for this machine alone, its guard, and its end."""
+"""The view in a browser: an HTTP server on the loopback interface, its access control, its limits, and its shutdown."""

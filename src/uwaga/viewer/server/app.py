@@ -1,27 +1,28 @@
-"""What a server serves: the page, its script and styles, and the answers; nothing else, and to nobody else."""
+"""The ASGI application: the page, its script and styles, and the request handlers, behind access control and size limits."""
 
+import asyncio
+import json
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NoReturn
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import Request, cookie_parser
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
-from uwaga.viewer.page.shell import served_shell
-from uwaga.viewer.server.asking import Asking, Desk, Entering, is_known
-from uwaga.viewer.server.connections import Connections
-from uwaga.viewer.server.gate import Gate
-from uwaga.viewer.server.guard import Guard, Refusal
+from uwaga.viewer.page.html import served_html
+from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, Refusal
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, IdleConnectionReaper
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Everything comes from this server, nothing may be put into the page as markup, and no other page may hold this one.
+# Everything comes from this server, nothing may enter the page as markup, and no other page may frame it.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -39,75 +40,158 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-
-_LARGEST_HEAD = 1 << 15  # bytes of a request's address and headers
-_FRESH_SECONDS = 1.0  # after which the front end's files are looked at again, for those who change them
-_PIECE = 1 << 14  # bytes of a response that are sent at once; a connection holds back four times as much, and one more
+MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
+MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
+_MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
+_BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
+_RELOAD_SECONDS = 1.0  # between checks whether the front end's files have changed, for those who work on them
+_CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
+_LONG_REQUESTS = ("page", "npz", "weights")  # may take seconds
 
 
 def application(
-    desk: Desk, *, title: str, guard: Guard, gate: Gate, connections: Connections, renew: Callable[[], object]
+    service: Service,
+    *,
+    title: str,
+    access: AccessControl,
+    limiter: ConcurrencyLimiter,
+    reaper: IdleConnectionReaper,
+    renew: Callable[[], object],
 ) -> "ASGIApp":
-    """The ASGI application that shows what a desk knows.
+    """The ASGI application of a view.
 
     Args:
-        renew: called when somebody comes with a code that was used already.
+        renew: called when a client sends a code that was used already.
     """
     routes = [
-        _file("/", "text/html; charset=utf-8", lambda: served_shell(title)),
+        _file("/", "text/html; charset=utf-8", lambda: served_html(title)),
         _file("/app.js", "text/javascript; charset=utf-8", lambda: bundle().script("served")),
         _file("/app.css", "text/css; charset=utf-8", lambda: bundle().css),
-        Route("/ask", Asking(desk, guard, gate)),
-        Route("/ask/enter", Entering(guard, renew)),
+        Route("/ask", RequestHandler(service, access, limiter)),
+        Route("/ask/enter", SessionHandler(access, renew)),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _refused, Exception: _failed})
-    return _Guarded(app, guard, connections)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _http_error, Exception: _internal_error})
+    return _Protected(app, access, reaper)
 
 
-def _file(path: str, kind: str, text: Callable[[], str]) -> Route:
-    made, kept = float("-inf"), b""  # the same bytes for all who ask at once
+class RequestHandler:
+    """POST a request with token and cookie; 200 and a reply's bytes, or another status and {"error": message}."""
 
-    async def respond(request: Request) -> Response:
-        nonlocal made, kept
-        if time.monotonic() - made >= _FRESH_SECONDS:
-            made, kept = time.monotonic(), text().encode()
-        return Response(kept, headers={"Content-Type": kind})
+    def __init__(self, service: Service, access: AccessControl, limiter: ConcurrencyLimiter) -> None:
+        self._service, self._access, self._limiter = service, access, limiter
 
-    return Route(path, respond)
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        try:
+            self._check(scope["method"], Headers(scope=scope))
+            with self._limiter.slot():
+                response = await self._respond(Headers(scope=scope), receive)
+                if response is not None:
+                    await response(scope, receive, send)
+        except HTTPException as error:
+            await _error(error.status_code, error.detail)(scope, receive, send)
+        except BusyError:
+            busy = _error(503, "the server is busy: too many requests at once; retry in a second", {"Retry-After": "1"})
+            await busy(scope, receive, send)
+
+    def _check(self, method: str, headers: Headers) -> None:
+        _require_post(method)
+        if not has_session(self._access, headers):
+            raise HTTPException(
+                403, "the token or the cookie is missing or wrong: open the URL that the program has printed"
+            )
+        _require_json(headers)
+
+    async def _respond(self, headers: Headers, receive: "Receive") -> Response | None:
+        """The reply, or the error of an invalid request; None: the client has disconnected."""
+        body = await _read_body(headers, receive, MAX_BODY_BYTES)
+        if body is None:
+            return None
+        request = parse_request(body)
+        try:
+            reply = await self._limiter.compute(
+                lambda: self._service.answer(request).to_bytes(),
+                _disconnected(receive),
+                takes_long=request.get("ask") in _LONG_REQUESTS,
+            )
+            return None if reply is None else Response(reply, media_type="application/octet-stream")
+        except RequestError as error:
+            return _error(400, str(error))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    """A path or a method that there is not."""
-    assert isinstance(error, HTTPException)
-    said = {404: "there is nothing at this address", 405: f"{request.method} is not understood here"}
-    return JSONResponse({"error": said.get(error.status_code, error.detail)}, error.status_code, error.headers)
+class SessionHandler:
+    """POST {"code": code}; 200 with {"token": token} and the cookie, or another status and {"error": message}.
 
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """A defect of ours. Starlette raises it again once this is sent, and uvicorn logs it with its traceback."""
-    return JSONResponse({"error": "the program failed at this question; its log says how"}, 500)
-
-
-def _too_large(scope: "Scope") -> Refusal | None:
-    """What comes at once, h11 reads to its end however large it is; what comes in parts it bounds by itself."""
-    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
-    return Refusal(431, f"address and headers have more than {_LARGEST_HEAD} bytes") if size > _LARGEST_HEAD else None
-
-
-class _Guarded:
-    """The guard in front of everything, and the headers on everything, which is sent in pieces.
-
-    A piece waits until the ones before it are on their way: what nobody takes is not held for him. A connection is used again
-    by those alone who have the token: of others, a thousand that send requests one behind the other get a response each.
+    A client that has token and cookie already gets the token again, and the code stays valid.
     """
 
-    def __init__(self, app: "ASGIApp", guard: Guard, connections: Connections) -> None:
-        self._app, self._guard, self._connections = app, guard, connections
+    def __init__(self, access: AccessControl, renew: Callable[[], object]) -> None:
+        self._access, self._renew = access, renew
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        try:
+            response = await self._respond(scope["method"], Headers(scope=scope), receive)
+        except HTTPException as error:
+            response = _error(error.status_code, error.detail)
+        if response is not None:
+            await response(scope, receive, send)
+
+    async def _respond(self, method: str, headers: Headers, receive: "Receive") -> Response | None:
+        _require_post(method)
+        _require_json(headers)
+        body = await _read_body(headers, receive, _MAX_CODE_BYTES)
+        if body is None:
+            return None
+        response = _AsciiJSONResponse({"token": self._access.token})
+        if has_session(self._access, headers):
+            return response
+        code = parse_request(body).get("code")
+        try:
+            if not isinstance(code, str) or not self._access.exchange(code):
+                raise HTTPException(403, "the code is missing or wrong: open the URL that the program has printed")
+        except CodeUsedError as error:
+            self._renew()
+            raise HTTPException(
+                403, "the code of this URL was used already: open the new URL that the program has printed"
+            ) from error
+        response.set_cookie(
+            self._access.cookie_name, self._access.cookie, path=COOKIE_PATH, httponly=True, samesite="strict"
+        )
+        return response
+
+
+def has_session(access: AccessControl, headers: Headers) -> bool:
+    """Whether a request carries this server's token and cookie."""
+    cookie = cookie_parser(headers.get("cookie", "")).get(access.cookie_name)
+    return access.is_authorized(headers.get(TOKEN_HEADER), cookie)
+
+
+def parse_request(body: bytes) -> dict[str, object]:
+    """The JSON object of a body. Raises HTTPException."""
+    try:
+        request = json.loads(body, parse_constant=_no_constant)
+    except RecursionError as error:
+        raise HTTPException(400, "the JSON of the request is nested too deeply") from error
+    except ValueError as error:  # also for bytes that are not UTF-8, and for an integer of thousands of digits
+        raise HTTPException(400, f"the request is not valid JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise HTTPException(400, "a request must be a JSON object")
+    return request
+
+
+class _Protected:
+    """Access control in front of an application, security headers on all responses, and bodies sent in chunks.
+
+    A chunk is sent once those before it have left, so that a client that does not read uses no memory. Connections are kept
+    alive for authorized clients alone: of others, a thousand that pipeline requests get one response each.
+    """
+
+    def __init__(self, app: "ASGIApp", access: AccessControl, reaper: IdleConnectionReaper) -> None:
+        self._app, self._access, self._reaper = app, access, reaper
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         assert scope["type"] == "http", "the server offers neither websockets nor a lifespan"
 
-        headers = _HEADERS if is_known(self._guard, Headers(scope=scope)) else {**_HEADERS, "Connection": "close"}
+        headers = _HEADERS if has_session(self._access, Headers(scope=scope)) else {**_HEADERS, "Connection": "close"}
 
         async def send_with_headers(message: "Message") -> None:
             if message["type"] == "http.response.start":
@@ -115,11 +199,95 @@ class _Guarded:
                 await send(message)
                 return
             body, more = message.get("body", b""), message.get("more_body", False)
-            for at in range(0, max(len(body), 1), _PIECE):
-                is_last = not more and at + _PIECE >= len(body)
-                await send({**message, "body": body[at : at + _PIECE], "more_body": not is_last})
-                self._connections.advance(scope["client"], complete=is_last)
+            for at in range(0, max(len(body), 1), _CHUNK):
+                is_last = not more and at + _CHUNK >= len(body)
+                await send({**message, "body": body[at : at + _CHUNK], "more_body": not is_last})
+                self._reaper.record_progress(scope["client"], complete=is_last)
 
-        refusal = _too_large(scope) or self._guard.refusal(scope["headers"])
+        refusal = _check_header_size(scope) or self._access.refusal(scope["headers"])
         app = self._app if refusal is None else JSONResponse({"error": refusal.error}, refusal.status)
         await app(scope, receive, send_with_headers)
+
+
+def _file(path: str, media_type: str, text: Callable[[], str]) -> Route:
+    checked, content = float("-inf"), b""  # shared by concurrent requests
+
+    async def respond(request: Request) -> Response:
+        nonlocal checked, content
+        if time.monotonic() - checked >= _RELOAD_SECONDS:
+            checked, content = time.monotonic(), text().encode()
+        return Response(content, headers={"Content-Type": media_type})
+
+    return Route(path, respond)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """404 and 405, as JSON."""
+    assert isinstance(error, HTTPException)
+    messages = {404: "not found", 405: f"method {request.method} is not allowed"}
+    return JSONResponse({"error": messages.get(error.status_code, error.detail)}, error.status_code, error.headers)
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Starlette raises the exception again once this is sent, and uvicorn logs it with its traceback."""
+    return JSONResponse({"error": "internal error; the program's log has the traceback"}, 500)
+
+
+def _check_header_size(scope: "Scope") -> Refusal | None:
+    """h11 limits headers that arrive in parts, but not those that arrive at once."""
+    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in scope["headers"])
+    return Refusal(431, f"URL and headers exceed {MAX_HEADER_BYTES} bytes") if size > MAX_HEADER_BYTES else None
+
+
+def _require_post(method: str) -> None:
+    if method != "POST":
+        raise HTTPException(405, f"method {method} is not allowed: requests are sent by POST")
+
+
+def _require_json(headers: Headers) -> None:
+    if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "the Content-Type of a request must be application/json")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not allowed in JSON")
+
+
+async def _read_body(headers: Headers, receive: "Receive", max_bytes: int) -> bytes | None:
+    """The body; None: the client has disconnected. Raises HTTPException before more than the limit is held in memory."""
+    too_large = HTTPException(413, f"the body of the request exceeds {max_bytes} bytes")
+    announced = headers.get("content-length", "0")
+    if announced.isdecimal() and int(announced[:20]) > max_bytes:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            while True:
+                message: Message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                body += message.get("body", b"")
+                if len(body) > max_bytes:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return bytes(body)
+    except TimeoutError as error:
+        raise HTTPException(
+            408, f"the body of the request was not complete within {_BODY_TIMEOUT:g} seconds"
+        ) from error
+
+
+async def _disconnected(receive: "Receive") -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return _AsciiJSONResponse({"error": message}, status_code=status, headers=headers)
+
+
+class _AsciiJSONResponse(JSONResponse):
+    """Messages repeat parts of the request, which may hold lone surrogates; these have no UTF-8."""
+
+    def render(self, content: object) -> bytes:
+        return json.dumps(content).encode("ascii")

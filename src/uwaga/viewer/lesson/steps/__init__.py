@@ -1,1 +1,1 @@
-"""The pages of the lesson, a module each."""
+"""The steps of the lesson."""

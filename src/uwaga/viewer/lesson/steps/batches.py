@@ -1,5 +1,7 @@
-"""Batches: padding and the work that it wastes, and packed ones without. Letters: R sentences, T the longest of them,
-N packed tokens, M width of a token's vector."""
+"""Batches: the work that padding wastes, and packed batches without it.
+
+Letters: R sentences, T tokens of the longest of them, N packed tokens, M width of a token's vector.
+"""
 
 from typing import Any
 
@@ -8,11 +10,11 @@ from torch import Tensor
 
 from uwaga.ops.masks import KeyLengths
 from uwaga.ops.ragged import Ragged
-from uwaga.viewer.lesson import defaults, sources
-from uwaga.viewer.lesson.computing import layer_of
-from uwaga.viewer.lesson.example import Example
-from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step
-from uwaga.viewer.lesson.sources import cell
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import layer_of
+from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step
+from uwaga.viewer.lesson.example import Example, vector
+from uwaga.viewer.lesson.provenance import cell
 
 _LONG = (512, 2048, 8192, 32_768, 100_000)
 
@@ -75,7 +77,7 @@ def _places(example: Example) -> Matrix:
         rows=_names(example),
         columns=[str(place + 1) for place in range(longest)],
         numbers=(torch.arange(longest) < lengths_R[:, None]).float(),
-        source=sources.given(rule),
+        source=provenance.given(rule),
         shade="bits",
         digits=0,
     )
@@ -93,14 +95,14 @@ def _work(example: Example) -> Matrix:
         rows=_names(example),
         columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
         numbers=torch.stack(columns, dim=-1),
-        source=sources.by_column(
+        source=provenance.by_column(
             (
-                sources.total(cell("places", "i", "m"), int(longest[0])),
+                provenance.total(cell("places", "i", "m"), int(longest[0])),
                 # The longest sentence is as long as the rectangle.
-                sources.copy(cell("work", int(lengths_R.argmax()), 0)),
-                sources.product(cell("work", "i", 0), cell("work", "i", 0)),
-                sources.product(cell("work", "i", 1), cell("work", "i", 1)),
-                sources.rest(cell("work", "i", 2), cell("work", "i", 3)),
+                provenance.copy(cell("work", int(lengths_R.argmax()), 0)),
+                provenance.product(cell("work", "i", 0), cell("work", "i", 0)),
+                provenance.product(cell("work", "i", 1), cell("work", "i", 1)),
+                provenance.rest(cell("work", "i", 2), cell("work", "i", 3)),
             )
         ),
         shade="none",
@@ -113,7 +115,7 @@ def _whole(example: Example) -> Matrix:
     count, longest = len(lengths_R), float(lengths_R.max())
     needed, computed = float((lengths_R**2).sum()), count * longest**2
     numbers = torch.tensor([[float(lengths_R.sum()), count * longest, needed, computed, 1 - needed / computed]])
-    sums = [sources.total(cell("work", "m", column), count) for column in range(4)]
+    sums = [provenance.total(cell("work", "m", column), count) for column in range(4)]
     return Matrix(
         id="work_total",
         title="The whole batch",
@@ -121,15 +123,15 @@ def _whole(example: Example) -> Matrix:
         rows=("all",),
         columns=("tokens", "padded", "pairs", "padded pairs", "wasted"),
         numbers=numbers,
-        source=sources.by_column((*sums, sources.rest(cell("work_total", 0, 2), cell("work_total", 0, 3)))),
+        source=provenance.by_column((*sums, provenance.rest(cell("work_total", 0, 2), cell("work_total", 0, 3)))),
         shade="none",
     )
 
 
 def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
-    """The layer's output over a packed batch, over a padded one, and how far they are apart."""
+    """The layer's output for the packed batch, for the padded batch, and the difference."""
     layer, width = layer_of(example, example.heads), example.x_NM.shape[1]
-    vectors = [torch.tensor([defaults.vector(word, width) for word in sentence]) for sentence in example.sentences]
+    vectors = [torch.tensor([vector(word, width) for word in sentence]) for sentence in example.sentences]
     batch = Ragged.from_list(vectors)
     packed = layer(batch)
     padded_RTM = layer(batch.to_padded(), mask=KeyLengths(batch.lengths))
@@ -144,7 +146,7 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
             title="Layer over the packed batch",
             formula="layer(Ragged)",
             numbers=packed.values,
-            source=sources.given(say),
+            source=provenance.given(say),
             **shared,
         ),
         Matrix(
@@ -152,7 +154,7 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
             title="Layer over the padded batch",
             formula="layer(padded, mask=KeyLengths)",
             numbers=kept_NM,
-            source=sources.given(say),
+            source=provenance.given(say),
             **shared,
         ),
         Matrix(
@@ -160,7 +162,7 @@ def _both_ways(example: Example) -> tuple[Matrix, Matrix, Matrix]:
             title="Difference",
             formula="packed - padded",
             numbers=packed.values - kept_NM,
-            source=sources.minus(cell("packed", "i", "j"), cell("padded", "i", "j")),
+            source=provenance.minus(cell("packed", "i", "j"), cell("padded", "i", "j")),
             **shared,
         ),
     )
@@ -176,11 +178,11 @@ def _limit(example: Example) -> Section:
         rows=_names(example),
         columns=("tokens", "read", "lost"),
         numbers=torch.stack((lengths_R, kept_R, lengths_R - kept_R), dim=-1).float(),
-        source=sources.by_column(
+        source=provenance.by_column(
             (
-                sources.copy(cell("work", "i", 0)),
-                sources.given(f"The number of tokens, or the limit of {example.limit} where there are more."),
-                sources.minus(cell("cut", "i", 0), cell("cut", "i", 1)),
+                provenance.copy(cell("work", "i", 0)),
+                provenance.given(f"The number of tokens, or the limit of {example.limit} where there are more."),
+                provenance.minus(cell("cut", "i", 0), cell("cut", "i", 1)),
             )
         ),
         shade="none",
@@ -188,7 +190,7 @@ def _limit(example: Example) -> Section:
     )
     lost = int((lengths_R - kept_R).sum())
     text = (
-        "Learned positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
+        "Projected positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
         "in windows. Sinusoidal positions have no end of their own, but the model never saw what lies beyond."
     )
     finding = Finding(
@@ -207,11 +209,11 @@ def _growth() -> Section:
         rows=[f"{n:,}" for n in _LONG],
         columns=("tokens", "pairs", "MB"),
         numbers=torch.stack((tokens, pairs, megabytes), dim=-1).float(),
-        source=sources.by_column(
+        source=provenance.by_column(
             (
-                sources.given("A length to compare."),
-                sources.product(cell("growth", "i", 0), cell("growth", "i", 0)),
-                sources.scaled(cell("growth", "i", 1), 4e-6, "4 bytes, in millions"),
+                provenance.given("A length to compare."),
+                provenance.product(cell("growth", "i", 0), cell("growth", "i", 0)),
+                provenance.scaled(cell("growth", "i", 1), 4e-6, "4 bytes, in millions"),
             )
         ),
         shade="none",

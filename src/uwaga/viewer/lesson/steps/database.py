@@ -1,18 +1,18 @@
-"""Attention read as a look-up in a soft database. Letters: N tokens, D width of queries and keys, P of the payload."""
+"""Attention as a look-up in a soft database. Letters: N tokens, D width of queries and keys, P of the payload."""
 
 from torch import Tensor
 
 from uwaga.maps.attended import attend
 from uwaga.ops.attention.api import attention
-from uwaga.viewer.lesson import sources
-from uwaga.viewer.lesson.computing import OneHead, dense
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import OneHead, dense
+from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
 from uwaga.viewer.lesson.example import Example
-from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
-from uwaga.viewer.lesson.sources import cell
-from uwaga.viewer.lesson.steps.learned import Learned
+from uwaga.viewer.lesson.provenance import cell
+from uwaga.viewer.lesson.steps.calculation import Projected
 
 
-def step(example: Example, head: OneHead, weights: Matrix, made: Learned) -> Step:
+def step(example: Example, head: OneHead, weights: Matrix, projected: Projected) -> Step:
     payload = _payload(example)
     sharp_scores, sharp = _sharpened(example, head)
     i = int(sharp.numbers.amax(-1).argmax())
@@ -26,7 +26,7 @@ def step(example: Example, head: OneHead, weights: Matrix, made: Learned) -> Ste
             "The values need not come from the tokens: here they are a payload that you can write.",
         ),
         sections=(
-            Section(title="The values are the keys", matrices=(made.k, _looked_up(example, head, "keys_output"))),
+            Section(title="The values are the keys", matrices=(projected.k, _looked_up(example, head, "keys_output"))),
             Section(
                 title="The values are any payload",
                 matrices=(weights, payload, _looked_up(example, head, "payload_output")),
@@ -59,7 +59,7 @@ def _payload(example: Example) -> Matrix:
         rows=example.tokens,
         columns=names,
         numbers=example.payload_NP,
-        source=sources.typed(),
+        source=provenance.typed(),
         field="payload",
     )
 
@@ -83,7 +83,7 @@ def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
         rows=tokens,
         columns=tokens,
         numbers=head.scores_NN * head.scale * example.sharpness,
-        source=sources.scaled(cell("scaled", "i", "j"), example.sharpness, shown(example.sharpness)),
+        source=provenance.scaled(cell("scaled", "i", "j"), example.sharpness, shown(example.sharpness)),
     )
     shares = Matrix(
         id="sharp_weights",
@@ -92,7 +92,7 @@ def _sharpened(example: Example, head: OneHead) -> tuple[Matrix, Matrix]:
         rows=tokens,
         columns=tokens,
         numbers=dense(weights),
-        source=sources.softmax(cell("sharp_scores", "i", "j"), cell("sharp_scores", "i", "m"), n),
+        source=provenance.softmax(cell("sharp_scores", "i", "j"), cell("sharp_scores", "i", "m"), n),
         shade="share",
     )
     return scores, shares
@@ -119,5 +119,5 @@ def _output(example: Example, id: str, title: str, weights: str, values: str, nu
         rows=example.tokens,
         columns=columns or [f"{letter}{c + 1}" for c in range(numbers.shape[1])],
         numbers=found,
-        source=sources.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
+        source=provenance.dot(cell(weights, "i", "m"), cell(values, "m", "j"), len(example.tokens)),
     )

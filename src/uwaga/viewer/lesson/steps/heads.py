@@ -6,19 +6,18 @@ import torch
 from torch import Tensor
 
 from uwaga.maps.attended import attend
-from uwaga.viewer.lesson import sources
-from uwaga.viewer.lesson.computing import Entered, dense, layer_of, scale_of, scores, through
-from uwaga.viewer.lesson.defaults import numbered
-from uwaga.viewer.lesson.example import Example
-from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
-from uwaga.viewer.lesson.sources import cell
-from uwaga.viewer.lesson.steps.learned import Learned
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import LayerTrace, dense, layer_of, scale_of, scores, trace_layer
+from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
+from uwaga.viewer.lesson.example import Example, numbered
+from uwaga.viewer.lesson.provenance import cell
+from uwaga.viewer.lesson.steps.calculation import Projected
 
 
-def step(example: Example, made: Learned) -> Step:
+def step(example: Example, projected: Projected) -> Step:
     layer = layer_of(example, example.heads)
-    entered = through(layer, example.x_NM)
-    heads = [list(_head(example, entered, h, scale_of(layer))) for h in range(example.heads)]
+    trace = trace_layer(layer, example.x_NM)
+    heads = [list(_head(example, trace, h, scale_of(layer))) for h in range(example.heads)]
     joined = _joined(example, heads)
     return Step(
         id="heads",
@@ -28,14 +27,14 @@ def step(example: Example, made: Learned) -> Step:
             " attends by itself, with its own weights. The outputs are put side by side, and W_O mixes them.",
         ),
         sections=(
-            Section(title="To be cut", matrices=(made.q, made.k, made.v), controls=("heads",)),
+            Section(title="To be cut", matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
             *(
-                Section(title=f"Head {h + 1}: columns {_columns(entered, h)} of Q and K", matrices=matrices)
+                Section(title=f"Head {h + 1}: columns {_columns(trace, h)} of Q and K", matrices=matrices)
                 for h, matrices in enumerate(heads)
             ),
             Section(
                 title="Side by side, times W_O",
-                matrices=(joined, _output_weight(example), _output(example, entered)),
+                matrices=(joined, _output_weight(example), _output(example, trace)),
                 findings=_findings(example, heads),
             ),
         ),
@@ -48,10 +47,10 @@ def step(example: Example, made: Learned) -> Step:
     )
 
 
-def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[Matrix]:
-    """Its q, k, v, scores, weights and output."""
+def _head(example: Example, trace: LayerTrace, h: int, scale: float) -> Iterator[Matrix]:
+    """The q, k, v, scores, weights and output of one head."""
     tokens, n, name = example.tokens, len(example.tokens), f"head{h + 1}"
-    operands = (("q", entered.query_HND[h]), ("k", entered.key_HND[h]), ("v", entered.value_HNE[h]))
+    operands = (("q", trace.query_HND[h]), ("k", trace.key_HND[h]), ("v", trace.value_HNE[h]))
     for letter, numbers in operands:
         first, width = h * numbers.shape[1], numbers.shape[1]
         yield Matrix(
@@ -61,7 +60,7 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
             rows=tokens,
             columns=[f"{letter}{first + c + 1}" for c in range(width)],
             numbers=numbers,
-            source=sources.copy(cell(letter, "i", sources.shifted(first, "j"))),
+            source=provenance.copy(cell(letter, "i", provenance.shifted(first, "j"))),
         )
     (_, q_ND), (_, k_ND), (_, v_NE) = operands
     output_NE, _, weights = attend(q_ND, k_ND, v_NE, scale=scale)
@@ -74,7 +73,7 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
         rows=tokens,
         columns=tokens,
         numbers=scores(q_ND, k_ND),
-        source=sources.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1]),
+        source=provenance.dot(cell(f"{name}_q", "i", "m"), cell(f"{name}_k", "j", "m"), q_ND.shape[1]),
     )
     yield Matrix(
         id=f"{name}_scores",
@@ -83,7 +82,7 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
         rows=tokens,
         columns=tokens,
         numbers=scores(q_ND, k_ND) * scale,
-        source=sources.scaled(cell(f"{name}_raw", "i", "j"), scale, say),
+        source=provenance.scaled(cell(f"{name}_raw", "i", "j"), scale, say),
     )
     yield Matrix(
         id=f"{name}_weights",
@@ -92,7 +91,7 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
         rows=tokens,
         columns=tokens,
         numbers=dense(weights),
-        source=sources.softmax(cell(f"{name}_scores", "i", "j"), cell(f"{name}_scores", "i", "m"), n),
+        source=provenance.softmax(cell(f"{name}_scores", "i", "j"), cell(f"{name}_scores", "i", "m"), n),
         shade="share",
     )
     yield Matrix(
@@ -102,13 +101,13 @@ def _head(example: Example, entered: Entered, h: int, scale: float) -> Iterator[
         rows=tokens,
         columns=[f"v{h * v_NE.shape[1] + e + 1}" for e in range(v_NE.shape[1])],
         numbers=output_NE,
-        source=sources.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), n),
+        source=provenance.dot(cell(f"{name}_weights", "i", "m"), cell(f"{name}_v", "m", "j"), n),
     )
 
 
 def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
     outputs = [matrices[-1] for matrices in heads]
-    rules = [sources.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
+    rules = [provenance.copy(cell(each.id, "i", e)) for each in outputs for e in range(len(each.columns))]
     return Matrix(
         id="joined",
         title="All heads side by side",
@@ -116,7 +115,7 @@ def _joined(example: Example, heads: list[list[Matrix]]) -> Matrix:
         rows=example.tokens,
         columns=[name for each in outputs for name in each.columns],
         numbers=torch.cat([each.numbers for each in outputs], dim=-1),
-        source=sources.by_column(rules),
+        source=provenance.by_column(rules),
     )
 
 
@@ -128,26 +127,26 @@ def _output_weight(example: Example) -> Matrix:
         rows=numbered("v", example.wo_EM.shape[0]),
         columns=example.width_names,
         numbers=example.wo_EM,
-        source=sources.typed(),
+        source=provenance.typed(),
         field="wo",
     )
 
 
-def _output(example: Example, entered: Entered) -> Matrix:
-    """What the layer itself gave."""
+def _output(example: Example, trace: LayerTrace) -> Matrix:
+    """The output of the layer itself."""
     return Matrix(
         id="layer_output",
         title="Output of the layer",
         formula="[heads] W_O",
         rows=example.tokens,
         columns=example.width_names,
-        numbers=entered.output_NM,
-        source=sources.dot(cell("joined", "i", "m"), cell("wo", "m", "j"), example.wo_EM.shape[0]),
+        numbers=trace.output_NM,
+        source=provenance.dot(cell("joined", "i", "m"), cell("wo", "m", "j"), example.wo_EM.shape[0]),
     )
 
 
 def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
-    """Where two heads differ most, if there are two."""
+    """The weight in which the first two heads differ most."""
     if len(heads) < 2:
         return [Finding(text="With one head it is the calculation of the six steps, and then W_O.")]
     first, second = heads[0][-2], heads[1][-2]
@@ -160,6 +159,6 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]
 
 
-def _columns(entered: Entered, h: int) -> str:
-    width = entered.query_HND.shape[-1]
+def _columns(trace: LayerTrace, h: int) -> str:
+    width = trace.query_HND.shape[-1]
     return f"{h * width + 1} to {(h + 1) * width}" if width > 1 else str(h + 1)

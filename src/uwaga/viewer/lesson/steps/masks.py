@@ -1,4 +1,4 @@
-"""Masks: who may ask whom. Letters: N tokens, E width of values."""
+"""Masks: which keys each query can see. Letters: N tokens, E width of values."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from uwaga.maps.attended import attend
 from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.viewer.lesson import sources
-from uwaga.viewer.lesson.computing import OneHead, dense
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import OneHead, dense
+from uwaga.viewer.lesson.document import Finding, Matrix, Section, Step, shown
 from uwaga.viewer.lesson.example import Example
-from uwaga.viewer.lesson.parts import Finding, Matrix, Section, Step, shown
-from uwaga.viewer.lesson.sources import cell
+from uwaga.viewer.lesson.provenance import cell
 
 
 def step(example: Example, head: OneHead) -> Step:
@@ -89,14 +89,14 @@ def _section(
     assert isinstance(output_NE, Tensor)
     bits, scores, shares = f"{id}_bits", f"{id}_scores", f"{id}_weights"
     made = (
-        _square(tokens, bits, "Visible", rule, bits_NN.float(), sources.given(rule), "bits"),
+        _square(tokens, bits, "Visible", rule, bits_NN.float(), provenance.given(rule), "bits"),
         _square(
             tokens,
             scores,
             "Scores that count",
             "s(i, j) where visible",
             torch.where(bits_NN, head.scores_NN * head.scale, torch.nan),
-            sources.masked(cell("scaled", "i", "j"), cell(bits, "i", "j")),
+            provenance.masked(cell("scaled", "i", "j"), cell(bits, "i", "j")),
             "signed",
         ),
         _square(
@@ -105,7 +105,7 @@ def _section(
             "Weights",
             "softmax over the visible",
             dense(weights),
-            sources.softmax(cell(scores, "i", "j"), cell(scores, "i", "m"), n),
+            provenance.softmax(cell(scores, "i", "j"), cell(scores, "i", "m"), n),
             "share",
         ),
         Matrix(
@@ -115,7 +115,7 @@ def _section(
             rows=tokens,
             columns=[f"v{e + 1}" for e in range(output_NE.shape[1])],
             numbers=output_NE,
-            source=sources.dot(cell(shares, "i", "m"), cell("v", "m", "j"), n),
+            source=provenance.dot(cell(shares, "i", "m"), cell("v", "m", "j"), n),
         ),
     )
     finding = _finding(tokens, bits_NN, made[2])
@@ -123,7 +123,7 @@ def _section(
 
 
 def _square(
-    tokens: Sequence[str], id: str, title: str, formula: str, numbers: Tensor, source: sources.Rule, shade: str
+    tokens: Sequence[str], id: str, title: str, formula: str, numbers: Tensor, source: provenance.Rule, shade: str
 ) -> Matrix:
     digits = 0 if shade == "bits" else 2
     return Matrix(

@@ -1,4 +1,4 @@
-"""Positions: codes of places, where they repeat, and that attention without them knows no order.
+"""Positions: sinusoidal codes, the distance at which they repeat, and that attention without them ignores order.
 
 Letters: N tokens, M width of a token's vector, L places.
 """
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from uwaga.nn import SinusoidalPositions
 from uwaga.ops.attention.api import attention
-from uwaga.viewer.lesson import sources
-from uwaga.viewer.lesson.computing import layer_of
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import layer_of
+from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
 from uwaga.viewer.lesson.example import Example
-from uwaga.viewer.lesson.parts import Chart, Finding, Matrix, Section, Step, shown
-from uwaga.viewer.lesson.sources import cell
+from uwaga.viewer.lesson.provenance import cell
 
 _PLACES = 64
 _WIDTHS = (2, 4, 8, 16, 64)
@@ -76,7 +76,7 @@ def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
         rows=example.tokens,
         columns=example.width_names,
         numbers=positions(example.x_NM),
-        source=sources.plus(cell("x", "i", "j"), cell("codes", "i", "j")),
+        source=provenance.plus(cell("x", "i", "j"), cell("codes", "i", "j")),
     )
     hands = torch.arange(m // 2, dtype=torch.float64)
     frequency = 10000.0 ** (-2 * hands / m)
@@ -87,7 +87,7 @@ def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
         rows=[f"pair {i + 1}" for i in range(m // 2)],
         columns=("radians per place", "places per turn"),
         numbers=torch.stack((frequency, 2 * math.pi / frequency), dim=-1).float(),
-        source=sources.given(
+        source=provenance.given(
             "The i-th pair turns by 10000^(-2i/M) radians per place, so that a turn takes 2π times its inverse."
         ),
         shade="none",
@@ -112,7 +112,7 @@ def _counted(example: Example) -> tuple[Section, ...]:
 
 
 def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
-    """The layer's output; that of the shuffled tokens, put back; and the difference."""
+    """The layer's output; its output for the shuffled tokens, unshuffled; and the difference."""
     layer, order = layer_of(example, example.heads), list(example.order)
     placed = SinusoidalPositions(example.x_NM.shape[1]) if with_positions else None
     outputs = []
@@ -132,7 +132,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
             title="Output as it stands",
             formula="layer(X + PE)" if with_positions else "layer(X)",
             numbers=outputs[0],
-            source=sources.given(f"{say}.") if with_positions else sources.copy(cell("layer_output", "i", "j")),
+            source=provenance.given(f"{say}.") if with_positions else provenance.copy(cell("layer_output", "i", "j")),
             **shared,
         ),
         Matrix(
@@ -140,7 +140,9 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
             title="Output of the shuffled tokens, put back",
             formula="unshuffle(layer(shuffle(X)" + (" + PE))" if with_positions else "))"),
             numbers=outputs[1][back],
-            source=sources.given(f"{say}, the tokens shuffled first; then each row is put back where its token was."),
+            source=provenance.given(
+                f"{say}, the tokens shuffled first; then each row is put back where its token was."
+            ),
             **shared,
         ),
         Matrix(
@@ -148,7 +150,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
             title="Difference",
             formula="the one - the other",
             numbers=outputs[0] - outputs[1][back],
-            source=sources.minus(cell(first, "i", "j"), cell(then, "i", "j")),
+            source=provenance.minus(cell(first, "i", "j"), cell(then, "i", "j")),
             **shared,
         ),
     )
@@ -156,7 +158,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
 
 @functools.lru_cache(maxsize=1)
 def _similarity() -> Section:
-    """How alike codes are that are n places apart."""
+    """The cosine similarity of codes that are n places apart."""
     codes = SinusoidalPositions(_WIDE).table(_PLACES)
     # All codes are sqrt(M / 2) long, so that this scale makes their products cosines.
     cosine = attention(codes[:1], codes, torch.eye(_PLACES), scale=2.0 / _WIDE, normalize=None)
@@ -168,7 +170,7 @@ def _similarity() -> Section:
         rows=[str(n) for n in range(_PLACES)],
         columns=("n", "cosine"),
         numbers=torch.stack((torch.arange(_PLACES).float(), cosine[0]), dim=-1),
-        source=sources.given(
+        source=provenance.given(
             "Products of the codes, by uwaga.attention without softmax: the mean of cos(n · radians per place)."
         ),
         shade="none",
@@ -194,7 +196,7 @@ def _similarity() -> Section:
 
 @functools.lru_cache(maxsize=1)
 def _repeats() -> Section:
-    """Where codes come back to within a tolerance: SinusoidalPositions.repeats, which searches a million places."""
+    """The distance at which codes repeat within a tolerance, by SinusoidalPositions.repeats, which searches a million places."""
     found = [[SinusoidalPositions(width).repeats(tolerance) for tolerance in _TOLERANCES] for width in _WIDTHS]
     numbers = [[float("nan") if each is None else float(each.length) for each in row] for row in found]
     matrix = Matrix(
@@ -204,7 +206,7 @@ def _repeats() -> Section:
         rows=[f"width {width}" for width in _WIDTHS],
         columns=[f"within {tolerance}" for tolerance in _TOLERANCES],
         numbers=torch.tensor(numbers),
-        source=sources.given(
+        source=provenance.given(
             "Found by SinusoidalPositions.repeats among the first 1,000,000 places; a dash where there is none."
         ),
         shade="none",

@@ -1,0 +1,223 @@
+"""uwaga.view: attention in a browser, in a notebook, or in a file."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from uwaga._base import renamed
+from uwaga.viewer.page.bundle import bundle
+from uwaga.viewer.page.snapshot import Exact, save_snapshot
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import MapsLike, Tokens, ViewModel
+
+if TYPE_CHECKING:
+    from uwaga.viewer.notebook import Widget
+    from uwaga.viewer.server.server import Server
+
+__all__ = ["View", "view"]
+
+
+@renamed.parameters(desk="service")
+class View:
+    """A view that is served to a browser on this machine; as a context manager it closes at the end of the block.
+
+    Attributes:
+        service: answers the requests of the page.
+    """
+
+    def __init__(self, service: ViewService, server: "Server") -> None:
+        self.service, self._server = service, server
+
+    @property
+    def address(self) -> str:
+        """The page's URL with a one-time code: whoever opens it first can see the view. Once the code is used, this is a URL
+        with a new one, for another browser; the first browser keeps access without a code."""
+        return self._server.address
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        exact: Sequence[Exact] = (),
+        seconds: float = 8.0,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """Write the view as one HTML file that needs no server and no network.
+
+        The file holds every map in coarse cells, as fine as fits into 20 MB, and exact weights where `exact` says.
+
+        Args:
+            path: the file; it is written atomically.
+            exact: heads whose exact weights are stored, such as ("encoder", 3, 5): kind, layer, head; a block of a head with
+                ranges of queries and keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
+            seconds: time budget, approximate: for maps so large that they are sampled first, and for the variants with merged
+                words and hidden special tokens.
+            progress: called with the completed fraction, from 0 to 1.
+
+        Raises:
+            ValueError: heads or tokens that do not exist, or more exact weights than a page may hold.
+            OSError: the file cannot be written.
+        """
+        save_snapshot(self.service, path, exact=exact, seconds=seconds, progress=progress)
+
+    def browse(self) -> bool:
+        """Open the page in a browser; False where there is no graphical browser."""
+        return self._server.browse()
+
+    def wait(self) -> None:
+        """Block until Ctrl-C, SIGTERM or `close`, then close the view."""
+        self._server.wait()
+
+    def close(self) -> None:
+        """Stop serving. Idempotent."""
+        self._server.close()
+
+    def __enter__(self) -> "View":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"View({self.address}{', closed' if self._server.closed else ''})"
+
+
+@renamed.parameters(shown="maps")
+def view(
+    maps: MapsLike,
+    *,
+    tokens: Tokens | None = None,
+    title: str | None = None,
+    model: str = "",
+    row: int = 0,
+    second: MapsLike | None = None,
+    second_tokens: Tokens | None = None,
+    second_title: str | None = None,
+    second_model: str | None = None,
+    second_row: int = 0,
+    port: int = 0,
+    browser: bool | None = None,
+    block: bool | None = None,
+) -> "View | Widget":
+    """Show attention: every layer and head as an overview, each map down to its exact weights, the text, and the statistics.
+
+        with uwaga.watch(model, tokenizer=tokenizer) as recording:
+            model(ids)
+        uwaga.view(recording)
+
+    In a notebook (Jupyter, VS Code, Colab, marimo) the view is a widget. Elsewhere it is served to a browser on this machine
+    (loopback only), and its URL is printed.
+
+    Args:
+        maps: a recording; a map; several maps by (kind, layer), by layer, or in the order of their layers. Each is
+            (R, H, Q, K), (H, Q, K), (Q, K) or ragged: R rows of a batch, H heads, Q queries, K keys.
+        tokens: a string per token, in place of those of the recording; by "encoder" and "decoder" where there are both.
+        title: the title of the page; None: the beginning of the text.
+        model: the name of the model.
+        row: the row of a batch that is shown.
+        second, second_tokens, second_title, second_model, second_row: the same for a second text or model, which is shown
+            beside the first and as their difference.
+        port: the TCP port to serve on; 0: any free one.
+        browser: whether to open a browser; None: where there is a graphical one.
+        block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
+
+    Returns:
+        The widget in a notebook; else the view, which is closed already if this call waited.
+
+    Raises:
+        ValueError: no maps; maps, tokens or rows that do not fit each other.
+        ImportError: without the extra `uwaga[view]`.
+        OSError: the port is not available.
+    """
+    view_model = ViewModel.create(
+        maps,
+        tokens=tokens,
+        title=title,
+        model=model,
+        row=row,
+        second=second,
+        second_tokens=second_tokens,
+        second_title=second_title,
+        second_model=second_model,
+        second_row=second_row,
+    )
+    service = ViewService(view_model)
+    if in_notebook():
+        from uwaga.viewer.notebook import widget
+
+        return widget(service)
+    return show(service, view_model.title, "view", port=port, browser=browser, block=block)
+
+
+def show(
+    service: ViewService,
+    title: str,
+    name: str,
+    *,
+    fragment: str = "",
+    port: int,
+    browser: bool | None,
+    block: bool | None,
+) -> View:
+    """Serve a view, print its URL, open a browser and wait, as the arguments of `view` say; the others as in `serve`."""
+
+    def tell(address: str) -> None:
+        print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
+
+    served = serve(service, title, tell=tell, port=port, name=name, fragment=fragment)
+    tell(served.address)
+    if browser or browser is None:
+        served.browse()
+    if block or (block is None and not at_prompt()):
+        served.wait()
+    return served
+
+
+def serve(
+    service: ViewService,
+    title: str,
+    *,
+    tell: Callable[[str], object],
+    port: int = 0,
+    name: str = "view",
+    fragment: str = "",
+) -> View:
+    """Start a server for a view; `tell`, `port` and `fragment` as in `Server`.
+
+    Args:
+        name: "view" or "lesson", for the message about a missing package.
+
+    Raises:
+        ImportError: without the extra `uwaga[view]`.
+        OSError: the port is not available.
+    """
+    try:
+        from uwaga.viewer.server.server import Server
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("starlette", "uvicorn"):
+            raise
+        rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
+        raise ModuleNotFoundError(rule, name=package) from error
+    bundle()  # now, so that the first request of a page does not wait for it
+    return View(service, Server(service, title=title, port=port, fragment=fragment, tell=tell))
+
+
+def in_notebook() -> bool:
+    """Whether the value of a cell is displayed as a widget: in a Jupyter kernel or in marimo."""
+    marimo = sys.modules.get("marimo")
+    if marimo is not None and marimo.running_in_notebook():
+        return True
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def at_prompt() -> bool:
+    """Whether this is an interactive session, of Python or of IPython."""
+    ipython = sys.modules.get("IPython")
+    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)

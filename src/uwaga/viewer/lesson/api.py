@@ -1,0 +1,208 @@
+"""uwaga.lesson: the calculation of attention on a small example, in a browser or a notebook, and its numbers.
+
+Letters: N tokens, M width of a token's vector, D width of queries and keys, E of values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from uwaga._base import renamed
+from uwaga.viewer.api import in_notebook, show
+from uwaga.viewer.lesson.build import build_steps
+from uwaga.viewer.lesson.document import Matrix, Step, matrices
+from uwaga.viewer.lesson.example import parse_example
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+if TYPE_CHECKING:
+    from uwaga.viewer.api import View
+    from uwaga.viewer.notebook import Widget
+
+__all__ = ["Lesson", "lesson", "work_through"]
+
+Inputs = str | Sequence[str] | ArrayLike
+FRAGMENT = "tab=lesson"  # opens a page at the lesson
+
+
+@renamed.parameters(question="request")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """The numbers of a lesson, and where it is shown.
+
+    request: the request for the example, with all arguments; it gives the same numbers again.
+    steps: the pages, in order.
+    view: the served page, or the notebook's widget; None where nothing is shown.
+
+    >>> from uwaga.viewer.lesson import work_through
+    >>> worked = work_through("a pen .")
+    >>> worked
+    Lesson('a pen .', 14 steps, 85 matrices)
+    >>> worked["weights"].sum(axis=1).round(5)
+    array([1., 1., 1.], dtype=float32)
+    """
+
+    request: Mapping[str, Any]
+    steps: tuple[Step, ...]
+    view: "View | Widget | None" = None
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """All matrices by name, with titles, names of rows and columns, and how each number was computed."""
+        return matrices(self.steps)
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        """A copy of one matrix: (rows, columns), or (queries, rows, columns). Raises KeyError, with the known names."""
+        known = self.matrices
+        if name not in known:
+            raise KeyError(f"unknown matrix {name!r}: choose one of {', '.join(known)}")
+        return known[name].numbers.numpy().copy()
+
+    def close(self) -> None:
+        """Close the view, if there is one."""
+        if self.view is not None:
+            self.view.close()
+
+    def __enter__(self) -> "Lesson":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        sentence = " ".join(self.request["tokens"])
+        address = getattr(self.view, "address", None)
+        where = "" if address is None else f", {address}"
+        return f"Lesson({sentence!r}, {len(self.steps)} steps, {len(self.matrices)} matrices{where})"
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """In a notebook, the widget."""
+        shown = getattr(self.view, "_repr_mimebundle_", None)
+        return {"text/plain": repr(self)} if shown is None else shown(**options)
+
+
+@renamed.parameters(given="inputs")
+def work_through(
+    inputs: Inputs | None = None,
+    *,
+    tokens: str | Sequence[str] | None = None,
+    wq: ArrayLike | None = None,
+    wk: ArrayLike | None = None,
+    wv: ArrayLike | None = None,
+    wo: ArrayLike | None = None,
+    **settings: object,
+) -> Lesson:
+    """The numbers of the lesson, without showing them; arguments and errors as in `lesson`."""
+    example = parse_example(_request(inputs, tokens, {"wq": wq, "wk": wk, "wv": wv, "wo": wo}, settings))
+    return Lesson(request=example.request(), steps=build_steps(example))
+
+
+@renamed.parameters(given="inputs")
+def lesson(
+    inputs: Inputs | None = None,
+    *,
+    tokens: str | Sequence[str] | None = None,
+    wq: ArrayLike | None = None,
+    wk: ArrayLike | None = None,
+    wv: ArrayLike | None = None,
+    wo: ArrayLike | None = None,
+    port: int = 0,
+    browser: bool | None = None,
+    block: bool | None = None,
+    **settings: object,
+) -> Lesson:
+    """Show the calculation of attention step by step, on numbers that can be edited, in a browser or a notebook.
+
+        worked = uwaga.lesson("the pen is mine .")
+        worked["weights"]
+
+    Args:
+        inputs: a sentence, a list of words, or a matrix X (N, M), with N at most 12 and M at most 8; None: "this is a pen .".
+        tokens: the words of X.
+        wq, wk: (M, D), D at most 8.
+        wv: (M, E), E at most 8.
+        wo: (E, M).
+        port, browser, block: as in `uwaga.view`.
+        settings: heads (at most 4, which divide D and E), scaled (whether scores are scaled by 1/sqrt(d_k)), and the settings
+            of single steps: window, length, sharpness, payload, sentences, limit, order, seed.
+
+    Returns:
+        The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.
+
+    Raises:
+        ValueError: too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
+        ImportError: without the extra `uwaga[view]`.
+        OSError: the port is not available.
+    """
+    worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, **settings)
+    service = ViewService(ViewModel.empty(), lesson=worked.request)
+    view: View | Widget
+    if in_notebook():
+        from uwaga.viewer.notebook import widget
+
+        view = widget(service)
+    else:
+        view = show(service, "lesson", "lesson", fragment=FRAGMENT, port=port, browser=browser, block=block)
+    return Lesson(request=worked.request, steps=worked.steps, view=view)
+
+
+def _request(
+    inputs: Inputs | None,
+    tokens: str | Sequence[str] | None,
+    weights: Mapping[str, ArrayLike | None],
+    settings: Mapping[str, object],
+) -> dict[str, object]:
+    """The request for an example. Raises ValueError: tokens that are given twice."""
+    request: dict[str, object] = {"ask": "lesson"}
+    words = _words(inputs)
+    if words is not None and tokens is not None:
+        raise ValueError("lesson: the words are given twice: tokens= is only for a matrix X")
+    if words is None and inputs is not None:
+        x = _rows("inputs", inputs)
+        request["x"] = x
+        words = [f"x{place + 1}" for place in range(len(x))] if tokens is None else _words(tokens)
+    elif tokens is not None:
+        words = _words(tokens)
+    if words is not None:
+        request["tokens"] = words
+    given = {name: _rows(name, each) for name, each in weights.items() if each is not None}
+    request["settings"] = given | {name: _to_lists(each) for name, each in settings.items()}
+    return request
+
+
+def _words(inputs: object) -> list[str] | None:
+    """The words of a sentence or of a list of words; None for anything else."""
+    if isinstance(inputs, str):
+        return inputs.split()
+    if isinstance(inputs, Sequence) and inputs and all(isinstance(word, str) for word in inputs):
+        return list(inputs)
+    return None
+
+
+def _rows(name: str, numbers: object) -> list[list[float]]:
+    """A matrix as lists. Raises ValueError for anything else."""
+    try:
+        found = numbers.detach().cpu().numpy() if isinstance(numbers, torch.Tensor) else np.asarray(numbers)
+        matrix = found.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lesson: {name} must be a matrix of numbers: {error}") from error
+    if matrix.ndim != 2:
+        raise ValueError(f"lesson: {name} must be a matrix, but has shape {matrix.shape}")
+    rows: list[list[float]] = matrix.tolist()
+    return rows
+
+
+def _to_lists(value: object) -> object:
+    """Tuples, tensors and arrays as lists."""
+    if isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, tuple | list):
+        return [_to_lists(each) for each in value]
+    return value

@@ -1,0 +1,107 @@
+"""Builds the lesson from an example: all steps in order, and the reply that a page shows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from uwaga.viewer.lesson.compute import one_head
+from uwaga.viewer.lesson.document import Step, matrices
+from uwaga.viewer.lesson.example import (
+    MAX_HEADS,
+    MAX_NUMBER,
+    MAX_SENTENCES,
+    MAX_TOKENS,
+    MAX_WIDTH,
+    Example,
+    parse_example,
+)
+from uwaga.viewer.lesson.steps import (
+    batches,
+    calculation,
+    database,
+    heads,
+    masks,
+    positions,
+    scaling,
+    unnormalised,
+)
+from uwaga.viewer.messages import Reply
+
+# The page checks these before it sends a request.
+_LIMITS = {
+    "tokens": MAX_TOKENS,
+    "width": MAX_WIDTH,
+    "heads": MAX_HEADS,
+    "sentences": MAX_SENTENCES,
+    "number": MAX_NUMBER,
+}
+
+
+def answer(request: Mapping[str, object]) -> Reply:
+    """The reply to a request for the lesson.
+
+    Args:
+        request: {"ask": "lesson"} and the arguments of `uwaga.viewer.lesson.example.parse_example`.
+
+    Returns:
+        meta: {"question": the request with all defaults filled in, "limits": {...}, "steps": [...], "matrices": {id: {...}}},
+            as `to_json` of document.py gives them; arrays: float32, one per matrix.
+
+    Raises:
+        RequestError: an argument that is unknown, invalid or too large.
+    """
+    example = parse_example(request)
+    steps = build_steps(example)
+    shown = matrices(steps)
+    meta: dict[str, Any] = {
+        "question": example.request(),
+        "limits": _LIMITS,
+        "steps": [step.to_json() for step in steps],
+        "matrices": {id: matrix.to_json(index) for index, (id, matrix) in enumerate(shown.items())},
+    }
+    arrays = tuple(
+        np.ascontiguousarray(each.numbers.detach().to(torch.float32).numpy(), dtype="<f4") for each in shown.values()
+    )
+    return Reply(meta=meta, arrays=arrays)
+
+
+@torch.no_grad()
+def build_steps(example: Example) -> tuple[Step, ...]:
+    """All pages of the lesson; those with a number are the six steps of the calculation."""
+    head = one_head(example)
+    x = unnormalised.inputs(example)
+    projected = calculation.project(example, head)
+    scored = calculation.score(example, head)
+    mixed = calculation.mix(example, head, projected)
+    return (
+        unnormalised.step(example, x),
+        calculation.projection_step(example, x, projected),
+        calculation.scores_step(example, projected, scored),
+        calculation.scale_step(example, head, scored),
+        calculation.softmax_step(example, scored),
+        calculation.weighting_step(scored, projected, mixed),
+        calculation.sum_step(scored, projected, mixed),
+        masks.step(example, head),
+        database.step(example, head, scored.weights, projected),
+        heads.step(example, projected),
+        batches.step(example),
+        positions.step(example, x),
+        scaling.step(example.seed),
+        _in_a_model(),
+    )
+
+
+def _in_a_model() -> Step:
+    return Step(
+        id="model",
+        title="The same in a real model",
+        text=(
+            "A trained model is this calculation, many heads wide and many layers deep: the same operation computed the"
+            " numbers of this lesson and computes its maps. What it has learned is in its W_Q, W_K, W_V and W_O.",
+            "These heads of the model that is loaded show most clearly what you have seen. Open one.",
+        ),
+        sections=(),
+        code="with uwaga.watch(model) as recording: model(ids)",
+    )

@@ -1,0 +1,178 @@
+"""Why scores are scaled by 1/sqrt(d_k): measured on random vectors. Letters: Q queries, K keys, D their width."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga.maps.map import AttentionMap
+from uwaga.ops.attention.api import attention
+from uwaga.viewer.lesson import provenance
+from uwaga.viewer.lesson.compute import dense, scores
+from uwaga.viewer.lesson.document import Chart, Finding, Matrix, Section, Step, shown
+
+_WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_QUERIES, _KEYS, _DRAWS = 256, 32, 16
+
+
+class _Softmax(NamedTuple):
+    """Properties of a softmax over random scores, over all queries."""
+
+    entropy: float  # mean, as a fraction of the largest possible, log K
+    largest: float  # weight, mean
+    gradient: float  # median norm of the gradient with respect to a query's scores
+
+
+def step(seed: int) -> Step:
+    variance, softmax = _measured(seed)
+    return Step(
+        id="root",
+        title="Why √d_k",
+        text=(
+            "Let the numbers of queries and keys be random, with mean 0 and variance 1. Then q · k is a sum of d_k such"
+            " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured.",
+        ),
+        sections=(_variance(variance), _saturation(softmax), _gradients(softmax)),
+        code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True)",
+        head={
+            "statistic": "peak",
+            "sense": "largest",
+            "why": "the head with the largest weights: trained, and still saturated by choice",
+        },
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _measured(seed: int) -> tuple[Matrix, Matrix]:
+    generator = torch.Generator().manual_seed(seed)
+    variances, shapes = [], []
+    for width in _WIDTHS:
+        q_QD, k_KD = (torch.randn(n, width, generator=generator) for n in (_QUERIES, _KEYS))
+        # The variance takes more keys: with few, the estimate depends on which were drawn.
+        many_KD = torch.cat((k_KD, torch.randn(_QUERIES - _KEYS, width, generator=generator)))
+        found = scores(q_QD, many_KD)
+        variances.append((width, float(found.var()), float(found.var() / width)))
+        value_RKE = torch.randn(_DRAWS, _KEYS, 1, generator=generator)
+        unscaled, scaled = (_softmax(q_QD, k_KD, value_RKE, scale) for scale in (1.0, 1.0 / math.sqrt(width)))
+        shapes.append((width, *(value for pair in zip(unscaled, scaled, strict=True) for value in pair)))
+    say = f"Measured over {_QUERIES * _QUERIES:,} pairs of drawn vectors, seed {seed}."
+    variance = Matrix(
+        id="variance",
+        title="Variance of q · k",
+        formula="mean over pairs of (q · k - mean)²",
+        rows=[f"d = {width}" for width in _WIDTHS],
+        columns=("d_k", "of q · k", "of q · k / √d_k"),
+        numbers=torch.tensor(variances),
+        source=provenance.given(say),
+        shade="none",
+    )
+    say = (
+        f"Measured over {_QUERIES} queries and {_KEYS} keys, seed {seed}. Entropy and largest weight are means over the "
+        f"queries; gradient is the median, of the length of autograd's gradient with respect to a query's scores, over "
+        f"{_DRAWS} draws of values."
+    )
+    softmax = Matrix(
+        id="saturation",
+        title=f"Softmax over {_KEYS} keys",
+        formula="over all queries",
+        rows=[f"d = {width}" for width in _WIDTHS],
+        columns=("d_k", "entropy", "… scaled", "largest weight", "… scaled", "gradient", "… scaled"),
+        numbers=torch.tensor(shapes),
+        source=provenance.given(say),
+        shade="none",
+        digits=4,
+    )
+    return variance, softmax
+
+
+def _softmax(q_QD: Tensor, k_KD: Tensor, value_RKE: Tensor, scale: float) -> _Softmax:
+    """Measured with R draws of values, each one column wide, since the gradient of the output depends on the values."""
+    m = AttentionMap(q_QD, k_KD, scale=scale)
+    q_RQD, k_RKD = (x.expand(len(value_RKE), -1, -1) for x in (q_QD, k_KD))
+    with torch.enable_grad():
+        bias_RQK = torch.zeros(len(value_RKE), len(q_QD), len(k_KD), requires_grad=True)
+        output = attention(q_RQD, k_RKD, value_RKE, scale=scale, bias=bias_RQK)
+        assert isinstance(output, Tensor)
+        (gradient_RQK,) = torch.autograd.grad(output.sum(), bias_RQK)
+    entropy = m.entropy(normalize=True)
+    assert isinstance(entropy, Tensor)
+    size_Q = gradient_RQK.square().sum(-1).mean(0).sqrt()
+    # The median: at any width a few queries have two keys of about equal score, and a gradient, while all others saturate.
+    return _Softmax(float(entropy.mean()), float(dense(m).amax(-1).mean()), float(size_Q.median()))
+
+
+def _variance(matrix: Matrix) -> Section:
+    first, last = matrix.numbers[0].tolist(), matrix.numbers[-1].tolist()
+    text = (
+        f"At d_k = {first[0]:.0f} the variance is {shown(first[1])}, at {last[0]:.0f} it is {last[1]:,.0f}: it grows as d_k "
+        f"does. Divided by √d_k it stays near 1: {shown(first[2])} and {shown(last[2])}."
+    )
+    chart = Chart(
+        title="Variance of q · k over d_k",
+        matrix=matrix.id,
+        lines=(1, 2),
+        description=text,
+        x_title="d_k",
+        y_title="variance",
+        log_x=True,
+        log_y=True,
+    )
+    return _section("The variance grows with d_k", matrix, chart, text, ((0, 1), (-1, 1), (-1, 2)))
+
+
+def _saturation(matrix: Matrix) -> Section:
+    last = matrix.numbers[-1].tolist()
+    text = (
+        f"Without scaling, at d_k = {last[0]:.0f} the largest of {_KEYS} weights is {shown(last[3])} on average: softmax has"
+        f" become “take the first prize”. Scaled it is {shown(last[4])}. The entropy, as a share of the largest possible, is "
+        f"{shown(last[1])} without and {shown(last[2])} with."
+    )
+    chart = Chart(
+        title="Entropy and largest weight over d_k",
+        matrix=matrix.id,
+        lines=(1, 2, 3, 4),
+        description=text,
+        x_title="d_k",
+        y_title="share",
+        log_x=True,
+    )
+    return _section("Softmax saturates", matrix, chart, text, ((-1, 1), (-1, 2), (-1, 3), (-1, 4)))
+
+
+def _gradients(matrix: Matrix) -> Section:
+    last = matrix.numbers[-1].tolist()
+    ratio = last[6] / last[5] if last[5] > 0 else math.inf
+    text = (
+        "A saturated softmax lets no gradient through: its derivative is a (1 - a), and a is 0 or 1. At "
+        f"d_k = {last[0]:.0f} half of the queries get a gradient smaller than {shown(last[5])} without scaling, and "
+        f"{shown(last[6])} with: {_times(ratio)} as large."
+    )
+    chart = Chart(
+        title="Gradient that reaches a score, over d_k",
+        matrix=matrix.id,
+        lines=(5, 6),
+        description=text,
+        x_title="d_k",
+        y_title="median size",
+        log_x=True,
+        log_y=True,
+    )
+    return _section("And gradients vanish", matrix, chart, text, ((-1, 5), (-1, 6)))
+
+
+def _section(title: str, matrix: Matrix, chart: Chart, text: str, cells: tuple[tuple[int, int], ...]) -> Section:
+    last = len(_WIDTHS) - 1
+    marked = [(matrix.id, last if row < 0 else row, column) for row, column in cells]
+    return Section(
+        title=title,
+        matrices=(matrix,),
+        charts=(chart,),
+        findings=(Finding(text=text, cells=marked),),
+        controls=("seed",),
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} times" if ratio < 1e6 else f"{ratio:.1g} times"

@@ -1,0 +1,67 @@
+"""The HTML around the front end: the same few elements, with script and style linked or inlined."""
+
+import base64
+import hashlib
+from html import escape
+
+# The empty icon keeps the browser from requesting /favicon.ico.
+_HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{head}<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+{style}
+</head>
+<body>
+<div id="uwaga" class="uwaga"></div>
+<noscript>This page needs JavaScript.</noscript>
+{data}{script}
+</body>
+</html>
+"""
+
+
+def served_html(title: str) -> str:
+    """The page of a server, without data, script or style in it."""
+    return _HTML.format(
+        head="",
+        title=escape(page_title(title)),
+        style='<link rel="stylesheet" href="/app.css">',
+        data="",
+        script='<script type="module" src="/app.js"></script>',
+    )
+
+
+def saved_html(title: str, *, script: str, css: str, data: str) -> str:
+    """A page that is one file. Its Content-Security-Policy allows this script and style, by their hashes, and no requests.
+
+    Args:
+        data: JSON without "<", which the script finds in the element with the attribute `data-uwaga-saved`.
+    """
+    assert "<" not in data
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(css)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return _HTML.format(
+        head=f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        title=escape(page_title(title)),
+        style=f"<style>{css}</style>",
+        data=f'<script type="application/json" data-uwaga-saved>{data}</script>\n',
+        script=f'<script type="module">{script}</script>',
+    )
+
+
+def page_title(title: str) -> str:
+    """The title of the browser's tab: one line, without control and bidirectional characters."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in title[:200])
+    return f"{' '.join(shown.split())} - uwaga" if shown.strip() else "uwaga"
+
+
+def _hash(text: str) -> str:
+    """The source expression of an inline element in a Content-Security-Policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

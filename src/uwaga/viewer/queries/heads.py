@@ -1,0 +1,240 @@
+"""From the names in a request to the matrix of one head: sides, axes of tokens or words, and heads of a view model.
+
+Letters: H query heads, Q queries, K keys, I items (tokens or words) along an axis.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from uwaga.maps.base import WeightMap
+from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap
+from uwaga.maps.map import AttentionMap
+from uwaga.viewer.messages import RequestError, RequestParser
+from uwaga.viewer.queries.lru_cache import LRUCache
+from uwaga.viewer.token_text import TokenText, join_tokens, word_ranges
+from uwaga.viewer.view_model import KINDS, MapName, Side, ViewModel, axes_of
+
+DIFFERENCE = "difference"  # the id of the side that shows the first side less the second
+MERGES = ("tokens", "words")
+SPECIALS = ("show", "hide")
+_MAX_HEAD_VIEWS = 256  # heads whose normalizers are cached, O(Q) numbers each
+_MAX_LAYERS = 1 << 20
+_STEP = 1 << 23  # weights per step, as many as a map's engine computes in a few hundredths of a second
+# Cost of a weight that is read through a map without an engine, relative to one that an engine pools; measured, about.
+_READ_COST, _KEPT_COST, _MERGED_COST = 4, 4, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """The I items along an axis: the tokens or words of one text, with or without special tokens.
+
+    spans: (I, 2) int32, the token range [start, stop) of each item.
+    kept: the tokens that are not hidden; None where none is hidden.
+    words: for each item its range [start, stop) among the kept tokens; None where items are tokens.
+    """
+
+    labels: list[str]
+    glued: list[bool]
+    specials: list[int]
+    spans: NDArray[np.int32]
+    kept: list[int] | None
+    words: list[tuple[int, int]] | None
+
+    @classmethod
+    def of(cls, tokens: TokenText, *, merge: str, specials: str) -> "Axis":
+        """The items of a text. A text of special tokens alone keeps them, so that no axis is empty."""
+        hides = specials == "hide" and any(tokens.special) and not all(tokens.special)
+        kept = [at for at, special in enumerate(tokens.special) if not special] if hides else None
+        shown = tokens if kept is None else tokens.select(kept)
+        if merge == "words":
+            shown = shown._replace(starts=[begins or at == 0 for at, begins in enumerate(shown.starts)])
+        words = word_ranges(shown) if merge == "words" else None
+        items = [(at, at + 1) for at in range(len(shown.labels))] if words is None else words
+        position = list(range(len(tokens.labels))) if kept is None else kept
+        spans = np.array([(position[start], position[stop - 1] + 1) for start, stop in items], np.int32)
+        return cls(
+            labels=shown.labels if words is None else [join_tokens(shown, *word) for word in words],
+            glued=[shown.glued[start] for start, _ in items],
+            specials=[at for at, (start, _) in enumerate(items) if shown.special[start]],
+            spans=spans.reshape(-1, 2),
+            kept=kept,
+            words=words,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadView:
+    """The matrix (Q, K) of one head, whatever kind of map it comes from.
+
+    map: (Q, K), or (H, Q, K) of which `index` selects the head.
+    """
+
+    map: WeightMap
+    index: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Q and K."""
+        queries, keys = self.map.shape[-2:]
+        return int(queries), int(keys)
+
+    @property
+    def attention(self) -> AttentionMap | None:
+        """The map where it is plain attention, whose engine pools and which has scores; None for a derived map."""
+        return self.map if isinstance(self.map, AttentionMap) and not self.index else None
+
+    @cached_property
+    def cost(self) -> NDArray[np.int64]:
+        """(Q+1,) cumulative: the cost of all rows before each row, in weights of plain attention."""
+        return np.concatenate([[0], np.cumsum(_row_costs(self.map))])
+
+    def stop(self, first: int, last: int) -> int:
+        """Where a step that begins at row `first` ends: at most at `last`, at least one row on."""
+        end = int(np.searchsorted(self.cost, self.cost[first] + _STEP, "right")) - 1
+        return min(max(end, first + 1), last)
+
+    def steps(self, rows: NDArray[np.int64]) -> Iterator[slice]:
+        """The given rows in slices, each of which is read in one step."""
+        cost = np.concatenate([[0], np.cumsum(np.diff(self.cost)[rows])])
+        first = 0
+        while first < len(rows):
+            last = max(int(np.searchsorted(cost, cost[first] + _STEP, "right")) - 1, first + 1)
+            yield slice(first, last)
+            first = last
+
+    def read(self, rows: slice | Sequence[int], columns: slice | Sequence[int]) -> Tensor:
+        """(rows, columns) float32 on the CPU; float64 is rounded."""
+        found = self.map[(*self.index, rows, columns)]
+        assert isinstance(found, Tensor)
+        return found.to("cpu", torch.float32)
+
+
+class LayerSelection(NamedTuple):
+    """A layer of a side, and how its axes are shown, as a request names them."""
+
+    side: str
+    name: MapName
+    merge: str
+    specials: str
+
+
+class HeadResolver:
+    """Resolves the names in requests to sides, axes and heads of a view model."""
+
+    def __init__(self, view_model: ViewModel) -> None:
+        self.view_model = view_model
+        self._axes: dict[tuple[int, str, str, str], Axis] = {}
+        self._head_views: LRUCache[HeadView] = LRUCache(_MAX_HEAD_VIEWS)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the sides, and of their difference where they have maps of the same shape."""
+        found = [str(number) for number in range(len(self.view_model.sides))]
+        return [*found, DIFFERENCE] if self.maps(DIFFERENCE) else found
+
+    def maps(self, side: str) -> dict[MapName, WeightMap]:
+        """Maps by kind and layer; of the difference, those of the first side that the second has in the same shape."""
+        sides = self.view_model.sides
+        if side != DIFFERENCE:
+            return dict(sides[int(side)].maps)
+        if len(sides) < 2:
+            return {}
+        first, second = sides[0].maps, sides[1].maps
+        return {name: m for name, m in first.items() if name in second and second[name].shape == m.shape}
+
+    def side(self, side: str) -> Side:
+        """The side with an id; for the difference the first one, whose tokens are shown."""
+        return self.view_model.sides[0 if side == DIFFERENCE else int(side)]
+
+    def selection(self, parser: RequestParser) -> LayerSelection:
+        """The layer and the axes that a request names. Raises RequestError: there is no such layer."""
+        side, name = self.layer(parser)
+        return LayerSelection(side, name, parser.text("merge", MERGES), parser.text("specials", SPECIALS))
+
+    def layer(self, parser: RequestParser) -> tuple[str, MapName]:
+        """A side's id and the name of one of its maps. Raises RequestError: there is no such layer."""
+        side = parser.text("side", self._sides())
+        name = parser.text("kind", KINDS), parser.integer("layer", 0, _MAX_LAYERS)
+        if name not in self.maps(side):
+            raise RequestError(f"{parser.ask}: there is no {name[0]} layer {name[1]} on side {side}")
+        return side, name
+
+    def heads(self, side: str, name: MapName) -> int:
+        """H."""
+        shape = self.maps(side)[name].shape
+        return int(shape[0]) if len(shape) > 2 else 1
+
+    def head_view(self, selection: LayerSelection, head: int) -> HeadView:
+        """The matrix of one head, from the cache, which keeps the normalizers of its rows."""
+        cached = self._head_views.get((selection, head))
+        return cached or self._head_views.put((selection, head), self._make_head_view(selection, head))
+
+    def axes(self, selection: LayerSelection) -> tuple[Axis, Axis]:
+        """The axes of the queries and of the keys."""
+        queries, keys = axes_of(selection.name[0])
+        how = selection.merge, selection.specials
+        return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
+
+    def axis(self, side: str, stack: str, merge: str, specials: str) -> Axis:
+        """The items along an axis."""
+        number = 0 if side == DIFFERENCE else int(side)
+        key = (number, stack, merge, specials)
+        if key not in self._axes:
+            tokens = self.view_model.sides[number].token_text(stack)
+            self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
+        return self._axes[key]
+
+    def _sides(self) -> list[str]:
+        if not self.view_model.sides:
+            raise RequestError("this view has no maps, only the lesson")
+        return self.ids
+
+    def _make_head_view(self, selection: LayerSelection, head: int) -> HeadView:
+        if selection.side != DIFFERENCE:
+            return _side_view(self.side(selection.side), selection.name, head, *self.axes(selection))
+        both = [selection._replace(side=str(number)) for number in range(2)]
+        axes = [self.axes(each) for each in both]
+        for one, other in zip(*axes, strict=True):
+            if not np.array_equal(one.spans, other.spans):
+                rule = "the two texts differ in their words or special tokens"
+                raise RequestError(f"{rule}: compare them token by token, with special tokens shown")
+        first, second = (_side_view(self.side(each.side), each.name, head, *axes[0]) for each in both)
+        assert first.index == second.index
+        return HeadView(map=DifferenceMap(first.map, second.map), index=first.index)
+
+
+def _side_view(side: Side, name: MapName, head: int, query_axis: Axis, key_axis: Axis) -> HeadView:
+    """A head of one side, with tokens hidden and merged as the axes say."""
+    m = side.maps[name]
+    if isinstance(m, AttentionMap) and len(m.shape) == 3:
+        m = m.select(head)
+    index = () if len(m.shape) == 2 else (head,)
+    if query_axis.kept is not None or key_axis.kept is not None:
+        queries, keys = m.shape[-2:]
+        m = KeptMap(m, query_axis.kept or range(queries), key_axis.kept or range(keys))
+    if query_axis.words is not None and key_axis.words is not None:
+        m = WordMap(m, query_axis.words, key_axis.words)
+    return HeadView(map=m, index=index)
+
+
+def _row_costs(m: WeightMap) -> NDArray[np.int64]:
+    """(Q,) the cost of each row in weights of plain attention: a row is normalised over all keys, whatever is shown."""
+    queries, keys = (int(size or 0) for size in m.shape[-2:])
+    if isinstance(m, DifferenceMap):
+        return _row_costs(m.left) + _row_costs(m.right)
+    if isinstance(m, KeptMap):
+        return np.full(queries, _KEPT_COST * int(_row_costs(m.map).max(initial=0)), np.int64)
+    if isinstance(m, WordMap) and m.spans is not None:
+        before = np.concatenate([[0], np.cumsum(_row_costs(m.map))])
+        return _MERGED_COST * np.array([before[stop] - before[start] for start, stop in m.spans], np.int64)
+    return np.full(queries, keys if isinstance(m, AttentionMap) else _READ_COST * keys, np.int64)

@@ -1,0 +1,304 @@
+"""Rasters of a head's matrix in cells, computed step by step: first from a sample of its queries, then exactly, from the top.
+
+So every request takes a bounded time, a page that is no longer looked at costs nothing more, and a raster of a hundred
+thousand tokens is shown long before all of its ten thousand million weights are computed.
+
+Letters: H heads, Q queries, K keys, I x J cells.
+"""
+
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+
+TILE = 256  # cells of a tile along an axis
+OVERVIEW = 64  # cells of an overview along an axis
+_MAX_WEIGHTS = 1 << 20  # of one rectangle
+_MAX_COST = 1 << 31  # of the rows of a rectangle, in weights of attention attention: some seconds
+_NO_SAMPLE = 1 << 26  # a raster of a lower cost is computed exactly at once
+_SAMPLES = 8  # sampled queries of each range
+_SAMPLE_SHARE = 0.2  # of `complete`, once all samples are taken
+
+
+class ProgressiveRaster:
+    """I x J cells of a matrix, each over a range of queries and a range of keys; NaN where nothing is known yet.
+
+    Args:
+        head_view: the matrix.
+        rows: (I+1,) non-decreasing edges of the ranges of queries.
+        columns: (J+1,) of the ranges of keys.
+        how: "mass" (sum over keys, mean over queries) or "max" (for signed weights, the one farthest from 0).
+        exact: False stops at the sample, where one is taken first.
+    """
+
+    def __init__(
+        self, head_view: HeadView, rows: NDArray[np.int64], columns: NDArray[np.int64], how: str, *, exact: bool = True
+    ) -> None:
+        self._head_view, self._rows, self._columns, self._how = head_view, rows, columns, how
+        self.cells = np.full((len(rows) - 1, len(columns) - 1), np.nan, np.float32)
+        self._cost = int(head_view.cost[rows[-1]] - head_view.cost[rows[0]])
+        self._sampled = np.zeros(len(rows) - 1, np.int64)
+        self._sum = np.zeros(self.cells.shape, np.float64)
+        self._is_sample = self._cost > _NO_SAMPLE and bool((np.diff(rows) > 2 * _SAMPLES).any())
+        self._wants_exact = exact or not self._is_sample
+        self._steps = self._work()
+        self.complete = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.cells.nbytes + self._sum.nbytes
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every cell is computed from all of its weights."""
+        return self.complete == 1.0 and self._wants_exact
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+        for complete in self._steps:
+            self.complete = complete
+            if time.monotonic() >= until:
+                return
+        self.complete = 1.0
+
+    def _work(self) -> Iterator[float]:
+        """All steps; yields the completed fraction after each."""
+        before = 0.0
+        if self._is_sample:
+            before = _SAMPLE_SHARE if self._wants_exact else 1.0
+            for turn in range(_SAMPLES):
+                for part in self._sample(turn):
+                    yield before * min(turn + part, _SAMPLES) / _SAMPLES
+        if self._wants_exact:
+            for part in self._exact():
+                yield before + (1.0 - before) * part
+
+    def _sample(self, turn: int) -> Iterator[float]:
+        """One more sampled query of every range of queries."""
+        starts, lengths = self._rows[:-1], np.diff(self._rows)
+        wanted = np.flatnonzero(lengths > turn)
+        chosen = starts[wanted] + (lengths[wanted] * _van_der_corput(turn)).astype(np.int64)
+        for at in self._head_view.steps(chosen):
+            self._add(wanted[at], self._pool_row(self._head_view.read(chosen[at].tolist(), self._shown)))
+            yield at.stop / len(wanted)
+
+    def _add(self, ranges: NDArray[np.int64], found: NDArray[np.float64]) -> None:
+        """Add the cells of one sampled query to each of some ranges."""
+        self._sampled[ranges] += 1
+        if self._how == "mass":
+            self._sum[ranges] += found
+            self.cells[ranges] = self._sum[ranges] / self._sampled[ranges, None]
+        else:
+            self._sum[ranges] = farther_from_zero(self._sum[ranges], found)
+            self.cells[ranges] = self._sum[ranges]
+
+    def _exact(self) -> Iterator[float]:
+        """The ranges from the top: several per step, or a long one in several steps."""
+        first, ranges = 0, len(self._rows) - 1
+        while first < ranges:
+            stop = self._head_view.stop(int(self._rows[first]), int(self._rows[-1]))
+            last = int(np.searchsorted(self._rows, stop, "right")) - 1
+            if last > first:
+                self.cells[first:last] = self._pooled(self._rows[first : last + 1])
+            else:
+                last = first + 1
+                for part in self._long(first):
+                    yield (first + part) / ranges
+            first = last
+            yield first / ranges
+
+    def _long(self, at: int) -> Iterator[float]:
+        """One range of more queries than a step takes."""
+        start, stop = (int(edge) for edge in self._rows[at : at + 2])
+        cells = np.zeros(len(self._columns) - 1)
+        first = start
+        while first < stop:
+            if first > start:
+                yield (first - start) / (stop - start)
+            last = self._head_view.stop(first, stop)
+            found = self._pooled(np.array([first, last]))[0]
+            cells = (
+                cells + found * ((last - first) / (stop - start))
+                if self._how == "mass"
+                else farther_from_zero(cells, found)
+            )
+            first = last
+        self.cells[at] = cells
+
+    def _pooled(self, rows: NDArray[np.int64]) -> NDArray[np.floating[Any]]:
+        """Exact cells of some ranges: by the map's pooling engine where it has one."""
+        attention = self._head_view.attention
+        if attention is not None:
+            edges = torch.from_numpy(rows), torch.from_numpy(self._columns)
+            pooled: NDArray[np.float32] = attention.pool(*edges, how=self._how).weights.to("cpu", torch.float32).numpy()
+            return pooled
+        start, stop = int(rows[0]), int(rows[-1])
+        block = self._pool_row(self._head_view.read(slice(start, stop), self._shown))
+        parts = [block[a - start : b - start] for a, b in pairwise(rows)]
+        if self._how == "mass":
+            return np.stack([part.mean(0) if len(part) else np.zeros(block.shape[1]) for part in parts])
+        return np.stack([farther_from_zero(part.max(0, initial=0.0), part.min(0, initial=0.0)) for part in parts])
+
+    @property
+    def _shown(self) -> slice:
+        """The range of keys that the raster covers."""
+        return slice(int(self._columns[0]), int(self._columns[-1]))
+
+    def _pool_row(self, weights: Tensor) -> NDArray[np.float64]:
+        """(rows, J) from (rows, keys)."""
+        return pool_columns(weights.numpy(), self._columns - self._columns[0], self._how)
+
+
+def pool_columns(weights: NDArray[np.float32], edges: NDArray[np.int64], how: str) -> NDArray[np.float64]:
+    """(rows, J): the sum, or the weight farthest from 0, between neighbouring edges; 0 for an empty range."""
+    found = np.zeros((len(weights), len(edges) - 1))
+    filled = np.flatnonzero(np.diff(edges))
+    if not len(filled) or not len(weights):
+        return found
+    starts = edges[filled]
+    if how == "mass":
+        found[:, filled] = np.add.reduceat(weights, starts, axis=1, dtype=np.float64)
+    else:
+        high, low = (function.reduceat(weights, starts, axis=1) for function in (np.maximum, np.minimum))
+        found[:, filled] = farther_from_zero(high, low)
+    return found
+
+
+def farther_from_zero(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """Elementwise the number farther from 0, with its sign: the larger of two weights."""
+    return np.where(np.abs(one) >= np.abs(other), one, other)
+
+
+def _van_der_corput(turn: int) -> float:
+    """The van der Corput sequence in base 2: 1/2, 1/4, 3/4, 1/8, ..., each far from those before it."""
+    found, step, number = 0.0, 0.5, turn + 1
+    while number:
+        found += step * (number & 1)
+        step, number = step / 2, number >> 1
+    return found
+
+
+class Block:
+    """A rectangle of exact weights, read from the top.
+
+    Raises:
+        RequestError: too many weights, or rows that take too long.
+    """
+
+    def __init__(self, head_view: HeadView, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+        count = (rows[1] - rows[0]) * (columns[1] - columns[0])
+        if count > _MAX_WEIGHTS:
+            raise RequestError(f"{count} weights exceed the limit of {_MAX_WEIGHTS} per request")
+        if head_view.cost[rows[1]] - head_view.cost[rows[0]] > _MAX_COST:
+            rule = f"{rows[1] - rows[0]} rows exceed the limit of work per request"
+            raise RequestError(f"{rule}: each row is normalised over all keys; request fewer rows")
+        self._head_view, (self._next, self._last), self._columns = head_view, rows, slice(*columns)
+        self._first = self._next
+        self.weights = np.full((rows[1] - rows[0], columns[1] - columns[0]), np.nan, np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.weights.nbytes
+
+    @property
+    def complete(self) -> float:
+        """The fraction that is known."""
+        return (self._next - self._first) / (self._last - self._first) if self._last > self._first else 1.0
+
+    def advance(self, until: float) -> None:
+        """Read until `time.monotonic()` reaches `until`, at least one step."""
+        while self._next < self._last:
+            stop = self._head_view.stop(self._next, self._last)
+            rows = self._head_view.read(slice(self._next, stop), self._columns).numpy()
+            self.weights[self._next - self._first : stop - self._first] = rows
+            self._next = stop
+            if time.monotonic() >= until:
+                return
+
+
+class Overview:
+    """All heads of a layer in a few cells each."""
+
+    def __init__(self, resolver: HeadResolver, selection: LayerSelection, how: str) -> None:
+        self._head_view = lambda head: resolver.head_view(selection, head)
+        self._rows, self._columns = (_equal(size) for size in self._head_view(0).sizes)
+        self._how = how
+        heads = resolver.heads(selection.side, selection.name)
+        self._cells = np.full((heads, len(self._rows) - 1, len(self._columns) - 1), np.nan, np.float32)
+        self._done = 0  # heads that are complete
+        self._exact = True  # whether all of these are exact
+        self._raster: ProgressiveRaster | None = None  # of the next head: one at a time, since each takes memory
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._cells.nbytes
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+        while self._done < len(self._cells):
+            if self._raster is None:
+                head_view = self._head_view(self._done)
+                self._raster = ProgressiveRaster(head_view, self._rows, self._columns, self._how, exact=False)
+            self._raster.advance(until)
+            self._cells[self._done] = self._raster.cells
+            if self._raster.complete == 1:
+                self._exact &= self._raster.is_exact
+                self._raster, self._done = None, self._done + 1
+            if time.monotonic() >= until:
+                return
+
+    def reply(self) -> Reply:
+        """(H, I, J); NaN where nothing is known yet."""
+        part = 0.0 if self._raster is None else self._raster.complete
+        complete = (self._done + part) / len(self._cells)
+        return Reply(meta={"complete": complete, "exact": complete == 1 and self._exact}, arrays=(self._cells.copy(),))
+
+
+class Tile:
+    """A square of a map at a zoom level, 2**level tokens per cell along an axis; the exact weights at level 0."""
+
+    def __init__(self, head_view: HeadView, how: str, level: int, row: int, column: int) -> None:
+        rows, columns = (_cells(first, level, size) for first, size in zip((row, column), head_view.sizes, strict=True))
+        block, across = ((int(edges[0]), int(edges[-1])) for edges in (rows, columns))
+        self._raster = (
+            Block(head_view, block, across) if level == 0 else ProgressiveRaster(head_view, rows, columns, how)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._raster.nbytes
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+        self._raster.advance(until)
+
+    def reply(self) -> Reply:
+        """(I, J); NaN where nothing is known yet."""
+        found = self._raster
+        cells = found.weights if isinstance(found, Block) else found.cells
+        is_exact = found.complete == 1 if isinstance(found, Block) else found.is_exact
+        return Reply(meta={"complete": found.complete, "exact": is_exact}, arrays=(cells.copy(),))
+
+
+def _equal(size: int) -> NDArray[np.int64]:
+    """The edges of at most OVERVIEW equal ranges."""
+    count = max(min(size, OVERVIEW), 1)
+    return np.arange(count + 1, dtype=np.int64) * size // count
+
+
+def _cells(first: int, level: int, size: int) -> NDArray[np.int64]:
+    """The edges of a tile's cells along an axis."""
+    last = min(first + (TILE << level), size)
+    return np.append(np.arange(first, last, 1 << level, dtype=np.int64), np.int64(last))

@@ -1,0 +1,271 @@
+"""The query service: answers what a page may ask about attention maps, each request in bounded time and memory.
+
+about, items                         sides, layers, heads, axes; the tokens or words along an axis
+overview, tile                       rasters of the weights, coarse to exact
+entry, row, column, between          single weights and sums
+weights, npz                         rectangles of weights, which may take seconds
+statistics                           the statistics of a layer's heads
+
+`front/types.js` has the arguments and replies.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
+from uwaga.viewer.queries import statistics, weights
+from uwaga.viewer.queries.heads import DIFFERENCE, MERGES, SPECIALS, HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.lru_cache import LRUCache
+from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
+from uwaga.viewer.view_model import ViewModel, axes_of
+
+_TIME_BUDGET = 0.2  # seconds per reply; a step that has begun may overrun it
+_MAX_ITEMS = 200_000
+_MAX_FINISHED_BYTES = 128 << 20
+_MAX_UNFINISHED_BYTES = 128 << 20
+
+
+class _Resumable(Protocol):
+    """A computation that the next request for the same thing continues."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        ...
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+
+    def reply(self) -> Reply:
+        """The result so far; meta["complete"] in [0, 1]."""
+        ...
+
+
+class QueryService:
+    """Answers requests about the maps of a view model. Thread-safe: one request is computed at a time."""
+
+    def __init__(self, view_model: ViewModel) -> None:
+        self.view_model = view_model
+        self._resolver = HeadResolver(view_model)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._finished: LRUCache[Reply] = LRUCache(_MAX_FINISHED_BYTES, lambda reply: reply.nbytes + 4096)
+        self._unfinished: LRUCache[_Resumable] = LRUCache(_MAX_UNFINISHED_BYTES, lambda work: work.nbytes + 4096)
+        self._handlers: Mapping[str, Callable[[RequestParser], Reply]] = {
+            "about": self._about,
+            "items": self._items,
+            "overview": self._overview,
+            "tile": self._tile,
+            "entry": self._entry,
+            "row": self._row,
+            "column": self._column,
+            "between": self._between,
+            "statistics": self._statistics,
+        }
+        # These may take seconds. They take the lock for each step, so that other requests are answered in between.
+        self._long_handlers: Mapping[str, Callable[[RequestParser], Reply]] = {
+            "weights": self._weights,
+            "npz": self._npz,
+        }
+        self.names = (*self._handlers, *self._long_handlers)
+
+    def answer(self, request: Request) -> Reply:
+        """The reply to a request.
+
+        Raises:
+            RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
+                not exist; a service that was closed.
+        """
+        parser = RequestParser(request)
+        self._check_open()
+        if parser.ask in self._long_handlers:
+            return self._long_handlers[parser.ask](parser)
+        if parser.ask not in self._handlers:
+            raise parser.invalid("ask", f"one of {', '.join(self.names)}", parser.ask)
+        with self._lock:
+            return self._handlers[parser.ask](parser)
+
+    def close(self) -> None:
+        """Refuse all further requests; one that is being computed ends at its next step."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RequestError("the view is closed")
+
+    def _about(self, parser: RequestParser) -> Reply:
+        parser.done()
+        return _about(self._resolver)
+
+    def _items(self, parser: RequestParser) -> Reply:
+        side = parser.text("side", self._resolver.ids)
+        stack = parser.text("stack", self._resolver.side(side).stacks)
+        axis = self._resolver.axis(side, stack, parser.text("merge", MERGES), parser.text("specials", SPECIALS))
+        first = parser.integer("first", 0, len(axis) + 1)
+        last = min(first + parser.integer("count", 0, _MAX_ITEMS + 1), len(axis))
+        parser.done()
+        meta = {
+            "labels": axis.labels[first:last],
+            "glued": [int(glued) for glued in axis.glued[first:last]],
+            "specials": [at for at in axis.specials if first <= at < last],
+            "total": len(axis),
+        }
+        return Reply(meta=meta, arrays=(axis.spans[first:last],))
+
+    def _overview(self, parser: RequestParser) -> Reply:
+        selection = self._resolver.selection(parser)
+        how = parser.text("how", ("mass", "max"))
+        parser.done()
+        return self._resume(("overview", selection, how), lambda: Overview(self._resolver, selection, how))
+
+    def _tile(self, parser: RequestParser) -> Reply:
+        selection, head_view, head = self._head(parser)
+        how = parser.text("how", ("mass", "max"))
+        queries, keys = head_view.sizes
+        level = parser.integer("level", 0, max(max(queries, keys) - 1, 1).bit_length() + 1)
+        size = TILE << level
+        row = parser.integer("row", 0, -(-queries // size))
+        column = parser.integer("column", 0, -(-keys // size))
+        parser.done()
+        key = ("tile", selection, head, how if level else "weights", level, row, column)
+        return self._resume(key, lambda: Tile(head_view, how, level, row * size, column * size))
+
+    def _entry(self, parser: RequestParser) -> Reply:
+        _, head_view, _ = self._head(parser)
+        queries, keys = head_view.sizes
+        query, key = parser.integer("query", 0, queries), parser.integer("key", 0, keys)
+        parser.done()
+        return weights.entry(head_view, query, key)
+
+    def _row(self, parser: RequestParser) -> Reply:
+        _, head_view, _ = self._head(parser)
+        query = parser.integer("query", 0, head_view.sizes[0])
+        parser.done()
+        return weights.row(head_view, query)
+
+    def _column(self, parser: RequestParser) -> Reply:
+        selection, head_view, head = self._head(parser)
+        key = parser.integer("key", 0, head_view.sizes[1])
+        parser.done()
+        return self._resume(("column", selection, head, key), lambda: weights.Column(head_view, key))
+
+    def _between(self, parser: RequestParser) -> Reply:
+        selection, head_view, head = self._head(parser)
+        spans = parser.ranges("spans", head_view.sizes[0], weights.MAX_SPANS)
+        key_spans = parser.ranges("key_spans", head_view.sizes[1], weights.MAX_SPANS)
+        parser.done()
+        key = ("between", selection, head, tuple(spans), tuple(key_spans))
+        return self._resume(key, lambda: weights.Between(head_view, spans, key_spans))
+
+    def _statistics(self, parser: RequestParser) -> Reply:
+        side, name = self._resolver.layer(parser)
+        parser.done()
+        return self._resume(("statistics", side, name), lambda: statistics.of_layer(self._resolver, side, name))
+
+    def _weights(self, parser: RequestParser) -> Reply:
+        return Reply(meta={}, arrays=(self._block(parser)[0],))
+
+    def _npz(self, parser: RequestParser) -> Reply:
+        block, selection, head, rows, columns = self._block(parser)
+        with self._lock:
+            axes = self._resolver.axes(selection)
+        data = weights.npz(block, axes, rows, columns)
+        kind, layer = selection.name
+        return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(data, np.uint8),))
+
+    def _block(
+        self, parser: RequestParser
+    ) -> tuple[NDArray[np.float32], LayerSelection, int, tuple[int, int], tuple[int, int]]:
+        """A rectangle of one head: its weights, the layer and the head, and the ranges of queries and keys."""
+        with self._lock:
+            selection, head_view, head = self._head(parser)
+            rows, columns = (
+                parser.range(name, n) for name, n in zip(("rows", "columns"), head_view.sizes, strict=True)
+            )
+            parser.done()
+            block = Block(head_view, rows, columns)
+        while block.complete < 1:
+            self._check_open()
+            with self._lock:
+                block.advance(time.monotonic() + _TIME_BUDGET)
+            time.sleep(0.001)  # locks are not fair: without a pause this thread would take it again at once
+        return block.weights, selection, head, rows, columns
+
+    def _head(self, parser: RequestParser) -> tuple[LayerSelection, HeadView, int]:
+        """The layer, the head's matrix and the head's number that a request names."""
+        selection = self._resolver.selection(parser)
+        head = parser.integer("head", 0, self._resolver.heads(selection.side, selection.name))
+        return selection, self._resolver.head_view(selection, head), head
+
+    def _resume(self, key: tuple[object, ...], make: Callable[[], _Resumable]) -> Reply:
+        """Continue (or begin) a computation within the time budget; a complete reply is cached under the key."""
+        finished = self._finished.get(key)
+        if finished is not None:
+            return finished
+        work = self._unfinished.get(key) or self._unfinished.put(key, make())
+        work.advance(time.monotonic() + _TIME_BUDGET)
+        reply = work.reply()
+        if reply.meta["complete"] == 1:
+            self._unfinished.discard(key)
+            self._finished.put(key, reply)
+        return reply
+
+
+def _about(resolver: HeadResolver) -> Reply:
+    """Sides, layers, heads and axes, and where a page opens: the first request of every page."""
+    sides = [_side(resolver, side) for side in resolver.ids]
+    meta = {
+        # Not imported: the package's top-level module names modules of higher floors.
+        "version": sys.modules["uwaga"].__version__,
+        "title": resolver.view_model.title,
+        "tile": TILE,
+        "overview": OVERVIEW,
+        "lesson": True,
+        "live": True,
+        "statistics": statistics.titles(),
+        "sides": sides,
+        "start": _start(resolver) if sides else None,
+    }
+    return Reply(meta=meta)
+
+
+def _start(resolver: HeadResolver) -> dict[str, Any]:
+    kind, layer = next(iter(resolver.maps("0")))
+    return {"side": "0", "kind": kind, "layer": layer, "head": 0}
+
+
+def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
+    shown, names = resolver.side(side), resolver.maps(side)
+    title, model = shown.title, shown.model
+    if side == DIFFERENCE:
+        title, model = (
+            _less([getattr(each, name) for each in resolver.view_model.sides]) for name in ("title", "model")
+        )
+    return {
+        "id": side,
+        "title": title,
+        "model": model,
+        "text_title": shown.title,
+        "signed": side == DIFFERENCE,
+        "maps": [{"kind": kind, "layer": layer, "heads": resolver.heads(side, (kind, layer))} for kind, layer in names],
+        "stacks": {stack: _stack(resolver, side, stack) for stack in shown.stacks},
+        "kinds": {kind: dict(zip(("queries", "keys"), axes_of(kind), strict=True)) for kind, _ in names},
+    }
+
+
+def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, int]:
+    """How many tokens, words and special tokens an axis has."""
+    shown = resolver.side(side)
+    words = len(resolver.axis(side, stack, "words", "show"))
+    return {"tokens": shown.sizes[stack], "words": words, "specials": sum(shown.token_text(stack).special)}
+
+
+def _less(names: list[str]) -> str:
+    """The title of a difference, "first less second"; one name where both are equal."""
+    return " less ".join(dict.fromkeys(names))

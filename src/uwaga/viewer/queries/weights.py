@@ -1,0 +1,150 @@
+"""Exact weights of one head: an entry, a row, a column, the weight between spans of tokens, and a rectangle as .npz.
+
+Letters: Q queries, K keys, S and T spans.
+"""
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from uwaga.maps.statistics import pooling
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.queries.heads import Axis, HeadView
+from uwaga.viewer.queries.raster import ProgressiveRaster
+
+MAX_SPANS = 64
+_TOKEN_BYTES = 1 << 26  # of an array of token strings in an .npz file, where each takes as much as the longest
+
+Pairs = list[tuple[int, int]]
+
+
+def entry(head_view: HeadView, query: int, key: int) -> Reply:
+    """One weight, its rank in its row (1 is the largest; equal weights share a rank), its score, and the row's log-sum-exp."""
+    row = head_view.read([query], slice(None))[0]
+    weight = row[key]
+    score = lse = None
+    visible = True
+    if head_view.attention is not None:
+        found = float(torch.as_tensor(head_view.attention.scores[query, key]))
+        visible, score = found != -float("inf"), _number(found)
+        lse = _lse(head_view, query, row)
+    meta = {
+        "weight": _number(float(weight)),
+        "score": score,
+        "rank": int((row > weight).sum()) + 1,
+        "visible": visible,
+        "lse": lse,
+    }
+    return Reply(meta=meta)
+
+
+def row(head_view: HeadView, query: int) -> Reply:
+    """(K,) the weights of one query."""
+    return Reply(meta={}, arrays=(head_view.read([query], slice(None))[0].numpy(),))
+
+
+class Column:
+    """The weights of all queries on one key, read from the first query on: each takes its row's normalizer."""
+
+    def __init__(self, head_view: HeadView, key: int) -> None:
+        self._head_view, self._key, self._next = head_view, key, 0
+        self._weights = np.full(head_view.sizes[0], np.nan, np.float32)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self._weights.nbytes
+
+    def advance(self, until: float) -> None:
+        """Read until `time.monotonic()` reaches `until`, at least one step."""
+        while self._next < len(self._weights):
+            block = slice(self._next, self._head_view.stop(self._next, len(self._weights)))
+            self._weights[block] = self._head_view.read(block, [self._key])[:, 0].numpy()
+            self._next = block.stop
+            if time.monotonic() >= until:
+                return
+
+    def reply(self) -> Reply:
+        """(Q,); NaN where nothing is known yet."""
+        return Reply(meta={"complete": self._next / max(len(self._weights), 1)}, arrays=(self._weights.copy(),))
+
+
+class Between:
+    """The weight between spans of queries and spans of keys, summed over a raster whose edges are the spans' ends."""
+
+    def __init__(self, head_view: HeadView, spans: Pairs, key_spans: Pairs) -> None:
+        self._rows, self._columns = (torch.tensor([pairs], dtype=torch.int64) for pairs in (spans, key_spans))
+        self._row_edges, self._column_edges = pooling.span_edges(self._rows), pooling.span_edges(self._columns)
+        cuts, columns = self._row_edges[0].numpy(), self._column_edges[0].numpy()
+        # Queries between the spans are not computed.
+        self._runs = [(a, b) for a, b in _runs(cuts, spans) if cuts[a] < cuts[b]]
+        self._rasters = [ProgressiveRaster(head_view, cuts[a : b + 1], columns, "mass") for a, b in self._runs]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(raster.nbytes for raster in self._rasters)
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`."""
+        for raster in self._rasters:
+            if raster.complete < 1:
+                raster.advance(until)
+                if time.monotonic() >= until:
+                    return
+
+    def reply(self) -> Reply:
+        """(S, T): the mean over the queries of span s of their weight on the keys of span t; NaN while unknown."""
+        cells = torch.zeros(1, 1, self._row_edges.shape[1] - 1, self._column_edges.shape[1] - 1)
+        for (a, b), raster in zip(self._runs, self._rasters, strict=True):
+            cells[0, 0, a:b] = torch.from_numpy(raster.cells)
+        found = pooling.span_means(cells, self._rows, self._row_edges, self._columns, self._column_edges)[0, 0]
+        complete = sum(raster.complete for raster in self._rasters) / max(len(self._rasters), 1)
+        array: NDArray[np.float32] = found.float().numpy()
+        return Reply(meta={"complete": complete if self._rasters else 1.0}, arrays=(array,))
+
+
+def _runs(cuts: NDArray[np.int64], spans: Pairs) -> Iterator[tuple[int, int]]:
+    """Ranges of edges [first, last] between which every query belongs to some span."""
+    used = [any(start <= a and b <= stop for start, stop in spans) for a, b in pairwise(cuts)]
+    first = None
+    for at, is_used in enumerate([*used, False]):
+        if is_used and first is None:
+            first = at
+        elif not is_used and first is not None:
+            yield first, at
+            first = None
+
+
+def npz(
+    weights: NDArray[np.float32], axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]
+) -> bytes:
+    """A rectangle as an .npz file: weights, query_tokens, key_tokens, rows, columns."""
+    names = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
+    file = io.BytesIO()
+    np.savez_compressed(file, weights=weights, query_tokens=names[0], key_tokens=names[1], rows=rows, columns=columns)
+    return file.getvalue()
+
+
+def _strings(labels: Sequence[str]) -> NDArray[np.str_]:
+    """As an array: NumPy pads all strings to the longest, so that long ones are cut; NUL, which it strips, becomes U+2400."""
+    most = max(_TOKEN_BYTES // (4 * max(len(labels), 1)), 1)
+    return np.array([label[:most].replace("\0", "\u2400") for label in labels], np.str_)
+
+
+def _lse(head_view: HeadView, query: int, row: torch.Tensor) -> float | None:
+    """The row's log-sum-exp, with that of a learned sink: the score less the log of the weight, at the largest weight."""
+    assert head_view.attention is not None
+    peak = int(row.argmax())
+    score = torch.as_tensor(head_view.attention.scores[query, peak]).double()
+    return _number(float(score - row[peak].double().log()))
+
+
+def _number(value: float) -> float | None:
+    """NaN and infinity have no JSON; they become null."""
+    return value if np.isfinite(value) else None

@@ -1,0 +1,115 @@
+"""Access control: only pages of this server on this machine, in a browser that has opened its URL, are answered.
+
+A page of another site can make a browser send requests to 127.0.0.1, but cannot set their Host, Origin and Sec-Fetch-*
+headers, and does not know the token. A domain name of its own that resolves to 127.0.0.1 (DNS rebinding) shows in Host.
+
+The URL of the page holds a one-time code, which the page exchanges for a session: a cookie and a token, both of which every
+request needs. Scripts cannot read the cookie (HttpOnly). A server on another port of this machine, to which browsers send
+the cookie too, cannot read the token, which is in the storage of the page's origin.
+"""
+
+import hmac
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+TOKEN_HEADER = "X-Uwaga-Token"
+COOKIE_PATH = "/ask"  # browsers send the cookie with requests to this path only
+_MAX_CODES = 64  # remembered, each of the unused and of the used ones
+
+Headers = Iterable[tuple[bytes, bytes]]  # as in ASGI: lower-case names
+
+
+class Refusal(NamedTuple):
+    """The HTTP status and message of a request that is refused."""
+
+    status: int
+    error: str
+
+
+class CodeUsedError(Exception):
+    """A one-time code that was exchanged before."""
+
+
+class AccessControl:
+    """The rules for one server, its one-time codes, and its session's token and cookie. Thread-safe.
+
+    Args:
+        port: the server's, on this machine.
+        used: called with each code when it is exchanged.
+
+    Attributes:
+        token, cookie: what a request must carry, in the header TOKEN_HEADER and as the cookie `cookie_name`.
+    """
+
+    def __init__(self, port: int, used: Callable[[str], object] = lambda code: None) -> None:
+        self._hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+        if port == 80:  # browsers omit the default port
+            self._hosts |= {"127.0.0.1", "localhost", "[::1]"}
+        self._origins = {f"http://{host}" for host in self._hosts}
+        self.token, self.cookie = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self.cookie_name = f"uwaga-{port}"
+        self._lock, self._used = threading.Lock(), used
+        self._codes: deque[str] = deque(maxlen=_MAX_CODES)
+        self._used_codes: deque[str] = deque(maxlen=_MAX_CODES)
+        self._url_code = ""
+
+    def refusal(self, headers: Headers) -> Refusal | None:
+        """None for a request from this server's own page, from the address bar, or from a program that is not a browser."""
+        found: dict[bytes, list[str]] = {}
+        for name, value in headers:
+            found.setdefault(name.lower(), []).append(value.decode("latin-1"))
+        host, origin = found.get(b"host", []), found.get(b"origin", [])
+        if len(host) != 1 or host[0].lower() not in self._hosts:
+            return Refusal(403, "forbidden: the Host header is not this server's address")
+        if any(each.lower() not in self._origins for each in origin):
+            return Refusal(403, "forbidden: the request comes from another origin")
+        if _is_cross_site({name: values[0] for name, values in found.items()}):
+            return Refusal(403, "forbidden: the request comes from another site")
+        return None
+
+    def is_authorized(self, token: str | None, cookie: str | None) -> bool:
+        """Whether both are this server's, compared in constant time."""
+        return token is not None and cookie is not None and _same(token, self.token) & _same(cookie, self.cookie)
+
+    def new_code(self) -> str:
+        """A further one-time code."""
+        code = secrets.token_urlsafe(32)
+        with self._lock:
+            self._codes.append(code)
+        return code
+
+    def url_code(self) -> str:
+        """The one-time code of the printed URL: the same until it is exchanged, then a new one."""
+        with self._lock:
+            if self._url_code not in self._codes:
+                self._url_code = secrets.token_urlsafe(32)
+                self._codes.append(self._url_code)
+            return self._url_code
+
+    def exchange(self, code: str) -> bool:
+        """Whether a code is valid; it is used up by this. Raises CodeUsedError: it was used before."""
+        with self._lock:
+            found = [each for each in self._codes if _same(code, each)]
+            if not found and any(_same(code, each) for each in self._used_codes):
+                raise CodeUsedError
+            for each in found:
+                self._codes.remove(each)
+                self._used_codes.append(each)
+        for each in found:
+            self._used(each)
+        return bool(found)
+
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+def _is_cross_site(headers: Mapping[bytes, str]) -> bool:
+    """Whether a page of another site sent a request. Following a link is allowed from anywhere, such as from a terminal that
+    is itself a web page: the page that it opens holds no data."""
+    if headers.get(b"sec-fetch-site", "none") in ("none", "same-origin"):
+        return False
+    return (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) != ("navigate", "document")

@@ -1,0 +1,193 @@
+"""What a server spends at most: requests computed at once, and connections that wait for their peer.
+
+Without limits, a client that opens thousands of connections, sends nothing or reads no responses would use up the process's
+file descriptors, its memory, or the threads that answer others. Each connection is limited on its own: uvicorn stops reading
+while a request waits behind another one, and responses are sent in chunks, each after the one before it has left. The reaper
+limits what all connections take together, and for how long.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+MAX_WAITING = 512  # connections that wait for their peer
+MAX_UNSENT_BYTES = 16 << 20  # of all connections together
+MAX_CONNECTIONS = 1024  # and no more than half of the files that the process may open
+_GRACE = 2.0  # seconds before one of too many waiting connections is closed: a thousand clients have sent by then
+
+Address = tuple[str, int]  # of a peer
+Result = TypeVar("Result")
+
+
+class BusyError(Exception):
+    """All slots are taken."""
+
+
+class ConcurrencyLimiter:
+    """Limits how many requests are computed and how many wait. A slot is held from before the body is read until the reply
+    is sent.
+
+    Belongs to one event loop; only the computation runs in threads.
+
+    Args:
+        at_once: requests computed at a time, in as many threads; and one more of those that take long.
+        waiting: further requests that may wait.
+    """
+
+    def __init__(self, *, at_once: int = 2, waiting: int = 62) -> None:
+        self._threads = ThreadPoolExecutor(at_once + 1, thread_name_prefix="uwaga-view")
+        self._short, self._long = asyncio.Semaphore(at_once), asyncio.Semaphore(1)
+        self._slots = at_once + waiting
+        self.taken = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Hold a slot. Raises BusyError at once where there is none."""
+        if self.taken >= self._slots:
+            raise BusyError
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+    async def compute(
+        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, takes_long: bool = False
+    ) -> Result | None:
+        """The result of `work`, from a thread; None where `disconnected` ends before. Work that takes long waits only for
+        other work that does.
+
+        After a disconnect, work that has not begun never does; work that has begun runs to its end and keeps its thread.
+        """
+        result, gone = (
+            asyncio.ensure_future(self._run(work, self._long if takes_long else self._short)),
+            asyncio.ensure_future(disconnected),
+        )
+        try:
+            await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
+            return result.result() if result.done() else None
+        finally:
+            gone.cancel()
+            result.cancel()
+
+    def close(self) -> None:
+        """Drop what waits; what is computed runs to its end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _run(self, work: Callable[[], Result], semaphore: asyncio.Semaphore) -> Result:
+        await semaphore.acquire()
+        loop = asyncio.get_running_loop()
+
+        def release(_: Future[Result]) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nothing waits any more
+                loop.call_soon_threadsafe(semaphore.release)
+
+        begun = self._threads.submit(work)
+        begun.add_done_callback(release)
+        return await asyncio.wrap_future(begun)
+
+
+class ConnectionTimeouts(NamedTuple):
+    """Seconds after which a connection is closed."""
+
+    idle: float = 20.0  # from the connection, or from the last response, to the end of a request's headers
+    stalled: float = 10.0  # in which a peer reads nothing of what is to be sent
+    response: float = 60.0  # from a response's first byte to its last
+
+
+class IdleConnectionReaper:
+    """Closes connections that wait for their peer (for a request, or for the peer to read) too long, or that are too many.
+
+    A connection that waits for a reply of ours, which only an authorized request can, is never closed.
+
+    Args:
+        timeouts: gives the timeouts.
+        max_connections: connections at a time; further ones are accepted by closing those that have waited longest.
+    """
+
+    def __init__(self, timeouts: Callable[[], ConnectionTimeouts], max_connections: int) -> None:
+        self._timeouts, self._max_connections = timeouts, max_connections
+        self._since: dict[Any, float] = {}  # since when each connection waits, the longest waiting first
+        self._progressed: dict[Address, float] = {}  # when a chunk of a response left last
+        self._begun: dict[Address, float] = {}  # when a response began that is not complete
+
+    def record_progress(self, client: Address, *, complete: bool) -> None:
+        """A chunk of a response was sent to a client, once those before it had left; `complete` with the last one."""
+        now = time.monotonic()
+        self._progressed[client] = now
+        if complete:
+            self._begun.pop(client, None)
+        else:
+            self._begun.setdefault(client, now)
+
+    def make_room(self, connections: Collection[Any]) -> None:
+        """Before one more is accepted: close the longest waiting connection where the maximum is reached."""
+        if len(connections) >= self._max_connections:
+            waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
+            if waiting:
+                self._abort(min(waiting, key=lambda each: self._since.get(each, float("inf"))))
+
+    def reap(self, connections: Collection[Any]) -> None:
+        """Close those that have waited too long, and the longest waiting ones of too many. To be called periodically."""
+        now, timeouts = time.monotonic(), self._timeouts()
+        self._update(connections, now)
+        for each, since in list(self._since.items()):
+            is_stalled = _unsent_bytes(each) > 0 or each.transport.is_closing()
+            begun = self._begun.get(each.client, now)
+            waited = now - since >= (timeouts.stalled if is_stalled else timeouts.idle)
+            if waited or now - begun >= timeouts.response:
+                self._abort(each)
+        # uvicorn may accept a batch at once, after `make_room` was called for one of them.
+        for each in list(self._since)[: max(len(connections) - self._max_connections, 0)]:
+            self._abort(each)
+        for each, since in list(self._since.items())[: max(len(self._since) - MAX_WAITING, 0)]:
+            if now - since >= _GRACE:
+                self._abort(each)
+        excess = sum(map(_unsent_bytes, self._since)) - MAX_UNSENT_BYTES
+        for each in list(self._since):
+            if excess > 0 and _unsent_bytes(each):
+                excess -= _unsent_bytes(each)
+                self._abort(each)
+
+    def _update(self, connections: Collection[Any], now: float) -> None:
+        """Record which connections wait, the longest waiting first, and forget those that are closed."""
+        waiting = [each for each in connections if _is_waiting(each)]
+        since = {each: max(self._since.get(each, now), self._progressed.get(each.client, 0.0)) for each in waiting}
+        self._since = dict(sorted(since.items(), key=lambda item: item[1]))
+        clients = {each.client for each in connections}
+        for times in (self._progressed, self._begun):
+            for client in times.keys() - clients:
+                del times[client]
+
+    def _abort(self, connection: Any) -> None:
+        """Close at once: unsent data is dropped."""
+        self._since.pop(connection, None)
+        connection.transport.abort()
+
+
+def max_connections() -> int:
+    """How many connections a server of this process may hold."""
+    if os.name != "posix":
+        return MAX_CONNECTIONS
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
+
+
+def _unsent_bytes(connection: Any) -> int:
+    """Bytes in the transport's write buffer."""
+    count: int = connection.transport.get_write_buffer_size()
+    return count
+
+
+def _is_waiting(connection: Any) -> bool:
+    """Whether a connection waits for its peer. uvicorn's `cycle` is a request and its response, None before the first one."""
+    if connection.transport is None:
+        return False
+    is_idle = connection.cycle is None or connection.cycle.response_complete
+    return is_idle or _unsent_bytes(connection) > 0 or connection.transport.is_closing()

@@ -1,0 +1,240 @@
+"""The HTTP server of a view: a port on the loopback interface, a thread of its own, opening a browser, and shutdown."""
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html import escape
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from uwaga._base.durable import PrivateFolder
+from uwaga.viewer.messages import Service
+from uwaga.viewer.server.access import AccessControl
+from uwaga.viewer.server.app import application
+from uwaga.viewer.server.limits import ConcurrencyLimiter, ConnectionTimeouts, IdleConnectionReaper, max_connections
+
+_LOOPBACK = "127.0.0.1"
+# Browsers that run in the terminal. Without a display, the module webbrowser finds only these.
+_TEXT_BROWSERS = {"www-browser", "elinks", "links", "links2", "lynx", "w3m"}
+_SHUTDOWN_SECONDS = 1  # for replies that are being computed
+_TIMEOUTS = ConnectionTimeouts()
+_BACKLOG = 128  # connections that are accepted at once
+# Kernel buffer of a connection in each direction; the default grows to megabytes. With less than two packets of the loopback
+# interface, of 64 KiB each, delayed acknowledgements would cost 40 ms per packet.
+_SOCKET_BYTES = 1 << 17
+# The command line of a browser can be read by all users of the machine; this file only by its owner.
+_REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<meta name="referrer" content="no-referrer">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>uwaga</title>
+<a href="{address}">uwaga</a>
+"""
+
+
+class PortError(OSError):
+    """The requested port is not available."""
+
+
+class Server:
+    """Serves a view on this machine; as a context manager it closes at the end of the block.
+
+    Args:
+        service: answers the requests of the page.
+        port: on 127.0.0.1; 0: any free one.
+        fragment: state that the page opens with, such as "tab=lesson".
+        tell: called with a new URL when a used one is opened and no unused one was told.
+
+    Raises:
+        PortError: the port is not available.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        title: str,
+        port: int = 0,
+        fragment: str = "",
+        tell: Callable[[str], object] = lambda address: None,
+    ) -> None:
+        listening = _listen(port)
+        self.port: int = listening.getsockname()[1]
+        self._fragment, self._tell = fragment, tell
+        self._files: dict[str, Path] = {}  # that redirect a browser to the page, by their codes
+        self._folder: PrivateFolder | None = None
+        self._access = AccessControl(self.port, self._code_used)
+        self._told = self.address
+        self._service, self._limiter = service, ConcurrencyLimiter()
+        self._reaper = IdleConnectionReaper(lambda: _TIMEOUTS, max_connections())
+        app = application(
+            service, title=title, access=self._access, limiter=self._limiter, reaper=self._reaper, renew=self._renew
+        )
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                # h11 limits the size of headers; httptools, where it is installed, does not.
+                http=cast("type[asyncio.Protocol]", self._accept),
+                backlog=_BACKLOG,
+                loop="asyncio",
+                lifespan="off",
+                ws="none",
+                log_config=None,  # leaves the program's logging configuration alone
+                log_level="error",  # each malformed request is a warning, and any user of the machine can send them
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+            )
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=[listening], name="uwaga-view", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """The page's URL with a one-time code; once the code is used, a URL with a new one.
+
+        The code is in the URL's fragment (after #), which browsers neither send nor log.
+        """
+        return self._address(self._access.url_code())
+
+    def browse(self) -> bool:
+        """Open the page in a browser; False where there is no graphical browser.
+
+        The browser gets a local file that redirects to the page and that only this user can read.
+        """
+        try:
+            browser = webbrowser.get()
+        except webbrowser.Error:
+            return False
+        if getattr(browser, "basename", "") in _TEXT_BROWSERS:
+            return False
+        code = self._access.new_code()
+        if self._folder is None:
+            self._folder = PrivateFolder()
+        page = _REDIRECT.format(address=escape(self._address(code)))
+        self._files[code] = self._folder.write(f"open-{len(self._files)}.html", page.encode())
+        # Some browsers block until their window is closed.
+        threading.Thread(target=browser.open, args=[self._files[code].as_uri()], daemon=True).start()
+        return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server has stopped."""
+        return self._ended.is_set()
+
+    def wait(self) -> None:
+        """Block until Ctrl-C, SIGTERM or `close`, then close the server."""
+        stop = threading.Event()
+        with _on_sigterm(stop.set):
+            try:
+                # With a timeout, since on Windows Ctrl-C does not interrupt a wait without one.
+                while not stop.wait(0.2) and not self.closed:
+                    pass
+            except KeyboardInterrupt:
+                pass
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Stop listening, and close the service. Idempotent."""
+        if not self._server.should_exit:
+            self._service.close()
+        self._server.should_exit = True
+        self._thread.join()
+        if self._folder is not None:
+            self._folder.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Server({self.address}{', closed' if self.closed else ''})"
+
+    def _address(self, code: str) -> str:
+        return f"http://{_LOOPBACK}:{self.port}/#{'&'.join(filter(None, (f'code={code}', self._fragment)))}"
+
+    def _code_used(self, code: str) -> None:
+        """Remove the redirecting file of a used code."""
+        if code in self._files and self._folder is not None:
+            self._folder.remove(self._files[code])
+
+    def _renew(self) -> None:
+        """Tell a URL with an unused code, unless it was told before."""
+        if self._told != self.address:
+            self._told = self.address
+            self._tell(self._told)
+
+    def _accept(self, **options: Any) -> H11Protocol:
+        """The protocol of a new connection."""
+        self._reaper.make_room(self._server.server_state.connections)
+        return H11Protocol(**options)
+
+    def _serve(self, listening: socket.socket) -> None:
+        try:
+            asyncio.run(self._run(listening))
+        finally:
+            self._limiter.close()
+            listening.close()
+            self._ended.set()
+
+    async def _run(self, listening: socket.socket) -> None:
+        serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        while not self._server.should_exit and not serving.done():
+            await asyncio.wait({serving}, timeout=0.1)
+            self._reaper.reap(self._server.server_state.connections)
+        # Replies that are being computed may end; then all connections are closed.
+        await asyncio.wait({serving}, timeout=_SHUTDOWN_SECONDS)
+        for connection in list(self._server.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await serving
+
+
+def _listen(port: int) -> socket.socket:
+    # The protocol is named, since asyncio disables Nagle's algorithm only for sockets that say they are TCP; with it, the
+    # second packet of a reply would wait 40 ms.
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    if os.name == "posix":  # otherwise a port stays taken for a minute after its last connection
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for which in (socket.SO_SNDBUF, socket.SO_RCVBUF):  # accepted connections inherit them
+        listening.setsockopt(socket.SOL_SOCKET, which, _SOCKET_BYTES)
+    try:
+        listening.bind((_LOOPBACK, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise PortError(f"port {port} is not available: {why}") from error
+    return listening
+
+
+@contextmanager
+def _on_sigterm(call: Callable[[], None]) -> Iterator[None]:
+    """Handle SIGTERM within the block; a no-op outside of the main thread, where Python cannot install handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        call()
+
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,201 @@
+"""The view model: the maps of one text and model, or of two side by side, and the tokens along their axes.
+
+Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from uwaga.maps.base import WeightMap
+from uwaga.maps.map import AttentionMap
+from uwaga.maps.recordings.recording import Recording
+from uwaga.viewer.token_text import TokenText, join_tokens, token_text
+
+KINDS = ("encoder", "decoder", "cross")
+_OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
+
+MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
+MapsLike = Recording | WeightMap | Mapping[MapName, WeightMap] | Mapping[int, WeightMap] | Sequence[WeightMap]
+Tokens = Sequence[str] | Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """The maps of one text in one model.
+
+    maps: by kind and layer, each (H, Q, K) or (Q, K).
+    sizes: tokens per stack, "encoder" and "decoder".
+    tokens: a string per token, by stack; the tokens of a stack that is missing are shown as numbers.
+    """
+
+    title: str
+    model: str
+    maps: Mapping[MapName, WeightMap]
+    sizes: Mapping[str, int]
+    tokens: Mapping[str, Sequence[str]]
+    _token_text: dict[str, TokenText] = field(default_factory=dict, repr=False)
+
+    @property
+    def stacks(self) -> list[str]:
+        """The stacks that its maps have."""
+        return [stack for stack in ("encoder", "decoder") if stack in self.sizes]
+
+    def token_text(self, stack: str) -> TokenText:
+        """The tokens of a stack as text to display."""
+        if stack not in self._token_text:
+            names = self.tokens.get(stack)
+            self._token_text[stack] = token_text(list(map(str, range(self.sizes[stack]))) if names is None else names)
+        return self._token_text[stack]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewModel:
+    """What a page shows: one side, or two of which the second is compared with the first; none for the lesson alone."""
+
+    sides: tuple[Side, ...]
+    title: str
+
+    @classmethod
+    def create(
+        cls,
+        maps: MapsLike,
+        *,
+        tokens: Tokens | None = None,
+        title: str | None = None,
+        model: str = "",
+        row: int = 0,
+        second: MapsLike | None = None,
+        second_tokens: Tokens | None = None,
+        second_title: str | None = None,
+        second_model: str | None = None,
+        second_row: int = 0,
+    ) -> "ViewModel":
+        """The view model of a recording, of a map, or of several.
+
+        Args:
+            maps: a recording; one map; several by (kind, layer), by layer, or in the order of their layers. Each is
+                (R, H, Q, K), (H, Q, K), (Q, K) or ragged.
+            tokens: a string per token, in place of those of the recording; by "encoder" and "decoder" where there are both.
+            title: the title of the page; None: the beginning of the text.
+            model: the name of the model.
+            row: the row of a batch that is shown.
+            second, ...: the same for a second text or model, beside the first.
+
+        Raises:
+            ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
+        """
+        first = _side(maps, tokens, title, model, row)
+        if second is None:
+            return cls(sides=(first,), title=first.title)
+        other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
+        return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
+
+    @classmethod
+    def empty(cls) -> "ViewModel":
+        """No maps: a page with the lesson alone."""
+        return cls(sides=(), title="lesson")
+
+
+def axes_of(kind: str) -> tuple[str, str]:
+    """The stacks whose tokens are the queries and the keys of a kind of map."""
+    return _OF_KIND[kind]
+
+
+def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str, row: int) -> Side:
+    maps = {name: _select_row(m, name, row) for name, m in sorted(_by_name(given).items(), key=_order)}
+    if not maps:
+        raise ValueError("view: there are no maps to show")
+    sizes = _sizes(maps)
+    names = _token_strings(given, tokens, sizes, row)
+    side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names)
+    return Side(title=_title(side) if title is None else title, model=model, maps=maps, sizes=sizes, tokens=names)
+
+
+def _order(item: tuple[MapName, object]) -> tuple[int, int]:
+    return KINDS.index(item[0][0]), item[0][1]
+
+
+def _by_name(given: MapsLike) -> dict[MapName, WeightMap]:
+    if isinstance(given, Recording):
+        return dict(given.maps)
+    if isinstance(given, WeightMap):
+        given = [given]
+    if not isinstance(given, Mapping) and not (isinstance(given, Sequence) and not isinstance(given, str)):
+        raise ValueError(f"view: maps must be a recording, a map, or several maps, not {type(given).__name__}")
+    by_name = given if isinstance(given, Mapping) else dict(enumerate(given))
+    found: dict[MapName, WeightMap] = {}
+    for name, m in by_name.items():
+        if not isinstance(m, WeightMap):
+            raise ValueError(f"view: maps[{name!r}] must be a map such as uwaga.AttentionMap, not {type(m).__name__}")
+        key = (_guess_kind(m), name) if isinstance(name, int) else name
+        if not (isinstance(key, tuple) and len(key) == 2 and key[0] in KINDS and isinstance(key[1], int)):
+            raise ValueError(
+                f"view: the keys of maps are layers or (kind, layer), such as ('encoder', 0), not {name!r}"
+            )
+        found[key] = m
+    return found
+
+
+def _guess_kind(m: WeightMap) -> str:
+    """The kind of a map that was given without one."""
+    shape = m.shapes[0]
+    if shape[-2] != shape[-1]:
+        return "cross"
+    return "decoder" if "Causal(" in m.describe() else "encoder"
+
+
+def _select_row(m: WeightMap, name: MapName, row: int) -> WeightMap:
+    """The map (H, Q, K) of one row of a batch."""
+    parts = m.parts()
+    rows = m.shape[0] if parts is not None or len(m.shape) > 3 else 1
+    if len(m.shape) > 4 or not 0 <= row < rows:
+        raise ValueError(f"view: row {row} is out of range: {' '.join(map(str, name))} has shape {m.shape}")
+    if parts is not None:
+        return parts[row]
+    if len(m.shape) < 4:
+        return m
+    if isinstance(m, AttentionMap):
+        return m.select(row)
+    raise ValueError(f"view: a {m.kind} must have shape (H, Q, K) or (Q, K), not {m.shape}")
+
+
+def _sizes(maps: Mapping[MapName, WeightMap]) -> dict[str, int]:
+    """Tokens per stack."""
+    found: dict[str, int] = {}
+    for (kind, layer), m in maps.items():
+        for stack, size in zip(_OF_KIND[kind], m.shape[-2:], strict=True):
+            if found.setdefault(stack, size) != size:
+                rule = f"{kind} {layer} has {size} {stack} tokens, another map {found[stack]}"
+                raise ValueError(f"view: the maps are of different texts: {rule}")
+    return found
+
+
+def _token_strings(
+    given_maps: MapsLike, tokens: Tokens | None, sizes: Mapping[str, int], row: int
+) -> dict[str, list[str]]:
+    """The token strings, by stack, where they are known."""
+    if tokens is None:
+        known: Mapping[str, Any] = given_maps.tokens if isinstance(given_maps, Recording) else {}
+        given = {stack: rows[row] for stack, rows in known.items() if stack in sizes}
+    elif isinstance(tokens, Mapping):
+        given = {stack: list(names) for stack, names in tokens.items()}
+    elif len(sizes) == 1:
+        given = {next(iter(sizes)): list(tokens)}
+    else:
+        raise ValueError('view: the maps have two stacks: give tokens as {"encoder": ..., "decoder": ...}')
+    for stack, names in given.items():
+        if stack not in sizes:
+            raise ValueError(f"view: tokens has an unknown stack {stack!r}; the maps have {', '.join(sizes)}")
+        if len(names) != sizes[stack]:
+            raise ValueError(f"view: tokens has {len(names)} strings, and the {stack} has {sizes[stack]} tokens")
+    return {stack: [str(name) for name in names] for stack, names in given.items()}
+
+
+def _title(side: Side) -> str:
+    """The beginning of the text."""
+    tokens = side.token_text(side.stacks[0])
+    words = [at for at, is_special in enumerate(tokens.special) if not is_special]
+    text = join_tokens(tokens, words[0], min(words[-1] + 1, words[0] + 40)) if words else ""
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,25 @@
+"""What the browser's tab says."""
+
+import pytest
+
+from uwaga.viewer.page.html import page_title, served_html
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("a text", "a text - uwaga"),
+        ("  a\n text\t", "a text - uwaga"),
+        ("a\u202etext\u0000", "a text - uwaga"),
+        ("\u200b", "uwaga"),
+        ("", "uwaga"),
+        ("żółw 🐢", "żółw 🐢 - uwaga"),
+        ("x" * 300, "x" * 200 + " - uwaga"),
+    ],
+)
+def test_one_line_without_what_turns_or_hides_text(title: str, shown: str) -> None:
+    assert page_title(title) == shown
+
+
+def test_markup_in_a_title_is_text() -> None:
+    assert "<title>&lt;b&gt;&quot;&amp; - uwaga</title>" in served_html('<b>"&')

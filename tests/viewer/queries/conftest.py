@@ -1,0 +1,57 @@
+"""A service over small maps, and one over a text too long for one answer."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+
+
+@pytest.fixture
+def maps() -> dict[tuple[str, int], uwaga.AttentionMap]:
+    """Two layers of three heads over eleven tokens."""
+    torch.manual_seed(0)
+    n = len(TOKENS)
+    return {
+        ("encoder", 0): uwaga.AttentionMap(torch.randn(1, 3, n, 8), torch.randn(1, 3, n, 8)),
+        ("encoder", 1): uwaga.AttentionMap(torch.randn(1, 3, n, 8), torch.randn(1, 3, n, 8), mask=uwaga.Window(4, 4)),
+    }
+
+
+@pytest.fixture
+def service(maps: dict[tuple[str, int], uwaga.AttentionMap]) -> ViewService:
+    return ViewService(ViewModel.create(maps, tokens=TOKENS))
+
+
+@pytest.fixture
+def long_map() -> uwaga.AttentionMap:
+    """One causal head over 9,000 tokens: more weights than are looked at in one go."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 9000, 16)
+    return uwaga.AttentionMap(x, x.roll(1, 1), mask=uwaga.Causal())
+
+
+@pytest.fixture
+def where() -> dict[str, object]:
+    """What most questions say."""
+    return {"side": "0", "kind": "encoder", "layer": 0, "head": 1, "merge": "tokens", "specials": "show"}
+
+
+@pytest.fixture
+def follow() -> Callable[..., list[Reply]]:
+    """All replies to a question until it is complete."""
+
+    def ask(service: ViewService, **question: object) -> list[Reply]:
+        replies = [service.answer(question)]
+        while replies[-1].meta.get("complete", 1) < 1:
+            replies.append(service.answer(question))
+            assert len(replies) < 1000
+        return replies
+
+    return ask

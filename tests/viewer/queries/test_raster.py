@@ -1,0 +1,84 @@
+"""Pictures: coarse and sampled first, the map's own cells in the end."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.maps import WordMap
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.queries.heads import HeadView
+from uwaga.viewer.queries.raster import ProgressiveRaster
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+
+@pytest.fixture(autouse=True)
+def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer is one step."""
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+
+
+@pytest.mark.parametrize("how", ["mass", "max"])
+def test_a_tile_is_sampled_first_and_exact_in_the_end(
+    long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], how: str
+) -> None:
+    service = ViewService(ViewModel.create(long_map))
+    asked = where | {"kind": "decoder", "head": 0, "how": how, "level": 6, "row": 0, "column": 0}
+    replies = follow(service, ask="tile", **asked)
+    edges = [*range(0, 9000, 64), 9000]
+    expected = long_map.pool(edges, edges, how=how).weights[0].numpy()
+    assert len(replies) > 8
+    assert [reply.meta["exact"] for reply in replies[:-1]] == [False] * (len(replies) - 1)
+    complete = [reply.meta["complete"] for reply in replies]
+    assert complete == sorted(complete)
+    # Sums of other rows together round otherwise.
+    np.testing.assert_allclose(replies[-1].arrays[0], expected, rtol=1e-5, atol=1e-8)
+    first = replies[0].arrays[0]
+    known = ~np.isnan(first)
+    assert known.any()
+    errors = [np.abs(reply.arrays[0] - expected).max() for reply in replies[8:]]
+    assert errors[-1] < 1e-6 < errors[0]
+
+
+def test_tiles_meet_at_their_edges_and_end_with_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
+    service = ViewService(ViewModel.create(long_map))
+    asked = where | {"kind": "decoder", "head": 0, "how": "mass"}
+    tile = follow(service, ask="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
+    assert tile.shape == (9000 - 35 * 256, 256)
+    assert np.array_equal(tile, long_map[0, 35 * 256 :, 34 * 256 : 35 * 256])
+    last = follow(service, ask="tile", **asked, level=3, row=4, column=4)[-1].arrays[0]
+    assert last.shape == (101, 101)
+    edges = [*range(8192, 9000, 8), 9000]
+    assert np.array_equal(last, long_map.pool(edges, edges).weights[0])
+
+
+def test_the_overview_shows_every_head_and_stops_at_a_sample(long_map: uwaga.AttentionMap, maps, follow) -> None:
+    rest = {"layer": 0, "how": "mass", "merge": "tokens", "specials": "show"}
+    small = follow(ViewService(ViewModel.create(maps)), ask="overview", side="0", kind="encoder", **rest)[-1]
+    assert small.meta == {"complete": 1.0, "exact": True}
+    assert np.array_equal(small.arrays[0], maps["encoder", 0].pool(11, 11).weights[0])
+    large = follow(ViewService(ViewModel.create(long_map)), ask="overview", side="0", kind="decoder", **rest)[-1]
+    assert large.meta == {"complete": 1.0, "exact": False}
+    np.testing.assert_allclose(large.arrays[0].sum(-1), 1.0, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["mass", "max"])
+def test_cells_of_a_map_without_an_engine_are_those_of_one_with(how: str) -> None:
+    m = uwaga.AttentionMap(torch.randn(400, 8), torch.randn(300, 8))
+    as_words = WordMap(m, [(at, at + 1) for at in range(400)], [(at, at + 1) for at in range(300)])
+    rows, columns = np.array([0, 3, 3, 250, 400]), np.array([0, 0, 7, 290, 300, 300])
+    pictures = [ProgressiveRaster(HeadView(map=each, index=()), rows, columns, how) for each in (m, as_words)]
+    for picture in pictures:
+        picture.advance(float("inf"))
+        assert picture.is_exact
+    np.testing.assert_allclose(pictures[1].cells, pictures[0].cells, rtol=1e-5, atol=1e-8)
+
+
+def test_a_finished_tile_is_not_painted_again(long_map: uwaga.AttentionMap, where, follow) -> None:
+    service = ViewService(ViewModel.create(long_map))
+    asked = where | {"kind": "decoder", "head": 0, "how": "mass", "level": 5, "row": 0, "column": 0}
+    done = follow(service, ask="tile", **asked)[-1]
+    assert service.answer({"ask": "tile", **asked}) is done

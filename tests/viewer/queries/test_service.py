@@ -1,0 +1,137 @@
+"""The first request of a page, the wire format, and invalid requests."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+
+import uwaga
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+
+def test_about_says_what_there_is(service: ViewService) -> None:
+    meta = service.answer({"ask": "about"}).meta
+    (side,) = meta["sides"]
+    assert meta["title"] == "unseen the cat sat on the mat ."
+    assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 3} for layer in (0, 1)]
+    assert side["stacks"] == {"encoder": {"tokens": 11, "words": 10, "specials": 2}}
+    assert side["kinds"] == {"encoder": {"queries": "encoder", "keys": "encoder"}}
+    assert meta["start"] == {"side": "0", "kind": "encoder", "layer": 0, "head": 0}
+
+
+def test_items_are_read_without_the_marks_of_the_tokenizer(service: ViewService) -> None:
+    asked = {"ask": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
+    found = service.answer({**asked, "merge": "words", "specials": "hide"})
+    assert found.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
+    assert found.arrays[0].tolist()[:2] == [[1, 3], [3, 4]]
+    shown = service.answer({**asked, "merge": "tokens", "specials": "show", "first": 9}).meta
+    assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "total": 11}
+
+
+def test_a_reply_survives_the_wire(service: ViewService) -> None:
+    reply = Reply(
+        meta={"text": 'é <script> "'}, arrays=(np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7], np.uint8))
+    )
+    data = reply.to_bytes()
+    assert (4 + int.from_bytes(data[:4], "little")) % 8 == 0
+    assert len(data) % 8 == 0
+    back = Reply.from_bytes(data)
+    assert back.meta == reply.meta
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(back.arrays, reply.arrays, strict=True))
+
+
+HEAD = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
+WRONG = [
+    ({}, "request: ask is missing"),
+    ({"ask": 3}, "request: ask must be a string, not 3"),
+    (
+        {"ask": "nothing"},
+        "nothing: ask must be one of about, items, overview, tile, entry, row, column, between, statistics, weights, npz, "
+        "page, lesson, not 'nothing'",
+    ),
+    ({"ask": "about", "more": 1}, "about: unknown argument 'more'"),
+    ({"ask": "row", **HEAD}, "row: query is missing"),
+    ({"ask": "row", **HEAD, "side": "1", "query": 0}, "row: side must be one of 0, not '1'"),
+    ({"ask": "row", **HEAD, "side": "difference", "query": 0}, "row: side must be one of 0, not 'difference'"),
+    (
+        {"ask": "row", **HEAD, "kind": "middle", "query": 0},
+        "row: kind must be one of encoder, decoder, cross, not 'middle'",
+    ),
+    ({"ask": "row", **HEAD, "layer": 2, "query": 0}, "row: there is no encoder layer 2 on side 0"),
+    ({"ask": "row", **HEAD, "head": 3, "query": 0}, "row: head must be from 0 to 2, not 3"),
+    ({"ask": "row", **HEAD, "query": 11}, "row: query must be from 0 to 10, not 11"),
+    ({"ask": "row", **HEAD, "query": True}, "row: query must be an integer, not True"),
+    ({"ask": "row", **HEAD, "query": 1.5}, "row: query must be an integer, not 1.5"),
+    ({"ask": "row", **HEAD, "query": -1}, "row: query must be from 0 to 10, not -1"),
+    (
+        {"ask": "tile", **HEAD, "how": "mass", "level": 0, "row": 1, "column": 0},
+        "tile: row must be from 0 to 0, not 1",
+    ),
+    (
+        {"ask": "tile", **HEAD, "how": "mass", "level": 99, "row": 0, "column": 0},
+        "tile: level must be from 0 to 4, not 99",
+    ),
+    (
+        {"ask": "tile", **HEAD, "how": "sum", "level": 0, "row": 0, "column": 0},
+        "tile: how must be one of mass, max, not 'sum'",
+    ),
+    (
+        {"ask": "weights", **HEAD, "rows": [3, 2], "columns": [0, 1]},
+        "weights: rows must be [a, b] with 0 <= a <= b <= 11, not [3, 2]",
+    ),
+    (
+        {"ask": "between", **HEAD, "spans": [], "key_spans": [[0, 1]]},
+        "between: spans must be a list of 1 to 64 pairs [a, b], not []",
+    ),
+    (
+        {"ask": "page", "exact": "all of it, please, with everything that there is in the world"},
+        "page: exact must be a list of at most 512 requests, not 'all of it, please, with everything that there is in the ...",
+    ),
+]
+
+
+@pytest.mark.parametrize(("invalid", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_an_invalid_request_is_refused(service: ViewService, invalid: dict[str, object], message: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        service.answer(invalid)
+    assert str(caught.value) == message
+
+
+def test_too_many_weights_at_once_are_refused(long_map: uwaga.AttentionMap) -> None:
+    with pytest.raises(RequestError) as caught:
+        ViewService(ViewModel.create(long_map)).answer(
+            {"ask": "weights", **HEAD, "kind": "decoder", "rows": [0, 9000], "columns": [0, 9000]}
+        )
+    assert str(caught.value) == "81000000 weights exceed the limit of 1048576 per request"
+
+
+def test_a_view_without_maps_has_the_lesson_alone() -> None:
+    service = ViewService(ViewModel.empty())
+    assert json.dumps(service.answer({"ask": "about"}).meta["sides"]) == "[]"
+    with pytest.raises(RequestError) as caught:
+        service.answer({"ask": "row", **HEAD, "query": 0})
+    assert str(caught.value) == "this view has no maps, only the lesson"
+
+
+def test_many_threads_get_the_same_answers(service: ViewService) -> None:
+    found: list[np.ndarray] = []
+    asked = {"ask": "row", **HEAD, "query": 5}
+    threads = [threading.Thread(target=lambda: found.append(service.answer(asked).arrays[0])) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert all(np.array_equal(each, found[0]) for each in found)
+
+
+def test_what_is_kept_is_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = ViewService(ViewModel.create(long_map))
+    monkeypatch.setattr(service._queries._finished, "_max_weight", 1 << 20)
+    where = HEAD | {"kind": "decoder"}
+    for row in range(8):
+        service.answer({"ask": "tile", **where, "how": "mass", "level": 0, "row": row, "column": 0})
+    assert sum(reply.nbytes for reply, _ in service._queries._finished._entries.values()) <= 1 << 20

@@ -1,0 +1,45 @@
+"""The table: that of `uwaga.maps.head_table`, and near it where a long text is sampled."""
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.maps import head_table
+from uwaga.viewer.queries.statistics import of_rows
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+
+def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> None:
+    names = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+    tokens = torch.tensor([sorted(set(names)).index(name) for name in names])
+    found = service.answer({"ask": "statistics", "side": "0", "kind": "encoder", "layer": 1}).meta
+    assert (found["complete"], found["sampled"]) == (1.0, None)
+    expected = head_table(maps["encoder", 1].select(0), tokens).columns
+    for name, column in found["columns"].items():
+        assert column == pytest.approx(expected[name], abs=1e-12), name
+
+
+def test_a_long_text_is_sampled_and_says_so(long_map: uwaga.AttentionMap, follow) -> None:
+    replies = follow(ViewService(ViewModel.create(long_map)), ask="statistics", side="0", kind="decoder", layer=0)
+    assert replies[-1].meta["sampled"] == 256
+    whole = head_table(long_map.select()).columns
+    for name in ("entropy", "peak", "sink", "previous_token"):
+        assert replies[-1].meta["columns"][name][0] == pytest.approx(whole[name][0], rel=0.5), name
+
+
+def test_sampled_rows_give_the_statistics_of_their_definition() -> None:
+    x, tokens = torch.randn(60, 8).double(), torch.randint(0, 12, (60,))
+    m = uwaga.AttentionMap(x, x, mask=uwaga.Causal())
+    expected = head_table(m, tokens).columns
+    for name, values in of_rows(m.to_dense().numpy(), np.arange(60), tokens.numpy()).items():
+        assert np.nanmean(values) == pytest.approx(expected[name][0], rel=1e-9), name
+
+
+def test_cross_attention_has_no_distances() -> None:
+    m = uwaga.AttentionMap(torch.randn(2, 7, 8), torch.randn(2, 5, 8))
+    found = (
+        ViewService(ViewModel.create(m)).answer({"ask": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
+    )
+    assert list(found["columns"]) == ["entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink"]

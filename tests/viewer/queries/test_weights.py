@@ -1,0 +1,99 @@
+"""Every number that a page shows is the map's own."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.maps import KeptMap, WordMap
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+WORDS = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 11))]
+
+
+def test_entries_rows_columns_and_rectangles_have_the_maps_bits(service: ViewService, maps, where) -> None:
+    m = maps["encoder", 0]
+    assert np.array_equal(service.answer({"ask": "row", **where, "query": 4}).arrays[0], m[0, 1, 4, :])
+    assert np.array_equal(service.answer({"ask": "column", **where, "key": 2}).arrays[0], m[0, 1, :, 2])
+    assert np.array_equal(
+        service.answer({"ask": "weights", **where, "rows": [2, 5], "columns": [1, 11]}).arrays[0], m[0, 1, 2:5, 1:]
+    )
+    found = service.answer({"ask": "entry", **where, "query": 4, "key": 2}).meta
+    assert found["weight"] == float(m[0, 1, 4, 2])
+    assert found["score"] == float(m.scores[0, 1, 4, 2])
+    assert found["rank"] == int((m[0, 1, 4, :] > m[0, 1, 4, 2]).sum()) + 1
+    assert found["lse"] == pytest.approx(float(m.lse[0, 1, 4]), abs=1e-5)
+
+
+def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
+    found = service.answer({"ask": "entry", **where, "layer": 1, "query": 9, "key": 0}).meta
+    assert (found["weight"], found["score"], found["visible"]) == (0.0, None, False)
+
+
+@pytest.mark.parametrize("merge", ["tokens", "words"])
+@pytest.mark.parametrize("specials", ["show", "hide"])
+def test_words_merged_and_specials_hidden_are_the_maps_of_those(
+    service: ViewService, maps, where, merge: str, specials: str
+) -> None:
+    expected = maps["encoder", 0].select(0, 1)
+    words = WORDS
+    if specials == "hide":
+        expected = KeptMap(expected, range(1, 10))
+        words = [(start - 1, stop - 1) for start, stop in WORDS[1:-1]]
+    if merge == "words":
+        expected = WordMap(expected, words)
+    asked = where | {"merge": merge, "specials": specials}
+    n = expected.shape[0]
+    found = service.answer({"ask": "weights", **asked, "rows": [0, n], "columns": [0, n]}).arrays[0]
+    assert np.array_equal(found, expected.to_dense())
+    assert np.array_equal(service.answer({"ask": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
+
+
+def test_mass_between_spans_is_the_maps(service: ViewService, maps, where) -> None:
+    spans, key_spans = [[0, 3], [7, 9], [8, 11]], [[2, 4], [5, 5]]
+    found = service.answer({"ask": "between", **where, "spans": spans, "key_spans": key_spans})
+    torch.testing.assert_close(
+        torch.from_numpy(found.arrays[0].copy()), maps["encoder", 0].between(spans, key_spans)[0, 1]
+    )
+
+
+def test_a_long_column_and_long_spans_come_in_parts(
+    long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    service = ViewService(ViewModel.create(long_map))
+    where = where | {"kind": "decoder", "head": 0}
+    column = follow(service, ask="column", **where, key=3)
+    assert len(column) > 5
+    assert np.isnan(column[0].arrays[0]).any()
+    assert np.array_equal(column[-1].arrays[0], long_map[0, :, 3])
+    spans = [[100, 8000], [10, 20]]
+    between = follow(service, ask="between", **where, spans=spans, key_spans=spans)
+    assert len(between) > 5
+    torch.testing.assert_close(torch.from_numpy(between[-1].arrays[0].copy()), long_map.between(spans)[0])
+
+
+def test_the_file_of_numpy_holds_weights_and_tokens(service: ViewService, maps, where) -> None:
+    reply = service.answer({"ask": "npz", **where, "rows": [1, 3], "columns": [0, 2]})
+    assert reply.meta == {"name": "encoder-0-1.npz"}
+    with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:
+        assert np.array_equal(file["weights"], maps["encoder", 0][0, 1, 1:3, :2])
+        assert file["query_tokens"].tolist() == ["un", "seen"]
+        assert (file["rows"].tolist(), file["columns"].tolist()) == ([1, 3], [0, 2])
+
+
+def test_the_difference_of_two_sides(maps, where) -> None:
+    other = uwaga.AttentionMap(torch.randn(1, 3, 11, 8), torch.randn(1, 3, 11, 8))
+    service = ViewService(ViewModel.create(maps, second=other))
+    asked = {**where, "side": "difference", "rows": [0, 11], "columns": [0, 11]}
+    found = service.answer({"ask": "weights", **asked}).arrays[0]
+    assert np.array_equal(found, maps["encoder", 0][0, 1] - other[0, 1])
+    strongest = service.answer(
+        {"ask": "tile", **where, "side": "difference", "how": "max", "level": 4, "row": 0, "column": 0}
+    )
+    assert strongest.arrays[0][0, 0] == found.flat[np.abs(found).argmax()]

@@ -1,0 +1,115 @@
+"""Who is answered: this server's own page, an address that is typed or clicked, and programs of this machine."""
+
+import pytest
+
+from uwaga.viewer.server.access import AccessControl, CodeUsedError, Refusal
+
+ACCESS = AccessControl(8123)
+OTHER_NAME = Refusal(403, "forbidden: the Host header is not this server's address")
+OTHER_ORIGIN = Refusal(403, "forbidden: the request comes from another origin")
+OTHER_SITE = Refusal(403, "forbidden: the request comes from another site")
+HOST = ("host", "127.0.0.1:8123")
+
+
+def refusal(*headers: tuple[str, str]) -> Refusal | None:
+    return ACCESS.refusal([(name.encode(), value.encode()) for name, value in headers])
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"])
+def test_its_own_names(host: str) -> None:
+    assert refusal(("host", host)) is None
+    assert refusal(("host", host), ("origin", f"http://{host}"), ("sec-fetch-site", "same-origin")) is None
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        [],
+        ["attacker.example"],
+        ["attacker.example:8123"],
+        ["127.0.0.1"],
+        ["127.0.0.1:8124"],
+        ["127.0.0.1:8123.attacker.example"],
+        ["127.0.0.1.attacker.example:8123"],
+        ["0.0.0.0:8123"],
+        ["localhost:8123", "attacker.example"],
+        [""],
+    ],
+)
+def test_other_names(hosts: list[str]) -> None:
+    assert refusal(*(("host", host) for host in hosts)) == OTHER_NAME
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://attacker.example",
+        "https://127.0.0.1:8123",
+        "http://127.0.0.1:8888",
+        "http://localhost",
+        "null",
+        "",
+        "file://",
+    ],
+)
+def test_other_origins(origin: str) -> None:
+    assert refusal(HOST, ("origin", origin)) == OTHER_ORIGIN
+    assert refusal(HOST, ("origin", "http://127.0.0.1:8123"), ("origin", origin)) == OTHER_ORIGIN
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
+def test_other_sites_may_only_link_here(site: str) -> None:
+    """same-site: another port of this machine, such as a notebook server that shows somebody's page."""
+    assert refusal(HOST, ("sec-fetch-site", site)) == OTHER_SITE
+    for mode, goal in (("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"), ("no-cors", "document")):
+        given = (("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", goal))
+        assert refusal(HOST, *given) == OTHER_SITE
+    assert (
+        refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")) is None
+    )
+
+
+@pytest.mark.parametrize("site", ["none", "same-origin"])
+def test_its_own_page_and_the_address_bar(site: str) -> None:
+    assert refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")) is None
+
+
+def test_port_80_is_left_out_by_browsers() -> None:
+    access = AccessControl(80)
+    assert access.refusal([(b"host", b"localhost"), (b"origin", b"http://localhost")]) is None
+
+
+def test_the_token() -> None:
+    token, cookie = ACCESS.token, ACCESS.cookie
+    assert ACCESS.is_authorized(token, cookie)
+    for wrong in (None, "", "secret", "s\u00e9cret", "\udcff", token[:-1], token + "a", token.swapcase()):
+        assert not ACCESS.is_authorized(wrong, cookie)
+        assert not ACCESS.is_authorized(token, wrong)
+    assert not ACCESS.is_authorized(cookie, token)
+
+
+def test_a_code_is_worth_something_once() -> None:
+    used: list[str] = []
+    access = AccessControl(8123, used.append)
+    code = access.url_code()
+    assert len(code) >= 43  # 32 random bytes
+    assert access.url_code() == code
+    other = access.new_code()
+    assert access.exchange(code)
+    assert used == [code]
+    with pytest.raises(CodeUsedError):
+        access.exchange(code)
+    assert access.url_code() not in (code, other)
+    assert access.exchange(other)
+    for wrong in ("", "secret", "\udcff", access.token, access.cookie, access.url_code()[:-1]):
+        assert not access.exchange(wrong)
+    assert used == [code, other]
+
+
+def test_codes_that_are_remembered_are_bounded() -> None:
+    access = AccessControl(8123)
+    first = access.url_code()
+    for _ in range(1000):
+        access.new_code()
+    assert not access.exchange(first)
+    assert access.exchange(access.url_code())

@@ -1,0 +1,169 @@
+"""The server's responses: its page, replies, and the errors of invalid requests."""
+
+import json
+import socket
+
+import pytest
+
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.server.app import MAX_BODY_BYTES
+
+STRICT = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-embedder-policy": "require-corp",
+    "cache-control": "no-store",
+}
+
+
+def test_the_page_holds_no_data_no_script_and_no_style(client) -> None:
+    page = client.send("GET", "/")
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = page.body.decode()
+    assert "<title>a text - uwaga</title>" in text
+    assert client.token not in text
+    assert [line for line in text.splitlines() if "<script" in line or "style" in line] == [
+        '<link rel="stylesheet" href="/app.css">',
+        '<script type="module" src="/app.js"></script>',
+    ]
+
+
+def test_script_and_styles(client, small_front) -> None:
+    script, styles = client.send("GET", "/app.js"), client.send("GET", "/app.css")
+    assert (script.status, script.headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert script.body.decode().endswith('startPage(document.getElementById("uwaga"));\n')
+    assert (styles.status, styles.headers["content-type"]) == (200, "text/css; charset=utf-8")
+    assert b".uwaga" in styles.body
+
+
+def test_a_question_gets_the_bytes_of_its_reply(client) -> None:
+    answer = client.ask({"ask": "echo", "text": "żółw"})
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
+    reply = Reply.from_bytes(answer.body)
+    assert reply.meta == {"question": {"ask": "echo", "text": "żółw"}}
+    assert reply.arrays[0].tolist() == [0, 1, 2]
+
+
+def test_headers_are_on_everything(client, small_front) -> None:
+    answers = [client.send("GET", path) for path in ("/", "/app.js", "/nothing")]
+    answers += [client.ask({"ask": "echo"}), client.ask({"ask": "?"}), client.ask({"ask": "fail"})]
+    answers += [client.send("GET", "/", Host="attacker.example"), client.send("PUT", "/")]
+    assert [answer.status for answer in answers] == [200, 200, 404, 200, 400, 500, 403, 405]
+    for answer in answers:
+        assert {name: answer.headers.get(name) for name in STRICT} == STRICT
+        assert "access-control-allow-origin" not in answer.headers
+        assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("GET", "/nothing", 404, "not found"),
+        ("GET", "/../pyproject.toml", 404, "not found"),
+        ("GET", "//etc/passwd", 404, "not found"),
+        ("POST", "/", 405, "method POST is not allowed"),
+        ("DELETE", "/app.js", 405, "method DELETE is not allowed"),
+        ("GET", "/ask", 405, "method GET is not allowed: requests are sent by POST"),
+        ("OPTIONS", "/ask", 405, "method OPTIONS is not allowed: requests are sent by POST"),
+        ("GET", "/ask/enter", 405, "method GET is not allowed: requests are sent by POST"),
+    ],
+)
+def test_addresses_and_methods_that_there_are_not(client, method: str, path: str, status: int, error: str) -> None:
+    answer = client.send(method, path)
+    assert (answer.status, answer.error) == (status, error)
+
+
+def test_requests_that_are_no_questions(client) -> None:
+    def refused(question, **headers: str) -> tuple[int, str]:
+        answer = client.ask(question, **headers)
+        return answer.status, answer.error
+
+    token = "the token or the cookie is missing or wrong: open the URL that the program has printed"
+    assert refused({"ask": "echo"}, X_Uwaga_Token="") == (403, token)
+    assert refused({"ask": "echo"}, X_Uwaga_Token=client.token[:-1]) == (403, token)
+    assert refused({"ask": "echo"}, Cookie="") == (403, token)
+    assert refused({"ask": "echo"}, Cookie=client.cookie[:-1]) == (403, token)
+    assert refused({"ask": "echo"}, Cookie=client.cookie.replace("uwaga", "other")) == (403, token)
+    kind = "the Content-Type of a request must be application/json"
+    assert refused({"ask": "echo"}, Content_Type="text/plain") == (415, kind)
+    assert refused({"ask": "echo"}, Content_Type="") == (415, kind)
+    assert refused(b"") == (400, "the request is not valid JSON: Expecting value: line 1 column 1 (char 0)")
+    assert refused(b'{"ask": NaN}') == (400, "the request is not valid JSON: NaN is not allowed in JSON")
+    assert refused(b'{"ask": -Infinity}') == (400, "the request is not valid JSON: -Infinity is not allowed in JSON")
+    assert refused([1]) == (400, "a request must be a JSON object")
+    assert refused(b'"echo"') == (400, "a request must be a JSON object")
+    assert refused({"ask": "nothing"}) == (400, "unknown request 'nothing'")
+    # The charset that a browser may write behind it changes nothing.
+    assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
+
+
+def test_headers_have_a_largest_size(client) -> None:
+    assert client.send("GET", "/", X_Large="x" * 30_000).status == 200
+    for path, headers in (("/", {"X_Large": "x" * 33_000}), ("/" + "a" * 33_000, {})):
+        answer = client.send("GET", path, **headers)
+        assert (answer.status, answer.error) == (431, "URL and headers exceed 32768 bytes")
+
+
+def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> None:
+    def enter(body: object, **headers: str):
+        return client.send("POST", "/ask/enter", json.dumps(body).encode(), Content_Type="application/json", **headers)
+
+    code = server.address.partition("#code=")[2]
+    answer = enter({"code": code})
+    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
+    assert answer.headers["set-cookie"] == f"{client.cookie}; HttpOnly; Path=/ask; SameSite=strict"
+    assert code not in (client.token, client.cookie)
+    used = "the code of this URL was used already: open the new URL that the program has printed"
+    for _ in range(2):
+        answer = enter({"code": code})
+        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, used, False)
+    wrong = "the code is missing or wrong: open the URL that the program has printed"
+    for body in ({}, {"code": None}, {"code": 1}, {"code": "guess"}, {"code": client.token}):
+        answer = enter(body)
+        assert (answer.status, answer.error, "set-cookie" in answer.headers) == (403, wrong, False)
+    assert (enter([]).status, enter([]).error) == (400, "a request must be a JSON object")
+    assert (enter({"code": "x" * 1024}).status, enter({"code": "x" * 1024}).error) == (
+        413,
+        "the body of the request exceeds 1024 bytes",
+    )
+    assert client.send("POST", "/ask/enter", b"{}", Content_Type="text/plain").status == 415
+
+
+def test_who_has_entered_uses_no_code_up(client, server) -> None:
+    code = server.address.partition("#code=")[2]
+    headers = {"Content_Type": "application/json", "X_Uwaga_Token": client.token, "Cookie": client.cookie}
+    answer = client.send("POST", "/ask/enter", json.dumps({"code": code}).encode(), **headers)
+    assert (answer.status, json.loads(answer.body)) == (200, {"token": client.token})
+    assert server.address.endswith(code)
+
+
+def test_a_failure_is_logged_and_the_server_lives(client, until, caplog: pytest.LogCaptureFixture) -> None:
+    answer = client.ask({"ask": "fail"})
+    assert (answer.status, answer.error) == (500, "internal error; the program's log has the traceback")
+    assert b"a defect" not in answer.body
+    until(lambda: "RuntimeError: a defect" in caplog.text)
+    assert client.ask({"ask": "echo"}).status == 200
+
+
+def test_a_question_in_pieces(client) -> None:
+    with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
+        for byte in client.raw({"ask": "echo"}):
+            connection.send(bytes([byte]))
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_question_has_a_largest_size(client) -> None:
+    fits = {"ask": "echo", "text": ""}
+    fits["text"] = "x" * (MAX_BODY_BYTES - len(json.dumps(fits)))
+    assert client.ask(fits).status == 200
+    fits["text"] += "x"
+    answer = client.ask(fits)
+    assert (answer.status, answer.error) == (413, f"the body of the request exceeds {MAX_BODY_BYTES} bytes")

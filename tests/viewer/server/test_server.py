@@ -1,0 +1,194 @@
+"""A server's life: where it listens, what it opens, and how it ends."""
+
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import pytest
+
+from uwaga.viewer.server.server import PortError, Server
+
+PROGRAM = """
+import signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in a shell's background
+from uwaga.viewer.messages import Reply
+from uwaga.viewer.server.server import Server
+
+class Service:
+    def answer(self, question):
+        time.sleep(question.get("seconds", 0))
+        return Reply(meta={})
+    def close(self):
+        print("service closed", flush=True)
+
+server = Server(Service(), title="a text")
+print(server.address, flush=True)
+server.wait()
+print("closed", flush=True)
+"""
+
+
+def test_it_listens_on_this_machine_alone(server) -> None:
+    assert server.address.startswith(f"http://127.0.0.1:{server.port}/#code=")
+    assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
+    own = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for address in own - {"127.0.0.1"}:
+        if not address.startswith("127."):
+            with pytest.raises(OSError, match=r"refused|timed out|unreachable"):
+                socket.create_connection((address, server.port), timeout=2).close()
+
+
+def test_two_servers_have_ports_and_tokens_of_their_own(service, server) -> None:
+    with Server(service, title="another") as other:
+        assert other.port != server.port
+        assert other.address.partition("#")[2] != server.address.partition("#")[2]
+
+
+def test_a_port_that_is_taken_or_is_none(service, server) -> None:
+    with pytest.raises(PortError) as caught:
+        Server(service, title="another", port=server.port)
+    assert str(caught.value) == f"port {server.port} is not available: Address already in use"
+    with pytest.raises(PortError) as caught:
+        Server(service, title="another", port=70000)
+    assert str(caught.value) == "port 70000 is not available: bind(): port must be 0-65535."
+
+
+def test_a_chosen_port_can_be_had_again_at_once(service) -> None:
+    with Server(service, title="a text") as first, socket.create_connection(("127.0.0.1", first.port)):
+        port = first.port
+    with Server(service, title="a text", port=port) as second:
+        assert second.port == port
+
+
+def test_closed_it_answers_nobody_and_its_desk_neither(service, server) -> None:
+    assert repr(server) == f"Server({server.address})"
+    server.close()
+    server.close()
+    assert service.closed
+    assert repr(server) == f"Server({server.address}, closed)"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.port), timeout=2)
+
+
+def test_waiting_ends_when_another_closes_it(server) -> None:
+    threading.Timer(0.2, server.close).start()
+    server.wait()
+    assert server.closed
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+def test_signals_end_it_at_once_whatever_goes_on(
+    number: signal.Signals, enter: Callable[[str], dict[str, str]]
+) -> None:
+    """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        address = running.stdout.readline()
+        port = int(address.split(":")[2].split("/")[0])
+        given = {"Host": f"127.0.0.1:{port}", **enter(address.strip()), "Content-Type": "application/json"}
+        head = "POST /ask HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        body = '{"ask": "x", "seconds": 1}'
+        sent = ["", head, f"{head}Content-Length: {len(body)}\r\n\r\n{body}"]
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in sent]
+        for connection, text in zip(connections, sent, strict=True):
+            connection.send(text.encode())
+        time.sleep(0.2)
+        began = time.monotonic()
+        running.send_signal(number)
+        said, complaints = running.communicate(timeout=20)
+        assert time.monotonic() - began < 4
+        assert running.returncode == 0
+        assert said == "service closed\nclosed\n"
+        assert complaints == ""
+        for connection in connections:
+            connection.close()
+
+
+class Browser:
+    def __init__(self, basename: str = "firefox") -> None:
+        self.basename, self.opened = basename, threading.Event()
+
+    def open(self, address: str) -> bool:
+        self.address = address
+        self.opened.set()
+        return True
+
+
+def test_it_opens_a_browser_that_has_a_window(
+    server, monkeypatch: pytest.MonkeyPatch, enter: Callable[[str], dict[str, str]]
+) -> None:
+    browser = Browser()
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    assert server.browse()
+    assert browser.opened.wait(20)
+    # All accounts of the machine may read a browser's command line: there stands the name of a file, which they cannot read.
+    file = Path(url2pathname(urlsplit(browser.address).path))
+    assert urlsplit(browser.address).scheme == "file"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    (address,) = set(re.findall(r'http://[^"]+', file.read_text()))
+    home, code = address.split("#code=")
+    assert home == f"http://127.0.0.1:{server.port}/"
+    assert code not in browser.address
+    assert code not in server.address  # which can still be opened by hand
+    enter(address)
+    assert not file.exists()  # it leads nowhere any more
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        enter(address)
+    assert server.browse()
+    server.close()
+    assert not file.parent.exists()
+
+
+def test_an_address_is_new_when_it_was_used(service, enter: Callable[[str], dict[str, str]]) -> None:
+    told: list[str] = []
+    with Server(service, title="a text", fragment="tab=lesson", tell=told.append) as server:
+        first = server.address
+        assert first.endswith("&tab=lesson")
+        assert server.address == first
+        enter(first)
+        second = server.address
+        assert second != first
+        assert told == []
+        for _ in range(3):  # told once
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                enter(first)
+        assert told == [second]
+        enter(second)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            enter(first)
+        assert told == [second, server.address]
+
+
+def test_it_opens_none_that_would_take_the_terminal(server, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = Browser("w3m")
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    assert not server.browse()
+
+    def none() -> None:
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    assert not server.browse()
+    assert not browser.opened.is_set()
+
+
+def test_nothing_of_the_server_stays_behind(service, tmp_path: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    with Server(service, title="a text"):
+        pass
+    assert {thread.name for thread in threading.enumerate()} <= before

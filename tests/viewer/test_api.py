@@ -1,0 +1,123 @@
+"""uwaga.view: where it shows, what it prints, when it waits, and how it ends."""
+
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.viewer import api
+
+pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
+
+
+@pytest.fixture
+def attention() -> uwaga.AttentionMap:
+    torch.manual_seed(0)
+    return uwaga.AttentionMap(*torch.randn(2, 2, 4, 8))
+
+
+def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys: pytest.CaptureFixture[str]) -> None:
+    with uwaga.view(attention, tokens=list("abcd"), browser=False, block=False) as view:
+        assert capsys.readouterr().out == f"uwaga.view: {view.address}\n"
+        assert repr(view) == f"View({view.address})"
+        page = urllib.request.urlopen(view.address.partition("#")[0]).read().decode()
+        assert "<title>a b c d - uwaga</title>" in page
+    assert repr(view) == f"View({view.address}, closed)"
+    view.close()
+
+
+def test_a_recording_is_shown_as_it_is(one_thread: None) -> None:
+    from uwaga.models import GPT2Config, GPT2Model
+
+    model = GPT2Model(
+        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
+    ).eval()
+    with uwaga.watch(model) as recording, torch.no_grad():
+        model(torch.tensor([[5, 6, 7, 8]]))
+    with uwaga.view(recording, model="tiny", browser=False, block=False) as view:
+        (side,) = view.service.answer({"ask": "about"}).meta["sides"]
+        assert (side["model"], side["title"]) == ("tiny", "5 6 7 8")
+        assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4} for layer in (0, 1)]
+
+
+def test_two_beside_each_other(attention: uwaga.AttentionMap) -> None:
+    with uwaga.view(attention, second=attention, second_title="again", browser=False, block=False) as view:
+        sides = view.service.answer({"ask": "about"}).meta["sides"]
+        assert [side["id"] for side in sides] == ["0", "1", "difference"]
+        assert sides[1]["title"] == "again"
+
+
+def test_a_view_is_saved(attention: uwaga.AttentionMap, small_front: Path, tmp_path: Path) -> None:
+    told: list[float] = []
+    with uwaga.view(attention, browser=False, block=False) as view:
+        view.save(tmp_path / "page.html", exact=[("encoder", 0, 1)], progress=told.append)
+    assert (tmp_path / "page.html").read_bytes().startswith(b"<!doctype html>")
+    assert told[-1] == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "block", "waits"), [(False, None, 1), (True, None, 0), (True, True, 1), (False, False, 0)]
+)
+def test_it_waits_in_a_program_and_not_at_a_prompt(
+    attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
+) -> None:
+    waited: list[api.View] = []
+    monkeypatch.setattr(api, "at_prompt", lambda: prompt)
+    monkeypatch.setattr(api.View, "wait", lambda view: waited.append(view))
+    with uwaga.view(attention, browser=False, block=block):
+        assert len(waited) == waits
+
+
+@pytest.mark.parametrize(("browser", "opened"), [(None, 1), (True, 1), (False, 0)])
+def test_it_opens_a_browser_unless_told_not_to(
+    attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, browser: bool | None, opened: int
+) -> None:
+    asked: list[api.View] = []
+    monkeypatch.setattr(api.View, "browse", lambda view: asked.append(view))
+    with uwaga.view(attention, browser=browser, block=False):
+        assert len(asked) == opened
+
+
+def test_in_a_notebook_it_is_a_widget(
+    attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, small_front: Path
+) -> None:
+    anywidget = pytest.importorskip("anywidget")
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert isinstance(uwaga.view(attention), anywidget.AnyWidget)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    monkeypatch.setitem(sys.modules, "marimo", SimpleNamespace(running_in_notebook=lambda: True))
+    assert isinstance(uwaga.view(attention), anywidget.AnyWidget)
+
+
+def test_in_the_terminal_of_ipython_it_is_no_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell = SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert not api.in_notebook()
+    assert api.at_prompt()
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+def test_without_the_extra_it_says_what_to_install(package: str) -> None:
+    program = f"""
+import sys, torch, uwaga
+sys.modules[{package!r}] = None
+try:
+    uwaga.view(uwaga.AttentionMap(*torch.randn(2, 2, 4, 8)))
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'\n"
+
+
+def test_what_cannot_be_shown_opens_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=re.escape("view: there are no maps to show")):
+        uwaga.view({})
+    assert capsys.readouterr().out == ""

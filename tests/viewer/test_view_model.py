@@ -1,0 +1,65 @@
+"""What can be shown, and how it is named."""
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.models import GPT2Config, GPT2Model
+from uwaga.viewer.view_model import ViewModel
+
+
+def a_map(*shape: int, **options) -> uwaga.AttentionMap:
+    return uwaga.AttentionMap(torch.randn(*shape, 4), torch.randn(*shape, 4), **options)
+
+
+def test_a_recording_brings_its_tokens() -> None:
+    model = GPT2Model(
+        GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
+    ).eval()
+    with uwaga.watch(model, tokens=["a", "Ġb", "c"]) as recording, torch.no_grad():
+        model(torch.tensor([[5, 6, 7]]))
+    (side,) = ViewModel.create(recording).sides
+    assert list(side.maps) == [("decoder", 0), ("decoder", 1)]
+    assert side.maps["decoder", 1].shape == (4, 3, 3)
+    assert (side.title, side.tokens) == ("a bc", {"decoder": ["a", "Ġb", "c"]})
+
+
+def test_rows_of_a_batch_and_of_a_ragged_one() -> None:
+    ragged = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
+    assert ViewModel.create(uwaga.AttentionMap(ragged, ragged), row=1).sides[0].sizes == {"encoder": 5}
+    assert ViewModel.create(a_map(2, 3, 6), row=1).sides[0].maps["encoder", 0].shape == (3, 6, 6)
+
+
+def test_maps_are_named_by_what_they_are() -> None:
+    assert list(ViewModel.create([a_map(2, 6), a_map(2, 6)]).sides[0].maps) == [("encoder", 0), ("encoder", 1)]
+    assert list(ViewModel.create(a_map(6, mask=uwaga.Causal())).sides[0].maps) == [("decoder", 0)]
+    cross = uwaga.AttentionMap(torch.randn(3, 4), torch.randn(5, 4))
+    assert ViewModel.create(cross).sides[0].sizes == {"decoder": 3, "encoder": 5}
+
+
+WRONG = [
+    (lambda: ViewModel.create([]), "view: there are no maps to show"),
+    (lambda: ViewModel.create("text"), "view: maps must be a recording, a map, or several maps, not str"),
+    (lambda: ViewModel.create([1]), "view: maps[0] must be a map such as uwaga.AttentionMap, not int"),
+    (
+        lambda: ViewModel.create({("middle", 0): a_map(3)}),
+        "view: the keys of maps are layers or (kind, layer), such as ('encoder', 0), not ('middle', 0)",
+    ),
+    (lambda: ViewModel.create(a_map(2, 3, 6), row=2), "view: row 2 is out of range: encoder 0 has shape (2, 3, 6, 6)"),
+    (
+        lambda: ViewModel.create([a_map(3), a_map(4)]),
+        "view: the maps are of different texts: encoder 1 has 4 encoder tokens, another map 3",
+    ),
+    (lambda: ViewModel.create(a_map(3), tokens=["a"]), "view: tokens has 1 strings, and the encoder has 3 tokens"),
+    (
+        lambda: ViewModel.create(a_map(3), tokens={"decoder": ["a"]}),
+        "view: tokens has an unknown stack 'decoder'; the maps have encoder",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_cannot_be_shown_is_refused(make, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert str(caught.value) == message
