@@ -163,7 +163,7 @@ def test_what_is_wrong_is_said() -> None:
         (lambda: decoder(x, x, cache=KeyValueCache(1)), "Decoder: a cache for 1 layers, and there are 2"),
         (
             lambda: decoder.layers[0].cross_attention(x, cache=KeyValueCache(1)[0].cross_attention),
-            "MultiHeadAttention: an empty CrossSlot needs a key to look at",
+            "MultiHeadAttention: an empty CrossAttentionCache needs a key",
         ),
     ):
         with pytest.raises(ValueError) as error:

@@ -61,7 +61,7 @@ def test_gradients_reach_the_places_that_were_taken(layer: LearnedPositions) -> 
         ),
         (
             lambda layer: layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 1, 2])),
-            "LearnedPositions: start must be a number or one per row, (2,)\n  start  (3,)      <- has another shape",
+            "LearnedPositions: start must be an int or of shape (2,), one per row\n  start  (3,)      <- has another shape",
         ),
     ],
 )

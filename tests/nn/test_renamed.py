@@ -49,6 +49,12 @@ def test_a_former_name_is_refused_with_the_present_one(layer: str, old: str, new
     assert str(raised.value) == f"{layer}: {old} is now called {new}"
 
 
+def test_forward_of_a_feed_forward_layer_refuses_a_former_name() -> None:
+    with pytest.raises(TypeError) as raised:
+        uwaga.nn.FeedForward(8, 16).forward(None, steadily=False)
+    assert str(raised.value) == "forward: steadily is now called batch_invariant"
+
+
 @pytest.mark.parametrize(("old", "new"), RENAMED["LayerSpec"].items())
 def test_a_specification_has_no_former_attribute(old: str, new: str) -> None:
     with pytest.raises(AttributeError) as raised:

@@ -120,7 +120,7 @@ def test_a_rotated_layer_compiles_to_one_graph() -> None:
     torch.testing.assert_close(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
 
 
-ANOTHER_KEY = "MultiHeadAttention: rotary turns a query and a key of the same tokens, and the key is another"
+ANOTHER_KEY = "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
 
 
 def test_what_is_wrong_is_said() -> None:

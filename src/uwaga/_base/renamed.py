@@ -61,10 +61,13 @@ def attributes(**renamed: str) -> Callable[[_Class], _Class]:
 
 
 def _refusing(name: str, function: Callable[..., Any], renamed: Mapping[str, str]) -> Any:
+    former = tuple(renamed)
+
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if not renamed.keys().isdisjoint(options):
-            refuse(name, options, renamed, TypeError)
+        for old in former:  # torch.compile traces this loop, and no set operation on the keys
+            if old in options:
+                refuse(name, options, renamed, TypeError)
         return function(*args, **options)
 
     return call

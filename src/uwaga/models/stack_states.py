@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from uwaga.nn.carry import carry
+from uwaga.nn.operand import map_values
 from uwaga.ops.ragged import Operand
 
 # One layer, its number, and the states before it: those after it.
@@ -33,4 +33,4 @@ def through(
         x = call(layer, n, x)
         if states:
             seen.append(x)
-    return Seen(x if norm is None else carry(norm, x), tuple(seen) if states else None)
+    return Seen(x if norm is None else map_values(norm, x), tuple(seen) if states else None)

@@ -13,15 +13,16 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga.nn.attention import MultiHeadAttention
-    from uwaga.nn.cache import KeyValueCache
-    from uwaga.nn.distances import AlibiPositions, RelativePositions
     from uwaga.nn.feed_forward import FeedForward
-    from uwaga.nn.layers import DecoderLayer, EncoderLayer
-    from uwaga.nn.learned import LearnedPositions
-    from uwaga.nn.rotary import RotaryPositions
-    from uwaga.nn.sinusoidal import SinusoidalPositions
-    from uwaga.nn.spec import LayerSpec
-    from uwaga.nn.stacks import Decoder, Encoder
+    from uwaga.nn.kv_cache import KeyValueCache
+    from uwaga.nn.layers import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerSpec
+    from uwaga.nn.positions import (
+        AlibiPositions,
+        LearnedPositions,
+        RelativePositions,
+        RotaryPositions,
+        SinusoidalPositions,
+    )
 
 __all__ = [
     "AlibiPositions",
@@ -40,19 +41,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "AlibiPositions": "uwaga.nn.distances",
-    "Decoder": "uwaga.nn.stacks",
+    "AlibiPositions": "uwaga.nn.positions",
+    "Decoder": "uwaga.nn.layers",
     "DecoderLayer": "uwaga.nn.layers",
-    "Encoder": "uwaga.nn.stacks",
+    "Encoder": "uwaga.nn.layers",
     "EncoderLayer": "uwaga.nn.layers",
     "FeedForward": "uwaga.nn.feed_forward",
-    "KeyValueCache": "uwaga.nn.cache",
-    "LayerSpec": "uwaga.nn.spec",
-    "LearnedPositions": "uwaga.nn.learned",
+    "KeyValueCache": "uwaga.nn.kv_cache",
+    "LayerSpec": "uwaga.nn.layers",
+    "LearnedPositions": "uwaga.nn.positions",
     "MultiHeadAttention": "uwaga.nn.attention",
-    "RelativePositions": "uwaga.nn.distances",
-    "RotaryPositions": "uwaga.nn.rotary",
-    "SinusoidalPositions": "uwaga.nn.sinusoidal",
+    "RelativePositions": "uwaga.nn.positions",
+    "RotaryPositions": "uwaga.nn.positions",
+    "SinusoidalPositions": "uwaga.nn.positions",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

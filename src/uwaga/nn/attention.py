@@ -7,26 +7,33 @@ N packed tokens.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.types import Device
 
 from uwaga._base import renamed
-from uwaga.nn import joint
-from uwaga.nn.carry import contents
-from uwaga.nn.heads import Asked, Heads, extended, merge, split, split_jointly
-from uwaga.nn.held import Held
-from uwaga.nn.rotary import Rotation
-from uwaga.nn.slots import CrossSlot, SelfSlot
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.fused_qkv import fused_linears, is_worthwhile
+from uwaga.nn.kv_cache import CrossAttentionCache, KVView, SelfAttentionCache
+from uwaga.nn.operand import check_width, values_of
+from uwaga.nn.positions import Rotation
 from uwaga.ops.attention.api import attention
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
-# What a watcher is called with: query, key and value as they enter `uwaga.attention`, and its options by name.
+# Called with query, key and value as they enter `uwaga.attention`, and its options by name.
 Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
+
+
+class QKV(NamedTuple):
+    """Operands of `uwaga.attention`, all padded or all Ragged."""
+
+    query: Operand  # (..., H, Q, D); Ragged (N, H, D)
+    key: Operand  # (..., G, K, D); Ragged (N, G, D)
+    value: Operand  # (..., G, K, E); Ragged (N, G, E)
 
 
 @renamed.parameters(
@@ -45,10 +52,10 @@ class MultiHeadAttention(nn.Module):
     heads after Ainslie et al., "GQA" (2023). H D and H E need not equal M.
 
     Weights: query.weight (H D, query_dim), key.weight (G D, key_dim), value.weight (G E, value_dim) and
-    output.weight (output_dim, H E), with biases of the first size where asked; drawn as torch.nn.Linear draws them.
+    output.weight (output_dim, H E), with biases of the first size where wanted; initialized as torch.nn.Linear initializes them.
 
     Args:
-        d_model: M, the width of the inputs and of the output where nothing else is said.
+        d_model: M, the width of the inputs and of the output unless given below.
         num_heads: H, query heads.
         num_kv_heads: G; H by default. H must be a multiple of it.
         d_k: D, of queries and keys; d_model // num_heads by default, which must then divide evenly.
@@ -62,7 +69,7 @@ class MultiHeadAttention(nn.Module):
         softcap: c > 0 bounds the scores to c * tanh(s / c).
 
     Raises:
-        ValueError: head counts or widths that do not fit together.
+        ValueError: numbers of heads or widths that do not fit together.
 
     >>> import torch
     >>> from uwaga import Ragged
@@ -118,91 +125,120 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         bias: DistanceBias | Tensor | None = None,
         rotary: Rotation | None = None,
-        cache: SelfSlot | CrossSlot | None = None,
+        cache: SelfAttentionCache | CrossAttentionCache | None = None,
         sinks: Tensor | None = None,
     ) -> Operand:
-        """The mixed values, (..., Q, output_dim) or Ragged as the query is.
+        """The output (..., Q, output_dim), or Ragged as the query is.
 
         Args:
             query: (..., Q, query_dim), or Ragged with values (N, query_dim).
             key: (..., K, key_dim) of the same kind and leading dimensions; None for the query itself.
             value: (..., K, value_dim); None for the key.
             mask, bias, sinks: as in `uwaga.attention`.
-            rotary: turns query and key by their positions; of the query's tokens, which must be the key's.
-            cache: keys and values of earlier tokens, one slot of a KeyValueCache; then the rows are one dimension, (B, Q,
-                ...). A SelfSlot takes the new ones and attention reads them all; a CrossSlot takes them where it is empty,
-                and else stands for key and value, which are not read. With one, the last bits may depend on how many
-                tokens there are; without, a token gives the same ones among any others (see `uwaga.nn.steady`).
+            rotary: rotates query and key by their positions; both must be of the same tokens.
+            cache: one of a layer of a KeyValueCache, for rows of shape (B, Q, ...) or Ragged. A SelfAttentionCache appends the
+                new keys and values, and attention reads all of them. A CrossAttentionCache is filled if it is empty; else
+                key and value are read from it, and the arguments are ignored. Without a cache a token gives the same bits
+                in any batch (`uwaga.nn.batch_invariant`); with one, the last bits may depend on the number of tokens.
 
         Raises:
             ShapeError: an input of another width than the layer was made for, or operands that do not fit together.
             ValueError: as `uwaga.attention`; a value without a key; rotary with a key of other tokens; a cache whose rows
                 do not fit, or while gradients are recorded.
         """
-        asked, held = self._asked(query, key, value, rotary, cache)
+        query_heads, kv = self._query_and_kv(query, key, value, rotary, cache)
         options: dict[str, Any] = {
-            "mask": held.mask(mask),
-            "bias": held.bias(bias),
+            "mask": kv.mask(mask),
+            "bias": kv.bias(bias),
             "scale": self.scale,
             "softcap": self.softcap,
             "sinks": sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
         if self.watcher is not None:
-            self.watcher(asked, held.key, held.value, options)
-        mixed = attention(asked, held.key, held.value, **options)
-        return merge(self.output, mixed, query, steadily=cache is None)
+            self.watcher(query_heads, kv.key, kv.value, options)
+        heads = attention(query_heads, kv.key, kv.value, **options)
+        return _merge_heads(self.output, heads, query, batch_invariant=cache is None)
 
     def project(
-        self, query: Operand, key: Operand, value: Operand, rotary: Rotation | None = None, *, steadily: bool = True
-    ) -> Heads:
-        """The three inputs mapped and cut into heads: views that `uwaga.attention` reads in place."""
+        self,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        rotary: Rotation | None = None,
+        *,
+        batch_invariant: bool = True,
+    ) -> QKV:
+        """The three inputs projected and split into heads, as views that `uwaga.attention` reads without a copy."""
         if key is query and value is query:
             linears = self.query, self.key, self.value
-            if joint.is_worthwhile(linears, contents(query)):
-                return split_jointly(linears, query, (self.num_heads, self.num_kv_heads, self.num_kv_heads), rotary)
-        return Heads(
-            split(self.query, "query", query, self.num_heads, rotary, steadily=steadily),
-            split(self.key, "key", key, self.num_kv_heads, rotary, steadily=steadily),
-            split(self.value, "value", value, self.num_kv_heads, steadily=steadily),
+            if is_worthwhile(linears, values_of(query)):
+                q, k, v = fused_linears(linears, values_of(query))
+                return QKV(
+                    _split_heads(q, query, self.num_heads, rotary),
+                    _split_heads(k, query, self.num_kv_heads, rotary),
+                    _split_heads(v, query, self.num_kv_heads, None),
+                )
+        return QKV(
+            _project(self.query, "query", query, self.num_heads, rotary, batch_invariant=batch_invariant),
+            _project(self.key, "key", key, self.num_kv_heads, rotary, batch_invariant=batch_invariant),
+            _project(self.value, "value", value, self.num_kv_heads, batch_invariant=batch_invariant),
         )
 
-    def _asked(
+    def _query_and_kv(
         self,
         query: Operand,
         key: Operand | None,
         value: Operand | None,
         rotary: Rotation | None,
-        cache: SelfSlot | CrossSlot | None,
-    ) -> Asked:
-        """What attention reads."""
-        is_cross = isinstance(cache, CrossSlot)
+        cache: SelfAttentionCache | CrossAttentionCache | None,
+    ) -> tuple[Operand, KVView]:
+        """The query split into heads, and all keys and values that it attends to."""
+        is_cross = isinstance(cache, CrossAttentionCache)
         if rotary is not None and (is_cross or not (key is None or key is query)):
-            same = "rotary turns a query and a key of the same tokens, and the key is another"
-            raise ValueError(f"MultiHeadAttention: {same}")
-        if isinstance(cache, CrossSlot) and cache.held is not None:
-            return Asked(split(self.query, "query", query, self.num_heads, steadily=False), cache.held)
+            raise ValueError(
+                "MultiHeadAttention: rotary needs a query and a key of the same tokens, and key is another input"
+            )
+        if isinstance(cache, CrossAttentionCache) and cache.view is not None:
+            return _project(self.query, "query", query, self.num_heads, batch_invariant=False), cache.view
         if key is None and is_cross:
-            raise ValueError("MultiHeadAttention: an empty CrossSlot needs a key to look at")
+            raise ValueError("MultiHeadAttention: an empty CrossAttentionCache needs a key")
         if key is None and value is not None:
             raise ValueError("MultiHeadAttention: a value without a key; pass key=query for the query's own tokens")
         key = query if key is None else key
-        heads = self.project(query, key, key if value is None else value, rotary, steadily=cache is None)
-        if isinstance(cache, SelfSlot):
-            return extended(heads, cache)
-        held = Held(heads.key, heads.value) if cache is None else cache.fill(heads.key, heads.value)
-        return Asked(heads.query, held)
+        qkv = self.project(query, key, key if value is None else value, rotary, batch_invariant=cache is None)
+        if isinstance(cache, SelfAttentionCache):
+            # Packed rows of one length, as in generation, are padded ones too: then keys are read from the buffer directly.
+            if not cache.is_empty and _have_one_length(qkv.query):
+                qkv = QKV(*map(_as_padded, qkv))
+            return qkv.query, cache.append(qkv.key, qkv.value)
+        return qkv.query, KVView(qkv.key, qkv.value) if cache is None else cache.fill(qkv.key, qkv.value)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """A layer with copies of the weights of torch's: the same numbers for inputs (..., Q, M), whatever its batch_first.
+        """A layer with a copy of the weights of torch's: the same numbers for inputs (..., Q, M), whatever its batch_first.
 
         Raises:
             ValueError: the module was made with add_bias_kv or add_zero_attn.
         """
-        from uwaga.nn.from_torch import attention_from_torch
-
-        return attention_from_torch(cls, module)
+        if module.bias_k is not None:
+            raise ValueError("MultiHeadAttention.from_torch: add_bias_kv=True is not supported")
+        if module.add_zero_attn:
+            hint = "instead, call the layer with sinks=torch.zeros(num_heads)"
+            raise ValueError(f"MultiHeadAttention.from_torch: add_zero_attn=True is not supported; {hint}")
+        weight = module.out_proj.weight
+        layer = cls(
+            module.embed_dim,
+            module.num_heads,
+            key_dim=module.kdim,
+            value_dim=module.vdim,
+            bias=module.in_proj_bias is not None,
+            dropout=module.dropout,
+            device=weight.device,
+            dtype=weight.dtype,
+        )
+        layer.load_state_dict(_state_of_torch(module))
+        return layer.train(module.training)
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}, d_v={self.d_v}"
@@ -214,3 +250,59 @@ def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> 
         raise ValueError(f"MultiHeadAttention: num_heads must be a multiple of num_kv_heads, not {given}")
     if d_k is None and d_model % num_heads:
         raise ValueError(f"MultiHeadAttention: d_model {d_model} is not a multiple of num_heads {num_heads}; pass d_k")
+
+
+def _project(
+    linear: nn.Linear,
+    name: str,
+    x: Operand,
+    heads: int,
+    rotary: Rotation | None = None,
+    *,
+    batch_invariant: bool = True,
+) -> Operand:
+    """(..., heads, Q, D), a view of (..., Q, heads * D) unless rotated; or Ragged (N, heads, D)."""
+    check_width("MultiHeadAttention", name, x, linear.in_features)
+    return _split_heads(apply_linear(linear, values_of(x), batch_invariant=batch_invariant), x, heads, rotary)
+
+
+def _split_heads(projected: Tensor, x: Operand, heads: int, rotary: Rotation | None) -> Operand:
+    """The projection of x, (..., Q, heads * D) or (N, heads * D), split into heads and rotated."""
+    split = projected.view(*projected.shape[:-1], heads, projected.shape[-1] // heads)
+    rotated = split if rotary is None else rotary.turn(split)
+    return x.with_values(rotated) if isinstance(x, Ragged) else rotated.transpose(-3, -2)
+
+
+def _merge_heads(linear: nn.Linear, heads: Operand, query: Operand, *, batch_invariant: bool) -> Operand:
+    """The outputs of all heads (..., H, Q, E) or (N, H, E), concatenated and projected; of the kind of the query.
+
+    Heads come after tokens in memory already, so that concatenating them is a view.
+    """
+    if isinstance(heads, Ragged) and isinstance(query, Ragged):
+        return query.with_values(apply_linear(linear, heads.values.flatten(1), batch_invariant=batch_invariant))
+    assert isinstance(heads, Tensor)
+    output = apply_linear(linear, heads.transpose(-3, -2).flatten(-2), batch_invariant=batch_invariant)
+    return query.with_values(output.flatten(0, 1)) if isinstance(query, Ragged) else output
+
+
+def _have_one_length(x: Operand) -> bool:
+    """Whether a packed batch has rows of one length only: R times the longest row is N."""
+    return isinstance(x, Ragged) and x.values.shape[0] == len(x) * x.max_length > 0
+
+
+def _as_padded(x: Operand) -> Tensor:
+    """(R, H, Q, D), a view of packed rows of one length."""
+    assert isinstance(x, Ragged)
+    return x.values.unflatten(0, (len(x), x.max_length)).transpose(1, 2)
+
+
+def _state_of_torch(module: nn.MultiheadAttention) -> dict[str, Tensor]:
+    names = ("query", "key", "value")
+    if module.in_proj_weight is None:
+        weights = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    else:
+        weights = module.in_proj_weight.chunk(3)
+    state = {f"{name}.weight": weight for name, weight in zip(names, weights, strict=True)}
+    if module.in_proj_bias is not None:
+        state |= {f"{name}.bias": bias for name, bias in zip(names, module.in_proj_bias.chunk(3), strict=True)}
+    return state | {f"output.{name}": x for name, x in module.out_proj.named_parameters()}

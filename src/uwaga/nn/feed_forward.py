@@ -10,8 +10,8 @@ from torch.nn import functional
 from torch.types import Device
 
 from uwaga._base import renamed
-from uwaga.nn.carry import carry, dropped, need_width
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.operand import check_width, map_values
 from uwaga.ops.ragged import Operand
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -25,17 +25,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 @renamed.parameters(width="d_model", hidden="d_ff")
 class FeedForward(nn.Module):
     """down(f(up x)) (Vaswani et al. 2017, section 3.3); gated: down(f(gate x) * up x) (Shazeer, "GLU Variants Improve
-    Transformer", 2020). Each token by itself, so that packed tokens are mapped as they lie.
+    Transformer", 2020). Each token is mapped by itself, so a packed batch needs no padding.
 
-    Weights: up.weight (F, M), gate.weight (F, M) where gated, down.weight (M, F), with biases where asked.
+    Weights: up.weight (F, M), gate.weight (F, M) where gated, down.weight (M, F), with biases if `bias`.
 
     Args:
         d_model: M.
         d_ff: F.
         activation: "gelu", "gelu_tanh" (its approximation, as GPT-2 has it), "relu" or "silu".
-        gated: whether a second map of the input, under the activation, weighs the first.
-        bias: whether the maps add a bias.
-        dropout: probability of dropping a hidden number, in training.
+        gated: whether to multiply by a second linear map of the input, to which the activation is applied.
+        bias: whether the linear maps add a bias.
+        dropout: probability of dropping a hidden activation, in training.
 
     Raises:
         ValueError: an unknown activation.
@@ -64,21 +64,36 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(d_ff, d_model, bias, **made)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Operand, *, steadily: bool = True) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is. ShapeError for another width.
+    @renamed.parameters(steadily="batch_invariant")
+    def forward(self, x: Operand, *, batch_invariant: bool = True) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
-            steadily: a token gives the same bits among any others, as `uwaga.nn.steady` says.
-        """
-        need_width("FeedForward", "x", x, self.up.in_features)
-        return carry(partial(self._map, steadily), x)
+            batch_invariant: a token gives the same bits in any batch, see `uwaga.nn.batch_invariant`.
 
-    def _map(self, steadily: bool, x: Tensor) -> Tensor:
-        activate = ACTIVATIONS[self.activation]
-        up = steady(self.up, x, wanted=steadily)
-        hidden = activate(up) if self.gate is None else activate(steady(self.gate, x, wanted=steadily)) * up
-        return steady(self.down, dropped(self.dropout, hidden), wanted=steadily)
+        Raises:
+            ShapeError: x has another width.
+        """
+        check_width("FeedForward", "x", x, self.up.in_features)
+        return map_values(partial(self._apply, batch_invariant), x)
+
+    def _apply(self, batch_invariant: bool, x: Tensor) -> Tensor:
+        activation = ACTIVATIONS[self.activation]
+        up = apply_linear(self.up, x, batch_invariant=batch_invariant)
+        if self.gate is None:
+            hidden = activation(up)
+        else:
+            hidden = activation(apply_linear(self.gate, x, batch_invariant=batch_invariant)) * up
+        return apply_linear(self.down, apply_dropout(self.dropout, hidden), batch_invariant=batch_invariant)
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
+
+
+def apply_dropout(dropout: nn.Module, x: Tensor) -> Tensor:
+    """`dropout` of x, without the cost of calling a module where nn.Dropout would drop nothing. The module may be replaced."""
+    if type(dropout) is nn.Dropout and not (dropout.p and dropout.training):
+        return x
+    found: Tensor = dropout(x)
+    return found

@@ -1,12 +1,15 @@
-"""Layers: attention and a feed-forward layer, each with a residual connection and a norm.
+"""The layers of encoders and decoders, and stacks of them: attention and a feed-forward layer, each with a residual connection
+and a norm.
 
     post: x = norm(x + f(x))      (Vaswani et al. 2017, section 3.1)
     pre:  x = x + f(norm(x))      (Xiong et al., "On Layer Normalization in the Transformer Architecture", 2020)
 
-Letters: B batch, Q tokens, M model width, N packed tokens.
+Letters: B batch, Q tokens, M model width, F feed-forward width, H query heads, G key/value heads, D query/key width, E value
+width, N packed tokens.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,13 +17,94 @@ import torch
 from torch import Tensor, nn
 from torch.types import Device
 
-from uwaga.nn.cache import LayerCache
-from uwaga.nn.carry import carry, dropped, need_width
-from uwaga.nn.rotary import Rotation
-from uwaga.nn.spec import LayerSpec
+from uwaga._base import renamed
+from uwaga.nn.attention import MultiHeadAttention
+from uwaga.nn.feed_forward import FeedForward, apply_dropout
+from uwaga.nn.kv_cache import KeyValueCache, LayerCache
+from uwaga.nn.operand import check_width, map_values
+from uwaga.nn.positions import Rotation
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
+
+
+@renamed.parameters(
+    width="d_model",
+    heads="num_heads",
+    hidden="d_ff",
+    key_heads="num_kv_heads",
+    key_width="d_k",
+    value_width="d_v",
+    memory_width="memory_dim",
+    norm_kind="norm_type",
+    eps="norm_eps",
+    hidden_dropout="activation_dropout",
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """What a layer is made of; EncoderLayer, DecoderLayer and the stacks of them take one.
+
+    Raises:
+        ValueError: `norm` or `norm_type` is none of those that there are.
+    """
+
+    d_model: int  # M
+    num_heads: int  # H
+    d_ff: int  # F
+    num_kv_heads: int | None = None  # G; H by default
+    d_k: int | None = None  # D; M / H by default
+    d_v: int | None = None  # E; D by default
+    memory_dim: int | None = None  # of what a decoder's cross-attention reads; M by default
+    norm: str = "post"  # where norms stand: "post" or "pre"
+    norm_type: str = "layer"  # "layer" (Ba et al. 2016) or "rms" (Zhang and Sennrich 2019)
+    norm_eps: float = 1e-5  # of the norms
+    activation: str = "gelu"  # of the feed-forward layer, see FeedForward
+    gated: bool = False
+    bias: bool = True  # of every linear map, and of layer norms
+    scale: float | None = None  # of the scores; None for 1/sqrt(D)
+    softcap: float | None = None
+    dropout: float = 0.0  # of what a residual connection adds
+    attention_dropout: float = 0.0  # of attention weights
+    activation_dropout: float = 0.0  # inside the feed-forward layer, after the activation
+
+    def __post_init__(self) -> None:
+        for name, known in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms"))):
+            given = getattr(self, name)
+            if given not in known:
+                raise ValueError(f"LayerSpec: {name} must be {known[0]!r} or {known[1]!r}, not {given!r}")
+
+    def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
+        """Self-attention, or with a memory width cross-attention."""
+        return MultiHeadAttention(
+            self.d_model,
+            self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            d_k=self.d_k,
+            d_v=self.d_v,
+            key_dim=memory_dim,
+            value_dim=memory_dim,
+            bias=self.bias,
+            dropout=self.attention_dropout,
+            scale=self.scale,
+            softcap=self.softcap,
+            **made,
+        )
+
+    def new_feed_forward(self, **made: Any) -> FeedForward:
+        return FeedForward(
+            self.d_model,
+            self.d_ff,
+            activation=self.activation,
+            gated=self.gated,
+            bias=self.bias,
+            dropout=self.activation_dropout,
+            **made,
+        )
+
+    def new_norm(self, **made: Any) -> nn.Module:
+        if self.norm_type == "rms":
+            return nn.RMSNorm(self.d_model, eps=self.norm_eps, **made)
+        return nn.LayerNorm(self.d_model, eps=self.norm_eps, bias=self.bias, **made)
 
 
 class EncoderLayer(nn.Module):
@@ -64,12 +148,12 @@ class EncoderLayer(nn.Module):
         Raises:
             ShapeError, ValueError: as MultiHeadAttention.
         """
-        need_width("EncoderLayer", "x", x, self.attention.query.in_features)
+        check_width("EncoderLayer", "x", x, self.attention.query.in_features)
         slot = None if cache is None else cache.attention
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=slot)
-        x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
-        feed_forward = partial(self.feed_forward, steadily=cache is None)
-        return residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
+        feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
+        return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 
 class DecoderLayer(nn.Module):
@@ -121,22 +205,113 @@ class DecoderLayer(nn.Module):
         Raises:
             ShapeError, ValueError: as MultiHeadAttention; no memory, and no cache that holds its keys.
         """
-        need_width("DecoderLayer", "x", x, self.attention.query.in_features)
+        check_width("DecoderLayer", "x", x, self.attention.query.in_features)
         own, cross = (None, None) if cache is None else cache
-        if memory is None and (cross is None or cross.held is None):
+        if memory is None and (cross is None or cross.view is None):
             raise ValueError("DecoderLayer: there is no memory, and no cache that holds its keys and values")
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=own)
         look = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross)
-        x = residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
-        x = residual(x, look, self.cross_attention_norm, self.dropout, self.is_pre)
-        feed_forward = partial(self.feed_forward, steadily=cache is None)
-        return residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
+        x = _residual(x, look, self.cross_attention_norm, self.dropout, self.is_pre)
+        feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
+        return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 
-def residual(
+def _residual(
     x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Module, is_pre: bool
 ) -> Operand:
     """The sublayer with its residual connection, the norm before it or after the sum."""
-    added = sublayer(carry(norm, x) if is_pre else x)
-    total = carry(lambda values, more: values + dropped(dropout, more), x, added)
-    return total if is_pre else carry(norm, total)
+    added = sublayer(map_values(norm, x) if is_pre else x)
+    total = map_values(lambda values, more: values + apply_dropout(dropout, more), x, added)
+    return total if is_pre else map_values(norm, total)
+
+
+@renamed.parameters(layers="num_layers")
+class Encoder(nn.Module):
+    """Encoder layers one after the other (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
+
+    Submodules: layers (a ModuleList of EncoderLayer) and norm, after the last layer: where norms stand before, nothing
+    else would bring the sum of all residuals to scale. None where they stand after.
+
+    Args:
+        spec: of every layer.
+        num_layers: how many.
+    """
+
+    def __init__(
+        self, spec: LayerSpec, num_layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.layers = nn.ModuleList(EncoderLayer(spec, **made) for _ in range(num_layers))
+        self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
+
+    def forward(
+        self,
+        x: Operand,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is; what EncoderLayer takes, for all layers alike.
+
+        Raises:
+            ShapeError, ValueError: as EncoderLayer; a cache for another number of layers.
+        """
+        caches = _caches("Encoder", self.layers, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            x = layer(x, mask=mask, bias=bias, rotary=rotary, cache=own)
+        return x if self.norm is None else map_values(self.norm, x)
+
+
+@renamed.parameters(layers="num_layers")
+class Decoder(nn.Module):
+    """Decoder layers one after the other, all with the same memory (Vaswani et al. 2017, section 3.1).
+
+    Submodules: layers (a ModuleList of DecoderLayer) and norm, after the last layer where norms stand before, else None.
+
+    Args:
+        spec: of every layer.
+        num_layers: how many.
+    """
+
+    def __init__(
+        self, spec: LayerSpec, num_layers: int, *, device: Device = None, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.layers = nn.ModuleList(DecoderLayer(spec, **made) for _ in range(num_layers))
+        self.norm = spec.new_norm(**made) if spec.norm == "pre" else None
+
+    def forward(
+        self,
+        x: Operand,
+        memory: Operand | None = None,
+        *,
+        mask: Mask | Tensor | None = None,
+        bias: DistanceBias | Tensor | None = None,
+        memory_mask: Mask | Tensor | None = None,
+        memory_bias: DistanceBias | Tensor | None = None,
+        rotary: Rotation | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Operand:
+        """(..., Q, M), or Ragged with values (N, M), as x is; what DecoderLayer takes, for all layers alike.
+
+        Raises:
+            ShapeError, ValueError: as DecoderLayer; a cache for another number of layers.
+        """
+        options = {"mask": mask, "bias": bias, "memory_mask": memory_mask, "memory_bias": memory_bias, "rotary": rotary}
+        caches = _caches("Decoder", self.layers, cache)
+        for layer, own in zip(self.layers, caches, strict=True):
+            x = layer(x, memory, **options, cache=own)
+        return x if self.norm is None else map_values(self.norm, x)
+
+
+def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> list[LayerCache | None]:
+    if cache is None:
+        return [None] * len(layers)
+    if len(cache) != len(layers):
+        raise ValueError(f"{stack}: a cache for {len(cache)} layers, and there are {len(layers)}")
+    return list(cache)

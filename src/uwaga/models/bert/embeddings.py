@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from uwaga.models.bert.config import BertConfig
 from uwaga.nn import LearnedPositions
-from uwaga.nn.carry import carry
+from uwaga.nn.operand import map_values
 from uwaga.ops.ragged import Operand, Ragged
 
 
@@ -28,17 +28,17 @@ class BertEmbeddings(nn.Module):
 
     def forward(self, ids: Operand, token_types: Operand | None) -> Operand:
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0."""
-        x = carry(self.token_embedding, ids)
+        x = map_values(self.token_embedding, ids)
         if self.token_types is not None:
-            types = carry(torch.zeros_like, ids) if token_types is None else token_types
-            x = carry(torch.add, x, carry(self.token_types, types))
-        return carry(lambda values: self.dropout(self.norm(values)), self._with_positions(x, ids))
+            types = map_values(torch.zeros_like, ids) if token_types is None else token_types
+            x = map_values(torch.add, x, map_values(self.token_types, types))
+        return map_values(lambda values: self.dropout(self.norm(values)), self._with_positions(x, ids))
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
         if self.padding_place is None:
             return self.positions(x)
         places = roberta_places(ids, self.padding_place)
-        return carry(torch.add, x, carry(lambda at: functional.embedding(at, self.positions.weight), places))
+        return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), places))
 
 
 def roberta_places(ids: Operand, padding: int) -> Operand:
@@ -49,11 +49,11 @@ def roberta_places(ids: Operand, padding: int) -> Operand:
     >>> roberta_places(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
     tensor([2, 3, 2])
     """
-    is_token = carry(lambda values: values != padding, ids)
-    counted = carry(lambda values: values.cumsum(-1), is_token)
+    is_token = map_values(lambda values: values != padding, ids)
+    counted = map_values(lambda values: values.cumsum(-1), is_token)
     if isinstance(counted, Ragged):
         counted = counted.with_values(counted.values - _counted_before(counted))
-    return carry(lambda count, token: count * token + padding, counted, is_token)
+    return map_values(lambda count, token: count * token + padding, counted, is_token)
 
 
 def _counted_before(counted: Ragged) -> Tensor:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga.models.bert.config import BertConfig
+from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.feed_forward import ACTIVATIONS
-from uwaga.nn.steady import steady
 
 
 class Pooler(nn.Module):
@@ -21,7 +21,7 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(config.d_model, config.d_model)
 
     def forward(self, first_BM: Tensor) -> Tensor:
-        return torch.tanh(steady(self.dense, first_BM))
+        return torch.tanh(apply_linear(self.dense, first_BM))
 
 
 class MaskedLMHead(nn.Module):
@@ -39,9 +39,9 @@ class MaskedLMHead(nn.Module):
         self.activate = ACTIVATIONS["gelu" if config.is_roberta else config.activation]
 
     def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
-        x = self.norm(self.activate(steady(self.dense, x)))
+        x = self.norm(self.activate(apply_linear(self.dense, x)))
         decoder_VM = embedding_VM if self.decoder is None else self.decoder.weight
-        return steady(lambda x: functional.linear(x, decoder_VM, self.bias), x)
+        return apply_linear(lambda x: functional.linear(x, decoder_VM, self.bias), x)
 
 
 class SequenceHead(nn.Module):
@@ -59,9 +59,9 @@ class SequenceHead(nn.Module):
         """From the first token's state, or in BERT from the pooled one."""
         if self.dense is None:
             assert pooled_BM is not None
-            return steady(self.output, self.dropout(pooled_BM))
-        dense_BM = self.activate(steady(self.dense, self.input_dropout(first_BM)))
-        return steady(self.output, self.dropout(dense_BM))
+            return apply_linear(self.output, self.dropout(pooled_BM))
+        dense_BM = self.activate(apply_linear(self.dense, self.input_dropout(first_BM)))
+        return apply_linear(self.output, self.dropout(dense_BM))
 
 
 class TokenHead(nn.Module):
@@ -74,4 +74,4 @@ class TokenHead(nn.Module):
         self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return steady(self.output, self.dropout(x))
+        return apply_linear(self.output, self.dropout(x))

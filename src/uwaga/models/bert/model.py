@@ -15,8 +15,8 @@ from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.embeddings import BertEmbeddings
 from uwaga.models.bert.heads import MaskedLMHead, Pooler, SequenceHead, TokenHead
 from uwaga.nn import Encoder, LayerSpec
-from uwaga.nn.carry import carry
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.operand import map_values
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand
 
@@ -117,15 +117,15 @@ class BertModel(nn.Module):
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
             found["pooled"] = pooled_BM
         if "masked_lm" in wanted and self.masked_lm is not None:
-            found["masked_lm"] = carry(
+            found["masked_lm"] = map_values(
                 partial(self.masked_lm, embedding_VM=self.embeddings.token_embedding.weight), hidden
             )
         if "next_sentence" in wanted and self.next_sentence is not None and pooled_BM is not None:
-            found["next_sentence"] = steady(self.next_sentence, pooled_BM)
+            found["next_sentence"] = apply_linear(self.next_sentence, pooled_BM)
         if "sequence" in wanted and self.sequence is not None:
             found["sequence"] = self.sequence(first_BM, pooled_BM)
         if "tokens" in wanted and self.tokens is not None:
-            found["tokens"] = carry(self.tokens, hidden)
+            found["tokens"] = map_values(self.tokens, hidden)
         return found
 
     def _wanted(self, outputs: Collection[str] | None) -> Collection[str]:

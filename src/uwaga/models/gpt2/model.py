@@ -15,8 +15,8 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.stack_states import Seen, through
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
-from uwaga.nn.carry import carry
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.operand import map_values
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -101,18 +101,20 @@ class GPT2Model(nn.Module):
         seen = self._decode(ids, padding, cache, output_hidden_states)
         return GPT2Output(
             last_hidden_state=seen.last,
-            logits=carry(partial(steady, self.logits, wanted=cache is None), seen.last) if wants_logits else None,
+            logits=map_values(partial(apply_linear, self.logits, batch_invariant=cache is None), seen.last)
+            if wants_logits
+            else None,
             hidden_states=seen.states,
         )
 
     def _decode(self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool) -> Seen:
-        x = self.positions(carry(self.token_embedding, ids), 0 if cache is None else cache.start)
+        x = self.positions(map_values(self.token_embedding, ids), 0 if cache is None else cache.start)
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             mask = self._mask(n) if padding is None else self._mask(n) & padding
             return layer(x, mask=mask, cache=None if cache is None else cache[n])
 
-        return through(self.layers, self.norm, carry(self.dropout, x), call, states=states)
+        return through(self.layers, self.norm, map_values(self.dropout, x), call, states=states)
 
     def _mask(self, layer: int) -> Mask:
         if self.config.band is None or layer % 2 == 0:

@@ -15,8 +15,8 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.stack_states import Call, Seen, through
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
-from uwaga.nn.carry import carry
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.operand import map_values
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -103,7 +103,7 @@ class T5Model(nn.Module):
         return T5Output(
             memory=encoded.last,
             last_hidden_state=decoded.last,
-            logits=carry(partial(steady, self.logits), decoded.last),
+            logits=map_values(partial(apply_linear, self.logits), decoded.last),
             encoder_hidden_states=encoded.states,
             hidden_states=decoded.states,
         )
@@ -163,9 +163,9 @@ class T5Model(nn.Module):
         return self._through(decoder, ids, call, states)
 
     def _through(self, stack: Encoder | Decoder, ids: Operand, call: Call, states: bool) -> Seen:
-        x = carry(lambda values: self.dropout(self.token_embedding(values)), ids)
+        x = map_values(lambda values: self.dropout(self.token_embedding(values)), ids)
         seen = through(stack.layers, stack.norm, x, call, states=states)
-        return seen._replace(last=carry(self.dropout, seen.last))
+        return seen._replace(last=map_values(self.dropout, seen.last))
 
 
 def _positions(config: T5Config, *, bidirectional: bool) -> RelativePositions:

@@ -16,7 +16,7 @@ from torch.nn.functional import embedding_bag, normalize
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import Report
-from uwaga.nn.evaluating import evaluating
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.ops.validation import is_integer
 
@@ -81,7 +81,7 @@ class Inference:
         for batch in batches(np.diff(group.offsets), self.tokens_per_batch):
             first, last = group.offsets[batch.start], group.offsets[batch.stop]
             own_offsets = offsets[batch.start : batch.stop + 1] - first
-            with evaluating(self.model):  # not around the yield: a generator would leave the caller in this state
+            with evaluation_mode(self.model):  # not around the yield: a generator would leave the caller in this state
                 hidden = self.model(
                     Ragged(ids[first:last].to(device), own_offsets.to(device)), outputs=()
                 ).last_hidden_state

@@ -17,9 +17,9 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.stack_states import Seen, through
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
-from uwaga.nn.carry import carry
-from uwaga.nn.distances import alibi_slopes
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.operand import map_values
+from uwaga.nn.positions import alibi_slopes
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Operand, Ragged
@@ -193,8 +193,8 @@ class Transformer(nn.Module):
 
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.d_model**0.5 if self.config.scale_embedding else 1.0
-        x = carry(lambda values: words(values) * scale, ids)
-        return carry(self.dropout, x if self.positions is None else self.positions(x, start))
+        x = map_values(lambda values: words(values) * scale, ids)
+        return map_values(self.dropout, x if self.positions is None else self.positions(x, start))
 
     def _bias(self, heads: int) -> AlibiBias | None:
         """Of self-attention, where positions are one. Made anew: a buffer that is not saved would be lost on loading."""
@@ -208,7 +208,7 @@ class Transformer(nn.Module):
             found = found._replace(memory=encoded.last, encoder_hidden_states=encoded.states)
         if decoded is None:
             return found
-        logits = carry(partial(steady, self.logits), decoded.last)
+        logits = map_values(partial(apply_linear, self.logits), decoded.last)
         return found._replace(last_hidden_state=decoded.last, logits=logits, hidden_states=decoded.states)
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from uwaga.maps.interpretability.head_scores import has_visible_key, per_head
 from uwaga.maps.map import AttentionMap
 from uwaga.nn import MultiHeadAttention
-from uwaga.nn.evaluating import evaluating
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.train.data.batch import Batch
 from uwaga.train.objective import Objective
@@ -72,7 +72,7 @@ def look(model: nn.Module, batch: Batch) -> Looks:
     """What the heads of a model look at, in evaluation mode and float32, on the model's device."""
     seen: dict[str, AttentionMap] = {}
     objective = Objective(model)
-    with evaluating(objective), _watching(model, seen):
+    with evaluation_mode(objective), _watching(model, seen):
         objective(*given(batch, next(model.parameters()).device).arguments)
     return Looks(looks=tuple(_of(name, found) for name, found in seen.items()))
 

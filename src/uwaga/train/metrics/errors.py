@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from uwaga.models.generation.generate import generate
-from uwaga.nn.evaluating import evaluating
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.train.config import Config
 from uwaga.train.data.answers import Question
@@ -43,7 +43,7 @@ class Questioner:
         asked = list(self._corpus.questions())
         if not all and len(asked) > _SOME:
             asked = [asked[number * len(asked) // _SOME] for number in range(_SOME)]
-        with evaluating(model):
+        with evaluation_mode(model):
             written = [
                 text
                 for start in range(0, len(asked), _ROWS)

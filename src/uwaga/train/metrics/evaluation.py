@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from uwaga.nn.evaluating import evaluating
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.train.data.batch import Batch
 from uwaga.train.data.corpus import Split
 from uwaga.train.distributed import World
@@ -28,7 +28,7 @@ def validation_loss(
         arithmetic: a context for the passes.
     """
     total = torch.zeros(2, dtype=torch.float64, device=world.device)
-    with evaluating(objective):
+    with evaluation_mode(objective):
         for batch in _shared(data.all(tokens), world):
             ready = given(batch, world.device)
             with arithmetic():

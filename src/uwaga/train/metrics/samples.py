@@ -10,7 +10,7 @@ from torch import nn
 from uwaga._base.terminal import escape_controls
 from uwaga.models.bert.model import BertModel
 from uwaga.models.generation.generate import generate
-from uwaga.nn.evaluating import evaluating
+from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Ragged
 from uwaga.train import seeds
 from uwaga.train.config import Config
@@ -48,7 +48,7 @@ class Sampler:
         """What a whole model writes."""
         if not self._prompts:
             return []
-        with evaluating(model):
+        with evaluation_mode(model):
             texts = self._filled(model) if isinstance(model, BertModel) else self._written(model)
         return [Sample(prompt, text) for prompt, text in zip(self._prompts, texts, strict=True)]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from uwaga.nn.steady import steady
+from uwaga.nn.batch_invariant import apply_linear
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -14,10 +14,10 @@ def test_a_row_has_the_same_bits_among_any_others(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        whole = steady(linear, x)
+        whole = apply_linear(linear, x)
         for rows in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 17, 63, 255, 257):
-            assert torch.equal(steady(linear, x[:rows]), whole[:rows]), rows
-            assert torch.equal(steady(linear, x[-rows:]), whole[-rows:]), rows
+            assert torch.equal(apply_linear(linear, x[:rows]), whole[:rows]), rows
+            assert torch.equal(apply_linear(linear, x[-rows:]), whole[-rows:]), rows
     finally:
         torch.set_num_threads(before)
 
@@ -26,7 +26,7 @@ def test_a_row_has_the_same_bits_among_any_others(threads: int) -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...], wanted: bool) -> None:
     linear, x = nn.Linear(6, 5), torch.randn(shape)
-    found = steady(linear, x, wanted=wanted)
+    found = apply_linear(linear, x, batch_invariant=wanted)
     assert found.shape == (*shape[:-1], 5)
     torch.testing.assert_close(found, linear(x))
 
@@ -35,7 +35,7 @@ def test_shape_and_values_are_those_of_the_map(shape: tuple[int, ...], wanted: b
 def test_gradients_are_those_of_the_map(rows: int) -> None:
     linear, x = nn.Linear(6, 5), torch.randn(rows, 6, requires_grad=True)
     parameters = [x, *linear.parameters()]
-    found = torch.autograd.grad(steady(linear, x).square().sum(), parameters)
+    found = torch.autograd.grad(apply_linear(linear, x).square().sum(), parameters)
     expected = torch.autograd.grad(linear(x).square().sum(), parameters)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -46,7 +46,7 @@ def test_nothing_is_added_where_it_is_not_wanted(wanted: bool, rows: int) -> Non
     seen = []
     linear = nn.Linear(6, 5)
     linear.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
-    steady(linear, torch.ones(3, 6), wanted=wanted)
+    apply_linear(linear, torch.ones(3, 6), batch_invariant=wanted)
     assert seen == [rows]
 
 

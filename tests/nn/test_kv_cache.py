@@ -237,7 +237,7 @@ def _filled(*lengths: int) -> KeyValueCache:
     return cache
 
 
-def _slot(*lengths: int):
+def _cache(*lengths: int):
     return _filled(*lengths)[0].attention
 
 
@@ -251,17 +251,17 @@ def _fill_twice(slot) -> None:
 
 ERRORS = {
     "a gradient": (
-        lambda: _slot(3, 5).append(KEPT.clone().requires_grad_(), KEPT),
-        "KeyValueCache: keys and values that need a gradient cannot be kept; run under torch.no_grad() or "
+        lambda: _cache(3, 5).append(KEPT.clone().requires_grad_(), KEPT),
+        "KeyValueCache: keys and values that require a gradient cannot be cached; run under torch.no_grad() or "
         "torch.inference_mode()",
     ),
     "two kinds": (
-        lambda: _slot(3, 5).append(Ragged(KEPT[0], torch.tensor([0, 1, 2])), KEPT[0]),
+        lambda: _cache(3, 5).append(Ragged(KEPT[0], torch.tensor([0, 1, 2])), KEPT[0]),
         "KeyValueCache: key and value must both be Ragged or neither, but key is Ragged, value is Tensor",
     ),
     "another dtype": (
-        lambda: _slot(3, 5).append(KEPT.float(), KEPT.float()),
-        "KeyValueCache: a new key must be as those that are kept, torch.float64 on cpu, not torch.float32 on cpu",
+        lambda: _cache(3, 5).append(KEPT.float(), KEPT.float()),
+        "KeyValueCache: a new key must have the dtype and device of the cache, torch.float64 on cpu, not torch.float32 on cpu",
     ),
     "rewound too far": (
         lambda: _filled(3, 5).rewind(4),
@@ -276,12 +276,12 @@ ERRORS = {
         "KeyValueCache: rows must lie between 0 and 1, not [0, 2]",
     ),
     "documents without ids of the queries": (
-        lambda: _slot(3, 5).append(KEPT, KEPT).mask(Causal() & Documents(torch.zeros(6).long())),
+        lambda: _cache(3, 5).append(KEPT, KEPT).mask(Causal() & Documents(torch.zeros(6).long())),
         "KeyValueCache: Documents over rows of different lengths needs query_ids",
     ),
     "cross-attention twice": (
         lambda: _fill_twice(KeyValueCache(1)[0].cross_attention),
-        "KeyValueCache: cross-attention's keys are kept already; a new memory needs a new cache",
+        "KeyValueCache: cross-attention's keys are in the cache already; use a new cache for a new memory",
     ),
     "another number of layers": (
         lambda: _encoder()(_x(1, 2, 12), cache=KeyValueCache(3)),
@@ -300,23 +300,23 @@ def test_what_is_wrong_is_said(name: str) -> None:
 
 SHAPES = {
     "rows": (
-        lambda: _slot(3, 5).append(KEPT[:1], KEPT[:1]),
+        lambda: _cache(3, 5).append(KEPT[:1], KEPT[:1]),
         """
-        KeyValueCache: a new key must have the rows, heads and width of those that are kept
-          kept key  (2, 2, 4)   R=2  G=2  D=4
-          key       (1, 2, 4)   R=1  G=2  D=4   <- differs
+        KeyValueCache: a new key must have the rows, heads and width of the cached key
+          cached key  (2, 2, 4)   R=2  G=2  D=4
+          key         (1, 2, 4)   R=1  G=2  D=4   <- differs
         """,
     ),
     "width of values": (
-        lambda: _slot(3, 5).append(KEPT, KEPT[..., :3]),
+        lambda: _cache(3, 5).append(KEPT, KEPT[..., :3]),
         """
-        KeyValueCache: a new value must have the rows, heads and width of those that are kept
-          kept value  (2, 2, 4)   R=2  G=2  E=4
-          value       (2, 2, 3)   R=2  G=2  E=3   <- differs
+        KeyValueCache: a new value must have the rows, heads and width of the cached value
+          cached value  (2, 2, 4)   R=2  G=2  E=4
+          value         (2, 2, 3)   R=2  G=2  E=3   <- differs
         """,
     ),
     "other tokens": (
-        lambda: _slot(3, 5).append(KEPT, torch.cat((KEPT, KEPT), 2)),
+        lambda: _cache(3, 5).append(KEPT, torch.cat((KEPT, KEPT), 2)),
         """
         KeyValueCache: value and key disagree on queries Q
           key    (2, 2, 1, 4)   R=2  G=2  Q=1  D=4

@@ -1,4 +1,4 @@
-"""Reading with a model that may be in training."""
+"""A context manager for running a model that may be in training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from torch import nn
 
 
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Within it the module is in evaluation mode, and records no gradients; behind it every part is in its own mode again.
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside the context; afterwards each submodule is in the mode that it was in before.
 
     >>> layers = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.5).eval())
-    >>> with evaluating(layers):
+    >>> with evaluation_mode(layers):
     ...     layers(torch.ones(3))
     tensor([1., 1., 1.])
     >>> [layer.training for layer in layers]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga import Ragged, ShapeError
-from uwaga.nn import MultiHeadAttention, joint
+from uwaga.nn import MultiHeadAttention, fused_qkv
 
 
 def linears(widths: tuple[int, ...], *, bias: bool = True, width: int = 6) -> list[nn.Linear]:
@@ -23,7 +23,7 @@ def separately(made: list[nn.Linear], x: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("shape", [(5, 6), (2, 3, 6), (0, 6), (300, 6)])
 def test_the_maps_and_their_gradients_are_those_of_each_alone(shape: tuple[int, ...], bias: bool) -> None:
     made, x = linears((8, 4, 4), bias=bias), torch.randn(shape, requires_grad=True)
-    found, expected = joint.maps(made, x), separately(made, x)
+    found, expected = fused_qkv.fused_linears(made, x), separately(made, x)
     weights = [torch.randn_like(each) for each in expected]
     inputs = [x, *(parameter for each in made for parameter in each.parameters())]
     for one, other in zip(
@@ -42,14 +42,14 @@ def test_second_derivatives_reach_the_weights_too() -> None:
         first = torch.autograd.grad(sum((part**3).sum() for part in parts), inputs, create_graph=True)
         return list(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
 
-    for one, other in zip(penalty(joint.maps(made, x)), penalty(separately(made, x)), strict=True):
+    for one, other in zip(penalty(fused_qkv.fused_linears(made, x)), penalty(separately(made, x)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_a_frozen_map_or_input_gets_no_gradient() -> None:
     made, x = linears((4, 4, 4)), torch.randn(5, 6)
     made[1].requires_grad_(False)
-    sum(part.sum() for part in joint.maps(made, x)).backward()
+    sum(part.sum() for part in fused_qkv.fused_linears(made, x)).backward()
     assert made[1].weight.grad is None
     assert made[1].bias.grad is None
     torch.testing.assert_close(made[2].weight.grad, x.sum(0).expand(4, 6))
@@ -57,7 +57,7 @@ def test_a_frozen_map_or_input_gets_no_gradient() -> None:
 
 def test_a_weight_changed_before_the_backward_pass_is_noticed() -> None:
     made, x = linears((4, 4)), torch.randn(5, 6, requires_grad=True)
-    query, _ = joint.maps(made, x)
+    query, _ = fused_qkv.fused_linears(made, x)
     with torch.no_grad():
         made[0].weight.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -67,7 +67,7 @@ def test_a_weight_changed_before_the_backward_pass_is_noticed() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 30, 255, 257])
 def test_a_token_gives_the_same_bits_among_any_others(rows: int) -> None:
     made, x = linears((64, 32, 32), width=64), torch.randn(300, 64)
-    for part, whole in zip(joint.maps(made, x[:rows]), joint.maps(made, x), strict=True):
+    for part, whole in zip(fused_qkv.fused_linears(made, x[:rows]), fused_qkv.fused_linears(made, x), strict=True):
         assert torch.equal(part, whole[:rows])
 
 
@@ -76,29 +76,29 @@ MANY = 300
 
 def test_who_looks_on_sees_each_map() -> None:
     x = torch.randn(MANY, 6)
-    assert joint.is_worthwhile(linears((4, 4)), x)
+    assert fused_qkv.is_worthwhile(linears((4, 4)), x)
     with torch.no_grad():
-        assert not joint.is_worthwhile(linears((4, 4)), x)
+        assert not fused_qkv.is_worthwhile(linears((4, 4)), x)
     with torch.autocast("cpu", torch.bfloat16):
-        assert not joint.is_worthwhile(linears((4, 4)), x)
-    assert not joint.is_worthwhile(linears((4, 4)), x.double())
+        assert not fused_qkv.is_worthwhile(linears((4, 4)), x)
+    assert not fused_qkv.is_worthwhile(linears((4, 4)), x.double())
     hooked = linears((4, 4))
     hooked[1].register_forward_hook(lambda *_: None)
-    assert not joint.is_worthwhile(hooked, x)
-    assert not joint.is_worthwhile([*linears((4,)), nn.Sequential(nn.Linear(6, 4))], x)
-    assert not joint.is_worthwhile([*linears((4,)), *linears((4,), bias=False)], x)
-    assert not joint.is_worthwhile([*linears((4,)), *linears((4,), width=5)], x)
+    assert not fused_qkv.is_worthwhile(hooked, x)
+    assert not fused_qkv.is_worthwhile([*linears((4,)), nn.Sequential(nn.Linear(6, 4))], x)
+    assert not fused_qkv.is_worthwhile([*linears((4,)), *linears((4,), bias=False)], x)
+    assert not fused_qkv.is_worthwhile([*linears((4,)), *linears((4,), width=5)], x)
 
 
 def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
     """Few tokens, fewer than numbers in each, and nobody who asks for a gradient."""
     made = linears((4, 4))
-    assert not joint.is_worthwhile(made, torch.randn(255, 6))
-    assert not joint.is_worthwhile(linears((4, 4), width=400), torch.randn(399, 400))
+    assert not fused_qkv.is_worthwhile(made, torch.randn(255, 6))
+    assert not fused_qkv.is_worthwhile(linears((4, 4), width=400), torch.randn(399, 400))
     for each in made:
         each.requires_grad_(False)
-    assert not joint.is_worthwhile(made, torch.randn(MANY, 6))
-    assert joint.is_worthwhile(made, torch.randn(MANY, 6, requires_grad=True))
+    assert not fused_qkv.is_worthwhile(made, torch.randn(MANY, 6))
+    assert fused_qkv.is_worthwhile(made, torch.randn(MANY, 6, requires_grad=True))
 
 
 def test_a_key_map_of_another_width_says_so() -> None:
@@ -116,7 +116,7 @@ def test_a_layer_in_training_gives_what_it_gives_without_gradients(ragged: bool)
         apart = layer(x)
     if ragged:
         training, apart = training.values, apart.values
-    assert "_JointMaps" in _recorded(training.grad_fn)
+    assert "_FusedLinears" in _recorded(training.grad_fn)
     torch.testing.assert_close(training, apart)
     seen = []
     layer.key.register_forward_hook(lambda module, inputs, output: seen.append(output))

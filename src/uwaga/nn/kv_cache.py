@@ -1,0 +1,358 @@
+"""The key/value cache of a model: buffers that grow, views of what they hold, and one cache per layer.
+
+Letters: R rows (sequences), T tokens that a buffer has capacity for, G key/value heads, Q new tokens, K tokens of the longest
+row, D key width, E value width, N packed tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from uwaga._base import renamed
+from uwaga._base.shapes import NamedShape, bind, shape_error
+from uwaga._base.tracing import is_readable
+from uwaga.nn.operand import values_of
+from uwaga.nn.positions import token_positions
+from uwaga.ops.biases import AlibiBias, DistanceBias, RelativeBias
+from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window, as_mask
+from uwaga.ops.ragged import Operand, Ragged
+
+
+@renamed.parameters(layers="num_layers")
+class KeyValueCache:
+    """The keys and values of every layer (after Shazeer, "Fast Transformer Decoding", 2019, section 2.4).
+
+        cache = KeyValueCache(num_layers=12)
+        decoder(prompts, mask=Causal(), cache=cache)            # Ragged prompts, without padding
+        decoder(next_tokens, mask=Causal(), cache=cache)        # padded (R, 1, M), or Ragged with any number per row
+
+    Masks and biases are those of the new tokens over all keys; Causal() is right also where rows differ in length. A dense
+    mask or bias has as many keys as the longest row.
+
+    Args:
+        num_layers: how many.
+        capacity: tokens per row to allocate at once; by default a buffer has the size of the first tokens, and doubles.
+    """
+
+    def __init__(self, num_layers: int, *, capacity: int = 0) -> None:
+        self._layers = tuple(LayerCache(SelfAttentionCache(capacity), CrossAttentionCache()) for _ in range(num_layers))
+
+    def __getitem__(self, layer: int) -> "LayerCache":
+        return self._layers[layer]
+
+    def __iter__(self) -> "Iterator[LayerCache]":
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    @property
+    def start(self) -> int | Tensor:
+        """The position of the next token: an int where all rows have the same length, else (R,) int64. To be read between two
+        forward passes; during one, the first layers are ahead of the last."""
+        return self._layers[0].attention.start
+
+    @property
+    def lengths(self) -> Tensor:
+        """(R,) int64: the tokens of each row; (0,) while the cache is empty."""
+        return self._layers[0].attention.lengths
+
+    def rewind(self, length: int | Tensor) -> None:
+        """Drop the tokens from position `length` on, of every row or with one number per row, (R,), in every layer.
+
+        Raises:
+            ValueError: a length below 0 or beyond what a row holds.
+        """
+        for layer in self._layers:
+            layer.attention.rewind(length)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row r becomes what row rows[r] was, in every layer, in cross-attention too.
+
+        Args:
+            rows: (any,) int64; rows may be left out or repeated, as in a beam search.
+
+        Raises:
+            ValueError: a row that does not exist.
+        """
+        for layer in self._layers:
+            layer.attention.reorder(rows)
+            layer.cross_attention.reorder(rows)
+
+
+class LayerCache(NamedTuple):
+    """The caches of one layer."""
+
+    attention: "SelfAttentionCache"
+    cross_attention: "CrossAttentionCache"
+
+
+class SelfAttentionCache:
+    """Keys and values of the tokens so far, in a buffer that doubles when it is full.
+
+    Rows may differ in length: a batch of ragged prompts is stored without padding on the left, and what is stored behind a
+    row's end is masked out. `start` is the position of the next token: an int where all rows agree, else (R,) int64.
+
+    Args:
+        capacity: tokens per row to allocate at once, where the caller knows how many there will be.
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        self.start: int | Tensor = 0
+        self._longest, self._capacity = 0, capacity
+        self._buffer: KVBuffer | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self._longest == 0
+
+    @property
+    def lengths(self) -> Tensor:
+        """(R,) int64: the tokens of each row; (0,) before the first append."""
+        if self._buffer is None:
+            return torch.zeros(0, dtype=torch.int64)
+        return self._buffer.key.new_zeros(len(self._buffer.key), dtype=torch.int64) + self.start
+
+    def append(self, key: Operand, value: Operand) -> "KVView":
+        """Store the new tokens behind each row, and return all keys and values of the rows.
+
+        Args:
+            key: (R, G, Q, D), or Ragged with values (N, G, D); copied.
+            value: (R, G, Q, E), or Ragged with values (N, G, E) over the same rows.
+
+        Returns:
+            Padded: views of the buffer. Ragged: the arguments themselves if the cache was empty; else a packed copy.
+
+        Raises:
+            ShapeError: other numbers of rows or heads, or other widths, than those in the cache.
+            ValueError: another dtype or device; keys or values that require a gradient, which writing in place would break.
+        """
+        _check_pair(key, value)
+        if self._buffer is not None:
+            self._buffer.check(key, value)
+        if isinstance(key, Ragged) and isinstance(value, Ragged):
+            return self._append_packed(key, value)
+        assert isinstance(key, Tensor)
+        assert isinstance(value, Tensor)
+        return self._append_padded(key, value)
+
+    def _append_padded(self, key_RGQD: Tensor, value_RGQE: Tensor) -> "KVView":
+        before, added = self.start, key_RGQD.shape[2]
+        buffer = self._write(key_RGQD, value_RGQE, self._longest + added)
+        self.start = after = before + added
+        key_RGKD, value_RGKE = (stored[:, : self._longest].transpose(1, 2) for stored in buffer)
+        if isinstance(before, Tensor) and isinstance(after, Tensor):
+            return KVView(key_RGKD, value_RGKE, before, after)
+        return KVView(key_RGKD, value_RGKE)
+
+    def _append_packed(self, key: Ragged, value: Ragged) -> "KVView":
+        before, was_empty = self.start, self.is_empty
+        lengths_R = key.lengths + before
+        buffer = self._write(key, value, int(lengths_R.max()) if len(key) else 0)
+        agree = isinstance(before, int) and key.values.shape[0] == len(key) * key.max_length
+        self.start = before + key.max_length if agree else lengths_R
+        if was_empty:
+            return KVView(key, value)
+        keys, values = (Ragged.from_padded(stored[:, : self._longest], lengths_R) for stored in buffer)
+        return KVView(keys, keys.with_values(values.values))
+
+    def _write(self, key: Operand, value: Operand, longest: int) -> "KVBuffer":
+        """The buffer, grown if need be, with the new tokens written."""
+        buffer = self._buffer
+        if buffer is None:
+            buffer = KVBuffer.empty(key, value, len(key), max(longest, self._capacity))
+        elif longest > buffer.capacity:
+            buffer = buffer.grown(max(longest, 2 * buffer.capacity), self._longest)
+        buffer.write(key, value, self.start)
+        self._buffer, self._longest = buffer, longest
+        return buffer
+
+    def rewind(self, length: int | Tensor) -> None:
+        """Drop the tokens from position `length` on, of every row or with one number per row, (R,).
+
+        Raises:
+            ValueError: a length below 0 or beyond what a row holds.
+        """
+        lengths_R = self.lengths
+        wanted_R = torch.zeros_like(lengths_R) + length
+        if bool(((wanted_R < 0) | (wanted_R > lengths_R)).any()):
+            listed = length.tolist() if isinstance(length, Tensor) else length
+            raise ValueError(f"KeyValueCache: rows of {lengths_R.tolist()} tokens cannot be rewound to {listed}")
+        self.start = wanted_R if isinstance(length, Tensor) else length
+        self._longest = int(wanted_R.max()) if len(wanted_R) else 0
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row r becomes what row rows[r] was: rows, (any,) int64, may be left out or repeated, as in a beam search.
+
+        Raises:
+            ValueError: a row that does not exist.
+        """
+        _check_rows(rows, len(self.lengths))
+        if self._buffer is None:
+            return
+        self._buffer = self._buffer.select(rows)
+        if isinstance(self.start, Tensor):
+            self.start = self.start[rows]
+            self._longest = int(self.start.max()) if len(rows) else 0
+
+
+class CrossAttentionCache:
+    """Keys and values of the memory: computed for the first token of the decoder, and read for all others."""
+
+    def __init__(self) -> None:
+        self.view: KVView | None = None
+
+    def fill(self, key: Operand, value: Operand) -> "KVView":
+        """Store both, without a copy: (R, G, K, D) and (R, G, K, E), or Ragged with values (N, G, D) and (N, G, E).
+
+        Raises:
+            ValueError: the cache is filled already.
+        """
+        if self.view is not None:
+            raise ValueError(
+                "KeyValueCache: cross-attention's keys are in the cache already; use a new cache for a new memory"
+            )
+        self.view = KVView(key, value)
+        return self.view
+
+    def reorder(self, rows: Tensor) -> None:
+        """As SelfAttentionCache.reorder; a mask over the keys is the caller's to reorder."""
+        if self.view is not None:
+            _check_rows(rows, len(self.view.key))
+            key, value = _select(self.view.key, rows), _select(self.view.value, rows)
+            # Key and value share one offsets tensor, so that attention need not compare two.
+            self.view = KVView(key, key.with_values(values_of(value)) if isinstance(key, Ragged) else value)
+
+
+class KVView(NamedTuple):
+    """All keys and values of a layer after an append, padded or Ragged as the new ones are; where padded rows differ in length,
+    also the position of the first new token of each row, and the row's number of keys."""
+
+    key: Operand  # (R, G, K, D), a view; Ragged (N, G, D)
+    value: Operand  # (R, G, K, E), a view; Ragged (N, G, E)
+    start_R: Tensor | None = None
+    lengths_R: Tensor | None = None
+
+    def mask(self, mask: Mask | Tensor | None) -> Mask | Tensor | None:
+        """The mask of the new tokens over these keys, from one that assumes rows of one length."""
+        if self.lengths_R is None or self.start_R is None:
+            return mask
+        inside = KeyLengths(self.lengths_R)
+        return inside if mask is None else inside & _mask_with_start(mask, self.start_R)
+
+    def bias(self, bias: DistanceBias | Tensor | None) -> DistanceBias | Tensor | None:
+        """The bias of the new tokens over these keys, from one that assumes rows of one length; a tensor as it is."""
+        if self.start_R is not None and isinstance(bias, AlibiBias | RelativeBias) and bias.start is None:
+            return replace(bias, start=self.start_R)
+        return bias
+
+
+class KVBuffer(NamedTuple):
+    """Allocated memory for keys and values. Tokens come before heads, so that a token is contiguous, and the buffer without its
+    row dimension is a packed batch."""
+
+    key: Tensor  # (R, T, G, D); not initialised behind a row's end
+    value: Tensor  # (R, T, G, E)
+
+    @staticmethod
+    def empty(key: Operand, value: Operand, rows: int, tokens: int) -> "KVBuffer":
+        """A buffer for keys and values of these heads, widths, dtype and device."""
+        return KVBuffer(*(x.new_empty(rows, tokens, *x.shape[-2:]) for x in (_tokens_first(key), _tokens_first(value))))
+
+    @property
+    def capacity(self) -> int:
+        """T, the tokens of a row."""
+        return self.key.shape[1]
+
+    def grown(self, tokens: int, used: int) -> "KVBuffer":
+        """A larger buffer with a copy of the first `used` tokens."""
+        larger = KVBuffer(*(x.new_empty(len(x), tokens, *x.shape[-2:]) for x in self))
+        for stored, x in zip(larger, self, strict=True):
+            stored[:, :used] = x[:, :used]
+        return larger
+
+    def select(self, rows: Tensor) -> "KVBuffer":
+        """A copy of the listed rows."""
+        return KVBuffer(*(x.index_select(0, rows) for x in self))
+
+    def write(self, key: Operand, value: Operand, start: int | Tensor) -> None:
+        """Write new tokens, padded or packed, at position `start` of every row, or one per row, (R,)."""
+        if isinstance(start, int) and not isinstance(key, Ragged):
+            for stored, x in self._pairs(key, value):
+                stored[:, start : start + x.shape[1]] = x
+            return
+        # The buffer as one packed batch: row r begins at r * T.
+        first_R = torch.arange(len(self.key), device=self.key.device) * self.capacity + start
+        if isinstance(key, Ragged):
+            index = token_positions("KeyValueCache", key, first_R)
+        else:
+            index = first_R[:, None] + torch.arange(key.shape[2], device=first_R.device)
+        for stored, x in self._pairs(key, value):
+            stored.flatten(0, 1).index_copy_(0, index.flatten(), x.flatten(0, -3))
+
+    def check(self, key: Operand, value: Operand) -> None:
+        """ShapeError or ValueError unless new keys and values fit those in the buffer."""
+        new = ((len(key), _tokens_first(key)), (len(value), _tokens_first(value)))
+        for name, stored, (rows, x), letters in zip(self._fields, self, new, ("R G D", "R G E"), strict=True):
+            sizes, stored_sizes = (rows, *x.shape[-2:]), (len(stored), *stored.shape[-2:])
+            if sizes != stored_sizes:
+                shown = [NamedShape.of(f"cached {name}", stored_sizes, letters), NamedShape.of(name, sizes, letters)]
+                rule = f"a new {name} must have the rows, heads and width of the cached {name}"
+                raise shape_error("KeyValueCache", rule, shown, name, "differs")
+            if (stored.dtype, stored.device) != (x.dtype, x.device):
+                kinds = f"{stored.dtype} on {stored.device}, not {x.dtype} on {x.device}"
+                raise ValueError(f"KeyValueCache: a new {name} must have the dtype and device of the cache, {kinds}")
+
+    def _pairs(self, key: Operand, value: Operand) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self, (_tokens_first(key), _tokens_first(value)), strict=True)
+
+
+def _mask_with_start(mask: Mask | Tensor, start_R: Tensor) -> Mask:
+    """The mask with the row's start wherever it has none: by default masks align to the end of the longest row.
+
+    Raises:
+        ValueError: Documents without query_ids, which align to that end too.
+    """
+    mask = as_mask(mask)
+    if isinstance(mask, Both | Either):
+        return replace(mask, left=_mask_with_start(mask.left, start_R), right=_mask_with_start(mask.right, start_R))
+    if isinstance(mask, Causal | Window):
+        return replace(mask, start=start_R) if mask.start is None else mask
+    if isinstance(mask, Documents) and mask.query_ids is None:
+        raise ValueError("KeyValueCache: Documents over rows of different lengths needs query_ids")
+    return mask
+
+
+def _check_pair(key: Operand, value: Operand) -> None:
+    """ShapeError or ValueError unless key and value are of the same tokens and require no gradient."""
+    if isinstance(key, Ragged) is not isinstance(value, Ragged):
+        kinds = f"key is {type(key).__name__}, value is {type(value).__name__}"
+        raise ValueError(f"KeyValueCache: key and value must both be Ragged or neither, but {kinds}")
+    letters = ("N G D", "N G E") if isinstance(key, Ragged) else ("R G Q D", "R G Q E")
+    named = zip(("key", "value"), (values_of(key), values_of(value)), letters, strict=True)
+    bind("KeyValueCache", [NamedShape.of(name, x.shape, of) for name, x, of in named])
+    if values_of(key).requires_grad or values_of(value).requires_grad:
+        hint = "run under torch.no_grad() or torch.inference_mode()"
+        raise ValueError(f"KeyValueCache: keys and values that require a gradient cannot be cached; {hint}")
+
+
+def _check_rows(rows: Tensor, count: int) -> None:
+    """ValueError unless all rows exist, checked where reading them costs no synchronization."""
+    if is_readable(rows) and rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise ValueError(f"KeyValueCache: rows must lie between 0 and {count - 1}, not {rows.tolist()}")
+
+
+def _select(x: Operand, rows: Tensor) -> Operand:
+    """The listed rows, a copy."""
+    if not isinstance(x, Ragged):
+        return x.index_select(0, rows)
+    sequences = x.to_list()
+    return Ragged.from_list([sequences[row] for row in rows.tolist()])
+
+
+def _tokens_first(x: Operand) -> Tensor:
+    """(R, Q, G, D), or packed (N, G, D)."""
+    return values_of(x) if isinstance(x, Ragged) else x.transpose(1, 2)

@@ -1,0 +1,48 @@
+"""Operations on padded tensors and Ragged batches alike.
+
+Letters: B batch, Q tokens of a padded row, M model width, N packed tokens, R ragged rows.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga.ops.ragged import Operand, Ragged
+
+
+def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:
+    """`function` of the tensors, or of the values of Ragged batches over the same sequences; the result is of the kind of x.
+
+    >>> batch = Ragged(torch.ones(3, 2), torch.tensor([0, 1, 3]))
+    >>> map_values(torch.add, batch, batch).values.sum()
+    tensor(12.)
+    """
+    if isinstance(x, Ragged):
+        return x.with_values(function(x.values, *(other.values for other in others)))
+    return function(x, *others)
+
+
+def values_of(x: Operand) -> Tensor:
+    """The tensor itself, or the packed values of a Ragged batch."""
+    return x.values if isinstance(x, Ragged) else x
+
+
+def check_width(layer: str, name: str, x: Operand, width: int) -> None:
+    """ShapeError unless x is (..., Q, width), or Ragged with values (N, width)."""
+    values = values_of(x)
+    rank = values.dim()
+    if (rank == 2 or (rank > 2 and not isinstance(x, Ragged))) and values.shape[-1] == width:
+        return
+    letters = ("N", "M") if isinstance(x, Ragged) else _letters(rank)
+    shown = NamedShape(name=name, shape=tuple(values.shape), letters=letters)
+    if rank < 2 or len(letters) != rank:
+        form = "Ragged with values (N, M)" if isinstance(x, Ragged) else "(..., Q, M)"
+        raise shape_error(layer, f"{name} must be {form}", [shown], name, f"has rank {values.dim()}")
+    rule = f"{name} must have the width {width} that this layer was made for"
+    raise shape_error(layer, rule, [shown], name, f"has width {values.shape[-1]}")
+
+
+def _letters(rank: int) -> tuple[str, ...]:
+    leading = {2: (), 3: ("B",)}.get(rank, tuple(f"B{n + 1}" for n in range(rank - 2)))
+    return (*leading, "Q", "M")

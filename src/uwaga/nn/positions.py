@@ -1,0 +1,427 @@
+"""Positions of tokens: sinusoidal, learned, rotary, and as a bias of the scores by distance (ALiBi, T5).
+
+Letters: B batch, H query heads, Q tokens, M model width, D head width, N packed tokens, R ragged rows.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.types import Device
+
+from uwaga._base import renamed
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
+from uwaga.nn.operand import check_width, map_values, values_of
+from uwaga.ops.attention.call import compute_dtype
+from uwaga.ops.biases import AlibiBias, RelativeBias
+from uwaga.ops.mask_program import Start
+from uwaga.ops.ragged import Operand, Ragged
+
+# The search for a repetition computes this number squared of distances at once.
+_CHUNK = 256
+# More than the rounding error of a mean of float64 cosines: distances nearer than this to the tolerance are recomputed exactly.
+_SLACK = 1e-12
+
+
+def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
+    """int64 positions of the tokens: (Q,) for a number `start`, (..., Q) for one start per row, (N,) of a Ragged batch.
+
+    start: the position of the first token of every row, or integers (B,), one per row (ragged: (R,)).
+    """
+    _check_start(layer, x, start)
+    values = values_of(x)
+    if not isinstance(x, Ragged):
+        first = start[..., None] if isinstance(start, Tensor) else start
+        return first + torch.arange(values.shape[-2], device=values.device)
+    token_N = torch.arange(values.shape[0], device=values.device)
+    row_N = torch.searchsorted(x.offsets[1:], token_N, right=True)
+    first_N = start[row_N] if isinstance(start, Tensor) else start
+    return token_N - x.offsets[row_N] + first_N
+
+
+def _check_start(layer: str, x: Operand, start: int | Tensor) -> None:
+    if not isinstance(start, Tensor):
+        least = start
+    else:
+        _check_one_per_row(layer, x, start)
+        least = int(start.min()) if is_readable(start) and start.numel() else 0
+    if least < 0:
+        raise ValueError(f"{layer}: start must be at least 0, not {least}")
+
+
+def _check_one_per_row(layer: str, x: Operand, start: Tensor) -> None:
+    rows = (len(x),) if isinstance(x, Ragged) else tuple(x.shape[:-2])
+    if start.shape != rows:
+        tensors = [NamedShape(name="start", shape=tuple(start.shape), letters=("",) * start.dim())]
+        raise shape_error(
+            layer, f"start must be an int or of shape {rows}, one per row", tensors, "start", "has another shape"
+        )
+
+
+class Repeat(NamedTuple):
+    """Codes that are `length` positions apart are only `distance` apart, wherever they stand."""
+
+    length: int
+    distance: float
+
+
+@renamed.parameters(width="d_model")
+class SinusoidalPositions(nn.Module):
+    """x + PE (Vaswani et al. 2017, section 3.5), with nothing to learn and for any length:
+
+        PE(p, 2 i) = sin(p / base ** (2 i / M)),   PE(p, 2 i + 1) = cos(p / base ** (2 i / M))
+
+    Args:
+        d_model: M, even.
+        base: 10000 in the paper: wavelengths from 2 pi to nearly base * 2 pi positions.
+        layout: "interleaved", as above, or "halves": all sines before all cosines, as tensor2tensor and Marian have it.
+
+    Raises:
+        ValueError: an odd width, a base of at most 1, an unknown layout.
+
+    >>> SinusoidalPositions(4).table(2)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    """
+
+    def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+        super().__init__()
+        _check_even("SinusoidalPositions", d_model)
+        _check_layout("SinusoidalPositions", layout)
+        if not base > 1.0:
+            raise ValueError(f"SinusoidalPositions: base must be greater than 1, not {base!r}")
+        self.d_model, self.base, self.layout = d_model, base, layout
+        self._table = _PositionTable(self._codes)
+
+    def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
+        """x with the code of each token's position added, (..., Q, M) or Ragged (N, M) as x is, in its dtype.
+
+        Args:
+            x: (..., Q, M), or Ragged with values (N, M).
+            start: position of the first token, or one per row, (B,) or ragged (R,).
+
+        Raises:
+            ShapeError: another width, or starts that are not one per row.
+            ValueError: a start below 0.
+        """
+        check_width("SinusoidalPositions", "x", x, self.d_model)
+        position = token_positions("SinusoidalPositions", x, start)
+        return map_values(lambda values: self._add(values, position), x)
+
+    def _add(self, values: Tensor, position: Tensor) -> Tensor:
+        return (values + self._table.at(position, compute_dtype(values.dtype))).to(values.dtype)
+
+    def table(self, length: int) -> Tensor:
+        """(length, M) float32: the codes of positions 0 to length - 1, rounded once from float64."""
+        return self._codes(torch.arange(length)).float()
+
+    def repeats(self, tolerance: float, *, limit: int = 1_000_000) -> Repeat | None:
+        """The length at which codes start to repeat within a tolerance, and how far they are apart there.
+
+        The distance of two codes is that of their vectors as a share of a vector's length, which is sqrt(M / 2) for all:
+
+            distance(n) = |PE(p + n) - PE(p)| / |PE(p)| = sqrt(8 / M * sum_i sin(n w_i / 2) ** 2),  w_i = base ** (-2 i / M)
+
+        It depends on n alone: 0 for the same code, sqrt(2) on average over all n, 2 at most. It grows from 0 with the first
+        few n; the length is the first n at which it has come back to at most `tolerance` after having exceeded it. In any
+        sequence of that length or a shorter one, codes within the tolerance belong to close neighbours.
+
+        Args:
+            tolerance: greater than 0 and less than sqrt(2).
+            limit: the last n to look at.
+
+        Returns:
+            None where nothing repeats up to `limit`.
+
+        Raises:
+            ValueError: a tolerance outside its range.
+
+        >>> SinusoidalPositions(2).repeats(0.02)        # 44 is nearly seven times 2 pi
+        Repeat(length=44, distance=0.0177...)
+        """
+        if not 0.0 < tolerance < math.sqrt(2.0):
+            raise ValueError(
+                f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}"
+            )
+        frequency_I = _angles(torch.ones(1), self.d_model, self.base)[0]
+        has_left = False
+        for first in range(1, limit + 1, _CHUNK**2):
+            squared_C = _squared_distances(first, frequency_I)[: limit + 1 - first]
+            is_out_C = squared_C > tolerance**2
+            if not has_left and not is_out_C.any():
+                continue
+            skipped = 0 if has_left else int(is_out_C.int().argmax())
+            has_left = True
+            for at in (squared_C[skipped:] <= tolerance**2 + _SLACK).nonzero().flatten().tolist():
+                n = first + skipped + at
+                if (distance := _distance(n, frequency_I)) <= tolerance:
+                    return Repeat(n, distance)
+        return None
+
+    def _codes(self, position: Tensor) -> Tensor:
+        angle = _angles(position, self.d_model, self.base)
+        if self.layout == "halves":
+            return torch.cat((angle.sin(), angle.cos()), dim=-1)
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
+
+    def extra_repr(self) -> str:
+        return f"d_model={self.d_model}, base={self.base}, layout={self.layout!r}"
+
+
+def _distance(n: int, frequency_I: Tensor) -> float:
+    """sqrt of the mean of 4 sin(n w / 2) ** 2, without cancellation."""
+    return float(2.0 * (n * frequency_I / 2.0).sin().square().mean().sqrt())
+
+
+def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
+    """(C,) of n = first, first + 1, ...: 2 - 2 cos(n w), averaged. With n = a + b, cos(n w) is cos(a w) cos(b w) -
+    sin(a w) sin(b w): the sums over all w are two products of matrices, and few cosines are computed."""
+    step_S = torch.arange(_CHUNK, dtype=torch.float64)
+    angle_SI = (first + step_S * _CHUNK)[:, None] * frequency_I
+    step_SI = step_S[:, None] * frequency_I
+    cosines_SS = angle_SI.cos() @ step_SI.cos().T - angle_SI.sin() @ step_SI.sin().T
+    return 2.0 - 2.0 / len(frequency_I) * cosines_SS.flatten()
+
+
+@renamed.parameters(width="d_model")
+class LearnedPositions(nn.Module):
+    """x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
+
+    weight: (length, M), drawn from a normal distribution of deviation 0.02, as BERT and GPT-2 do.
+
+    Args:
+        length: positions that there are.
+        d_model: M.
+    """
+
+    def __init__(self, length: int, d_model: int, *, device: Device = None, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(length, d_model, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=0.02)
+
+    def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
+        """x with the vector of each token's position added, (..., Q, M) or Ragged (N, M) as x is.
+
+        Args:
+            x: (..., Q, M), or Ragged with values (N, M).
+            start: position of the first token, or one per row, (B,) or ragged (R,).
+
+        Raises:
+            ShapeError: another width, or starts that are not one per row.
+            ValueError: a start below 0; a position beyond the last one (where starts are one per row: checked where reading them is free).
+        """
+        check_width("LearnedPositions", "x", x, self.weight.shape[1])
+        position = token_positions("LearnedPositions", x, start)
+        self._check(x, position, start)
+        return map_values(lambda values: values + nn.functional.embedding(position, self.weight), x)
+
+    def _check(self, x: Operand, position: Tensor, start: int | Tensor) -> None:
+        tokens = x.max_length if isinstance(x, Ragged) else x.shape[-2]
+        if isinstance(start, Tensor):
+            last = int(position.max()) if is_readable(position) and position.numel() else 0
+        elif torch.compiler.is_compiling() and isinstance(x, Ragged):
+            last = 0  # the longest row is not known while a graph is made
+        else:
+            last = start + tokens - 1
+        if last >= self.weight.shape[0]:
+            raise ValueError(
+                f"LearnedPositions: there are {self.weight.shape[0]} positions, and a token stands at {last}"
+            )
+
+    def extra_repr(self) -> str:
+        return f"length={self.weight.shape[0]}, d_model={self.weight.shape[1]}"
+
+
+class Rotation(NamedTuple):
+    """How far to turn each token's pairs of numbers; one serves all layers of a model."""
+
+    cos: Tensor  # (Q, W / 2), (B, Q, W / 2) or, over a Ragged batch, (N, W / 2)
+    sin: Tensor
+    is_interleaved: bool
+
+    def turn(self, x: Tensor) -> Tensor:
+        """Heads inside tokens, (..., Q, H, D) or (N, H, D): the first W numbers of each head turned, the others kept.
+
+        In float32 (float64 for float64), and rounded to the dtype of x.
+        """
+        width = 2 * self.cos.shape[-1]
+        if width > x.shape[-1]:
+            rule = f"heads must be at least as wide as the {width} numbers that are turned"
+            tensors = [NamedShape(name="heads", shape=tuple(x.shape), letters=("",) * (x.dim() - 1) + ("D",))]
+            raise shape_error("RotaryPositions", rule, tensors, "heads", f"D is {x.shape[-1]}")
+        turned = self._pairs(x[..., :width].to(compute_dtype(x.dtype))).to(x.dtype)
+        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+
+    def _pairs(self, x: Tensor) -> Tensor:
+        cos, sin = self.cos[..., None, :].to(x.dtype), self.sin[..., None, :].to(x.dtype)
+        if self.is_interleaved:
+            a, b = x[..., 0::2], x[..., 1::2]
+            return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+@renamed.parameters(width="rotary_dim")
+class RotaryPositions(nn.Module):
+    """Turns queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
+    3.2.2): the pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)).
+
+        rotary = RotaryPositions(64)
+        attention(x, rotary=rotary(x), mask=Causal())      # made once, it serves every layer
+
+    Args:
+        rotary_dim: W, the numbers of each head that are turned, from the first; even, at most D.
+        base: 10000 in the paper.
+        layout: which two numbers are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
+            i + W / 2, as in GPT-NeoX and in Llama as transformers has it.
+
+    Raises:
+        ValueError: an odd width, an unknown layout.
+    """
+
+    def __init__(self, rotary_dim: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
+        super().__init__()
+        _check_even("RotaryPositions", rotary_dim)
+        _check_layout("RotaryPositions", layout)
+        self.rotary_dim, self.base, self.layout = rotary_dim, base, layout
+        self._table = _PositionTable(self._cos_and_sin)
+
+    def forward(self, x: Operand, start: int | Tensor = 0) -> Rotation:
+        """The rotation of x's tokens; only where they stand is read of x.
+
+        Args:
+            x: (..., Q, M), or Ragged with values (N, M).
+            start: position of the first token, or one per row, (B,) or ragged (R,); with a cache, `cache.start`.
+
+        Raises:
+            ShapeError: starts that are not one per row.
+            ValueError: a start below 0.
+        """
+        position = token_positions("RotaryPositions", x, start)
+        cos, sin = self._table.at(position, compute_dtype(values_of(x).dtype)).chunk(2, dim=-1)
+        return Rotation(cos, sin, self.layout == "interleaved")
+
+    def _cos_and_sin(self, position: Tensor) -> Tensor:
+        angle = _angles(position, self.rotary_dim, self.base)
+        return torch.cat((angle.cos(), angle.sin()), dim=-1)
+
+    def extra_repr(self) -> str:
+        return f"rotary_dim={self.rotary_dim}, base={self.base}, layout={self.layout!r}"
+
+
+@renamed.parameters(heads="num_heads")
+class AlibiPositions(nn.Module):
+    """Gives attention's `bias` -slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022, section 3).
+
+    slopes: (H,) float32, not learned and not saved: the geometric sequence from 2 ** (-8 / H) with that ratio where H is
+    a power of two; else that of the power of two below, and then every second one of the power of two above, as in the
+    authors' code.
+
+        attention(x, bias=AlibiPositions(heads)(), mask=Causal())
+    """
+
+    slopes: Tensor
+
+    def __init__(self, num_heads: int, *, device: Device = None) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(num_heads), device=device), persistent=False)
+
+    def forward(self, start: Start = None) -> AlibiBias:
+        """The bias; start: where the first query stands among the keys, as in `uwaga.AlibiBias`."""
+        return AlibiBias(self.slopes, start=start)
+
+
+@renamed.parameters(heads="num_heads", buckets="num_buckets")
+class RelativePositions(nn.Module):
+    """Gives attention's `bias` weight[bucket(j - p), h], learned (Raffel et al., "T5", 2020, section 2.1): one bucket a
+    distance up to half of them, then logarithmically wider ones up to `max_distance`. One serves all layers of a stack.
+
+    weight: (buckets, H); starts at zero, where no distance is preferred.
+
+    Args:
+        num_heads: H.
+        num_buckets: how many; half of them look ahead where `bidirectional`.
+        max_distance: from here on all distances share the last bucket.
+        bidirectional: True in an encoder; False in a decoder, where keys ahead share the bucket of distance 0.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+        self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads, device=device, dtype=dtype))
+        self()  # RelativeBias knows which numbers of buckets and which distances fit together
+
+    def forward(self, start: Start = None) -> RelativeBias:
+        """The bias; start: where the first query stands among the keys, as in `uwaga.RelativeBias`."""
+        return RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance, start=start)
+
+    def extra_repr(self) -> str:
+        buckets, heads = self.weight.shape
+        return f"num_heads={heads}, num_buckets={buckets}, max_distance={self.max_distance}, bidirectional={self.bidirectional}"
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """As AlibiPositions has them: one for each head."""
+    below = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * (h + 1) / below) for h in range(below)]
+    between = [2.0 ** (-8.0 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]
+    return slopes + between[: heads - below]
+
+
+class _PositionTable:
+    """`rows(position)`, a function of int64 positions (...) that gives float64 (..., W), rounded once.
+
+    On the CPU and outside a graph the rows of all positions so far are kept, and doubled when a later one is asked for.
+    On an accelerator computing them costs less than reading back how many are needed; in a graph nothing can be kept.
+    """
+
+    def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
+        self._rows = rows
+        self._kept: dict[torch.dtype, Tensor] = {}
+
+    def at(self, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """(..., W) of the positions (...), none of them negative."""
+        if not is_readable(position) or position.numel() == 0:
+            return self._rows(position).to(dtype)
+        needed, kept = int(position.max()) + 1, self._kept.get(dtype)
+        if kept is None or len(kept) < needed:
+            kept = self._kept[dtype] = self._grown(needed if kept is None else max(needed, 2 * len(kept)), dtype)
+        return kept[position]
+
+    def _grown(self, length: int, dtype: torch.dtype) -> Tensor:
+        # What is made in inference mode could not take part in training afterwards.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._rows(torch.arange(length)).to(dtype)
+
+
+def _angles(position: Tensor, width: int, base: float) -> Tensor:
+    """(..., width / 2) float64: position * base ** (-2 i / width)."""
+    exponent = torch.arange(0, width, 2, dtype=torch.float64, device=position.device) / width
+    return position[..., None] * base**-exponent
+
+
+def _check_even(layer: str, width: int) -> None:
+    if width < 2 or width % 2:
+        raise ValueError(
+            f"{layer}: width must be even and positive, since sines and cosines come in pairs, not {width}"
+        )
+
+
+def _check_layout(layer: str, layout: str) -> None:
+    if layout not in ("interleaved", "halves"):
+        raise ValueError(f"{layer}: layout must be 'interleaved' or 'halves', not {layout!r}")
