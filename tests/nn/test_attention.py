@@ -191,8 +191,8 @@ ERRORS = {
     ),
     "a key of zeros": (
         lambda: MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_zero_attn=True)),
-        "MultiHeadAttention.from_torch: add_zero_attn=True is not supported; in its place, call the layer with "
-        "sinks=torch.zeros(heads)",
+        "MultiHeadAttention.from_torch: add_zero_attn=True is not supported; instead, call the layer with "
+        "sinks=torch.zeros(num_heads)",
     ),
 }
 

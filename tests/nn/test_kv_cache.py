@@ -83,22 +83,22 @@ def test_ragged_prompts_go_on_without_padding(name: str, kind: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kept_keys_give_the_same_bits(dtype: torch.dtype) -> None:
     query, key, value = (_x(2, 4, 7, 6, seed=n, dtype=dtype) for n in range(3))
-    slot = KeyValueCache(1)[0].attention
+    cache = KeyValueCache(1)[0].attention
     found = []
     for q, k, v in zip(*(x.split([4, 1, 2], 2) for x in (query, key, value)), strict=True):
-        held = slot.append(k, v)
-        found.append(uwaga.attention(q, held.key, held.value, mask=Causal()))
+        view = cache.append(k, v)
+        found.append(uwaga.attention(q, view.key, view.value, mask=Causal()))
     assert torch.equal(torch.cat(found, 2), uwaga.attention(query, key, value, mask=Causal()))
 
 
 def test_rows_of_different_lengths_give_the_same_bits() -> None:
     rows = [_x(n + 1, 4, 6, seed=n, dtype=torch.float32) for n in LENGTHS]
-    slot = KeyValueCache(1)[0].attention
+    cache = KeyValueCache(1)[0].attention
     prompts = Ragged.from_list([row[:-1] for row in rows])
-    slot.append(prompts, prompts)
+    cache.append(prompts, prompts)
     last = torch.stack([row[-1:] for row in rows]).transpose(1, 2)
-    held = slot.append(last, last)
-    found = uwaga.attention(last, held.key, held.value, mask=held.mask(Causal()))
+    view = cache.append(last, last)
+    found = uwaga.attention(last, view.key, view.value, mask=view.mask(Causal()))
     for row, out in zip(rows, found, strict=True):
         heads = row.transpose(0, 1)
         assert torch.equal(out, uwaga.attention(heads, heads, heads, mask=Causal())[:, -1:])
@@ -206,8 +206,8 @@ def test_documents_with_ids_of_the_queries_and_lengths_of_keys() -> None:
 
 def test_room_is_made_once_where_the_caller_knows_how_much() -> None:
     def moves(capacity: int) -> int:
-        slot = KeyValueCache(1, capacity=capacity)[0].attention
-        places = [slot.append(*[_x(1, 2, 1, 4)] * 2).key.data_ptr() for _ in range(33)]
+        cache = KeyValueCache(1, capacity=capacity)[0].attention
+        places = [cache.append(*[_x(1, 2, 1, 4)] * 2).key.data_ptr() for _ in range(33)]
         return sum(a != b for a, b in pairwise(places))
 
     assert moves(capacity=33) == 0
@@ -215,11 +215,11 @@ def test_room_is_made_once_where_the_caller_knows_how_much() -> None:
 
 
 def test_kept_keys_are_copies() -> None:
-    slot, key = KeyValueCache(1)[0].attention, _x(1, 2, 3, 4)
+    cache, key = KeyValueCache(1)[0].attention, _x(1, 2, 3, 4)
     before = key.clone()
-    slot.append(key, key)
+    cache.append(key, key)
     key.zero_()
-    assert torch.equal(slot.append(key[:, :, :0], key[:, :, :0]).key, before)
+    assert torch.equal(cache.append(key[:, :, :0], key[:, :, :0]).key, before)
 
 
 def test_a_new_cache_is_empty() -> None:
@@ -244,9 +244,9 @@ def _cache(*lengths: int):
 KEPT = _x(2, 2, 1, 4)
 
 
-def _fill_twice(slot) -> None:
-    slot.fill(KEPT, KEPT)
-    slot.fill(KEPT, KEPT)
+def _fill_twice(cache) -> None:
+    cache.fill(KEPT, KEPT)
+    cache.fill(KEPT, KEPT)
 
 
 ERRORS = {

@@ -76,9 +76,9 @@ class FeedForward(nn.Module):
             ShapeError: x has another width.
         """
         check_width("FeedForward", "x", x, self.up.in_features)
-        return map_values(partial(self._apply, batch_invariant), x)
+        return map_values(partial(self._map, batch_invariant), x)
 
-    def _apply(self, batch_invariant: bool, x: Tensor) -> Tensor:
+    def _map(self, batch_invariant: bool, x: Tensor) -> Tensor:
         activation = ACTIVATIONS[self.activation]
         up = apply_linear(self.up, x, batch_invariant=batch_invariant)
         if self.gate is None:

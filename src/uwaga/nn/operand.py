@@ -14,6 +14,7 @@ from uwaga.ops.ragged import Operand, Ragged
 def map_values(function: Callable[..., Tensor], x: Operand, *others: Operand) -> Operand:
     """`function` of the tensors, or of the values of Ragged batches over the same sequences; the result is of the kind of x.
 
+    >>> import torch
     >>> batch = Ragged(torch.ones(3, 2), torch.tensor([0, 1, 3]))
     >>> map_values(torch.add, batch, batch).values.sum()
     tensor(12.)

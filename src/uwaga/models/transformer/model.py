@@ -50,7 +50,7 @@ class Transformer(nn.Module):
     lm_head, None where config.tie_word_embeddings; and lm_head_bias (V), None unless asked for.
 
     >>> import torch, uwaga
-    >>> sizes = {"width": 8, "layers": 1, "decoder_layers": 1, "heads": 2, "hidden": 16}
+    >>> sizes = {"d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 16}
     >>> model = Transformer(TransformerConfig(vocab_size=20, **sizes)).eval()
     >>> texts = uwaga.Ragged.from_list([torch.tensor([3, 4, 0]), torch.tensor([6, 0])])
     >>> translations = uwaga.Ragged.from_list([torch.tensor([0, 5]), torch.tensor([0])])
