@@ -134,14 +134,14 @@ def test_what_is_no_number_is_said_and_asks_nothing(page: Page) -> None:
     page.wait_for_timeout(400)
     assert field.get_attribute("aria-invalid") == "true"
     said = "“one” is not a number. The numbers below are those of the last one that was."
-    assert page.locator(".lesson-wrong:visible").text_content() == said
+    assert page.locator(".lesson-error:visible").text_content() == said
     assert not [each for each in asked if "lesson" in each]
     field.fill("1")
-    assert page.locator(".lesson-wrong:visible").count() == 0
+    assert page.locator(".lesson-error:visible").count() == 0
     field.fill("")
     page.get_by_role("button", name="Reset").click()
     page.wait_for_function("() => document.querySelector('[data-matrix=x] input').value === '1'")
-    assert page.locator(".lesson-wrong:visible").count() == 0
+    assert page.locator(".lesson-error:visible").count() == 0
 
 
 def test_another_sentence(page: Page) -> None:
@@ -153,7 +153,7 @@ def test_another_sentence(page: Page) -> None:
     assert names == ["the", "<b>pen</b>", "<U+202E>", "writes"]
     field.fill(" ".join("abcdefghijklm"))
     field.press("Enter")
-    assert page.locator(".lesson-wrong:visible").text_content() == "The lesson takes at most 12 words; these are 13."
+    assert page.locator(".lesson-error:visible").text_content() == "The lesson takes at most 12 words; these are 13."
 
 
 def test_settings_and_the_query(page: Page) -> None:

@@ -191,7 +191,7 @@ def test_beside_the_map_are_the_strongest_of_the_picked_row_and_column(
     maps = make_maps(60)
     page = open_map(serve(maps), more="&query=20&key=7")
     m = maps["encoder", 0][0, 0]
-    beside = page.locator(".uwaga-map-beside")
+    beside = page.locator(".uwaga-map-side")
     for hue, weights in (("query", m[20]), ("key", m[:, 7])):
         listed = beside.locator(f'[data-hue="{hue}"] [data-weight]')
         listed.first.wait_for()

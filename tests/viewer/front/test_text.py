@@ -114,7 +114,7 @@ def test_every_token_is_shaded_by_its_weight_and_hovering_tells_it(
     shades = page.locator(".uwaga-text-token").evaluate_all(script)
     assert np.allclose(shades, (row / row.max()).numpy(), atol=6e-4)  # the page writes tenths of a percent
     page.hover("#uwaga-text-both-9")
-    assert f"{float(row[9]):.6g}" in page.locator(".uwaga-text-tip").inner_text()
+    assert f"{float(row[9]):.6g}" in page.locator(".uwaga-text-tooltip").inner_text()
 
 
 def test_spans_and_their_masses(serve: Serve, open_page: Open, make_maps: Maps) -> None:
@@ -216,7 +216,7 @@ def test_a_hundred_thousand_tokens_are_read_and_searched(serve: Serve, open_page
     page.wait_for_selector(".uwaga-text-found")
     assert page.locator(".uwaga-text-found").inner_text() == "needle"
     assert page.locator(".uwaga-text-token").count() < 3000  # what is near the view, and no more
-    strip = page.locator(".uwaga-text-strip").bounding_box()
+    strip = page.locator(".uwaga-text-minimap").bounding_box()
     page.mouse.click(strip["x"] + 5, strip["y"] + 2)
     page.wait_for_selector("#uwaga-text-both-0")
 

@@ -7,126 +7,126 @@ import { canonical, replyBytes } from "./wire.js";
 /** @typedef {import("./types.js").Reply} Reply */
 /** @typedef {import("./types.js").AskOptions} AskOptions */
 
-/** @typedef {{resolve: (reply: Reply) => void, reject: (error: unknown) => void, leave: () => void}} Waiter */
+/** @typedef {{resolve: (reply: Reply) => void, reject: (error: unknown) => void, detach: () => void}} Waiter */
 /**
  * @typedef {object} Job
  * @property {string} name
  * @property {Question} question
  * @property {number} priority
  * @property {number} number  the order of asking
- * @property {number} tries  answers "busy" so far
- * @property {boolean} flying
+ * @property {number} retries  answers "busy" so far
+ * @property {boolean} inFlight
  * @property {AbortController} controller
  * @property {Set<Waiter>} waiters
  */
 
-const clientFlights = 4;
-const clientBusyTries = 30;
+const clientMaxInFlight = 4;
+const clientMaxRetries = 30;
 /** Asking again at once what goes on elsewhere would keep the host busy with being asked. */
-const clientStandstill = 200;
+const clientPollPause = 200;
 /** A host that answers in parts of a second and has been silent for so long is busy with something else, or gone. */
-const clientSilence = 10_000;
+const clientSlowAfter = 10_000;
 
 /**
  * @param {import("./types.js").Host} host
- * @param {{maxBytes?: number, silence?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
+ * @param {{maxBytes?: number, slowAfter?: number, wait?: (milliseconds: number) => Promise<void>}} [options]
  * @returns {import("./types.js").Client}
  */
-export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSilence, wait = clientWait } = {}) {
+export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientSlowAfter, wait = clientSleep } = {}) {
   const cache = makeReplyCache(maxBytes);
   /** @type {Map<string, Job>} */
   const jobs = new Map();
   /** @type {Set<(event: import("./types.js").ClientEvent) => void>} */
   const listeners = new Set();
-  let flights = 0;
-  let asked = 0;
-  let goneFor = 0; // how often in a row nobody answered
-  let silent = false;
-  let resting = false;
+  let inFlight = 0;
+  let nextSequence = 0;
+  let unreachableCount = 0; // how often in a row nobody answered
+  let slow = false;
+  let paused = false;
   let disposed = false;
 
-  const tell = (/** @type {import("./types.js").ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
+  const emit = (/** @type {import("./types.js").ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
 
-  function pump() {
+  function sendNext() {
     // One question at a time is enough to see whether a host that was gone is back.
-    while (!resting && !disposed && flights < (goneFor ? 1 : clientFlights)) {
+    while (!paused && !disposed && inFlight < (unreachableCount ? 1 : clientMaxInFlight)) {
       let next = null;
-      for (const job of jobs.values()) if (!job.flying && (!next || clientBefore(job, next))) next = job;
+      for (const job of jobs.values()) if (!job.inFlight && (!next || clientBefore(job, next))) next = job;
       if (!next) break;
-      fly(next);
+      send(next);
     }
   }
 
   /** @param {Job} job */
-  async function fly(job) {
-    job.flying = true;
-    flights += 1;
-    tell({ type: "busy", flights });
-    const timer = setTimeout(() => { silent = true; tell({ type: "silent" }); }, silence);
+  async function send(job) {
+    job.inFlight = true;
+    inFlight += 1;
+    emit({ type: "busy", inFlight });
+    const timer = setTimeout(() => { slow = true; emit({ type: "slow" }); }, slowAfter);
     try {
       const reply = await host.ask(job.question, job.controller.signal);
-      heard();
+      onAnswer();
       cache.put(job.name, reply);
-      finish(job, (waiter) => waiter.resolve(reply));
+      settle(job, (waiter) => waiter.resolve(reply));
     } catch (error) {
-      failed(job, error);
+      onFailure(job, error);
     } finally {
       clearTimeout(timer);
-      flights -= 1;
-      tell({ type: "busy", flights });
-      pump();
+      inFlight -= 1;
+      emit({ type: "busy", inFlight });
+      sendNext();
     }
   }
 
-  function heard() {
-    if (goneFor || silent) tell({ type: "back" });
-    goneFor = 0;
-    silent = false;
+  function onAnswer() {
+    if (unreachableCount || slow) emit({ type: "recovered" });
+    unreachableCount = 0;
+    slow = false;
   }
 
   /** @param {Job} job @param {unknown} error */
-  function failed(job, error) {
+  function onFailure(job, error) {
     const again = error instanceof HostError && !disposed && job.waiters.size > 0;
-    if (again && error.kind === "gone") {
-      job.flying = false;
-      if (!goneFor) tell({ type: "gone" });
-      goneFor += 1;
-      rest(Math.min(5000, 500 * 2 ** Math.min(goneFor, 4)));
-    } else if (again && error.kind === "busy" && job.tries < clientBusyTries) {
-      job.tries += 1;
-      job.flying = false;
-      rest(Math.min(2000, 50 * 2 ** Math.min(job.tries, 6)));
+    if (again && error.kind === "unreachable") {
+      job.inFlight = false;
+      if (!unreachableCount) emit({ type: "unreachable" });
+      unreachableCount += 1;
+      pause(Math.min(5000, 500 * 2 ** Math.min(unreachableCount, 4)));
+    } else if (again && error.kind === "busy" && job.retries < clientMaxRetries) {
+      job.retries += 1;
+      job.inFlight = false;
+      pause(Math.min(2000, 50 * 2 ** Math.min(job.retries, 6)));
     } else {
-      if (error instanceof HostError && error.kind === "refused") heard();
-      if (!isAbort(error) && !(error instanceof HostError && error.kind === "absent")) {
-        tell({ type: "failed", message: error instanceof Error ? error.message : String(error) });
+      if (error instanceof HostError && error.kind === "refused") onAnswer();
+      if (!isAbort(error) && !(error instanceof HostError && error.kind === "missing")) {
+        emit({ type: "failed", message: error instanceof Error ? error.message : String(error) });
       }
-      finish(job, (waiter) => waiter.reject(error));
+      settle(job, (waiter) => waiter.reject(error));
     }
   }
 
   /** @param {number} milliseconds */
-  function rest(milliseconds) {
-    if (resting) return;
-    resting = true;
-    wait(milliseconds).then(() => { resting = false; pump(); });
+  function pause(milliseconds) {
+    if (paused) return;
+    paused = true;
+    wait(milliseconds).then(() => { paused = false; sendNext(); });
   }
 
   /** @param {Job} job @param {(waiter: Waiter) => void} how */
-  function finish(job, how) {
+  function settle(job, how) {
     if (jobs.get(job.name) === job) jobs.delete(job.name);
-    for (const waiter of [...job.waiters]) { waiter.leave(); how(waiter); }
+    for (const waiter of [...job.waiters]) { waiter.detach(); how(waiter); }
     job.waiters.clear();
   }
 
   /** @param {string} name @param {Question} question @param {number} priority @returns {Job} */
-  function jobOf(name, question, priority) {
+  function jobFor(name, question, priority) {
     const there = jobs.get(name);
     if (there) {
       there.priority = Math.max(there.priority, priority);
       return there;
     }
-    const job = { name, question, priority, number: asked++, tries: 0, flying: false,
+    const job = { name, question, priority, number: nextSequence++, retries: 0, inFlight: false,
       controller: new AbortController(), waiters: new Set() };
     jobs.set(name, job);
     return job;
@@ -136,40 +136,40 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSil
   function ask(question, { signal, priority = 0 } = {}) {
     const name = canonical(question);
     const kept = cache.get(name);
-    if (kept && replyComplete(kept)) return Promise.resolve(kept);
-    if (signal?.aborted || disposed) return clientQuiet(Promise.reject(abortError()));
-    return clientQuiet(new Promise((resolve, reject) => {
-      const job = jobOf(name, question, priority);
+    if (kept && isComplete(kept)) return Promise.resolve(kept);
+    if (signal?.aborted || disposed) return clientHandled(Promise.reject(abortError()));
+    return clientHandled(new Promise((resolve, reject) => {
+      const job = jobFor(name, question, priority);
       const abort = () => {
         job.waiters.delete(waiter);
-        waiter.leave();
+        waiter.detach();
         reject(abortError());
         if (job.waiters.size) return;
         jobs.delete(name);
         job.controller.abort();
       };
-      const waiter = { resolve, reject, leave: () => signal?.removeEventListener("abort", abort) };
+      const waiter = { resolve, reject, detach: () => signal?.removeEventListener("abort", abort) };
       job.waiters.add(waiter);
       signal?.addEventListener("abort", abort);
-      pump();
+      sendNext();
     }));
   }
 
   /** @param {Question} question @param {(reply: Reply) => void} onReply @param {AskOptions} [options] */
-  async function goOn(question, onReply, options = {}) {
+  async function followQuestion(question, onReply, options = {}) {
     const kept = cache.get(canonical(question));
     let last = -1;
     if (kept) {
       onReply(kept);
-      if (replyComplete(kept)) return;
+      if (isComplete(kept)) return;
       last = kept.meta.complete;
     }
     for (;;) {
       const reply = await ask(question, options);
       if (options.signal?.aborted) return;
       onReply(reply);
-      if (replyComplete(reply)) return;
-      if (reply.meta.complete <= last) await wait(clientStandstill);
+      if (isComplete(reply)) return;
+      if (reply.meta.complete <= last) await wait(clientPollPause);
       last = reply.meta.complete;
     }
   }
@@ -177,17 +177,17 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, silence = clientSil
   return {
     ask,
     follow: (question, onReply, options) =>
-      clientQuiet(goOn(question, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
+      clientHandled(followQuestion(question, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
     peek: (question) => cache.get(canonical(question)),
     kept: (ask) => cache.complete().map((name) => JSON.parse(name)).filter((question) => question.ask === ask),
-    watch(listener) {
+    subscribe(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);
     },
     dispose() {
       disposed = true;
       for (const job of [...jobs.values()]) {
-        finish(job, (waiter) => waiter.reject(abortError()));
+        settle(job, (waiter) => waiter.reject(abortError()));
         job.controller.abort();
       }
       listeners.clear();
@@ -206,13 +206,13 @@ function clientBefore(left, right) {
  * @param {Promise<Value>} promise
  * @returns {Promise<Value>}
  */
-function clientQuiet(promise) {
+function clientHandled(promise) {
   promise.catch(() => {});
   return promise;
 }
 
 /** @param {number} milliseconds @returns {Promise<void>} */
-function clientWait(milliseconds) {
+function clientSleep(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
@@ -227,7 +227,7 @@ export function makeReplyCache(maxBytes) {
   const kept = new Map();
   let bytes = 0;
   return {
-    complete: () => [...kept].filter(([, reply]) => replyComplete(reply)).map(([name]) => name),
+    complete: () => [...kept].filter(([, reply]) => isComplete(reply)).map(([name]) => name),
     /** @param {string} name @returns {Reply | undefined} */
     get(name) {
       const reply = kept.get(name);
@@ -251,6 +251,6 @@ export function makeReplyCache(maxBytes) {
 }
 
 /** @param {Reply} reply @returns {boolean} nothing more comes by asking again */
-export function replyComplete(reply) {
+export function isComplete(reply) {
   return reply.meta.complete === undefined || reply.meta.complete === null || reply.meta.complete >= 1;
 }

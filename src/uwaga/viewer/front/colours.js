@@ -5,18 +5,18 @@
 
 /** @typedef {"light" | "dark"} Theme */
 
-const colourWhite = "#ffffff";
-const colourNight = "#10141b"; // --bg of the dark theme
+const lightBackground = "#ffffff";
+const darkBackground = "#10141b"; // --bg of the dark theme
 /** @type {{[scheme: string]: {title: string, stops: string[]}}} from light to dark, without white */
 const colourSchemeTable = {
   blue: { title: "blue", stops: ["#c1e6f9", "#84ccf3", "#53afe5", "#4590c7", "#3873a9", "#2b578b", "#1e3c6d", "#122350"] },
   orange: { title: "orange", stops: ["#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b"] },
   grey: { title: "grey", stops: ["#e0e0e0", "#c2c2c2", "#a4a4a4", "#888888", "#6c6c6c", "#525252", "#393939", "#222222"] },
 };
-const colourPaleBlue = ["#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#3a74b0", "#2f5c98", "#254581"];
+const paleBlueStops = ["#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#3a74b0", "#2f5c98", "#254581"];
 
 /** Between a dark background and stops that end at a lightness of 30. @type {{[stop: string]: string}} */
-const colourDusk = { "#82280b": "#4a1706", "#254581": "#162a52" };
+const darkestStops = { "#82280b": "#4a1706", "#254581": "#162a52" };
 
 /** @returns {{name: string, title: string}[]} what can be chosen */
 export function colourSchemes() {
@@ -31,7 +31,7 @@ export function colourSchemes() {
  */
 export function colourTable(scheme, theme) {
   const { stops } = Object.hasOwn(colourSchemeTable, scheme) ? colourSchemeTable[scheme] : colourSchemeTable.blue;
-  return colourBlend(colourFromZero(stops, theme));
+  return interpolateStops(stopsFromZero(stops, theme));
 }
 
 /**
@@ -41,9 +41,9 @@ export function colourTable(scheme, theme) {
  */
 export function signedColourTable(theme) {
   // On a dark screen the lightest stops are left out: both ends would be white.
-  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? colourFromNight(stops.slice(1)) : [colourWhite, ...stops]);
+  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? stopsOnDark(stops.slice(1)) : [lightBackground, ...stops]);
   const below = pick(colourSchemeTable.orange.stops);
-  return colourBlend([...below.slice(1).reverse(), ...pick(colourPaleBlue)]);
+  return interpolateStops([...below.slice(1).reverse(), ...pick(paleBlueStops)]);
 }
 
 /**
@@ -83,18 +83,18 @@ export function signedColourPosition(weight, colour, high) {
 }
 
 /** @param {string[]} stops @param {Theme} theme @returns {string[]} from zero on */
-function colourFromZero(stops, theme) {
-  return theme === "dark" ? [...colourFromNight(stops), colourWhite] : [colourWhite, ...stops];
+function stopsFromZero(stops, theme) {
+  return theme === "dark" ? [...stopsOnDark(stops), lightBackground] : [lightBackground, ...stops];
 }
 
 /** @param {string[]} stops @returns {string[]} from the dark background to the lightest */
-function colourFromNight(stops) {
+function stopsOnDark(stops) {
   const darkest = stops[stops.length - 1];
-  return [colourNight, ...(Object.hasOwn(colourDusk, darkest) ? [colourDusk[darkest]] : []), ...[...stops].reverse()];
+  return [darkBackground, ...(Object.hasOwn(darkestStops, darkest) ? [darkestStops[darkest]] : []), ...[...stops].reverse()];
 }
 
 /** @param {string[]} stops @returns {Uint8Array} */
-function colourBlend(stops) {
+function interpolateStops(stops) {
   const parts = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
   const table = new Uint8Array(256 * 4);
   for (let i = 0; i < 256; i++) {
@@ -121,7 +121,7 @@ function colourBlend(stops) {
  * @param {number} [skip]  so many columns are left out
  * @returns {number}
  */
-export function scaleTop(data, start = 0, end = data.length, columns = 0, skip = 0) {
+export function colourScaleMax(data, start = 0, end = data.length, columns = 0, skip = 0) {
   const bits = new Uint32Array(data.buffer, data.byteOffset, data.length);
   const sums = new Float64Array(1 << 11);
   let most = 0, total = 0;
@@ -143,23 +143,23 @@ export function scaleTop(data, start = 0, end = data.length, columns = 0, skip =
 // Weights to shades, and to the few numbers that stand for many of them.
 
 /**
- * @typedef {object} Shade
+ * @typedef {object} Shading
  * @property {(item: number) => number} of  in [-1, 1]; 0: not shaded
  * @property {number} high  the weight of the deepest shade
  */
 
-const shadeReach = 1e-4; // of the highest weight, for logarithms; the map's colours reach as far
+const logRange = 1e-4; // of the highest weight, for logarithms; the map's colours reach as far
 
 /**
  * @param {ArrayLike<number>} weights  nan: not known
  * @param {Pick<Colour, "log" | "low" | "high" | "threshold" | "hideSink">} colour
  * @param {boolean} [keys]  the items are keys: the sink is the first of them
- * @returns {Shade}
+ * @returns {Shading}
  */
-export function makeShade(weights, colour, keys = true) {
+export function makeShading(weights, colour, keys = true) {
   const hidden = colour.hideSink && keys ? 0 : -1;
-  const high = colour.high ?? shadeLargest(weights, hidden);
-  const floor = Math.max(colour.low, colour.log ? high * shadeReach : 0);
+  const high = colour.high ?? largestWeight(weights, hidden);
+  const floor = Math.max(colour.low, colour.log ? high * logRange : 0);
   const of = (/** @type {number} */ item) => {
     const weight = weights[item];
     const size = Math.abs(weight);
@@ -173,7 +173,7 @@ export function makeShade(weights, colour, keys = true) {
 }
 
 /** @param {ArrayLike<number>} weights @param {number} hidden @returns {number} */
-function shadeLargest(weights, hidden) {
+function largestWeight(weights, hidden) {
   let largest = 0;
   for (let i = 0; i < weights.length; i++) {
     const size = Math.abs(weights[i]);
@@ -190,45 +190,45 @@ function shadeLargest(weights, hidden) {
  * @param {string} name  a custom property
  * @returns {string}
  */
-export function stripColour(element, name) {
+export function themeColour(element, name) {
   return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
 }
 
 // Colours of a scene, as styles write them, to numbers that PDF and PNG can hold.
 
-/** @typedef {{r: number, g: number, b: number, a: number}} ExportColour  every part in [0, 1] */
+/** @typedef {{r: number, g: number, b: number, a: number}} RgbaColour  every part in [0, 1] */
 
-const exportHex = /^#([0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})$/i;
-const exportCall = /^(rgba?|color)\(\s*(srgb\s+)?([^)]*)\)$/i;
+const hexColourPattern = /^#([0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})$/i;
+const colourFunctionPattern = /^(rgba?|color)\(\s*(srgb\s+)?([^)]*)\)$/i;
 
 /**
  * The parts of a CSS colour: hexadecimal, rgb(), rgba() or color(srgb ...), which is what computed styles give.
  * @param {string | undefined} text nothing, "none" and "transparent" are null
- * @returns {ExportColour | null}
+ * @returns {RgbaColour | null}
  * @throws {Error} of any other spelling
  */
 export function parseColour(text) {
   const name = (text ?? "").trim().toLowerCase();
   if (name === "" || name === "none" || name === "transparent") return null;
-  const hex = exportHex.exec(name);
-  if (hex) return exportFromHex(hex[1] ?? "");
-  const call = exportCall.exec(name);
+  const hex = hexColourPattern.exec(name);
+  if (hex) return parseHexColour(hex[1] ?? "");
+  const call = colourFunctionPattern.exec(name);
   if (!call) throw new Error(`cannot read the colour ${JSON.stringify(text)}`);
-  const parts = (call[3] ?? "").split(/[\s,/]+/).filter((part) => part !== "").map(exportPart(call[2] ? 1 : 255));
+  const parts = (call[3] ?? "").split(/[\s,/]+/).filter((part) => part !== "").map(colourPartReader(call[2] ? 1 : 255));
   const [r = 0, g = 0, b = 0] = parts;
   const written = (call[3] ?? "").split(/[\s,/]+/).filter((part) => part !== "")[3];
-  return { r, g, b, a: written === undefined ? 1 : exportPart(1)(written) };
+  return { r, g, b, a: written === undefined ? 1 : colourPartReader(1)(written) };
 }
 
-/** @param {string} digits @returns {ExportColour} */
-function exportFromHex(digits) {
+/** @param {string} digits @returns {RgbaColour} */
+function parseHexColour(digits) {
   const pairs = digits.length < 6 ? [...digits].map((digit) => digit + digit) : digits.match(/../g) ?? [];
   const [r = 0, g = 0, b = 0, a = 1] = pairs.map((pair) => parseInt(pair, 16) / 255);
   return { r, g, b, a };
 }
 
 /** @param {number} full the number that means all of a colour @returns {(part: string) => number} */
-function exportPart(full) {
+function colourPartReader(full) {
   return (part) => {
     const number = part.endsWith("%") ? parseFloat(part) / 100 : parseFloat(part) / full;
     return Math.min(1, Math.max(0, Number.isFinite(number) ? number : 0));

@@ -28,11 +28,11 @@ export function makeCommands(shortcuts = () => true) {
     handle(event) {
       if (event.defaultPrevented || event.isComposing) return false;
       const pressed = keyName(event);
-      if (!pressed || keyBelongsElsewhere(event, pressed)) return false;
+      if (!pressed || focusedElementTakesKey(event, pressed)) return false;
       if (!shortcuts() && /^(shift\+)?.$/u.test(pressed) && pressed !== "?") return false;
-      const meant = [...commands.values()].filter((command) => command.keys.some((key) => key.toLowerCase() === pressed) && ready(command));
+      const matching = [...commands.values()].filter((command) => command.keys.some((key) => key.toLowerCase() === pressed) && ready(command));
       // One that says when it applies is the more particular.
-      const command = meant.find((one) => one.when) ?? meant[0];
+      const command = matching.find((one) => one.when) ?? matching[0];
       if (!command) return false;
       event.preventDefault();
       event.stopPropagation();
@@ -64,7 +64,7 @@ export function keyName(event) {
  * @param {string} pressed
  * @returns {boolean}
  */
-function keyBelongsElsewhere(event, pressed) {
+function focusedElementTakesKey(event, pressed) {
   const target = /** @type {HTMLElement | null} */ (event.target);
   if (!target || !target.tagName || pressed === "escape") return false;
   const tag = target.tagName.toLowerCase();

@@ -7,14 +7,14 @@ import { el } from "./dom.js";
  * @template {string} Name
  * @param {string} label  for screen readers
  * @param {{name: Name, title: string, hint?: string}[]} choices
- * @param {(name: Name) => void} choose
+ * @param {(name: Name) => void} onChoose
  * @returns {{element: HTMLElement, show: (name: string) => void}}
  */
-export function segments(label, choices, choose) {
+export function segmentedControl(label, choices, onChoose) {
   const buttons = choices.map(({ name, title, hint }) =>
-    el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: () => choose(name) } }));
+    el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: () => onChoose(name) } }));
   return {
-    element: el("div", { class: "uwaga-segments", role: "group", "aria-label": label }, buttons),
+    element: el("div", { class: "uwaga-segmentedControl", role: "group", "aria-label": label }, buttons),
     show(name) {
       choices.forEach((choice, i) => buttons[i].setAttribute("aria-pressed", String(choice.name === name)));
     },
@@ -25,27 +25,27 @@ export function segments(label, choices, choose) {
  * A button that is on or off.
  * @param {string} title
  * @param {string} hint
- * @param {() => void} press
+ * @param {() => void} onPress
  * @returns {{element: HTMLButtonElement, show: (on: boolean) => void}}
  */
-export function toggle(title, hint, press) {
-  const element = el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: press } });
+export function toggle(title, hint, onPress) {
+  const element = el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: onPress } });
   return { element, show: (on) => element.setAttribute("aria-pressed", String(on)) };
 }
 
 /**
  * A list to choose from, with buttons for the one before and the one after.
  * @param {string} label
- * @param {(value: number) => void} choose
+ * @param {(value: number) => void} onChoose
  * @returns {{element: HTMLElement, show: (values: number[], value: number) => void}}
  */
-export function stepper(label, choose) {
+export function stepper(label, onChoose) {
   /** @type {number[]} */
   let shown = [];
-  const select = el("select", { "aria-label": label, on: { change: () => choose(Number(select.value)) } });
+  const select = el("select", { "aria-label": label, on: { change: () => onChoose(Number(select.value)) } });
   const step = (/** @type {number} */ by) => {
     const at = shown.indexOf(Number(select.value)) + by;
-    if (at >= 0 && at < shown.length) choose(shown[at]);
+    if (at >= 0 && at < shown.length) onChoose(shown[at]);
   };
   const before = el("button", { type: "button", text: "\u2039", "aria-label": `${label} before`, on: { click: () => step(-1) } });
   const after = el("button", { type: "button", text: "\u203a", "aria-label": `${label} after`, on: { click: () => step(1) } });

@@ -65,7 +65,7 @@ function domFill(element, props, children) {
 export function tokenText(token) {
   if (token === "") return "\u2205";
   let shown = "";
-  for (const letter of token) shown += domVisible(letter);
+  for (const letter of token) shown += visibleCharacter(letter);
   return shown.replace(/^ +| +$/g, (spaces) => "\u2423".repeat(spaces.length));
 }
 
@@ -73,7 +73,7 @@ export function tokenText(token) {
  * @param {string} letter  one code point
  * @returns {string}
  */
-function domVisible(letter) {
+function visibleCharacter(letter) {
   const code = /** @type {number} */ (letter.codePointAt(0));
   if (code < 0x20) return String.fromCharCode(0x2400 + code);
   if (code === 0x7f) return "\u2421";

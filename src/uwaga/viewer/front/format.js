@@ -29,18 +29,18 @@ export function weightText(weight) {
  * A place among others in words: 1st, 2nd, 3rd, 11th.
  * @param {number} rank
  */
-export function mapOrdinal(rank) {
+export function ordinalText(rank) {
   const tens = rank % 100;
   const ones = rank % 10;
   const end = tens >= 11 && tens <= 13 ? "th" : ones === 1 ? "st" : ones === 2 ? "nd" : ones === 3 ? "rd" : "th";
-  return `${mapCount(rank)}${end}`;
+  return `${countText(rank)}${end}`;
 }
 
 /**
  * A count with spaces between thousands: 100 000. The spaces are thin and do not break.
  * @param {number} count
  */
-export function mapCount(count) {
+export function countText(count) {
   return String(Math.round(count)).replace(/\B(?=(\d{3})+(?!\d))/gu, "\u202f");
 }
 

@@ -5,7 +5,7 @@ import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
 /** A question that got no reply. `kind`: "refused" (the message says why), "busy", "gone" (nobody answers), "absent" (not saved). */
 export class HostError extends Error {
   /**
-   * @param {"refused" | "busy" | "gone" | "absent"} kind
+   * @param {"refused" | "busy" | "unreachable" | "missing"} kind
    * @param {string} message
    */
   constructor(kind, message) {
@@ -33,7 +33,7 @@ export function isAbort(error) {
  * @param {string} name
  * @param {Blob} blob
  */
-export function saveFile(name, blob) {
+export function downloadFile(name, blob) {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
@@ -47,14 +47,14 @@ export function saveFile(name, blob) {
 
 /** @typedef {{location: {pathname: string, hash: string}, history: Pick<History, "replaceState">, localStorage: Pick<Storage, "getItem" | "setItem">}} ServedPage */
 
-const servedToken = "uwaga-token"; // in the storage, which belongs to the server's port as well
+const tokenStorageKey = "uwaga-token"; // in the storage, which belongs to the server's port as well
 
 /**
  * The code of an address, which opens the page once; the address has it no longer.
  * @param {ServedPage} page
  * @returns {string | null}
  */
-export function takeCode({ location, history }) {
+export function takeAccessCode({ location, history }) {
   const written = new URLSearchParams(location.hash.replace(/^#/, ""));
   const code = written.get("code");
   if (code === null) return null;
@@ -70,48 +70,48 @@ export function takeCode({ location, history }) {
  * @returns {import("./types.js").Host}
  */
 export function servedHost(page = window, get = (...request) => fetch(...request)) {
-  const code = takeCode(page);
-  let token = servedStorage(() => page.localStorage.getItem(servedToken)) ?? "";
+  const code = takeAccessCode(page);
+  let token = tryStorage(() => page.localStorage.getItem(tokenStorageKey)) ?? "";
   /** @type {Promise<void> | null} */
-  let entering = null;
+  let authenticating = null;
 
   /** @param {string} path @param {unknown} body @param {AbortSignal} [signal] */
   async function post(path, body, signal) {
     try {
       const headers = { "Content-Type": "application/json", "X-Uwaga-Token": token };
       const response = await get(path, { method: "POST", headers, body: JSON.stringify(body), signal });
-      if (!response.ok) throw await servedError(response);
+      if (!response.ok) throw await responseError(response);
       return response;
     } catch (error) {
       // fetch tells of a server that is not there by a TypeError.
       if (error instanceof TypeError && !isAbort(error))
-        throw new HostError("gone", "The program that computes this page does not answer.");
+        throw new HostError("unreachable", "The program that computes this page does not answer.");
       throw error;
     }
   }
 
-  async function enter() {
+  async function authenticate() {
     const response = await post("/ask/enter", { code });
     token = (await response.json()).token;
-    servedStorage(() => page.localStorage.setItem(servedToken, token));
+    tryStorage(() => page.localStorage.setItem(tokenStorageKey, token));
   }
 
   /** @returns {Promise<void>} once for all questions, and again where nobody answered */
-  function entered() {
+  function ensureAuthenticated() {
     if (code === null) return Promise.resolve();
-    entering ??= enter().catch((error) => {
-      if (error instanceof HostError && error.kind !== "refused") entering = null;
+    authenticating ??= authenticate().catch((error) => {
+      if (error instanceof HostError && error.kind !== "refused") authenticating = null;
       throw error;
     });
-    return entering;
+    return authenticating;
   }
 
   return {
     mode: "served",
     has: () => true,
-    download: saveFile,
+    download: downloadFile,
     async ask(question, signal) {
-      await entered();
+      await ensureAuthenticated();
       return decodeReply(await (await post("/ask", question, signal)).arrayBuffer());
     },
   };
@@ -123,7 +123,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
  * @param {() => Value} use
  * @returns {Value | undefined}
  */
-function servedStorage(use) {
+function tryStorage(use) {
   try {
     return use();
   } catch (error) {
@@ -136,7 +136,7 @@ function servedStorage(use) {
  * @param {Response} response
  * @returns {Promise<HostError>}
  */
-async function servedError(response) {
+async function responseError(response) {
   const text = await response.text();
   let message = `The program refused (${response.status}).`;
   try {
@@ -164,13 +164,13 @@ export function widgetHost(model) {
   const prefix = Math.random().toString(36).slice(2);
   let count = 0;
   /** @type {Map<string, {resolve: (reply: import("./types.js").Reply) => void, reject: (error: Error) => void}>} */
-  const waiting = new Map();
+  const pending = new Map();
 
   /** @type {(message: any, buffers: any[]) => void} */
-  const heard = (message, buffers) => {
-    const asked = waiting.get(message?.id);
+  const onMessage = (message, buffers) => {
+    const asked = pending.get(message?.id);
     if (!asked) return;
-    waiting.delete(message.id);
+    pending.delete(message.id);
     try {
       if (typeof message.error === "string") throw new HostError(message.busy ? "busy" : "refused", message.error);
       asked.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
@@ -178,25 +178,25 @@ export function widgetHost(model) {
       asked.reject(/** @type {Error} */ (error));
     }
   };
-  model.on("msg:custom", heard);
+  model.on("msg:custom", onMessage);
 
   return {
     mode: "notebook",
     has: () => true,
-    download: saveFile,
+    download: downloadFile,
     ask(question, signal) {
       const id = `${prefix}-${count++}`;
       return new Promise((resolve, reject) => {
         if (signal?.aborted) return reject(abortError());
-        waiting.set(id, { resolve, reject });
-        signal?.addEventListener("abort", () => waiting.delete(id) && reject(abortError()), { once: true });
+        pending.set(id, { resolve, reject });
+        signal?.addEventListener("abort", () => pending.delete(id) && reject(abortError()), { once: true });
         model.send({ id, question });
       });
     },
     dispose() {
-      model.off("msg:custom", heard);
-      for (const { reject } of waiting.values()) reject(abortError());
-      waiting.clear();
+      model.off("msg:custom", onMessage);
+      for (const { reject } of pending.values()) reject(abortError());
+      pending.clear();
     },
   };
 }
@@ -212,10 +212,10 @@ export function savedHost(replies = savedReplies()) {
   return {
     mode: "saved",
     has: (question) => Object.hasOwn(replies, canonical(question)),
-    download: saveFile,
+    download: downloadFile,
     async ask(question) {
       const name = canonical(question);
-      if (!Object.hasOwn(replies, name)) throw new HostError("absent", "This is not in the saved page.");
+      if (!Object.hasOwn(replies, name)) throw new HostError("missing", "This is not in the saved page.");
       return decodeReply(await savedBytes(replies[name]));
     },
   };

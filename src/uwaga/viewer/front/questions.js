@@ -15,7 +15,7 @@ export function statisticsQuestion({ side, kind, layer }) {
  * @param {number} column
  * @returns {Question}
  */
-export function mapTileQuestion(layer, level, row, column) {
+export function tileQuestion(layer, level, row, column) {
   // Exact weights are not pooled: one name for them serves both ways of pooling.
   return { ask: "tile", ...layer.where, how: level === 0 ? "mass" : layer.how, level, row, column };
 }

@@ -12,11 +12,11 @@ export function makeStore(initial) {
   const listeners = new Set();
   /** @type {Set<string>} */
   let changed = new Set();
-  let telling = false;
+  let notifying = false;
 
-  function tell() {
+  function notify() {
     // A listener may set; what it sets is told after all have heard what came before.
-    telling = true;
+    notifying = true;
     try {
       while (changed.size) {
         const now = changed;
@@ -27,7 +27,7 @@ export function makeStore(initial) {
         }
       }
     } finally {
-      telling = false;
+      notifying = false;
     }
   }
 
@@ -41,7 +41,7 @@ export function makeStore(initial) {
         changed.add(key);
       }
       state = Object.freeze({ ...state, ...Object.fromEntries(differing) });
-      if (!telling) tell();
+      if (!notifying) notify();
     },
     subscribe(keys, listener) {
       const entry = { keys: new Set(/** @type {string[]} */ (keys)), listener };
@@ -72,6 +72,6 @@ export function initialState() {
     tab: "overview", compare: "one", query: null, key: null, span: null, keySpan: null,
     view: { x: 0, y: 0, scale: 0 },
     colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" },
-    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row", linesAll: false, linesLeast: 2,
+    theme: "auto", dark: false, shortcuts: true, overviewScale: "head", textDirection: "row", linesAll: false, linesThreshold: 2,
   };
 }

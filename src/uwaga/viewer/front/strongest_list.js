@@ -6,7 +6,7 @@ import { weightText } from "./format.js";
 /** @typedef {import("./types.js").Items} Items */
 
 /**
- * @typedef {object} StrongestShown
+ * @typedef {object} StrongestContent
  * @property {string} hue  "query" or "key"
  * @property {(string | Node)[]} title
  * @property {import("./weights.js").Weights | null} weights
@@ -16,10 +16,10 @@ import { weightText } from "./format.js";
  */
 
 /**
- * @param {(item: number) => void} onGo
- * @returns {{element: HTMLElement, show: (shown: StrongestShown | null) => void}}
+ * @param {(item: number) => void} onOpen
+ * @returns {{element: HTMLElement, show: (shown: StrongestContent | null) => void}}
  */
-export function makeStrongest(onGo) {
+export function makeStrongestList(onOpen) {
   const element = el("section", { class: "uwaga-text-strongest" });
   return {
     element,
@@ -29,12 +29,12 @@ export function makeStrongest(onGo) {
       if (!shown) return;
       element.dataset.hue = shown.hue;
       element.append(el("h3", {}, ...shown.title), el("p", { class: "uwaga-text-note", text: strongestNote(shown) }));
-      if (shown.weights) element.append(strongestList(shown.weights.weights, shown, onGo));
+      if (shown.weights) element.append(strongestItemsList(shown.weights.weights, shown, onOpen));
     },
   };
 }
 
-/** @param {StrongestShown} shown @returns {string} */
+/** @param {StrongestContent} shown @returns {string} */
 function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
@@ -45,13 +45,13 @@ function strongestNote({ weights, note }) {
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
 
-/** @param {Float32Array} weights @param {StrongestShown} shown @param {(item: number) => void} onGo @returns {HTMLElement} */
-function strongestList(weights, { items, count }, onGo) {
+/** @param {Float32Array} weights @param {StrongestContent} shown @param {(item: number) => void} onOpen @returns {HTMLElement} */
+function strongestItemsList(weights, { items, count }, onOpen) {
   const best = strongestItems(weights, count);
   const most = best.length ? Math.abs(weights[best[0]]) : 1;
   return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
     const button = el("button",
-      { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onGo(item) } },
+      { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onOpen(item) } },
       el("span", { class: "uwaga-text-place", text: String(item) }), tokenElement(items.labels[item]),
       el("span", { class: "uwaga-text-weight", text: weightText(weights[item]) }));
     button.style.setProperty("--text-part", `${(100 * Math.abs(weights[item])) / most}%`);

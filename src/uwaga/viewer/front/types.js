@@ -95,7 +95,7 @@
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
  * @property {"row" | "column" | "both"} textDirection  what the text shows of a picked token: its row, its column
  * @property {boolean} linesAll  lines of all heads of the layer
- * @property {number} linesLeast  which of the least weights that lines may have
+ * @property {number} linesThreshold  which of the least weights that lines may have
  * @property {"all" | "head"} overviewScale  small maps share their colours, or each has its own
  */
 
@@ -143,13 +143,13 @@
  *   ends when the reply is complete or the signal aborts; rejects with what the host refuses
  * @property {(question: Question) => Reply | undefined} peek
  * @property {(ask: string) => Question[]} kept  the questions of one kind whose complete replies are in the cache
- * @property {(listener: (event: ClientEvent) => void) => () => void} watch
+ * @property {(listener: (event: ClientEvent) => void) => () => void} subscribe
  * @property {() => void} dispose  gives up everything in flight
  */
 
 /**
- * @typedef {{type: "gone"} | {type: "silent"} | {type: "back"} | {type: "failed", message: string} | {type: "busy",
- *   flights: number}} ClientEvent
+ * @typedef {{type: "unreachable"} | {type: "slow"} | {type: "recovered"} | {type: "failed", message: string} | {type: "busy",
+ *   inFlight: number}} ClientEvent
  */
 
 /**
@@ -189,7 +189,7 @@
  * @property {(message: string) => void} fail  an error, in words, that can be dismissed
  * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  in the map
  * @property {() => "light" | "dark"} theme  what "auto" comes to now
- * @property {string} part  before the ids of elements: "", or which part of the page they are in
+ * @property {string} idPrefix  before the ids of elements: "", or which part of the page they are in
  */
 
 /**

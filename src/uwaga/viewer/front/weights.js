@@ -12,7 +12,7 @@
  */
 
 /**
- * @typedef {object} SourceOptions
+ * @typedef {object} WeightsOptions
  * @property {Where} where
  * @property {{queries: number, keys: number}} sizes
  * @property {AbortSignal} signal
@@ -23,13 +23,13 @@
  * What one query attends to.
  * @param {App} app
  * @param {number} query
- * @param {SourceOptions} options
+ * @param {WeightsOptions} options
  * @returns {Promise<void>}
  */
 export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
   const question = { ask: "row", ...where, query };
-  if (app.host.has(question)) return sourceFollow(app, question, signal, onWeights);
-  return sourceKept(app, where, sizes, [query, query + 1], [0, sizes.keys], (cells) => onWeights(cells && {
+  if (app.host.has(question)) return followWeights(app, question, signal, onWeights);
+  return readSavedCells(app, where, sizes, [query, query + 1], [0, sizes.keys], (cells) => onWeights(cells && {
     weights: Float32Array.from({ length: sizes.keys }, (_, key) => cells.weight(query, key)), complete: 1, cell: cells.side,
   }));
 }
@@ -38,13 +38,13 @@ export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
  * What attends to one key.
  * @param {App} app
  * @param {number} key
- * @param {SourceOptions} options
+ * @param {WeightsOptions} options
  * @returns {Promise<void>}
  */
 export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
   const question = { ask: "column", ...where, key };
-  if (app.host.has(question)) return sourceFollow(app, question, signal, onWeights);
-  return sourceKept(app, where, sizes, [0, sizes.queries], [key, key + 1], (cells) => onWeights(cells && {
+  if (app.host.has(question)) return followWeights(app, question, signal, onWeights);
+  return readSavedCells(app, where, sizes, [0, sizes.queries], [key, key + 1], (cells) => onWeights(cells && {
     weights: Float32Array.from({ length: sizes.queries }, (_, query) => cells.weight(query, key)), complete: 1, cell: cells.side,
   }));
 }
@@ -65,9 +65,9 @@ export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
     const reply = await app.client.ask(question, { signal, priority: 4 });
     return { masses: /** @type {Float32Array} */ (reply.arrays[0].data), cell: 1 };
   }
-  const cells = await keptCells(app, where, sizes, sourceHull(spans), sourceHull(keySpans));
+  const cells = await savedCells(app, where, sizes, coveringRange(spans), coveringRange(keySpans));
   if (!cells) return null;
-  const masses = spans.flatMap((span) => keySpans.map((keySpan) => sourceMass(cells, span, keySpan)));
+  const masses = spans.flatMap((span) => keySpans.map((keySpan) => meanSpanMass(cells, span, keySpan)));
   return { masses: Float32Array.from(masses), cell: cells.side };
 }
 
@@ -77,7 +77,7 @@ export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
  * @param {AbortSignal} signal
  * @param {(weights: Weights) => void} onWeights
  */
-function sourceFollow(app, question, signal, onWeights) {
+function followWeights(app, question, signal, onWeights) {
   return app.client.follow(question, ({ meta, arrays }) => {
     onWeights({ weights: /** @type {Float32Array} */ (arrays[0].data), complete: meta.complete ?? 1, cell: 1 });
   }, { signal, priority: 5 });
@@ -89,14 +89,14 @@ function sourceFollow(app, question, signal, onWeights) {
  * @param {{queries: number, keys: number}} sizes
  * @param {Range} rows
  * @param {Range} columns
- * @param {(cells: KeptCells | null) => void} onCells
+ * @param {(cells: SavedCells | null) => void} onCells
  */
-async function sourceKept(app, where, sizes, rows, columns, onCells) {
-  onCells(await keptCells(app, where, sizes, rows, columns));
+async function readSavedCells(app, where, sizes, rows, columns, onCells) {
+  onCells(await savedCells(app, where, sizes, rows, columns));
 }
 
-/** @param {KeptCells} cells @param {Range} span @param {Range} keySpan @returns {number} */
-function sourceMass(cells, span, keySpan) {
+/** @param {SavedCells} cells @param {Range} span @param {Range} keySpan @returns {number} */
+function meanSpanMass(cells, span, keySpan) {
   let sum = 0;
   for (let query = span[0]; query < span[1]; query++) {
     for (let key = keySpan[0]; key < keySpan[1]; key++) sum += cells.weight(query, key);
@@ -105,14 +105,14 @@ function sourceMass(cells, span, keySpan) {
 }
 
 /** @param {Range[]} ranges @returns {Range} the least that holds them all */
-function sourceHull(ranges) {
+function coveringRange(ranges) {
   return [Math.min(...ranges.map(([first]) => first)), Math.max(...ranges.map(([, last]) => last))];
 }
 
 // The weights that the text view shows at the moment: asked for, followed while they grow, given up when no longer wanted.
 
 /** One row or one column, the latest that was wanted. */
-export class TextReading {
+export class WeightsReader {
   /**
    * @param {App} app
    * @param {"row" | "column"} which
@@ -124,19 +124,19 @@ export class TextReading {
     this.onChange = onChange;
     /** @type {Weights | null} */
     this.weights = null;
-    this.absent = false; // this page does not hold it
+    this.unavailable = false; // this page does not hold it
     this.name = "";
     this.controller = new AbortController();
   }
 
   /** @param {number | null} item */
-  want(item) {
+  request(item) {
     const { app } = this;
     const [where, sizes] = [app.where(), app.sizes()];
     const outside = item === null || item >= (this.which === "row" ? sizes.queries : sizes.keys);
     const name = outside ? "" : JSON.stringify([where, item]);
     if (name === this.name) return;
-    this.drop();
+    this.cancel();
     this.name = name;
     if (outside) return;
     const { signal } = this.controller;
@@ -144,7 +144,7 @@ export class TextReading {
     read(app, item, { where, sizes, signal, onWeights: (weights) => {
       if (signal.aborted) return;
       this.weights = weights;
-      this.absent = weights === null;
+      this.unavailable = weights === null;
       this.onChange();
     } }).catch(() => {
       // The client has told the user why; asking again shall be possible.
@@ -152,11 +152,11 @@ export class TextReading {
     });
   }
 
-  drop() {
+  cancel() {
     this.controller.abort();
     this.controller = new AbortController();
     this.weights = null;
-    this.absent = false;
+    this.unavailable = false;
     this.name = "";
   }
 }
@@ -164,12 +164,12 @@ export class TextReading {
 // Weights out of the tiles of mass that a page holds: the finest level of which all that is needed is there.
 
 /**
- * @typedef {object} KeptCells
+ * @typedef {object} SavedCells
  * @property {number} side  items of a cell's side; 1: exact
  * @property {(query: number, key: number) => number} weight  the mean over its cell
  */
 
-const keptSide = 256; // cells of a tile's side
+const savedTileSide = 256; // cells of a tile's side
 
 /**
  * @param {App} app
@@ -177,24 +177,24 @@ const keptSide = 256; // cells of a tile's side
  * @param {{queries: number, keys: number}} sizes
  * @param {Range} rows  queries that are needed
  * @param {Range} columns  keys that are needed
- * @returns {Promise<KeptCells | null>} null: no level holds them all
+ * @returns {Promise<SavedCells | null>} null: no level holds them all
  */
-export async function keptCells(app, where, sizes, rows, columns) {
+export async function savedCells(app, where, sizes, rows, columns) {
   for (let level = 0; 2 ** level < 2 * Math.max(sizes.queries, sizes.keys); level++) {
-    const places = keptPlaces(level, rows, columns);
+    const places = tilesCovering(level, rows, columns);
     const questions = places.map(([row, column]) => ({ ask: "tile", ...where, how: "mass", level, row, column }));
     if (!questions.every((question) => app.host.has(question))) continue;
     const replies = await Promise.all(questions.map((question) => app.client.ask(question, { priority: 5 })));
     /** @type {Map<string, import("./types.js").WireArray>} */
     const tiles = new Map(places.map(([row, column], index) => [`${row} ${column}`, replies[index].arrays[0]]));
-    return { side: 2 ** level, weight: (query, key) => keptWeight(tiles, level, sizes.keys, query, key) };
+    return { side: 2 ** level, weight: (query, key) => savedWeight(tiles, level, sizes.keys, query, key) };
   }
   return null;
 }
 
 /** @param {number} level @param {Range} rows @param {Range} columns @returns {Range[]} row and column of each tile */
-function keptPlaces(level, rows, columns) {
-  const span = keptSide * 2 ** level;
+function tilesCovering(level, rows, columns) {
+  const span = savedTileSide * 2 ** level;
   /** @type {Range[]} */
   const places = [];
   for (let row = Math.floor(rows[0] / span); row * span < rows[1]; row++) {
@@ -211,10 +211,10 @@ function keptPlaces(level, rows, columns) {
  * @param {number} key
  * @returns {number}
  */
-function keptWeight(tiles, level, keys, query, key) {
+function savedWeight(tiles, level, keys, query, key) {
   const [row, column] = [query, key].map((item) => Math.floor(item / 2 ** level));
-  const tile = tiles.get(`${Math.floor(row / keptSide)} ${Math.floor(column / keptSide)}`);
+  const tile = tiles.get(`${Math.floor(row / savedTileSide)} ${Math.floor(column / savedTileSide)}`);
   if (!tile) return NaN;
-  const mass = tile.data[(row % keptSide) * tile.shape[1] + (column % keptSide)];
+  const mass = tile.data[(row % savedTileSide) * tile.shape[1] + (column % savedTileSide)];
   return mass / (Math.min(keys, (column + 1) * 2 ** level) - column * 2 ** level);
 }

@@ -3,10 +3,10 @@
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 
-const paintFont = "Helvetica, Arial, sans-serif";
-const paintSide = 16384; // pixels; larger canvases come out empty in some browsers
-const paintArea = 64 * 1024 * 1024;
-const paintTextScale = 4;
+const canvasFont = "Helvetica, Arial, sans-serif";
+const maxCanvasSide = 16384; // pixels; larger canvases come out empty in some browsers
+const maxCanvasArea = 64 * 1024 * 1024;
+const textImageScale = 4;
 
 /**
  * @param {Scene} scene
@@ -14,7 +14,7 @@ const paintTextScale = 4;
  * @returns {Promise<{blob: Blob, scale: number}>} a PNG and the scale that it has
  */
 export async function scenePng(scene, scale = 2) {
-  const fits = paintScale(scene.width, scene.height, scale);
+  const fits = fittingScale(scene.width, scene.height, scale);
   const canvas = document.createElement("canvas");
   canvas.width = Math.max(1, Math.floor(scene.width * fits));
   canvas.height = Math.max(1, Math.floor(scene.height * fits));
@@ -34,9 +34,9 @@ export async function scenePng(scene, scale = 2) {
  * @param {number} scale what is wanted
  * @returns {number} what a canvas can hold of it
  */
-export function paintScale(width, height, scale) {
-  const side = paintSide / Math.max(width, height, 1);
-  return Math.min(scale, side, Math.sqrt(paintArea / Math.max(width * height, 1)));
+export function fittingScale(width, height, scale) {
+  const side = maxCanvasSide / Math.max(width, height, 1);
+  return Math.min(scale, side, Math.sqrt(maxCanvasArea / Math.max(width * height, 1)));
 }
 
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
@@ -82,7 +82,7 @@ function paintPath(context, { d, stroke, width, opacity, fill }) {
 function paintText(context, { x, y, text, size, anchor, fill, rotate }) {
   context.translate(x, y);
   context.rotate(((rotate ?? 0) * Math.PI) / 180);
-  context.font = `${size}px ${paintFont}`;
+  context.font = `${size}px ${canvasFont}`;
   context.textAlign = anchor === "middle" ? "center" : anchor === "end" ? "right" : "left";
   context.fillStyle = fill;
   context.fillText(text, 0, 0);
@@ -103,12 +103,12 @@ function paintImage(context, { x, y, w, h, pixels, columns, rows }) {
  * Text as pixels at four times its size, for files whose fonts lack its letters.
  * @type {import("./pdf.js").TextPainter}
  */
-export function paintTextPicture(item) {
+export function textImage(item) {
   const canvas = document.createElement("canvas");
-  const scale = paintTextScale;
+  const scale = textImageScale;
   const probe = paintContext(canvas);
-  probe.font = `${item.size}px ${paintFont}`;
-  const width = Math.min(probe.measureText(item.text).width + 2, paintSide / scale);
+  probe.font = `${item.size}px ${canvasFont}`;
+  const width = Math.min(probe.measureText(item.text).width + 2, maxCanvasSide / scale);
   const [above, below] = [item.size * 1.2, item.size * 0.5]; // room for accents and descenders of any script
   canvas.width = Math.ceil(width * scale);
   canvas.height = Math.ceil((above + below) * scale);

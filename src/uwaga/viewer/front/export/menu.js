@@ -2,16 +2,16 @@
 
 import { el, tokenText } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { paintTextPicture, scenePng } from "./canvas.js";
+import { textImage, scenePng } from "./canvas.js";
 import { pdfFile } from "./pdf.js";
 import { svgFile } from "./svg.js";
-import { blockCsv, blockNpz, exportName, savePage } from "./weights.js";
+import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").View} View */
 
 /** @typedef {{name: string, blob: Blob, note?: string}} ExportFile */
-/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} Exporter */
+/** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
 /**
  * The button "Save" and what it offers.
@@ -19,8 +19,8 @@ import { blockCsv, blockNpz, exportName, savePage } from "./weights.js";
  * @param {() => View} currentView
  * @returns {HTMLElement}
  */
-export function exportControls(app, currentView) {
-  const offers = exporters(app).filter(({ live }) => !live || app.about.live);
+export function makeExportMenu(app, currentView) {
+  const formats = fileFormats(app).filter(({ live }) => !live || app.about.live);
   const button = el("button",
     { type: "button", class: "uwaga-export-open", text: "Save", "aria-haspopup": "true", "aria-expanded": "false" });
   const menu = el("div", { class: "uwaga-export-menu", hidden: true, role: "group", "aria-label": "Save as a file" });
@@ -28,20 +28,20 @@ export function exportControls(app, currentView) {
   const open = (/** @type {boolean} */ on) => {
     menu.hidden = !on;
     button.setAttribute("aria-expanded", String(on));
-    if (on) exportOffer(menu, offers, currentView());
+    if (on) updateMenu(menu, formats, currentView());
   };
   let busy = ""; // what is said to whom asks for another file
-  const run = async (/** @type {Exporter} */ exporter) => {
+  const run = async (/** @type {FileFormat} */ format) => {
     if (busy) return void app.announce(busy);
-    busy = `${exporter.title} waits: another file is being made.`;
+    busy = `${format.title} waits: another file is being made.`;
     open(false);
-    app.status(`Making ${exporter.title}\u2026`);
+    app.status(`Making ${format.title}\u2026`);
     try {
-      const { name, blob, note } = await exporter.make(currentView());
+      const { name, blob, note } = await format.make(currentView());
       app.host.download(name, blob);
-      const said = `Saved ${name}${note ? `: ${note}` : ""}`;
-      app.status(said);
-      app.announce(said);
+      const message = `Saved ${name}${note ? `: ${note}` : ""}`;
+      app.status(message);
+      app.announce(message);
     } catch (error) {
       app.status("");
       // What the host refuses, the client has told the user already.
@@ -52,9 +52,9 @@ export function exportControls(app, currentView) {
     }
   };
   button.addEventListener("click", () => open(menu.hidden));
-  menu.append(...offers.map((offer) =>
-    el("button", { type: "button", "data-export": offer.id, title: offer.hint, on: { click: () => { button.focus(); run(offer); } } },
-    offer.title, el("kbd", { text: offer.key }))));
+  menu.append(...formats.map((format) =>
+    el("button", { type: "button", "data-export": format.id, title: format.hint, on: { click: () => { button.focus(); run(format); } } },
+    format.title, el("kbd", { text: format.key }))));
   element.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || menu.hidden) return;
     event.stopPropagation();
@@ -64,27 +64,27 @@ export function exportControls(app, currentView) {
   element.addEventListener("focusout", (event) => {
     if (!(event.relatedTarget instanceof Node && element.contains(event.relatedTarget))) open(false);
   });
-  for (const offer of offers) {
-    app.commands.add({ id: `export.${offer.id}`, title: `Save ${offer.title}`, keys: [offer.key], group: "Files", run: () => run(offer),
-      when: () => exportCan(offer, currentView()) });
+  for (const format of formats) {
+    app.commands.add({ id: `export.${format.id}`, title: `Save ${format.title}`, keys: [format.key], group: "Files", run: () => run(format),
+      when: () => canExport(format, currentView()) });
   }
   return element;
 }
 
-/** @param {HTMLElement} menu @param {Exporter[]} offers @param {View} view */
-function exportOffer(menu, offers, view) {
-  offers.forEach((offer, index) => {
-    /** @type {HTMLButtonElement} */ (menu.children[index]).disabled = !exportCan(offer, view);
+/** @param {HTMLElement} menu @param {FileFormat[]} formats @param {View} view */
+function updateMenu(menu, formats, view) {
+  formats.forEach((format, index) => {
+    /** @type {HTMLButtonElement} */ (menu.children[index]).disabled = !canExport(format, view);
   });
 }
 
-/** @param {Exporter} offer @param {View} view @returns {boolean} */
-function exportCan({ id }, view) {
+/** @param {FileFormat} format @param {View} view @returns {boolean} */
+function canExport({ id }, view) {
   return !["png", "svg", "pdf"].includes(id) || view.scene !== undefined;
 }
 
-/** @param {App} app @returns {Exporter[]} */
-function exporters(app) {
+/** @param {App} app @returns {FileFormat[]} */
+function fileFormats(app) {
   /**
    * @param {string} ending
    * @param {string} type
@@ -93,7 +93,7 @@ function exporters(app) {
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
     if (!view.scene) throw new Error("This view has no picture: the map, the text and the lines have one.");
     const { data, note } = await write(await view.scene(), exportTitle(app));
-    const name = exportName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
+    const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
     return { name, blob: new Blob([data], { type }), note };
   };
   return [
@@ -106,7 +106,7 @@ function exporters(app) {
       make: picture("svg", "image/svg+xml", async (scene, title) => ({ data: await svgFile(scene, title) })) },
     { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false,
       make: picture("pdf", "application/pdf", async (scene, title) => ({
-      data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: paintTextPicture })) })) },
+      data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: textImage })) })) },
     { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names",
       key: "Shift+C", live: false, make: (view) => blockCsv(app, view) },
     { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens",

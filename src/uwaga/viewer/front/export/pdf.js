@@ -8,8 +8,8 @@ import { deflate, joinBytes } from "./png.js";
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 
 /** @typedef {Extract<SceneItem, {kind: "text"}>} SceneText */
-/** @typedef {{pixels: Uint8ClampedArray, columns: number, rows: number, x: number, y: number, w: number, h: number}} TextPicture */
-/** @typedef {(item: SceneText) => TextPicture | null} TextPainter  text as pixels, at (x, y) from the text's anchor */
+/** @typedef {{pixels: Uint8ClampedArray, columns: number, rows: number, x: number, y: number, w: number, h: number}} TextImage */
+/** @typedef {(item: SceneText) => TextImage | null} TextPainter  text as pixels, at (x, y) from the text's anchor */
 
 const pdfPoints = 0.75;
 const pdfSideLimit = 14400; // points; readers need not open larger pages (ISO 32000-1, annex C)
@@ -176,7 +176,7 @@ function pdfOperators(d) {
   }).join(" ");
 }
 
-/** @param {import("../colours.js").ExportColour} colour @param {string} operator @returns {string} */
+/** @param {import("../colours.js").RgbaColour} colour @param {string} operator @returns {string} */
 function pdfColour({ r, g, b }, operator) {
   return `${[r, g, b].map(pdfNumber).join(" ")} ${operator} `;
 }

@@ -55,12 +55,12 @@ function pngChunk(name, data) {
   view.setUint32(0, data.length);
   for (let i = 0; i < 4; i++) chunk[4 + i] = name.charCodeAt(i);
   chunk.set(data, 8);
-  view.setUint32(8 + data.length, pngCheck(chunk.subarray(4, 8 + data.length)));
+  view.setUint32(8 + data.length, crc32(chunk.subarray(4, 8 + data.length)));
   return chunk;
 }
 
 /** @param {Uint8Array} bytes @returns {number} their CRC-32 */
-function pngCheck(bytes) {
+function crc32(bytes) {
   const table = new Uint32Array(256);
   for (let n = 0; n < 256; n++) {
     let c = n;

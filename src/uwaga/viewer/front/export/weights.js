@@ -1,6 +1,6 @@
 // Weights in view as CSV and NPZ files, the page as an HTML file, and names of files.
 
-import { keptCells } from "../weights.js";
+import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").View} View */
@@ -8,9 +8,9 @@ import { keptCells } from "../weights.js";
 
 /** @typedef {{rows: [number, number], columns: [number, number]}} Block */
 
-const blockAtOnce = 1 << 20; // weights of one answer
-const blockMost = 1 << 22; // weights of a table: about 50 MB of text
-const pageTiles = 80; // of 256 kB each before compression
+const maxWeightsPerReply = 1 << 20; // weights of one answer
+const maxCsvWeights = 1 << 22; // weights of a table: about 50 MB of text
+const maxSavedTiles = 80; // of 256 kB each before compression
 
 /**
  * What is in view; the whole map where a view does not say.
@@ -24,7 +24,7 @@ export function blockInView(app, view) {
 }
 
 /** @param {Block} block @param {number} most @returns {number} its weights; throws where there are too many */
-function blockSize({ rows, columns }, most) {
+function checkBlockSize({ rows, columns }, most) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
   if (count < 1) throw new Error("No weights are in view.");
   if (count <= most) return count;
@@ -35,7 +35,7 @@ function blockSize({ rows, columns }, most) {
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
 export async function blockCsv(app, view) {
   const block = blockInView(app, view);
-  blockSize(block, blockMost);
+  checkBlockSize(block, maxCsvWeights);
   const where = app.where();
   const { kind, side } = app.store.get();
   const stacks = app.side().kinds[kind];
@@ -43,7 +43,7 @@ export async function blockCsv(app, view) {
     await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys), blockWeights(app, where, block)]);
   const [rows, columns] = [queries.labels.slice(...block.rows), keys.labels.slice(...block.columns)];
   const text = csvFile({ weights, firstRow: block.rows[0], firstColumn: block.columns[0], rows, columns });
-  const name = exportName({ model: app.side().model, where, what: "weights", block, ending: "csv" });
+  const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "csv" });
   // A byte order mark tells spreadsheets that the tokens are UTF-8.
   return { name, blob: new Blob(["\ufeff", text], { type: "text/csv;charset=utf-8" }) };
 }
@@ -58,8 +58,8 @@ export async function blockCsv(app, view) {
 async function blockWeights(app, where, { rows, columns }) {
   const width = columns[1] - columns[0];
   const weights = new Float32Array((rows[1] - rows[0]) * width);
-  const height = Math.max(1, Math.floor(blockAtOnce / width));
-  if (!app.about.live) return blockKept(app, where, { rows, columns }, weights);
+  const height = Math.max(1, Math.floor(maxWeightsPerReply / width));
+  if (!app.about.live) return savedBlockWeights(app, where, { rows, columns }, weights);
   for (let first = rows[0]; first < rows[1]; first += height) {
     const part = /** @type {[number, number]} */ ([first, Math.min(rows[1], first + height)]);
     const reply = await app.client.ask({ ask: "weights", ...where, rows: part, columns }, { priority: 6 });
@@ -75,8 +75,8 @@ async function blockWeights(app, where, { rows, columns }) {
  * @param {Float32Array} weights
  * @returns {Promise<Float32Array>}
  */
-async function blockKept(app, where, { rows, columns }, weights) {
-  const cells = await keptCells(app, where, app.sizes(), rows, columns);
+async function savedBlockWeights(app, where, { rows, columns }, weights) {
+  const cells = await savedCells(app, where, app.sizes(), rows, columns);
   if (!cells || cells.side > 1) throw new Error("This saved page does not hold the exact weights in view.");
   let at = 0;
   for (let query = rows[0]; query < rows[1]; query++) {
@@ -88,10 +88,10 @@ async function blockKept(app, where, { rows, columns }, weights) {
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
 export async function blockNpz(app, view) {
   const block = blockInView(app, view);
-  blockSize(block, blockAtOnce);
+  checkBlockSize(block, maxWeightsPerReply);
   const where = app.where();
   const reply = await app.client.ask({ ask: "npz", ...where, ...block }, { priority: 6 });
-  const name = exportName({ model: app.side().model, where, what: "weights", block, ending: "npz" });
+  const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "npz" });
   return { name, blob: new Blob([/** @type {BlobPart} */ (reply.arrays[0].data)], { type: "application/zip" }) };
 }
 
@@ -102,7 +102,7 @@ export async function blockNpz(app, view) {
  */
 export async function savePage(app) {
   const seen = app.client.kept("tile");
-  const exact = seen.slice(-pageTiles);
+  const exact = seen.slice(-maxSavedTiles);
   const { meta, arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
   const left = seen.length - exact.length;
   return { name: String(meta.name), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
@@ -173,17 +173,17 @@ export function csvWeight(value) {
  * @param {NameParts} parts
  * @returns {string}
  */
-export function exportName({ model, where, what, block, ending }) {
-  const parts = ["uwaga", nameSlug(model.split("/").pop() ?? ""), where.kind, `layer${where.layer}`, `head${where.head}`];
+export function fileName({ model, where, what, block, ending }) {
+  const parts = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), where.kind, `layer${where.layer}`, `head${where.head}`];
   if (where.side !== "0") parts.push(where.side === "1" ? "second" : "difference");
   if (where.merge === "words") parts.push("words");
   if (where.specials === "hide") parts.push("no-specials");
-  parts.push(nameSlug(what));
+  parts.push(fileNameSlug(what));
   if (block) parts.push(`${block.rows.join("-")}x${block.columns.join("-")}`);
   return `${parts.filter((part) => part !== "").join("_")}.${ending}`;
 }
 
 /** @param {string} text @returns {string} */
-function nameSlug(text) {
+function fileNameSlug(text) {
   return text.normalize("NFKD").replace(/[^A-Za-z0-9.+-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "").slice(0, 60);
 }

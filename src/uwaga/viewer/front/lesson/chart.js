@@ -36,12 +36,12 @@ export function lessonScale(values, log) {
  * @param {import("./reply.js").LessonChart} chart
  * @returns {HTMLElement}
  */
-export function lessonChart(lesson, chart) {
+export function makeLessonChart(lesson, chart) {
   const matrix = lessonMatrix(lesson, chart.matrix);
   const columns = matrix.columns.length;
   const column = (/** @type {number} */ c) => matrix.rows.map((_, row) => matrix.data[row * columns + c]);
   const places = column(0), lines = chart.lines.map(column);
-  const across = chart.log_x ? chartTight(places) : lessonScale(places, false), up = lessonScale(lines.flat(), chart.log_y);
+  const across = chart.log_x ? logScaleOfPlaces(places) : lessonScale(places, false), up = lessonScale(lines.flat(), chart.log_y);
   const x = (/** @type {number} */ value) => chartPlot.left + across.at(value) * (chartWidth - chartPlot.left - chartPlot.right);
   const y = (/** @type {number} */ value) =>
     chartHeight - chartPlot.bottom - up.at(value) * (chartHeight - chartPlot.top - chartPlot.bottom);
@@ -72,7 +72,7 @@ export function lessonChart(lesson, chart) {
  * @param {number[]} places  rising
  * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}
  */
-function chartTight(places) {
+function logScaleOfPlaces(places) {
   const low = places[0], high = places[places.length - 1];
   const every = Math.ceil(places.length / 6);
   return { low, high, ticks: places.filter((_, at) => at % every === 0), at: (value) => Math.log(value / low) / Math.log(high / low || 1) };

@@ -1,21 +1,21 @@
 // The settings of a step, each with a label and an error message for invalid input.
 
 import { el, tokenText } from "../dom.js";
-import { lessonParse } from "./numbers.js";
-import { lessonWords } from "./reply.js";
+import { parseNumber } from "./numbers.js";
+import { parseSentence } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 
 /**
- * @typedef {object} ControlActions
+ * @typedef {object} SettingActions
  * @property {(name: string, value: unknown) => void} set
  * @property {() => boolean} readOnly
  * @property {(least: number, most: number) => number} [random]  a whole number
  */
-/** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} LessonControl */
+/** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} LessonSetting */
 
 /** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
-const controlNumbers = {
+const numberSettings = {
   window: { label: "Keys before its own that a query sees", range: (lesson) => [0, lesson.limits.tokens], whole: true },
   length: { label: "Keys that are no padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
   limit: { label: "Tokens that the model reads", range: (lesson) => [1, lesson.limits.tokens], whole: true },
@@ -25,37 +25,37 @@ const controlNumbers = {
 
 /**
  * @param {string} name
- * @param {ControlActions} actions
- * @returns {LessonControl}
+ * @param {SettingActions} actions
+ * @returns {LessonSetting}
  */
-export function lessonControl(name, actions) {
-  if (name in controlNumbers) return controlNumber(name, actions);
-  if (name === "scaled") return controlScaled(actions);
-  if (name === "heads") return controlHeads(actions);
-  if (name === "order") return controlOrder(actions);
-  if (name === "sentences") return controlSentences(actions);
+export function makeSetting(name, actions) {
+  if (name in numberSettings) return makeNumberSetting(name, actions);
+  if (name === "scaled") return makeScaledSetting(actions);
+  if (name === "heads") return makeHeadsSetting(actions);
+  if (name === "order") return makeOrderSetting(actions);
+  if (name === "sentences") return makeSentencesSetting(actions);
   throw new Error(`lesson: there is no control ${name}`);
 }
 
-/** @param {string} name @param {ControlActions} actions @returns {LessonControl} */
-function controlNumber(name, actions) {
-  const { label, range, whole } = controlNumbers[name];
-  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+/** @param {string} name @param {SettingActions} actions @returns {LessonSetting} */
+function makeNumberSetting(name, actions) {
+  const { label, range, whole } = numberSettings[name];
+  const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const input = el("input", { type: "text", inputmode: whole ? "numeric" : "decimal", size: 6, autocomplete: "off", "data-setting": name });
   /** @type {Lesson | null} */
   let shown = null;
   input.addEventListener("input", () => {
     if (!shown) return;
     const [least, most] = range(shown);
-    const found = lessonParse(input.value, { least, most, whole });
-    const isWrong = "wrong" in found;
+    const found = parseNumber(input.value, { least, most, whole });
+    const isWrong = "error" in found;
     input.setAttribute("aria-invalid", String(isWrong));
-    wrong.hidden = !isWrong;
-    wrong.textContent = "wrong" in found ? found.wrong : "";
+    error.hidden = !isWrong;
+    error.textContent = "error" in found ? found.error : "";
     if ("value" in found) actions.set(name, found.value);
   });
   return {
-    element: el("label", { class: "lesson-control" }, `${label} `, input, wrong),
+    element: el("label", { class: "lesson-control" }, `${label} `, input, error),
     update(lesson) {
       shown = lesson;
       input.readOnly = actions.readOnly();
@@ -64,8 +64,8 @@ function controlNumber(name, actions) {
   };
 }
 
-/** @param {ControlActions} actions @returns {LessonControl} */
-function controlScaled(actions) {
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeScaledSetting(actions) {
   const input = el("input", { type: "checkbox", "data-setting": "scaled", on: { change: () => actions.set("scaled", input.checked) } });
   return {
     element: el("label", { class: "lesson-control" }, input, " Scale by 1/\u221ad_k (everywhere in the lesson)"),
@@ -76,8 +76,8 @@ function controlScaled(actions) {
   };
 }
 
-/** @param {ControlActions} actions @returns {LessonControl} */
-function controlHeads(actions) {
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeHeadsSetting(actions) {
   const select = el("select", { "data-setting": "heads", on: { change: () => actions.set("heads", Number(select.value)) } });
   return {
     element: el("label", { class: "lesson-control" }, "Heads ", select),
@@ -90,8 +90,8 @@ function controlHeads(actions) {
   };
 }
 
-/** @param {ControlActions} actions @returns {LessonControl} */
-function controlOrder(actions) {
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeOrderSetting(actions) {
   let tokens = /** @type {string[]} */ ([]);
   const places = () => tokens.map((_, place) => place);
   const shown = el("span", {});
@@ -100,7 +100,7 @@ function controlOrder(actions) {
   const buttons = [
     button("From last to first", () => places().reverse()),
     button("By one place", () => places().map((place) => (place + 1) % tokens.length)),
-    button("At random", () => controlShuffled(places())),
+    button("At random", () => shuffled(places())),
     button("As it stands", places),
   ];
   return {
@@ -116,7 +116,7 @@ function controlOrder(actions) {
 }
 
 /** @param {number[]} places @returns {number[]} */
-function controlShuffled(places) {
+function shuffled(places) {
   for (let last = places.length - 1; last > 0; last--) {
     const other = Math.floor(Math.random() * (last + 1));
     [places[last], places[other]] = [places[other], places[last]];
@@ -124,22 +124,22 @@ function controlShuffled(places) {
   return places;
 }
 
-/** @param {ControlActions} actions @returns {LessonControl} */
-function controlSentences(actions) {
-  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+/** @param {SettingActions} actions @returns {LessonSetting} */
+function makeSentencesSetting(actions) {
+  const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const area = el("textarea", { rows: 4, cols: 40, "data-setting": "sentences", spellcheck: "false" });
   /** @type {Lesson | null} */
   let shown = null;
   area.addEventListener("input", () => {
     if (!shown) return;
-    const found = controlLines(area.value, shown);
-    area.setAttribute("aria-invalid", String("wrong" in found));
-    wrong.hidden = !("wrong" in found);
-    wrong.textContent = "wrong" in found ? found.wrong : "";
+    const found = parseSentences(area.value, shown);
+    area.setAttribute("aria-invalid", String("error" in found));
+    error.hidden = !("error" in found);
+    error.textContent = "error" in found ? found.error : "";
     if ("sentences" in found) actions.set("sentences", found.sentences);
   });
   return {
-    element: el("label", { class: "lesson-control" }, "Sentences, one in each line ", area, wrong),
+    element: el("label", { class: "lesson-control" }, "Sentences, one in each line ", area, error),
     update(lesson) {
       shown = lesson;
       area.readOnly = actions.readOnly();
@@ -150,16 +150,16 @@ function controlSentences(actions) {
   };
 }
 
-/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[][]} | {wrong: string}} */
-function controlLines(text, lesson) {
+/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[][]} | {error: string}} */
+function parseSentences(text, lesson) {
   const lines = text.split("\n").filter((line) => line.trim());
-  if (!lines.length) return { wrong: "Write at least one sentence." };
-  if (lines.length > lesson.limits.sentences) return { wrong: `The lesson takes at most ${lesson.limits.sentences} sentences.` };
+  if (!lines.length) return { error: "Write at least one sentence." };
+  if (lines.length > lesson.limits.sentences) return { error: `The lesson takes at most ${lesson.limits.sentences} sentences.` };
   /** @type {string[][]} */
   const sentences = [];
   for (const line of lines) {
-    const found = lessonWords(line, lesson.limits.tokens);
-    if ("wrong" in found) return found;
+    const found = parseSentence(line, lesson.limits.tokens);
+    if ("error" in found) return found;
     sentences.push(found.words);
   }
   return { sentences };

@@ -9,7 +9,7 @@ import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 /** @typedef {import("./reply.js").LessonRule} LessonRule */
 
-/** @typedef {string | {cell: LessonCell}} LessonPiece  text, or a number that can be followed */
+/** @typedef {string | {cell: LessonCell}} CalculationPart  text, or a number that can be followed */
 
 /**
  * @param {import("./reply.js").LessonIndex} index
@@ -74,53 +74,53 @@ export function lessonSources(lesson, cell) {
 }
 
 /**
- * The calculation of a number, written out with its numbers; nothing where words explain it (lessonSaying).
+ * The calculation of a number, written out with its numbers; nothing where words explain it (lessonRuleText).
  * @param {Lesson} lesson
  * @param {LessonCell} cell
- * @returns {LessonPiece[]}
+ * @returns {CalculationPart[]}
  */
 export function lessonCalculation(lesson, cell) {
   const rule = lessonRule(lesson, cell);
-  const write = lessonWriters[rule.op];
+  const write = calculationWriters[rule.op];
   if (!write) throw new Error(`lesson: there is no rule ${rule.op}`);
   return write(rule.from.map((_, which) => lessonTerms(rule, which, cell)), rule, lesson);
 }
 
-/** @param {LessonPiece[][]} parts @param {string} between @returns {LessonPiece[]} */
-function lessonJoin(parts, between) {
+/** @param {CalculationPart[][]} parts @param {string} between @returns {CalculationPart[]} */
+function joinParts(parts, between) {
   return parts.flatMap((part, at) => (at ? [between, ...part] : part));
 }
 
-/** @param {LessonCell} cell @returns {LessonPiece[]} */
-const lessonOne = (cell) => [{ cell }];
+/** @param {LessonCell} cell @returns {CalculationPart[]} */
+const cellPart = (cell) => [{ cell }];
 
 /** @param {Lesson} lesson @param {LessonCell[]} cells @returns {LessonCell[]} */
-const lessonSeen = (lesson, cells) => cells.filter((cell) => !Number.isNaN(lessonValue(lesson, cell)));
+const unmaskedCells = (lesson, cells) => cells.filter((cell) => !Number.isNaN(lessonValue(lesson, cell)));
 
-/** @type {{[op: string]: (terms: LessonCell[][], rule: LessonRule, lesson: Lesson) => LessonPiece[]}} */
-const lessonWriters = {
+/** @type {{[op: string]: (terms: LessonCell[][], rule: LessonRule, lesson: Lesson) => CalculationPart[]}} */
+const calculationWriters = {
   typed: () => [],
   given: () => [],
   code: () => [],
-  dot: ([left, right]) => lessonJoin(left.map((cell, m) => [{ cell }, " \u00b7 ", { cell: right[m] }]), " + "),
-  copy: ([of]) => lessonOne(of[0]),
+  dot: ([left, right]) => joinParts(left.map((cell, m) => [{ cell }, " \u00b7 ", { cell: right[m] }]), " + "),
+  copy: ([of]) => cellPart(of[0]),
   scaled: ([of], rule) => [{ cell: of[0] }, ` \u00b7 ${rule.say}`],
   product: ([left, right]) => [{ cell: left[0] }, " \u00b7 ", { cell: right[0] }],
   plus: ([left, right]) => [{ cell: left[0] }, " + ", { cell: right[0] }],
   minus: ([left, right]) => [{ cell: left[0] }, " \u2212 ", { cell: right[0] }],
   rest: ([part, whole]) => ["1 \u2212 ", { cell: part[0] }, " / ", { cell: whole[0] }],
-  total: ([of]) => lessonJoin(of.map(lessonOne), " + "),
-  length: ([of]) => ["\u221a(", ...lessonJoin(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
+  total: ([of]) => joinParts(of.map(cellPart), " + "),
+  length: ([of]) => ["\u221a(", ...joinParts(of.map((cell) => [{ cell }, "\u00b2"]), " + "), ")"],
   exponential([own, row], _rule, lesson) {
     const values = row.map((cell) => lessonValue(lesson, cell));
     const largest = row[values.indexOf(Math.max(...values))];
     return ["exp(", { cell: own[0] }, " \u2212 ", { cell: largest }, ")"];
   },
-  share: ([own, row]) => [{ cell: own[0] }, " / (", ...lessonJoin(row.map(lessonOne), " + "), ")"],
+  share: ([own, row]) => [{ cell: own[0] }, " / (", ...joinParts(row.map(cellPart), " + "), ")"],
   softmax([own, row], _rule, lesson) {
-    const seen = lessonSeen(lesson, row);
+    const seen = unmaskedCells(lesson, row);
     if (Number.isNaN(lessonValue(lesson, own[0]))) return ["0, since ", { cell: own[0] }, " is hidden"];
-    const sum = lessonJoin(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
+    const sum = joinParts(seen.map((cell) => ["exp(", { cell }, ")"]), " + ");
     return ["exp(", { cell: own[0] }, ") / (", ...sum, ")"];
   },
   masked: ([of, bit], _rule, lesson) => lessonValue(lesson, bit[0])
@@ -134,7 +134,7 @@ const lessonWriters = {
  * @param {LessonCell} cell
  * @returns {string}
  */
-export function lessonSaying(lesson, cell) {
+export function lessonRuleText(lesson, cell) {
   const rule = lessonRule(lesson, cell);
   if (rule.op === "typed") return "This number is typed in: nothing stands behind it.";
   if (rule.op === "given") return rule.say ?? "";
@@ -160,10 +160,10 @@ export function lessonCellName(lesson, cell) {
 
 /**
  * @param {{follow: (cell: LessonCell) => void, back: () => void, close: () => void, go: (step: number) => void,
- *   near: (cell: LessonCell | null) => void}} actions
+ *   hover: (cell: LessonCell | null) => void}} actions
  * @returns {{element: HTMLElement, show: (lesson: Lesson, chain: LessonCell[], step: number) => void, heading: HTMLElement}}
  */
-export function lessonExplanation(actions) {
+export function makeExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
   const back = el("button",
     { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
@@ -182,7 +182,7 @@ export function lessonExplanation(actions) {
     back.disabled = known.length < 2;
     close.hidden = back.hidden = !cell;
     trail.hidden = known.length < 2;
-    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: explainShort(lesson, one) })));
+    trail.replaceChildren(...known.slice(0, -1).map((one) => el("li", { text: cellEquation(lesson, one) })));
     if (!cell) {
       heading.textContent = "Where a number comes from";
       body.replaceChildren(el("p",
@@ -192,15 +192,15 @@ export function lessonExplanation(actions) {
     }
     const matrix = lessonMatrix(lesson, cell.of);
     const value = lessonValue(lesson, cell);
-    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : explainNumber(matrix, cell, value, 3)}`;
+    heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : cellNumber(matrix, cell, value, 3)}`;
     const pieces = lessonCalculation(lesson, cell);
-    const said = lessonSaying(lesson, cell);
+    const said = lessonRuleText(lesson, cell);
     body.replaceChildren(
       el("p", { class: "lesson-formula", text: matrix.formula }),
-      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => explainPiece(lesson, piece, actions)),
-        Number.isNaN(value) ? null : ` = ${explainNumber(matrix, cell, value, 3)}`)] : []),
+      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => calculationPartElement(lesson, piece, actions)),
+        Number.isNaN(value) ? null : ` = ${cellNumber(matrix, cell, value, 3)}`)] : []),
       ...(said ? [el("p", { text: tokenText(said) })] : []),
-      ...explainPlace(lesson, cell, step, actions),
+      ...stepLink(lesson, cell, step, actions),
     );
   }
   return { element, heading, show };
@@ -213,35 +213,35 @@ export function lessonExplanation(actions) {
  * @param {number} least  digits behind the point, but for counts and bits
  * @returns {string}
  */
-function explainNumber(matrix, cell, value, least) {
+function cellNumber(matrix, cell, value, least) {
   const digits = lessonDigits(matrix, cell.column);
   return lessonNumber(value, digits && Math.max(least, digits));
 }
 
 /** @param {Lesson} lesson @param {LessonCell} cell @returns {string} */
-function explainShort(lesson, cell) {
+function cellEquation(lesson, cell) {
   const value = lessonValue(lesson, cell);
-  return `${lessonCellName(lesson, cell)} = ${explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2)}`;
+  return `${lessonCellName(lesson, cell)} = ${cellNumber(lessonMatrix(lesson, cell.of), cell, value, 2)}`;
 }
 
 /**
  * @param {Lesson} lesson
- * @param {LessonPiece} piece
- * @param {{follow: (cell: LessonCell) => void, near: (cell: LessonCell | null) => void}} actions
+ * @param {CalculationPart} piece
+ * @param {{follow: (cell: LessonCell) => void, hover: (cell: LessonCell | null) => void}} actions
  * @returns {Node | string}
  */
-function explainPiece(lesson, piece, actions) {
+function calculationPartElement(lesson, piece, actions) {
   if (typeof piece === "string") return piece;
   const { cell } = piece;
   const value = lessonValue(lesson, cell);
   const name = lessonCellName(lesson, cell);
-  const text = explainNumber(lessonMatrix(lesson, cell.of), cell, value, 2);
+  const text = cellNumber(lessonMatrix(lesson, cell.of), cell, value, 2);
   return el("button", {
     type: "button", class: "lesson-number", text: value < 0 ? `(${text})` : text, title: name, "aria-label": `${text}, ${name}`,
     on: {
       click: () => actions.follow(cell),
-      pointerenter: () => actions.near(cell), pointerleave: () => actions.near(null),
-      focus: () => actions.near(cell), blur: () => actions.near(null),
+      pointerenter: () => actions.hover(cell), pointerleave: () => actions.hover(null),
+      focus: () => actions.hover(cell), blur: () => actions.hover(null),
     },
   });
 }
@@ -254,7 +254,7 @@ function explainPiece(lesson, piece, actions) {
  * @param {{go: (step: number) => void}} actions
  * @returns {HTMLElement[]}
  */
-function explainPlace(lesson, cell, step, actions) {
+function stepLink(lesson, cell, step, actions) {
   const stands = (/** @type {number} */ at) => lesson.steps[at].sections.some((section) => section.matrices.includes(cell.of));
   if (stands(step)) return [];
   const at = lesson.steps.findIndex((_, place) => stands(place));

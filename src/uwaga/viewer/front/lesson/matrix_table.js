@@ -1,25 +1,25 @@
 // A matrix as a table: numbers whose calculation can be followed, or inputs where the user may write.
 
 import { el, tokenText } from "../dom.js";
-import { lessonNumber, lessonParse, lessonTyped } from "./numbers.js";
+import { lessonNumber, parseNumber, inputText } from "./numbers.js";
 import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 
 /**
- * @typedef {object} GridActions
- * @property {(cell: LessonCell) => void} pick
+ * @typedef {object} MatrixActions
+ * @property {(cell: LessonCell) => void} select
  * @property {(field: string, row: number, column: number, value: number) => void} write
  * @property {(text: string) => void} say
  * @property {() => boolean} readOnly
  */
 /**
- * @typedef {object} Grid
+ * @typedef {object} MatrixTable
  * @property {HTMLElement} element
  * @property {string} id
  * @property {(lesson: Lesson, slice: number) => void} update
- * @property {(picked: LessonCell | null, sources: Set<string>) => void} mark
+ * @property {(selected: LessonCell | null, sources: Set<string>) => void} showSelection
  * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and gives it the focus
  */
 
@@ -27,59 +27,59 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
  * @param {Lesson} lesson
  * @param {string} id
  * @param {number} slice  of a sliced matrix, the query
- * @param {GridActions} actions
- * @returns {Grid}
+ * @param {MatrixActions} actions
+ * @returns {MatrixTable}
  */
-export function lessonGrid(lesson, id, slice, actions) {
+export function makeMatrixTable(lesson, id, slice, actions) {
   const matrix = lessonMatrix(lesson, id);
-  const typed = matrix.field !== null;
+  const editable = matrix.field !== null;
   const caption = el("caption");
-  const wrong = el("p", { class: "lesson-wrong", role: "alert", hidden: true });
+  const error = el("p", { class: "lesson-error", role: "alert", hidden: true });
   const heads = matrix.columns.map(() => el("th", { scope: "col" }));
   const sides = matrix.rows.map(() => el("th", { scope: "row" }));
-  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => gridCell(row, column, typed)));
-  const table = el("table", { class: "lesson-table", role: "grid", "data-matrix": id, "aria-readonly": String(!typed) },
+  const cells = matrix.rows.map((_, row) => matrix.columns.map((__, column) => makeMatrixCell(row, column, editable)));
+  const table = el("table", { class: "lesson-table", role: "grid", "data-matrix": id, "aria-readonly": String(!editable) },
     caption,
     el("thead", {}, el("tr", {}, el("td", { class: "lesson-corner" }), heads)),
     el("tbody", {}, cells.map((line, row) => el("tr", {}, sides[row], line.map((cell) => cell.place)))),
   );
   const note = el("p", { class: "lesson-note" });
-  const element = el("figure", { class: "lesson-matrix" }, el("div", { class: "lesson-scroll" }, table), wrong, note);
+  const element = el("figure", { class: "lesson-matrix" }, el("div", { class: "lesson-scroll" }, table), error, note);
 
   let shown = lesson;
   let at = slice;
-  let home = { row: 0, column: 0 };
+  let tabStop = { row: 0, column: 0 };
   /** @type {Map<string, string>} */
-  const mistakes = new Map();
+  const inputErrors = new Map();
 
   /** @param {number} row @param {number} column @returns {LessonCell} */
   const cellAt = (row, column) => ({ of: id, row, column, slice: lessonMatrix(shown, id).sliced ? at : null });
 
   /** @param {number} row @param {number} column */
-  function rove(row, column) {
-    cells[home.row][home.column].target.tabIndex = -1;
-    home = { row, column };
+  function moveTabStop(row, column) {
+    cells[tabStop.row][tabStop.column].target.tabIndex = -1;
+    tabStop = { row, column };
     cells[row][column].target.tabIndex = 0;
   }
 
   /** @param {number} row @param {number} column @param {boolean} [move] */
-  function pick(row, column, move = false) {
-    rove(row, column);
+  function select(row, column, move = false) {
+    moveTabStop(row, column);
     if (move) cells[row][column].target.focus();
-    actions.pick(cellAt(row, column));
+    actions.select(cellAt(row, column));
   }
 
   /** @param {number} row @param {number} column @param {HTMLInputElement} input */
   function read(row, column, input) {
     const most = shown.limits.number;
-    const found = lessonParse(input.value, { least: -most, most });
+    const found = parseNumber(input.value, { least: -most, most });
     const key = `${row}/${column}`;
-    input.setAttribute("aria-invalid", String("wrong" in found));
-    if ("wrong" in found) mistakes.set(key, found.wrong);
-    else mistakes.delete(key);
-    const first = mistakes.values().next();
-    wrong.hidden = !!first.done;
-    wrong.textContent = first.done ? "" : `${first.value} The numbers below are those of the last one that was.`;
+    input.setAttribute("aria-invalid", String("error" in found));
+    if ("error" in found) inputErrors.set(key, found.error);
+    else inputErrors.delete(key);
+    const first = inputErrors.values().next();
+    error.hidden = !!first.done;
+    error.textContent = first.done ? "" : `${first.value} The numbers below are those of the last one that was.`;
     if ("value" in found && matrix.field) actions.write(matrix.field, row, column, found.value);
   }
 
@@ -107,18 +107,18 @@ export function lessonGrid(lesson, id, slice, actions) {
     event.stopPropagation();
     if (to[0] < 0 || to[1] < 0 || to[0] > last.row || to[1] > last.column) return;
     const next = cells[to[0]][to[1]].target;
-    if (event.key === "Enter" || event.key === " ") pick(to[0], to[1], true);
-    else { rove(to[0], to[1]); next.focus(); }
+    if (event.key === "Enter" || event.key === " ") select(to[0], to[1], true);
+    else { moveTabStop(to[0], to[1]); next.focus(); }
     if (next instanceof HTMLInputElement) next.select();
   }
 
   cells.forEach((line, row) => line.forEach(({ target }, column) => {
     target.tabIndex = row === 0 && column === 0 ? 0 : -1;
     target.addEventListener("keydown", (event) => key(/** @type {KeyboardEvent} */ (event), row, column));
-    target.addEventListener("click", () => pick(row, column));
+    target.addEventListener("click", () => select(row, column));
     if (target instanceof HTMLInputElement) {
       target.addEventListener("input", () => read(row, column, target));
-      target.addEventListener("focus", () => { if (!cells[row][column].place.classList.contains("lesson-picked")) pick(row, column); });
+      target.addEventListener("focus", () => { if (!cells[row][column].place.classList.contains("lesson-selected")) select(row, column); });
     }
   }));
 
@@ -132,59 +132,59 @@ export function lessonGrid(lesson, id, slice, actions) {
     note.hidden = !now.note;
     now.columns.forEach((name, column) => { heads[column].textContent = tokenText(name); });
     now.rows.forEach((name, row) => { sides[row].textContent = tokenText(name); });
-    const largest = gridLargest(now.data);
+    const largest = largestMagnitude(now.data);
     cells.forEach((line, row) => line.forEach((cell, column) => {
       const value = lessonValue(next, cellAt(row, column));
-      gridFill(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
-        actions.readOnly(), mistakes.has(`${row}/${column}`));
+      fillMatrixCell(cell, now, value, largest, `${tokenText(now.rows[row])}, ${tokenText(now.columns[column])}`,
+        actions.readOnly(), inputErrors.has(`${row}/${column}`));
     }));
   }
   update(lesson, slice);
 
   return {
     element, id, update,
-    mark(picked, sources) {
+    showSelection(selected, sources) {
       cells.forEach((line, row) => line.forEach(({ place, target }, column) => {
         const cell = cellAt(row, column), name = lessonCellKey(cell);
-        const isPicked = !!picked && lessonCellKey(picked) === name;
-        place.classList.toggle("lesson-picked", isPicked);
+        const isSelected = !!selected && lessonCellKey(selected) === name;
+        place.classList.toggle("lesson-selected", isSelected);
         place.classList.toggle("lesson-source", sources.has(name));
-        if (target === place) target.setAttribute("aria-selected", String(isPicked));
+        if (target === place) target.setAttribute("aria-selected", String(isSelected));
       }));
     },
     reveal(cell) {
       if (!lessonHas(shown, cell)) return;
-      rove(cell.row, cell.column);
+      moveTabStop(cell.row, cell.column);
       cells[cell.row][cell.column].target.focus();
     },
   };
 }
 
-/** @typedef {{place: HTMLElement, target: HTMLElement}} GridCell  the td, and what in it has the focus */
+/** @typedef {{place: HTMLElement, target: HTMLElement}} MatrixCell  the td, and what in it has the focus */
 
 // One cell of a matrix in the lesson.
 
-/** @param {number} row @param {number} column @param {boolean} typed @returns {GridCell} */
-export function gridCell(row, column, typed) {
+/** @param {number} row @param {number} column @param {boolean} editable @returns {MatrixCell} */
+export function makeMatrixCell(row, column, editable) {
   const props = { role: "gridcell", class: "lesson-cell", "data-row": row, "data-column": column };
-  if (!typed) {
+  if (!editable) {
     const place = el("td", props);
     return { place, target: place };
   }
   const input = el("input", { type: "text", inputmode: "decimal", autocomplete: "off", size: 5 });
-  return { place: el("td", { ...props, class: "lesson-cell lesson-typed" }, input), target: input };
+  return { place: el("td", { ...props, class: "lesson-cell lesson-editable" }, input), target: input };
 }
 
 /**
- * @param {GridCell} cell
+ * @param {MatrixCell} cell
  * @param {import("./reply.js").LessonMatrix} matrix
  * @param {number} value
  * @param {number} largest
  * @param {string} name
  * @param {boolean} readOnly
- * @param {boolean} mistaken  what stands in it is no number yet
+ * @param {boolean} isInvalid  what stands in it is no number yet
  */
-export function gridFill({ place, target }, matrix, value, largest, name, readOnly, mistaken) {
+export function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
   const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
   place.style.setProperty("--lesson-heat", String(Math.min(1, Math.abs(heat) || 0)));
   place.classList.toggle("lesson-negative", heat < 0);
@@ -193,9 +193,9 @@ export function gridFill({ place, target }, matrix, value, largest, name, readOn
     target.readOnly = readOnly;
     target.setAttribute("aria-label", name);
     // What is being typed stays as it is typed.
-    if (!mistaken && target !== target.ownerDocument.activeElement) target.value = lessonTyped(value);
-    else if (!mistaken && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value)
-      target.value = lessonTyped(value);
+    if (!isInvalid && target !== target.ownerDocument.activeElement) target.value = inputText(value);
+    else if (!isInvalid && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value)
+      target.value = inputText(value);
     return;
   }
   const text = lessonNumber(value, lessonDigits(matrix, Number(place.dataset.column)));
@@ -204,7 +204,7 @@ export function gridFill({ place, target }, matrix, value, largest, name, readOn
 }
 
 /** @param {Float32Array} data @returns {number} */
-export function gridLargest(data) {
+export function largestMagnitude(data) {
   let largest = 0;
   for (const value of data) if (Math.abs(value) > largest) largest = Math.abs(value);
   return largest || 1;

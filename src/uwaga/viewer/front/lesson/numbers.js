@@ -23,7 +23,7 @@ export function lessonNumber(value, digits = 2) {
  * @param {number} value
  * @returns {string}
  */
-export function lessonTyped(value) {
+export function inputText(value) {
   for (let digits = 1; digits < 9; digits++) {
     const text = Number(value.toPrecision(digits));
     if (Math.fround(text) === Math.fround(value)) return String(text);
@@ -35,15 +35,15 @@ export function lessonTyped(value) {
  * What a user has typed: the number, or what is wrong with it.
  * @param {string} text
  * @param {{least: number, most: number, whole?: boolean}} rule
- * @returns {{value: number} | {wrong: string}}
+ * @returns {{value: number} | {error: string}}
  */
-export function lessonParse(text, { least, most, whole = false }) {
+export function parseNumber(text, { least, most, whole = false }) {
   const kind = whole ? "a whole number" : "a number";
   const plain = text.trim().replaceAll("\u2212", "-").replace(/^(-?\d*),(\d+)$/, "$1.$2");
-  if (plain === "") return { wrong: `Nothing is written here; it needs ${kind}.` };
-  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { wrong: `\u201c${text.trim()}\u201d is not ${kind}.` };
+  if (plain === "") return { error: `Nothing is written here; it needs ${kind}.` };
+  if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { error: `\u201c${text.trim()}\u201d is not ${kind}.` };
   const value = Number(plain);
-  if (whole && !Number.isInteger(value)) return { wrong: `${text.trim()} is not a whole number.` };
-  if (!(value >= least && value <= most)) return { wrong: `${text.trim()} is not between ${least} and ${most}.`.replaceAll("-", "\u2212") };
+  if (whole && !Number.isInteger(value)) return { error: `${text.trim()} is not a whole number.` };
+  if (!(value >= least && value <= most)) return { error: `${text.trim()} is not between ${least} and ${most}.`.replaceAll("-", "\u2212") };
   return { value };
 }

@@ -120,7 +120,7 @@ export function lessonHas(lesson, cell) {
 // What the user changes: from the question that the numbers answer to the next one.
 
 /** Settings that speak of each token, and make no sense for another number of them. */
-const lessonPerToken = ["order", "payload", "length"];
+const perTokenSettings = ["order", "payload", "length"];
 
 /**
  * @param {Question} question
@@ -162,7 +162,7 @@ export function lessonWithTokens(question, tokens) {
     return (kept.length > 1 ? kept.shift() : kept[0]) ?? null;
   });
   if (tokens.length !== question.tokens.length || !storeEqual(tokens, question.tokens)) {
-    for (const name of lessonPerToken) if (name !== "payload" || tokens.length !== question.tokens.length) delete next.settings[name];
+    for (const name of perTokenSettings) if (name !== "payload" || tokens.length !== question.tokens.length) delete next.settings[name];
   }
   return next;
 }
@@ -171,13 +171,13 @@ export function lessonWithTokens(question, tokens) {
  * The words of a sentence, or what is wrong with it.
  * @param {string} text
  * @param {number} most
- * @returns {{words: string[]} | {wrong: string}}
+ * @returns {{words: string[]} | {error: string}}
  */
-export function lessonWords(text, most) {
+export function parseSentence(text, most) {
   const words = text.split(/\s+/u).filter(Boolean);
-  if (!words.length) return { wrong: "A sentence needs at least one word." };
-  if (words.length > most) return { wrong: `The lesson takes at most ${most} words; these are ${words.length}.` };
+  if (!words.length) return { error: "A sentence needs at least one word." };
+  if (words.length > most) return { error: `The lesson takes at most ${most} words; these are ${words.length}.` };
   const long = words.find((word) => [...word].length > 64);
-  if (long) return { wrong: `\u201c${[...long].slice(0, 20).join("")}\u2026\u201d is longer than 64 characters.` };
+  if (long) return { error: `\u201c${[...long].slice(0, 20).join("")}\u2026\u201d is longer than 64 characters.` };
   return { words };
 }

@@ -21,7 +21,7 @@ export function lessonScene(lesson, step, query, element) {
     background: colour("--bg", "#ffffff"), text: colour("--text", "#1a2230"), muted: colour("--muted", "#566171"),
     line: colour("--line", "#d8dee7"), more: colour("--key", "#1f5fa8"), less: colour("--query", "#b85219"),
   };
-  return lessonDrawing(lesson, step, query, colours);
+  return drawLessonScene(lesson, step, query, colours);
 }
 
 /** @typedef {{background: string, text: string, muted: string, line: string, more: string, less: string}} SceneColours */
@@ -33,7 +33,7 @@ export function lessonScene(lesson, step, query, element) {
  * @param {SceneColours} colours
  * @returns {import("../types.js").Scene}
  */
-export function lessonDrawing(lesson, step, query, colours) {
+export function drawLessonScene(lesson, step, query, colours) {
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
   let x = sceneGap, y = sceneGap + 30, tallest = 0, widest = 0;

@@ -2,9 +2,9 @@
 
 import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
-import { lessonChart } from "./chart.js";
-import { lessonControl } from "./controls.js";
-import { lessonGrid } from "./matrix_table.js";
+import { makeLessonChart } from "./chart.js";
+import { makeSetting } from "./controls.js";
+import { makeMatrixTable } from "./matrix_table.js";
 import { lessonMatrix } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -13,17 +13,17 @@ import { lessonMatrix } from "./reply.js";
 /** @typedef {import("./reply.js").LessonHead} LessonHead */
 
 /**
- * @typedef {object} Page
+ * @typedef {object} StepPage
  * @property {HTMLElement} element
- * @property {string} shape  pages of one shape can be updated into each other
+ * @property {string} structure  pages of one shape can be updated into each other
  * @property {HTMLElement} heading
- * @property {import("./matrix_table.js").Grid[]} grids
+ * @property {import("./matrix_table.js").MatrixTable[]} grids
  * @property {(lesson: Lesson, query: number) => void} update
  * @property {() => void} dispose
  */
 /**
- * @typedef {import("./matrix_table.js").GridActions & import("./controls.js").ControlActions & {
- *   choose: (query: number) => void, light: (cells: LessonCell[]) => void, app: import("../types.js").App}} PageActions
+ * @typedef {import("./matrix_table.js").MatrixActions & import("./controls.js").SettingActions & {
+ *   choose: (query: number) => void, highlight: (cells: LessonCell[]) => void, app: import("../types.js").App}} StepActions
  */
 
 /**
@@ -32,7 +32,7 @@ import { lessonMatrix } from "./reply.js";
  * @param {number} step
  * @returns {string}
  */
-export function lessonShape(lesson, step) {
+export function stepStructure(lesson, step) {
   const { id, sections } = lesson.steps[step];
   return JSON.stringify([id, sections.map((section) => [section.form, section.controls, section.charts.length,
     section.matrices.map((name) => {
@@ -45,16 +45,16 @@ export function lessonShape(lesson, step) {
  * @param {Lesson} lesson
  * @param {number} step
  * @param {number} query
- * @param {PageActions} actions
- * @returns {Page}
+ * @param {StepActions} actions
+ * @returns {StepPage}
  */
-export function lessonPage(lesson, step, query, actions) {
+export function makeStepPage(lesson, step, query, actions) {
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
   const words = el("div", { class: "lesson-words" });
   const code = el("code", {});
-  const parts = lesson.steps[step].sections.map((_, at) => pageSection(lesson, step, at, query, actions));
-  const heads = pageHeads(lesson, step).map((head) => realHead(actions.app, head));
-  const element = el("article", { class: "lesson-page" }, heading, words, pageBeside(parts),
+  const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
+  const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
+  const element = el("article", { class: "lesson-page" }, heading, words, placeSections(parts),
     el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code),
     heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
       el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
@@ -70,7 +70,7 @@ export function lessonPage(lesson, step, query, actions) {
   update(lesson, query);
   return {
     element, heading, update,
-    shape: lessonShape(lesson, step),
+    structure: stepStructure(lesson, step),
     grids: parts.flatMap((part) => part.grids),
     dispose: () => heads.forEach((head) => head.dispose()),
   };
@@ -81,27 +81,27 @@ export function lessonPage(lesson, step, query, actions) {
  * @param {number} step
  * @returns {import("./reply.js").LessonHead[]}
  */
-function pageHeads(lesson, step) {
+function stepHeads(lesson, step) {
   const steps = lesson.steps[step].sections.length ? [lesson.steps[step]] : lesson.steps;
   return steps.flatMap(({ head }) => (head ? [head] : []));
 }
 
 /**
- * @typedef {{element: HTMLElement, form: string, grids: import("./matrix_table.js").Grid[], update: (lesson: Lesson,
- *   query: number) => void}} PagePart
+ * @typedef {{element: HTMLElement, form: string, grids: import("./matrix_table.js").MatrixTable[], update: (lesson: Lesson,
+ *   query: number) => void}} SectionView
  */
 
 /** The matrix form and the token by token form stand side by side.
- * @param {PagePart[]} parts
+ * @param {SectionView[]} parts
  * @returns {HTMLElement[]}
  */
-function pageBeside(parts) {
+function placeSections(parts) {
   /** @type {HTMLElement[]} */
   const placed = [];
   for (let at = 0; at < parts.length; at++) {
     const next = parts[at + 1];
     if (parts[at].form && next?.form) {
-      placed.push(el("div", { class: "lesson-beside" }, parts[at].element, next.element));
+      placed.push(el("div", { class: "lesson-side-by-side" }, parts[at].element, next.element));
       at++;
     } else placed.push(parts[at].element);
   }
@@ -113,17 +113,17 @@ function pageBeside(parts) {
  * @param {number} step
  * @param {number} at
  * @param {number} query
- * @param {PageActions} actions
- * @returns {PagePart}
+ * @param {StepActions} actions
+ * @returns {SectionView}
  */
-function pageSection(lesson, step, at, query, actions) {
+function makeSection(lesson, step, at, query, actions) {
   const section = lesson.steps[step].sections[at];
   const heading = section.title ? el("h3", {}) : null;
   const words = el("div", { class: "lesson-words" });
-  const controls = section.controls.map((name) => lessonControl(name, actions));
-  const grids = section.matrices.map((id) => lessonGrid(lesson, id, query, actions));
+  const controls = section.controls.map((name) => makeSetting(name, actions));
+  const grids = section.matrices.map((id) => makeMatrixTable(lesson, id, query, actions));
   const isSliced = section.matrices.some((id) => lessonMatrix(lesson, id).sliced);
-  const chooser = isSliced ? pageChooser(actions) : null;
+  const chooser = isSliced ? makeQuerySelect(actions) : null;
   const charts = el("div", { class: "lesson-charts" });
   const findings = el("ul", { class: "lesson-findings" });
   const element = el("section", { class: "lesson-section" }, heading, words, controls.map((control) => control.element), chooser?.element,
@@ -137,24 +137,24 @@ function pageSection(lesson, step, at, query, actions) {
       controls.forEach((control) => control.update(next));
       grids.forEach((grid) => grid.update(next, slice));
       chooser?.update(next, slice);
-      charts.replaceChildren(...now.charts.map((chart) => lessonChart(next, chart)));
-      findings.replaceChildren(...now.findings.map((finding) => pageFinding(finding, actions)));
+      charts.replaceChildren(...now.charts.map((chart) => makeLessonChart(next, chart)));
+      findings.replaceChildren(...now.findings.map((finding) => makeFinding(finding, actions)));
       findings.hidden = !now.findings.length;
     },
   };
 }
 
-/** @param {import("./reply.js").LessonFinding} finding @param {PageActions} actions @returns {HTMLElement} */
-function pageFinding(finding, actions) {
+/** @param {import("./reply.js").LessonFinding} finding @param {StepActions} actions @returns {HTMLElement} */
+function makeFinding(finding, actions) {
   const cells = finding.cells.map(([of, row, column]) => ({ of, row, column, slice: null }));
   const text = tokenText(finding.text);
   if (!cells.length) return el("li", { text });
   return el("li", {}, el("button",
-    { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.light(cells) } }));
+    { type: "button", class: "lesson-finding", text, title: "Show the numbers", on: { click: () => actions.highlight(cells) } }));
 }
 
-/** @param {PageActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */
-function pageChooser(actions) {
+/** @param {StepActions} actions @returns {{element: HTMLElement, update: (lesson: Lesson, query: number) => void}} */
+function makeQuerySelect(actions) {
   const select = el("select", { "data-setting": "query", on: { change: () => actions.choose(Number(select.value)) } });
   return {
     element: el("label", { class: "lesson-control" }, "Query ", select),
@@ -174,7 +174,7 @@ function pageChooser(actions) {
  * @param {App} app
  * @returns {string} "" where there is one
  */
-export function realMissing(app) {
+export function noModelText(app) {
   const side = app.about.sides[0];
   return side && side.maps.length ? "" : "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.";
 }
@@ -182,16 +182,16 @@ export function realMissing(app) {
 /**
  * The best of all heads of one kind by a statistic; null where the model's table has no such number.
  * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables
- * @param {LessonHead} wanted
+ * @param {LessonHead} criterion
  * @returns {{layer: number, head: number, value: number} | null}
  */
-export function realBest(tables, wanted) {
+export function bestHead(tables, criterion) {
   /** @type {{layer: number, head: number, value: number} | null} */
   let best = null;
   for (const { layer, columns } of tables) {
-    (columns[wanted.statistic] ?? []).forEach((value, head) => {
+    (columns[criterion.statistic] ?? []).forEach((value, head) => {
       if (value === null || Number.isNaN(value)) return;
-      const better = !best || (wanted.sense === "largest" ? value > best.value : value < best.value);
+      const better = !best || (criterion.sense === "largest" ? value > best.value : value < best.value);
       if (better) best = { layer, head, value };
     });
   }
@@ -200,11 +200,11 @@ export function realBest(tables, wanted) {
 
 /**
  * @param {App} app
- * @param {LessonHead} wanted
+ * @param {LessonHead} criterion
  * @param {AbortSignal} signal
  * @returns {Promise<FoundHead | null>}
  */
-async function realFind(app, wanted, signal) {
+async function findBestHead(app, criterion, signal) {
   const side = app.about.sides[0];
   const kind = app.about.start?.kind;
   if (!side || !kind) return null;
@@ -215,39 +215,39 @@ async function realFind(app, wanted, signal) {
       (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
     return { layer, columns };
   }));
-  const best = realBest(tables, wanted);
+  const best = bestHead(tables, criterion);
   return best && { kind, ...best };
 }
 
 /**
  * @param {App} app
- * @param {LessonHead} wanted
+ * @param {LessonHead} criterion
  * @returns {{element: HTMLElement, dispose: () => void}}
  */
-export function realHead(app, wanted) {
-  const missing = realMissing(app);
+export function makeModelHead(app, criterion) {
+  const missing = noModelText(app);
   const text = el("p", { text: missing });
   const button = el("button", { type: "button", class: "lesson-open", text: "Open this head in the real model", disabled: true });
   const controller = new AbortController();
   /** @type {FoundHead | null} */
   let found = null;
 
-  async function look() {
-    text.textContent = `Looking through all heads for ${wanted.why}\u2026`;
+  async function search() {
+    text.textContent = `Looking through all heads for ${criterion.why}\u2026`;
     try {
-      found = await realFind(app, wanted, controller.signal);
+      found = await findBestHead(app, criterion, controller.signal);
     } catch (error) {
       if (controller.signal.aborted) return;
       text.textContent = `The heads could not be compared: ${error instanceof Error ? error.message : String(error)}`;
       return;
     }
     if (!found) {
-      text.textContent = `This model's table has no ${realTitle(app, wanted.statistic)}.`;
+      text.textContent = `This model's table has no ${statisticTitle(app, criterion.statistic)}.`;
       return;
     }
     button.disabled = false;
-    const measured = `${realTitle(app, wanted.statistic)} ${numberText(found.value)}`;
-    text.textContent = `Layer ${found.layer}, head ${found.head}: ${wanted.why} (${measured}).`;
+    const measured = `${statisticTitle(app, criterion.statistic)} ${numberText(found.value)}`;
+    text.textContent = `Layer ${found.layer}, head ${found.head}: ${criterion.why} (${measured}).`;
   }
 
   function open() {
@@ -256,7 +256,7 @@ export function realHead(app, wanted) {
   }
 
   button.addEventListener("click", open);
-  if (!missing) void look();
+  if (!missing) void search();
   return {
     element: el("div", { class: "lesson-real" }, text, button),
     dispose: () => controller.abort(),
@@ -264,6 +264,6 @@ export function realHead(app, wanted) {
 }
 
 /** @param {App} app @param {string} name @returns {string} */
-function realTitle(app, name) {
+function statisticTitle(app, name) {
   return app.about.statistics.find((one) => one.name === name)?.title ?? name.replaceAll("_", " ");
 }

@@ -2,16 +2,16 @@
 
 import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { lessonExplanation, lessonSources } from "./explanation.js";
-import { lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, lessonWords, readLesson } from "./reply.js";
+import { makeExplanation, lessonSources } from "./explanation.js";
+import { lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence, readLesson } from "./reply.js";
 import { lessonScene } from "./scene.js";
-import { lessonPage, lessonShape } from "./step.js";
+import { makeStepPage, stepStructure } from "./step.js";
 
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 
 /** Between a key and the question: as long as one types on, nobody is asked. */
-const lessonPause = 200;
-const lessonReadOnly =
+const lessonInputPause = 200;
+const lessonReadOnlyNote =
   "This page is saved: there is no program behind it to calculate other numbers. "
   + "\u201cuwaga lesson\u201d opens one where you can change them.";
 
@@ -25,31 +25,31 @@ export function lessonView(app) {
   /** @type {import("./reply.js").Lesson | null} */
   let lesson = null;
   /** @type {import("../types.js").Question} what the user wants, which may not be answered yet */
-  let wanted = start;
+  let requested = start;
   /** @type {LessonCell[]} */
   let chain = [];
-  /** @type {import("./step.js").Page | null} */
+  /** @type {import("./step.js").StepPage | null} */
   let page = null;
   let step = 0, query = 0, visible = false;
   let asking = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
 
-  const message = el("p", { class: "lesson-wrong lesson-message", role: "alert", hidden: true });
-  const sentence = lessonSentence({ write: (tokens) => lesson && change(lessonWithTokens(wantedNow(), tokens), 0), reset, isReadOnly });
-  const steps = lessonSteps(walk);
+  const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
+  const sentence = makeSentenceInput({ write: (tokens) => lesson && change(lessonWithTokens(editedQuestion(), tokens), 0), reset, isReadOnly });
+  const steps = makeStepNavigation(goToStep);
   const place = el("div", { class: "lesson-place" });
-  const explanation = lessonExplanation({ follow, back, close, go: stay, near });
-  const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnly }) : null,
+  const explanation = makeExplanation({ follow, back, close, go: showCellInStep, hover });
+  const main = el("div", { class: "lesson-main" }, isReadOnly ? el("p", { class: "lesson-note", text: lessonReadOnlyNote }) : null,
     sentence.element, message, place, steps.footer);
   const element = el("div", { class: "lesson-view" }, steps.element, main, explanation.element);
 
-  const wantedNow = () => (wanted.settings ? wanted : /** @type {import("./reply.js").Lesson} */ (lesson).question);
-  /** @type {import("./step.js").PageActions} */
+  const editedQuestion = () => (requested.settings ? requested : /** @type {import("./reply.js").Lesson} */ (lesson).question);
+  /** @type {import("./step.js").StepActions} */
   const actions = {
-    app, pick, light,
-    write: (field, row, column, value) => change(lessonWithNumber(wantedNow(), field, row, column, value), lessonPause),
-    set: (name, value) => change(lessonWithSetting(wantedNow(), name, value), lessonPause),
+    app, select, highlight,
+    write: (field, row, column, value) => change(lessonWithNumber(editedQuestion(), field, row, column, value), lessonInputPause),
+    set: (name, value) => change(lessonWithSetting(editedQuestion(), name, value), lessonInputPause),
     say: (text) => app.announce(text),
     readOnly: () => isReadOnly,
     choose(next) { query = next; follow(null); },
@@ -58,7 +58,7 @@ export function lessonView(app) {
   /** @param {import("../types.js").Question} question @param {number} pause */
   function change(question, pause) {
     if (isReadOnly) return;
-    wanted = question;
+    requested = question;
     clearTimeout(timer);
     timer = setTimeout(ask, pause);
   }
@@ -66,7 +66,7 @@ export function lessonView(app) {
   function reset() {
     chain = [];
     // What is written wrongly somewhere goes with the page.
-    if (page) page.shape = "";
+    if (page) page.structure = "";
     change(start, 0);
   }
 
@@ -76,13 +76,13 @@ export function lessonView(app) {
     const { signal } = asking;
     element.setAttribute("aria-busy", "true");
     try {
-      const reply = await app.client.ask(wanted, { signal, priority: 5 });
+      const reply = await app.client.ask(requested, { signal, priority: 5 });
       if (signal.aborted) return;
       message.hidden = true;
       receive(readLesson(reply));
     } catch (error) {
       if (isAbort(error)) return;
-      wanted = lesson ? lesson.question : start;
+      requested = lesson ? lesson.question : start;
       message.hidden = false;
       message.textContent = lesson
         ? `${error instanceof Error ? error.message : String(error)} The numbers shown are those before.`
@@ -108,26 +108,26 @@ export function lessonView(app) {
   /** The page of the step, new or with other numbers, and what is marked in it. */
   function draw() {
     if (!lesson) return;
-    if (page && page.shape === lessonShape(lesson, step)) page.update(lesson, query);
+    if (page && page.structure === stepStructure(lesson, step)) page.update(lesson, query);
     else {
       page?.dispose();
-      page = lessonPage(lesson, step, query, actions);
+      page = makeStepPage(lesson, step, query, actions);
       place.replaceChildren(page.element);
     }
-    mark();
+    showSelection();
   }
 
   /** @param {LessonCell[]} [also]  cells to mark besides */
-  function mark(also) {
+  function showSelection(also) {
     if (!lesson || !page) return;
     const cell = chain.at(-1) ?? null;
     const sources = also ?? (cell ? lessonSources(lesson, cell) : []);
     const keys = new Set(sources.map(lessonCellKey));
-    for (const grid of page.grids) grid.mark(also ? null : cell, keys);
+    for (const grid of page.grids) grid.showSelection(also ? null : cell, keys);
   }
 
   /** @param {LessonCell} cell */
-  function pick(cell) {
+  function select(cell) {
     chain = [cell];
     explain();
   }
@@ -153,7 +153,7 @@ export function lessonView(app) {
   function explain() {
     if (!lesson) return;
     explanation.show(lesson, chain, step);
-    mark();
+    showSelection();
   }
 
   function close() {
@@ -162,21 +162,21 @@ export function lessonView(app) {
   }
 
   /** @param {LessonCell | null} cell  the number in the panel that is pointed at */
-  function near(cell) {
-    mark(cell ? [cell] : undefined);
+  function hover(cell) {
+    showSelection(cell ? [cell] : undefined);
   }
 
   /** @param {LessonCell[]} cells */
-  function light(cells) {
+  function highlight(cells) {
     chain = cells.slice(0, 1);
     explain();
-    mark(cells);
+    showSelection(cells);
     const grid = page?.grids.find((one) => one.id === cells[0]?.of);
     grid?.element.scrollIntoView({ block: "nearest" });
   }
 
   /** @param {number} next */
-  function goTo(next) {
+  function openStep(next) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     step = next;
     steps.update(lesson, step);
@@ -189,16 +189,16 @@ export function lessonView(app) {
   }
 
   /** @param {number} next  on through the lesson: what was followed is done with */
-  function walk(next) {
+  function goToStep(next) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     chain = [];
-    goTo(next);
+    openStep(next);
     page?.heading.focus({ preventScroll: true });
   }
 
   /** @param {number} next  where the number that is followed stands */
-  function stay(next) {
-    goTo(next);
+  function showCellInStep(next) {
+    openStep(next);
     const cell = chain.at(-1);
     if (cell) page?.grids.find((grid) => grid.id === cell.of)?.reveal(cell);
   }
@@ -212,9 +212,9 @@ export function lessonView(app) {
   }
 
   const when = () => visible && !!lesson;
-  const removers = [
-    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => walk(step + 1) }),
-    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => walk(step - 1) }),
+  const removeCommands = [
+    app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goToStep(step + 1) }),
+    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => goToStep(step - 1) }),
     app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
     app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"],
       group: "Lesson", when, run: () => nextQuery(-1) }),
@@ -237,7 +237,7 @@ export function lessonView(app) {
       clearTimeout(timer);
       asking.abort();
       page?.dispose();
-      for (const remove of removers) remove();
+      for (const remove of removeCommands) remove();
     },
     scene: async () => lessonScene(lesson, step, query, element),
   };
@@ -249,31 +249,31 @@ export function lessonView(app) {
  * @param {{write: (tokens: string[]) => void, reset: () => void, isReadOnly: boolean}} actions
  * @returns {{element: HTMLElement, update: (lesson: import("./reply.js").Lesson) => void}}
  */
-export function lessonSentence({ write, reset, isReadOnly }) {
+export function makeSentenceInput({ write, reset, isReadOnly }) {
   let most = 1;
-  const wrong = el("span", { class: "lesson-wrong", role: "alert", hidden: true });
+  const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
   const button = el("button",
     { type: "button", text: "Reset", title: "Sentence and numbers as they were (Shift+R)", disabled: isReadOnly, on: { click: reset } });
 
   function read() {
-    const found = lessonWords(input.value, most);
-    input.setAttribute("aria-invalid", String("wrong" in found));
-    wrong.hidden = !("wrong" in found);
-    wrong.textContent = "wrong" in found ? found.wrong : "";
+    const found = parseSentence(input.value, most);
+    input.setAttribute("aria-invalid", String("error" in found));
+    error.hidden = !("error" in found);
+    error.textContent = "error" in found ? found.error : "";
     if ("words" in found) write(found.words);
   }
   input.addEventListener("change", read);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
     element: el("div", { class: "lesson-top" },
-      el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, wrong),
+      el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, error),
     update(lesson) {
       most = lesson.limits.tokens;
       if (input.getAttribute("aria-invalid") !== "true" || input !== input.ownerDocument.activeElement) {
         input.value = lesson.question.tokens.join(" ");
         input.setAttribute("aria-invalid", "false");
-        wrong.hidden = true;
+        error.hidden = true;
       }
     },
   };
@@ -285,7 +285,7 @@ export function lessonSentence({ write, reset, isReadOnly }) {
  * @param {(step: number) => void} go
  * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
  */
-export function lessonSteps(go) {
+export function makeStepNavigation(go) {
   let at = 0;
   const list = el("ol", { class: "lesson-list" });
   const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });

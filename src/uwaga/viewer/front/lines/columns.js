@@ -7,22 +7,22 @@ import { el, tokenText } from "../dom.js";
 /** @typedef {"query" | "key"} LineAxis */
 
 /**
- * @typedef {object} PairTold
+ * @typedef {object} LineColumnsHandlers
  * @property {(axis: LineAxis, item: number | null) => void} hover
- * @property {(axis: LineAxis, item: number) => void} pick
+ * @property {(axis: LineAxis, item: number) => void} select
  * @property {(axis: LineAxis) => void} focus
  */
 
 /** The columns of queries and of keys. */
-export class LinePair {
+export class LineColumns {
   /**
-   * @param {string} part  of the page
-   * @param {PairTold} told
+   * @param {string} idPrefix
+   * @param {LineColumnsHandlers} handlers
    */
-  constructor(part, told) {
+  constructor(idPrefix, handlers) {
     this.locked = true;
-    const make = (/** @type {LineAxis} */ axis) => new LineColumn(axis, part, {
-      hover: (item) => told.hover(axis, item), pick: (item) => told.pick(axis, item), focus: () => told.focus(axis),
+    const make = (/** @type {LineAxis} */ axis) => new LineColumn(axis, idPrefix, {
+      hover: (item) => handlers.hover(axis, item), select: (item) => handlers.select(axis, item), focus: () => handlers.focus(axis),
     });
     this.query = make("query");
     this.key = make("key");
@@ -73,13 +73,13 @@ export class LinePair {
 
   /**
    * Brings what is picked into its windows. Locked columns may not show both picks: that of the side where the keys act counts.
-   * @param {{query: number | null, key: number | null}} picks
+   * @param {{query: number | null, key: number | null}} selection
    * @param {LineAxis} side
    */
-  revealPicks(picks, side) {
+  revealSelection(selection, side) {
     const far = side === "query" ? "key" : "query";
-    const other = picks[far];
-    const own = picks[side];
+    const other = selection[far];
+    const own = selection[side];
     if (other !== null && other !== this.column(far).caret) this.reveal(far, other, true);
     if (own !== null && (own !== this.column(side).caret || !this.column(side).holds(own))) this.reveal(side, own, true);
   }
@@ -119,12 +119,12 @@ export function lineAxisAt({ target }) {
 export class LineColumn {
   /**
    * @param {LineAxis} axis
-   * @param {string} part  of the page
-   * @param {{hover: (item: number | null) => void, pick: (item: number) => void, focus: () => void}} told
+   * @param {string} idPrefix
+   * @param {{hover: (item: number | null) => void, select: (item: number) => void, focus: () => void}} handlers
    */
-  constructor(axis, part, told) {
+  constructor(axis, idPrefix, handlers) {
     this.axis = axis;
-    this.prefix = `uwaga-${part}lines-${axis}-`;
+    this.prefix = `uwaga-${idPrefix}lines-${axis}-`;
     this.list = el("div", { class: "uwaga-lines-column", role: "listbox", tabindex: 0, "data-axis": axis,
       "aria-label": axis === "query" ? "Queries" : "Keys" });
     /** @type {Items} */
@@ -134,13 +134,13 @@ export class LineColumn {
     /** @type {Map<number, HTMLElement>} */
     this.shown = new Map();
     const at = (/** @type {Event} */ event) => columnItem(event.target);
-    this.list.addEventListener("pointerover", (event) => told.hover(at(event)));
-    this.list.addEventListener("pointerleave", () => told.hover(null));
+    this.list.addEventListener("pointerover", (event) => handlers.hover(at(event)));
+    this.list.addEventListener("pointerleave", () => handlers.hover(null));
     this.list.addEventListener("click", (event) => {
       const item = at(event);
-      if (item !== null) told.pick(item);
+      if (item !== null) handlers.select(item);
     });
-    this.list.addEventListener("focus", told.focus);
+    this.list.addEventListener("focus", handlers.focus);
   }
 
   /** @param {Items} items */
@@ -187,9 +187,9 @@ export class LineColumn {
 
   /**
    * Puts the tokens of the window in their places.
-   * @param {(item: number) => {picked: boolean, aside: string}} look  aside: what is written beside the token
+   * @param {(item: number) => {selected: boolean, weightLabel: string}} stateOf  aside: what is written beside the token
    */
-  render(look) {
+  render(stateOf) {
     const [first, last] = this.range();
     for (const [item, token] of this.shown) {
       if (item >= first && item < last) continue;
@@ -199,11 +199,11 @@ export class LineColumn {
     for (let item = first; item < last; item++) {
       const token = this.shown.get(item) ?? this.token(item);
       token.style.setProperty("transform", `translateY(${this.middle(item) - this.window.row / 2}px)`);
-      const { picked, aside } = look(item);
-      token.setAttribute("aria-selected", String(picked));
+      const { selected, weightLabel } = stateOf(item);
+      token.setAttribute("aria-selected", String(selected));
       token.classList.toggle("uwaga-lines-caret", item === this.caret);
-      const note = /** @type {HTMLElement} */ (token.querySelector(".uwaga-lines-aside"));
-      if (note.textContent !== aside) note.textContent = aside;
+      const note = /** @type {HTMLElement} */ (token.querySelector(".uwaga-lines-token-weight"));
+      if (note.textContent !== weightLabel) note.textContent = weightLabel;
     }
   }
 
@@ -212,7 +212,7 @@ export class LineColumn {
     const special = this.items.specials.has(item) ? " uwaga-lines-special" : "";
     const token = el("div", { class: `uwaga-lines-token${special}`, role: "option", id: `${this.prefix}${item}`, "data-item": item,
       "aria-posinset": item + 1, "aria-setsize": this.items.total, title: `${item} ${tokenText(this.items.labels[item])}` },
-    el("span", { class: "uwaga-lines-aside" }), el("bdi", { class: "uwaga-lines-label", text: tokenText(this.items.labels[item]) }));
+    el("span", { class: "uwaga-lines-token-weight" }), el("bdi", { class: "uwaga-lines-label", text: tokenText(this.items.labels[item]) }));
     this.shown.set(item, token);
     this.list.append(token);
     return token;

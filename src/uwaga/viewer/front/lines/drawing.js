@@ -1,18 +1,18 @@
 // Lines and head boxes on the canvas between the columns, and the same as a scene for files.
 
-import { stripColour } from "../colours.js";
+import { themeColour } from "../colours.js";
 import { tokenText } from "../dom.js";
-import { lineAway, manyHeads } from "./weights.js";
+import { isOffscreen, manyHeads } from "./weights.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 /** @typedef {import("./columns.js").LineColumn} LineColumn */
 /** @typedef {import("./weights.js").Line} Line */
 
-/** @typedef {ReturnType<typeof import("./view.js").linesFrame>} LinesFrame */
+/** @typedef {ReturnType<typeof import("./view.js").makeLinesElements>} LinesElements */
 
 /**
- * @typedef {object} LinePicture
+ * @typedef {object} LinesFigure
  * @property {import("./weights.js").Line[]} lines
  * @property {number} high  the weight of a full line
  * @property {number[]} heads
@@ -24,35 +24,35 @@ import { lineAway, manyHeads } from "./weights.js";
  * @property {boolean} all
  */
 
-const stageBoxMost = 9; // pixels
+const maxBoxSize = 9; // pixels
 
 /**
- * @param {LinePicture} picture
+ * @param {LinesFigure} figure
  * @param {number} width  pixels between the columns
  * @param {string} accent
  * @param {string} muted
  */
-export function stageLayout(picture, width, accent, muted) {
-  const count = picture.heads.length;
+export function layoutLines(figure, width, accent, muted) {
+  const count = figure.heads.length;
   // Boxes stand beside the tokens that a single one is joined with; lines of all tokens have the whole room.
-  const size = picture.all && count && picture.only ? Math.min(stageBoxMost, Math.max(1, (width * 0.22) / count)) : 0;
+  const size = figure.all && count && figure.only ? Math.min(maxBoxSize, Math.max(1, (width * 0.22) / count)) : 0;
   const lane = size * count + (size ? 6 : 0);
-  const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : picture.hue(head) || accent);
-  const lines = placeLines(picture.lines, {
-    left: (item) => picture.query.middle(item), right: (item) => picture.key.middle(item), x1: lane, x2: width - lane,
-    height: picture.query.window.height, colour, opacity: picture.opacity, away: picture.only ? 0.7 : 0.2,
+  const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : figure.hue(head) || accent);
+  const lines = placeLines(figure.lines, {
+    left: (item) => figure.query.middle(item), right: (item) => figure.key.middle(item), x1: lane, x2: width - lane,
+    height: figure.query.window.height, colour, opacity: figure.opacity, offscreen: figure.only ? 0.7 : 0.2,
   });
-  return { lines, lane, boxes: stageBoxes(picture, size, width, colour) };
+  return { lines, lane, boxes: headBoxes(figure, size, width, colour) };
 }
 
 /**
  * Beside each token that a single one is joined with: a box for each head.
- * @param {LinePicture} picture
+ * @param {LinesFigure} figure
  * @param {number} size
  * @param {number} width
  * @param {(head: number) => string} colour
  */
-function stageBoxes({ lines, heads, only, opacity, query, key }, size, width, colour) {
+function headBoxes({ lines, heads, only, opacity, query, key }, size, width, colour) {
   if (!size || !only) return [];
   /** @type {Map<number, number[]>} */
   const weights = new Map();
@@ -70,8 +70,8 @@ function stageBoxes({ lines, heads, only, opacity, query, key }, size, width, co
     ...[...weights].map(([item, row]) => ({ x: x(others), y: others.middle(item), size, colours, opacities: row.map(opacity) }))];
 }
 
-/** @param {LinePicture} picture @param {LinesFrame} frame */
-export function drawLineStage(picture, { canvas, stage }) {
+/** @param {LinesFigure} figure @param {LinesElements} elements */
+export function drawLinesCanvas(figure, { canvas, stage }) {
   const ratio = canvas.ownerDocument.defaultView?.devicePixelRatio ?? 1;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const [columns, rows] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -80,19 +80,19 @@ export function drawLineStage(picture, { canvas, stage }) {
   if (canvas.width !== columns || canvas.height !== rows) [canvas.width, canvas.height] = [columns, rows];
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  const { lines, boxes } = stageLayout(picture, width, stripColour(stage, "--accent"), stripColour(stage, "--muted"));
-  drawLines(context, lines, picture.only ? 2 : 1.5);
+  const { lines, boxes } = layoutLines(figure, width, themeColour(stage, "--accent"), themeColour(stage, "--muted"));
+  drawLines(context, lines, figure.only ? 2 : 1.5);
   for (const group of boxes) drawBoxes(context, group);
 }
 
-/** @param {LinePicture} picture @param {LinesFrame} frame @returns {Scene} */
-export function lineScene(picture, { canvas, stage, titles }) {
-  const [left, middle, height] = [picture.query.list.clientWidth, canvas.clientWidth, stage.clientHeight];
+/** @param {LinesFigure} figure @param {LinesElements} elements @returns {Scene} */
+export function lineScene(figure, { canvas, stage, titles }) {
+  const [left, middle, height] = [figure.query.list.clientWidth, canvas.clientWidth, stage.clientHeight];
   const [margin, head] = [12, 28];
-  const { lines, boxes } = stageLayout(picture, middle, stripColour(stage, "--accent"), stripColour(stage, "--muted"));
+  const { lines, boxes } = layoutLines(figure, middle, themeColour(stage, "--accent"), themeColour(stage, "--muted"));
   /** @type {SceneItem[]} */
   const items = lines.filter(({ opacity }) => opacity > 0).map((line) => ({
-    kind: "path", d: stageDashes(line, margin + left, head), stroke: line.colour, width: picture.only ? 2 : 1.5,
+    kind: "path", d: dashedPath(line, margin + left, head), stroke: line.colour, width: figure.only ? 2 : 1.5,
     opacity: Math.round(line.opacity * 1000) / 1000,
   }));
   for (const { x, y, size, colours, opacities } of boxes) {
@@ -100,19 +100,19 @@ export function lineScene(picture, { canvas, stage, titles }) {
       items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
       y1: head + y - size, y2: head + y + size, stroke: colour, width: Math.max(1, size - 1), opacity: opacities[i] }));
   }
-  const [text, muted] = [stripColour(stage, "--text"), stripColour(stage, "--muted")];
+  const [text, muted] = [themeColour(stage, "--text"), themeColour(stage, "--muted")];
   const size = parseFloat(getComputedStyle(stage).fontSize) || 14;
-  for (const [column, x, anchor, title] of /** @type {const} */ ([[picture.query, margin + left - 8, "end", titles.query],
-    [picture.key, margin + left + middle + 8, "start", titles.key]])) {
+  for (const [column, x, anchor, title] of /** @type {const} */ ([[figure.query, margin + left - 8, "end", titles.query],
+    [figure.key, margin + left + middle + 8, "start", titles.key]])) {
     items.push({ kind: "text", x, y: head - 12, text: title.textContent ?? "", size: size * 0.85, anchor, fill: muted });
     const [first, last] = column.range();
     for (let item = first; item < last; item++) {
       items.push({ kind: "text", x, y: head + column.middle(item) + size * 0.35,
-        text: stageShort(tokenText(column.items.labels[item])), size, anchor, fill: text });
+        text: shortLabel(tokenText(column.items.labels[item])), size, anchor, fill: text });
     }
   }
-  return { width: 2 * margin + left + middle + picture.key.list.clientWidth, height: head + height + margin,
-    background: stripColour(stage, "--bg"), items };
+  return { width: 2 * margin + left + middle + figure.key.list.clientWidth, height: head + height + margin,
+    background: themeColour(stage, "--bg"), items };
 }
 
 /**
@@ -122,14 +122,14 @@ export function lineScene(picture, { canvas, stage, titles }) {
  * @param {number} top
  * @returns {(string | number)[][]}
  */
-function stageDashes({ x1, y1, x2, y2, away }, left, top) {
-  const pieces = away ? Math.max(1, Math.round(Math.hypot(x2 - x1, y2 - y1) / 8)) : 1;
+function dashedPath({ x1, y1, x2, y2, offscreen }, left, top) {
+  const pieces = offscreen ? Math.max(1, Math.round(Math.hypot(x2 - x1, y2 - y1) / 8)) : 1;
   const at = (/** @type {number} */ part) => [left + x1 + (x2 - x1) * part, top + y1 + (y2 - y1) * part];
-  return Array.from({ length: pieces }, (_, i) => [["M", ...at(i / pieces)], ["L", ...at((i + (away ? 0.5 : 1)) / pieces)]]).flat();
+  return Array.from({ length: pieces }, (_, i) => [["M", ...at(i / pieces)], ["L", ...at((i + (offscreen ? 0.5 : 1)) / pieces)]]).flat();
 }
 
 /** @param {string} text @returns {string} what fits beside the lines */
-function stageShort(text) {
+function shortLabel(text) {
   return text.length > 28 ? `${text.slice(0, 27)}\u2026` : text;
 }
 
@@ -143,10 +143,10 @@ function stageShort(text) {
  * @property {number} y2
  * @property {string} colour
  * @property {number} opacity  in [0, 1]
- * @property {boolean} away  its other end is not in view
+ * @property {boolean} offscreen  its other end is not in view
  */
 
-const linesSteps = 24; // opacities that can be told apart
+const opacitySteps = 24; // opacities that can be told apart
 
 /**
  * Lines with their places.
@@ -159,15 +159,15 @@ const linesSteps = 24; // opacities that can be told apart
  * @param {number} how.height
  * @param {(head: number) => string} how.colour
  * @param {(weight: number) => number} how.opacity
- * @param {number} how.away  times the opacity of lines whose other end is not in view: each stands for many
+ * @param {number} how.offscreen  times the opacity of lines whose other end is not in view: each stands for many
  * @returns {DrawnLine[]} the faintest first, so that the strong ones lie on top
  */
-export function placeLines(lines, { left, right, x1, x2, height, colour, opacity, away }) {
+export function placeLines(lines, { left, right, x1, x2, height, colour, opacity, offscreen }) {
   const place = (/** @type {number} */ item, /** @type {(item: number) => number} */ of) =>
     item === -1 ? 0 : item === Infinity ? height : of(item);
   return lines.map(({ head, query, key, weight }) => ({
     x1, y1: place(query, left), x2, y2: place(key, right), colour: colour(head),
-    opacity: opacity(weight) * (lineAway({ query, key }) ? away : 1), away: lineAway({ query, key }),
+    opacity: opacity(weight) * (isOffscreen({ query, key }) ? offscreen : 1), offscreen: isOffscreen({ query, key }),
   })).sort((one, other) => one.opacity - other.opacity);
 }
 
@@ -181,17 +181,17 @@ export function drawLines(context, lines, width) {
   /** @type {Map<string, DrawnLine[]>} */
   const strokes = new Map();
   for (const line of lines) {
-    const step = Math.ceil(line.opacity * linesSteps);
+    const step = Math.ceil(line.opacity * opacitySteps);
     if (step < 1) continue;
-    const name = `${step} ${line.colour} ${line.away}`;
+    const name = `${step} ${line.colour} ${line.offscreen}`;
     const stroke = strokes.get(name);
     if (stroke) stroke.push(line);
     else strokes.set(name, [line]);
   }
   for (const [name, group] of strokes) {
-    context.globalAlpha = Number(name.split(" ")[0]) / linesSteps;
+    context.globalAlpha = Number(name.split(" ")[0]) / opacitySteps;
     context.strokeStyle = group[0].colour;
-    context.setLineDash(group[0].away ? [3, 3] : []);
+    context.setLineDash(group[0].offscreen ? [3, 3] : []);
     context.beginPath();
     for (const { x1, y1, x2, y2 } of group) {
       context.moveTo(x1, y1);
@@ -230,12 +230,12 @@ export function headColour(head, heads, theme) {
   // Neighbouring heads are a third of the circle apart; the circle is used as finely as there are heads.
   const steps = Math.max(1, heads);
   const stride = Math.max(1, Math.round(steps / 3));
-  const place = (head * headCoprime(stride, steps)) % steps;
-  return headHex((360 * place) / steps + 24, theme === "dark" ? 0.75 : 0.72, theme === "dark" ? 0.66 : 0.42);
+  const place = (head * nextCoprime(stride, steps)) % steps;
+  return hslToHex((360 * place) / steps + 24, theme === "dark" ? 0.75 : 0.72, theme === "dark" ? 0.66 : 0.42);
 }
 
 /** @param {number} stride @param {number} steps @returns {number} the next number that visits every step */
-function headCoprime(stride, steps) {
+function nextCoprime(stride, steps) {
   const divisor = (/** @type {number} */ a, /** @type {number} */ b) => { while (b) [a, b] = [b, a % b]; return a; };
   let number = stride;
   while (divisor(number, steps) !== 1) number++;
@@ -243,7 +243,7 @@ function headCoprime(stride, steps) {
 }
 
 /** @param {number} hue degrees @param {number} saturation @param {number} lightness @returns {string} */
-function headHex(hue, saturation, lightness) {
+function hslToHex(hue, saturation, lightness) {
   const reach = saturation * Math.min(lightness, 1 - lightness);
   const part = (/** @type {number} */ n) => {
     const k = (n + hue / 30) % 12;

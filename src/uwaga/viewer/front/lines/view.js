@@ -1,12 +1,12 @@
 // Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
 
-import { makeShade } from "../colours.js";
-import { segments, toggle } from "../controls.js";
+import { makeShading } from "../colours.js";
+import { segmentedControl, toggle } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
-import { lineAxisAt, LinePair } from "./columns.js";
-import { drawLineStage, headColour, lineScene } from "./drawing.js";
-import { gatherLines, gatherStrongest, lineAway, LineOutside, LineWeights, outsideWhole } from "./weights.js";
+import { lineAxisAt, LineColumns } from "./columns.js";
+import { drawLinesCanvas, headColour, lineScene } from "./drawing.js";
+import { collectLines, strongestLines, isOffscreen, OffscreenMass, LineWeights, wholeMapLimit } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("./columns.js").LineAxis} LineAxis */
@@ -15,7 +15,7 @@ import { gatherLines, gatherStrongest, lineAway, LineOutside, LineWeights, outsi
 
 /** @typedef {{axis: LineAxis, item: number}} LineToken */
 
-const lineListPause = 90; // milliseconds
+const linesListPause = 90; // milliseconds
 
 /**
  * @param {App} app
@@ -24,12 +24,12 @@ const lineListPause = 90; // milliseconds
 export function linesView(app) {
   const view = new LinesView(app);
   return {
-    element: view.frame.element,
+    element: view.elements.element,
     show: () => view.show(),
     hide: () => view.hide(),
     dispose: () => view.dispose(),
-    scene: async () => lineScene(linePicture(view), view.frame),
-    block: () => ({ rows: view.pair.query.range(), columns: view.pair.key.range() }),
+    scene: async () => lineScene(makeLinesFigure(view), view.elements),
+    block: () => ({ rows: view.columns.query.range(), columns: view.columns.key.range() }),
   };
 }
 
@@ -46,41 +46,41 @@ export class LinesView {
     /** @type {LineAxis} */
     this.side = "query"; // where the keys act
     this.itemsName = "";
-    this.turn = 0;
+    this.loadCount = 0;
     this.frameAsked = 0;
     this.listTimer = 0;
     /** @type {(() => void)[]} */
     this.ends = [];
-    this.pair = new LinePair(app.part, {
+    this.columns = new LineColumns(app.idPrefix, {
       hover: (axis, item) => { this.hovered = item === null ? null : { axis, item }; this.draw(); },
-      pick: (axis, item) => { this.side = axis; this.pick(axis, item); },
+      select: (axis, item) => { this.side = axis; this.select(axis, item); },
       focus: (axis) => { this.side = axis; },
     });
-    this.frame = linesFrame({
+    this.elements = makeLinesElements({
       which: (which) => app.store.set({ linesAll: which === "all" }),
       heads: (heads) => { this.chosen = heads; this.update(); },
-      lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
-      threshold: () => app.store.set({ linesLeast: Number(this.frame.slider.value) }),
-    }, this.pair.query.list, this.pair.key.list);
+      lock: () => { this.columns.locked = !this.columns.locked; this.update(); },
+      threshold: () => app.store.set({ linesThreshold: Number(this.elements.slider.value) }),
+    }, this.columns.query.list, this.columns.key.list);
     this.weights = new LineWeights(app, () => this.draw());
-    this.outside = new LineOutside(app, this.weights, () => this.draw());
-    this.frame.stage.addEventListener("wheel", (event) => {
-      if (event.ctrlKey || !this.pair.wheel(event)) return; // with Ctrl it is the browser's zoom
+    this.offscreenMass = new OffscreenMass(app, this.weights, () => this.draw());
+    this.elements.stage.addEventListener("wheel", (event) => {
+      if (event.ctrlKey || !this.columns.wheel(event)) return; // with Ctrl it is the browser's zoom
       event.preventDefault();
       this.update();
     }, { passive: false });
-    this.frame.stage.addEventListener("pointermove", (event) => {
+    this.elements.stage.addEventListener("pointermove", (event) => {
       // A finger scrolls the columns as the wheel does.
-      if (event.pointerType === "touch" && event.buttons & 1 && this.pair.scroll(lineAxisAt(event), -event.movementY)) this.update();
+      if (event.pointerType === "touch" && event.buttons & 1 && this.columns.scroll(lineAxisAt(event), -event.movementY)) this.update();
     });
     this.removeCommands = addLineCommands(app, {
-      shown: () => this.shown && this.pair.query.items.total > 0,
+      shown: () => this.shown && this.columns.query.items.total > 0,
       step: (step) => this.step(step),
       side: (axis) => this.enter(axis),
-      pick: () => this.pick(this.side, this.pair.column(this.side).caret),
+      select: () => this.select(this.side, this.columns.column(this.side).caret),
       which: () => app.store.set({ linesAll: !this.all }),
-      lock: () => { this.pair.locked = !this.pair.locked; this.update(); },
-      less: (by) => app.store.set({ linesLeast: Math.min(lineThresholds.length - 1, Math.max(0, app.store.get().linesLeast + by)) }),
+      lock: () => { this.columns.locked = !this.columns.locked; this.update(); },
+      less: (by) => app.store.set({ linesThreshold: Math.min(lineThresholds.length - 1, Math.max(0, app.store.get().linesThreshold + by)) }),
       clear: () => this.clear(),
     });
   }
@@ -95,9 +95,9 @@ export class LinesView {
     this.shown = true;
     const { store } = this.app;
     this.ends.push(store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key"], () => this.refresh()),
-      store.subscribe(["colour", "theme", "dark", "linesAll", "linesLeast"], () => this.update()));
+      store.subscribe(["colour", "theme", "dark", "linesAll", "linesThreshold"], () => this.update()));
     const sizes = new ResizeObserver(() => this.resize());
-    sizes.observe(this.frame.stage);
+    sizes.observe(this.elements.stage);
     this.ends.push(() => sizes.disconnect());
     this.refresh();
   }
@@ -109,8 +109,8 @@ export class LinesView {
     clearTimeout(this.listTimer);
     this.hovered = null;
     for (const end of this.ends.splice(0)) end();
-    this.weights.drop();
-    this.outside.drop();
+    this.weights.clear();
+    this.offscreenMass.clear();
   }
 
   dispose() {
@@ -124,24 +124,24 @@ export class LinesView {
     const { merge, specials, kind, side } = app.store.get();
     const stacks = app.side().kinds[kind];
     const name = JSON.stringify([side, stacks, merge, specials]);
-    const turn = ++this.turn;
+    const loadCount = ++this.loadCount;
     if (name !== this.itemsName) {
       const loaded = await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys)]).catch(() => null);
-      if (!loaded || turn !== this.turn || !this.shown) return; // the client has told the user
+      if (!loaded || loadCount !== this.loadCount || !this.shown) return; // the client has told the user
       this.itemsName = name;
-      this.pair.query.setItems(loaded[0]);
-      this.pair.key.setItems(loaded[1]);
-      this.frame.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : `queries (${stacks.queries})`;
-      this.frame.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : `keys (${stacks.keys})`;
+      this.columns.query.setItems(loaded[0]);
+      this.columns.key.setItems(loaded[1]);
+      this.elements.titles.query.textContent = stacks.queries === stacks.keys ? "queries" : `queries (${stacks.queries})`;
+      this.elements.titles.key.textContent = stacks.queries === stacks.keys ? "keys" : `keys (${stacks.keys})`;
       this.resize();
     }
     const { query, key } = app.store.get();
-    this.pair.revealPicks({ query, key }, this.side);
+    this.columns.revealSelection({ query, key }, this.side);
     this.update();
   }
 
   resize() {
-    this.pair.resize(this.frame.stage);
+    this.columns.resize(this.elements.stage);
     this.update();
   }
 
@@ -155,79 +155,79 @@ export class LinesView {
 
   /** Asks for what the windows show, and draws. */
   update() {
-    if (!this.shown || !this.pair.query.items.total) return;
-    const { app, frame } = this;
+    if (!this.shown || !this.columns.query.items.total) return;
+    const { app, elements } = this;
     const { kind, layer } = app.store.get();
     const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
     const heads = this.heads();
-    frame.slider.value = String(app.store.get().linesLeast);
-    frame.switchHeads.show(this.all ? "all" : "one");
-    frame.boxes.element.hidden = !this.all;
-    frame.boxes.show(total, new Set(heads), (head) => headColour(head, total, app.theme()));
-    frame.locked.show(this.pair.locked);
-    frame.least.textContent = String(this.threshold());
-    const [sizes, rows, columns] = [app.sizes(), this.pair.query.range(), this.pair.key.range()];
-    const whole = Math.max(sizes.queries, sizes.keys) <= outsideWhole;
-    this.weights.want(app.where(), heads, whole ? [0, sizes.queries] : rows, whole ? [0, sizes.keys] : columns);
-    this.outside.want({ where: app.where(), heads, rows, columns, sizes });
+    elements.slider.value = String(app.store.get().linesThreshold);
+    elements.switchHeads.show(this.all ? "all" : "one");
+    elements.boxes.element.hidden = !this.all;
+    elements.boxes.show(total, new Set(heads), (head) => headColour(head, total, app.theme()));
+    elements.locked.show(this.columns.locked);
+    elements.least.textContent = String(this.threshold());
+    const [sizes, rows, columns] = [app.sizes(), this.columns.query.range(), this.columns.key.range()];
+    const whole = Math.max(sizes.queries, sizes.keys) <= wholeMapLimit;
+    this.weights.request(app.where(), heads, whole ? [0, sizes.queries] : rows, whole ? [0, sizes.keys] : columns);
+    this.offscreenMass.request({ where: app.where(), heads, rows, columns, sizes });
     this.draw();
   }
 
   threshold() {
-    return Math.max(lineThresholds[this.app.store.get().linesLeast] ?? 0, this.app.store.get().colour.threshold);
+    return Math.max(lineThresholds[this.app.store.get().linesThreshold] ?? 0, this.app.store.get().colour.threshold);
   }
 
   /** The token whose lines are shown alone: under the pointer, else picked. @returns {LineToken | null} */
   only() {
     if (this.hovered) return this.hovered;
-    const picks = this.app.store.get();
-    const axis = picks[this.side] !== null ? this.side : this.side === "query" ? "key" : "query";
-    const item = picks[axis];
-    return item === null || item >= this.pair.column(axis).items.total ? null : { axis, item };
+    const selection = this.app.store.get();
+    const axis = selection[this.side] !== null ? this.side : this.side === "query" ? "key" : "query";
+    const item = selection[axis];
+    return item === null || item >= this.columns.column(axis).items.total ? null : { axis, item };
   }
 
   draw() {
     if (!this.shown || this.frameAsked) return;
     this.frameAsked = requestAnimationFrame(() => {
       this.frameAsked = 0;
-      const picture = linePicture(this);
-      drawLineStage(picture, this.frame);
-      drawLineTokens(this, picture);
+      const figure = makeLinesFigure(this);
+      drawLinesCanvas(figure, this.elements);
+      drawLineTokens(this, figure);
       const { cell } = this.weights;
-      this.frame.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
+      this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
         : `Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`;
       // The list is read, not watched: while the columns move it waits.
       clearTimeout(this.listTimer);
-      this.listTimer = setTimeout(() => drawLineList(this, picture), lineListPause);
+      this.listTimer = setTimeout(() => drawLineList(this, figure), linesListPause);
     });
   }
 
   /** @param {LineAxis} axis */
   enter(axis) {
-    const { caret } = this.pair.column(axis);
-    const item = caret < 0 ? this.pair.beside(this.side, axis) : caret;
+    const { caret } = this.columns.column(axis);
+    const item = caret < 0 ? this.columns.beside(this.side, axis) : caret;
     this.side = axis;
-    this.pair.column(axis).list.focus({ preventScroll: true });
-    this.pick(axis, item);
+    this.columns.column(axis).list.focus({ preventScroll: true });
+    this.select(axis, item);
   }
 
   /** @param {LineStep} step */
   step(step) {
-    const item = this.pair.step(this.side, step);
-    this.pair.reveal(this.side, item);
-    this.pick(this.side, item);
+    const item = this.columns.step(this.side, step);
+    this.columns.reveal(this.side, item);
+    this.select(this.side, item);
   }
 
   /** @param {LineAxis} axis @param {number} item */
-  pick(axis, item) {
+  select(axis, item) {
     if (item < 0) return;
-    this.pair.column(axis).caret = item;
+    this.columns.column(axis).caret = item;
     this.app.store.set(axis === "query" ? { query: item } : { key: item });
     this.update();
   }
 
   clear() {
-    this.pair.query.caret = this.pair.key.caret = -1;
+    this.columns.query.caret = this.columns.key.caret = -1;
     this.app.store.set({ query: null, key: null });
     this.update();
   }
@@ -239,22 +239,22 @@ export class LinesView {
 export const lineThresholds = [0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8];
 
 /**
- * @param {object} told
- * @param {(which: "one" | "all") => void} told.which
- * @param {(heads: Set<number>) => void} told.heads
- * @param {() => void} told.lock
- * @param {() => void} told.threshold
+ * @param {object} handlers
+ * @param {(which: "one" | "all") => void} handlers.which
+ * @param {(heads: Set<number>) => void} handlers.heads
+ * @param {() => void} handlers.lock
+ * @param {() => void} handlers.threshold
  * @param {HTMLElement} queries
  * @param {HTMLElement} keys
  */
-export function linesFrame({ which, heads, lock, threshold }, queries, keys) {
+export function makeLinesElements({ which, heads, lock, threshold }, queries, keys) {
   /** @type {{name: "one" | "all", title: string, hint: string}[]} */
   const choices = [
     { name: "one", title: "this head", hint: "lines of the head that the page shows (v)" },
     { name: "all", title: "all heads", hint: "lines of every head of the layer, a colour for each (v)" },
   ];
-  const switchHeads = segments("Whose lines", choices, which);
-  const boxes = makeHeadBoxes(heads);
+  const switchHeads = segmentedControl("Whose lines", choices, which);
+  const boxes = makeHeadButtons(heads);
   const locked = toggle("locked", "both columns scroll together (u)", lock);
   const slider = el("input", { type: "range", min: 0, max: lineThresholds.length - 1, step: 1, value: 2,
     "aria-label": "Least weight of a line", on: { input: threshold } });
@@ -279,7 +279,7 @@ export function linesFrame({ which, heads, lock, threshold }, queries, keys) {
  * @param {(heads: Set<number>) => void} onChange
  * @returns {{element: HTMLElement, show: (total: number, on: Set<number>, colour: (head: number) => string) => void}}
  */
-export function makeHeadBoxes(onChange) {
+export function makeHeadButtons(onChange) {
   const element = el("div", { class: "uwaga-lines-heads", role: "group", "aria-label": "Heads; with Shift, that head alone" });
   /** @type {Set<number>} */
   let shown = new Set();
@@ -309,30 +309,30 @@ export function makeHeadBoxes(onChange) {
 
 // What the lines view shows at a moment: lines, the weights beside tokens, the list of the strongest.
 
-/** @typedef {ReturnType<typeof linePicture>} LineFigure */
+/** @typedef {ReturnType<typeof makeLinesFigure>} LineFigure */
 
 /**
  * All that the figure shows at the moment.
  * @param {LinesView} view
  */
-export function linePicture(view) {
+export function makeLinesFigure(view) {
   const { app } = view;
   const { kind, layer, colour } = app.store.get();
   const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
   const heads = view.heads();
   const only = view.only();
-  const { lines, high } = gatherLines({
-    heads, rows: view.pair.query.range(), columns: view.pair.key.range(), threshold: view.threshold(), only, hideSink: colour.hideSink,
-    weight: (head, query, key) => view.weights.weight(head, query, key), outside: (...of) => view.outside.of(...of),
+  const { lines, high } = collectLines({
+    heads, rows: view.columns.query.range(), columns: view.columns.key.range(), threshold: view.threshold(), only, hideSink: colour.hideSink,
+    weight: (head, query, key) => view.weights.weight(head, query, key), offscreenMass: (...of) => view.offscreenMass.of(...of),
   });
-  const shade = makeShade([high], { ...colour, hideSink: false });
+  const shade = makeShading([high], { ...colour, hideSink: false });
   const opacity = (/** @type {number} */ weight) =>
-    Math.abs(makeShade([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
+    Math.abs(makeShading([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
   const hue = (/** @type {number} */ head) => (view.all ? headColour(head, total, app.theme()) : "");
-  return { lines, high: shade.high, heads, only, opacity, hue, query: view.pair.query, key: view.pair.key, all: view.all };
+  return { lines, high: shade.high, heads, only, opacity, hue, query: view.columns.query, key: view.columns.key, all: view.all };
 }
 
-/** @param {LinesView} view @param {LineFigure} picture */
+/** @param {LinesView} view @param {LineFigure} figure */
 export function drawLineTokens(view, { lines, only, heads }) {
   const { query, key } = view.app.store.get();
   const beside = (/** @type {LineAxis} */ axis) => {
@@ -340,18 +340,18 @@ export function drawLineTokens(view, { lines, only, heads }) {
     const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
     return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
   };
-  for (const column of [view.pair.query, view.pair.key]) {
-    const [picked, aside] = [column.axis === "query" ? query : key, beside(column.axis)];
-    column.render((item) => ({ picked: item === picked || (only?.axis === column.axis && only.item === item), aside: aside(item) }));
+  for (const column of [view.columns.query, view.columns.key]) {
+    const [selected, weightLabel] = [column.axis === "query" ? query : key, beside(column.axis)];
+    column.render((item) => ({ selected: item === selected || (only?.axis === column.axis && only.item === item), weightLabel: weightLabel(item) }));
     if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
   }
 }
 
-/** @param {LinesView} view @param {LineFigure} picture */
+/** @param {LinesView} view @param {LineFigure} figure */
 export function drawLineList(view, { lines, only, hue }) {
-  const own = only && view.pair.column(only.axis).items.labels[only.item];
-  showLineList(view.frame.list, lines, {
-    queries: view.pair.query.items, keys: view.pair.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
+  const own = only && view.columns.column(only.axis).items.labels[only.item];
+  showLineList(view.elements.list, lines, {
+    queries: view.columns.query.items, keys: view.columns.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
     title: only && own !== null ? [only.axis === "query" ? "From " : "To ", tokenElement(own), ` (${only.item})`]
       : ["Strongest lines in view"],
   });
@@ -359,7 +359,7 @@ export function drawLineList(view, { lines, only, hue }) {
 
 // The strongest lines in view, or of one token, in numbers.
 
-const lineListCount = 24;
+const maxListedLines = 24;
 
 /**
  * @param {HTMLElement} element
@@ -367,9 +367,9 @@ const lineListCount = 24;
  * @param {{queries: Items, keys: Items, colour: (head: number) => string, title: (string | Node)[], one: boolean}} how
  */
 export function showLineList(element, lines, { queries, keys, colour, title, one }) {
-  const inside = gatherStrongest(lines.filter((line) => !lineAway(line)), lineListCount);
+  const inside = strongestLines(lines.filter((line) => !isOffscreen(line)), maxListedLines);
   // Sums over all that is out of view, of many tokens, say little: of one, they complete its row.
-  const best = one ? [...inside, ...gatherStrongest(lines.filter(lineAway), lineListCount)] : inside;
+  const best = one ? [...inside, ...strongestLines(lines.filter(isOffscreen), maxListedLines)] : inside;
   element.replaceChildren(el("h3", {}, ...title), el("table", { class: "uwaga-lines-table" },
     el("thead", {}, el("tr", {}, ["head", "query", "key", "weight"].map((name) => el("th", { scope: "col", text: name })))),
     el("tbody", {}, best.map((line) => lineRow(line, queries, keys, colour(line.head))))));
@@ -404,7 +404,7 @@ const lineSteps = [
 
 /**
  * @param {import("../types.js").App} app
- * @param {{shown: () => boolean, step: (step: LineStep) => void, side: (axis: "query" | "key") => void, pick: () => void,
+ * @param {{shown: () => boolean, step: (step: LineStep) => void, side: (axis: "query" | "key") => void, select: () => void,
  *   which: () => void,
  *   lock: () => void, less: (by: number) => void, clear: () => void}} act
  * @returns {() => void} removes the commands
@@ -418,7 +418,7 @@ export function addLineCommands(app, act) {
     ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),
     add("queries", "To the queries", ["ArrowLeft"], () => act.side("query"), moves),
     add("keys", "To the keys", ["ArrowRight"], () => act.side("key"), moves),
-    add("pick", "Keep the token picked", ["Enter"], act.pick),
+    add("pick", "Keep the token picked", ["Enter"], act.select),
     add("which", "This head, or all heads of the layer", ["v"], act.which),
     add("lock", "Lock or unlock the columns", ["u"], act.lock),
     add("more", "Fainter lines too", ["<"], () => act.less(-1)),

@@ -1,6 +1,6 @@
 // Which lines there are: the weights of several heads between two windows, and the sums that leave the windows.
 
-import { keptCells } from "../weights.js";
+import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Range} Range */
@@ -23,15 +23,15 @@ export class LineWeights {
     /** @type {Map<string, AbortController>} */
     this.asked = new Map();
     this.cell = 1; // items of a cell's side; more than 1: means; 0: not in this saved page at all
-    /** @type {Map<string, import("../weights.js").KeptCells | null>} */
+    /** @type {Map<string, import("../weights.js").SavedCells | null>} */
     this.coarse = new Map();
     this.map = "";
   }
 
   /** @param {Where} where @param {number[]} heads @param {Range} rows @param {Range} columns */
-  want(where, heads, rows, columns) {
+  request(where, heads, rows, columns) {
     const map = JSON.stringify({ ...where, head: 0 });
-    if (map !== this.map) this.drop();
+    if (map !== this.map) this.clear();
     this.map = map;
     this.cell = 1;
     /** @type {Set<string>} */
@@ -42,7 +42,7 @@ export class LineWeights {
           const name = `${head} ${row} ${column}`;
           wanted.add(name);
           const question = { ask: "tile", ...where, head, how: "mass", level: 0, row, column };
-          if (!this.app.host.has(question)) this.askCoarse({ ...where, head });
+          if (!this.app.host.has(question)) this.requestCoarse({ ...where, head });
           else if (!this.asked.has(name)) this.ask(name, question);
         }
       }
@@ -70,7 +70,7 @@ export class LineWeights {
   }
 
   /** @param {Where} where */
-  async askCoarse(where) {
+  async requestCoarse(where) {
     const map = this.map;
     const name = String(where.head);
     const known = this.coarse.get(name);
@@ -80,7 +80,7 @@ export class LineWeights {
     }
     this.coarse.set(name, null);
     const sizes = this.app.sizes();
-    const cells = await keptCells(this.app, where, sizes, [0, sizes.queries], [0, sizes.keys]);
+    const cells = await savedCells(this.app, where, sizes, [0, sizes.queries], [0, sizes.keys]);
     if (map !== this.map) return;
     this.coarse.set(name, cells);
     this.cell = cells ? cells.side : 0;
@@ -109,7 +109,7 @@ export class LineWeights {
     return sum;
   }
 
-  drop() {
+  clear() {
     for (const controller of this.asked.values()) controller.abort();
     this.asked.clear();
     this.tiles.clear();
@@ -122,7 +122,7 @@ export class LineWeights {
 
 
 /**
- * @typedef {object} OutsideWanted
+ * @typedef {object} OffscreenRequest
  * @property {Where} where
  * @property {number[]} heads
  * @property {Range} rows  queries in the window
@@ -131,12 +131,12 @@ export class LineWeights {
  */
 
 /** Maps up to this size are held in tiles altogether, and their sums need no question. */
-export const outsideWhole = 512;
-const outsideSpans = 64; // spans of one question
-const outsidePause = 180; // milliseconds that scrolling rests before the host is asked
+export const wholeMapLimit = 512;
+const spansPerQuestion = 64; // spans of one question
+const offscreenPause = 180; // milliseconds that scrolling rests before the host is asked
 
 /** Sums over what lies before and behind the windows, by head and token. */
-export class LineOutside {
+export class OffscreenMass {
   /**
    * @param {App} app
    * @param {LineWeights} weights
@@ -151,22 +151,22 @@ export class LineOutside {
     this.name = "";
     this.timer = 0;
     this.controller = new AbortController();
-    /** @type {OutsideWanted | null} */
+    /** @type {OffscreenRequest | null} */
     this.wanted = null;
   }
 
-  /** @param {OutsideWanted} wanted */
-  want(wanted) {
+  /** @param {OffscreenRequest} wanted */
+  request(wanted) {
     const name = JSON.stringify(wanted);
     if (name === this.name) return;
-    this.drop();
+    this.clear();
     this.name = name;
     this.wanted = wanted;
-    if (Math.max(wanted.sizes.queries, wanted.sizes.keys) <= outsideWhole) return;
-    this.timer = setTimeout(() => this.ask(wanted, this.controller.signal), outsidePause);
+    if (Math.max(wanted.sizes.queries, wanted.sizes.keys) <= wholeMapLimit) return;
+    this.timer = setTimeout(() => this.ask(wanted, this.controller.signal), offscreenPause);
   }
 
-  drop() {
+  clear() {
     clearTimeout(this.timer);
     this.controller.abort();
     this.controller = new AbortController();
@@ -193,13 +193,13 @@ export class LineOutside {
     if (range[0] >= range[1]) return 0;
     const key = `${axis} ${head} ${item} ${end}`;
     const known = this.sums.get(key);
-    if (known !== undefined || Math.max(wanted.sizes.queries, wanted.sizes.keys) > outsideWhole) return known ?? NaN;
+    if (known !== undefined || Math.max(wanted.sizes.queries, wanted.sizes.keys) > wholeMapLimit) return known ?? NaN;
     const sum = axis === "query" ? this.weights.sum(head, [item, item + 1], range) : this.weights.sum(head, range, [item, item + 1]);
     if (!Number.isNaN(sum)) this.sums.set(key, sum);
     return sum;
   }
 
-  /** @param {OutsideWanted} wanted @param {AbortSignal} signal */
+  /** @param {OffscreenRequest} wanted @param {AbortSignal} signal */
   ask({ where, heads, rows, columns, sizes }, signal) {
     /** @type {{axis: "query" | "key", own: Range, other: Range, total: number}[]} */
     const sides = [{ axis: "query", own: rows, other: columns, total: sizes.keys },
@@ -210,8 +210,8 @@ export class LineOutside {
         .filter(({ range }) => range[0] < range[1]);
       if (!ends.length) continue;
       for (const head of heads) {
-        for (let first = own[0]; first < own[1]; first += outsideSpans) {
-          const items = Array.from({ length: Math.min(outsideSpans, own[1] - first) }, (_, i) => first + i);
+        for (let first = own[0]; first < own[1]; first += spansPerQuestion) {
+          const items = Array.from({ length: Math.min(spansPerQuestion, own[1] - first) }, (_, i) => first + i);
           this.askOne({ ...where, head }, axis, items, ends, signal);
         }
       }
@@ -255,12 +255,12 @@ export const manyHeads = -1;
  */
 
 /**
- * @typedef {object} GatherInput
+ * @typedef {object} CollectInput
  * @property {number[]} heads
  * @property {Range} rows
  * @property {Range} columns
  * @property {(head: number, query: number, key: number) => number} weight
- * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "behind") => number} outside
+ * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "behind") => number} offscreenMass
  * @property {number} threshold
  * @property {{axis: "query" | "key", item: number} | null} only  lines of this token alone
  * @property {boolean} hideSink
@@ -269,18 +269,18 @@ export const manyHeads = -1;
 /**
  * The lines of weights that are known, not zero and not below the threshold; nan is left out. What leaves the windows has a
  * line for each head of a single token, and one for all heads together of many tokens: these lines would hide the others.
- * @param {GatherInput} input
+ * @param {CollectInput} input
  * @returns {{lines: Line[], high: number}} high: the largest weight between two tokens in view
  */
-export function gatherLines({ heads, rows, columns, weight, outside, threshold, only, hideSink }) {
+export function collectLines({ heads, rows, columns, weight, offscreenMass, threshold, only, hideSink }) {
   /** @type {Line[]} */
   const lines = [];
   let high = 0;
   const put = (/** @type {number} */ head, /** @type {number} */ query, /** @type {number} */ key, /** @type {number} */ amount) => {
     if (Math.abs(amount) >= threshold && amount !== 0) lines.push({ head, query, key, weight: amount });
   };
-  const queries = only?.axis === "query" ? gatherOne(only.item, rows) : rows;
-  const keys = only?.axis === "key" ? gatherOne(only.item, columns) : columns;
+  const queries = only?.axis === "query" ? singleItemRange(only.item, rows) : rows;
+  const keys = only?.axis === "key" ? singleItemRange(only.item, columns) : columns;
   for (const head of heads) {
     for (let query = queries[0]; query < queries[1]; query++) {
       for (let key = keys[0]; key < keys[1]; key++) {
@@ -291,31 +291,31 @@ export function gatherLines({ heads, rows, columns, weight, outside, threshold, 
       }
     }
   }
-  const away = (/** @type {"query" | "key"} */ axis, /** @type {number} */ item) => {
+  const offscreen = (/** @type {"query" | "key"} */ axis, /** @type {number} */ item) => {
     for (const [end, place] of /** @type {const} */ ([["before", -1], ["behind", Infinity]])) {
-      const sums = heads.map((head) => outside(axis, head, item, end));
+      const sums = heads.map((head) => offscreenMass(axis, head, item, end));
       const each = only ? heads : sums.length ? [manyHeads] : [];
       each.forEach((head, i) =>
-        put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : gatherMean(sums)));
+        put(head, axis === "query" ? item : place, axis === "query" ? place : item, only ? sums[i] : meanOf(sums)));
     }
   };
-  if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) away("query", query);
-  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!(hideSink && key === 0)) away("key", key);
+  if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) offscreen("query", query);
+  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!(hideSink && key === 0)) offscreen("key", key);
   return { lines, high };
 }
 
 /** @param {number[]} numbers @returns {number} */
-function gatherMean(numbers) {
+function meanOf(numbers) {
   return numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 }
 
 /** @param {number} item @param {Range} range @returns {Range} */
-function gatherOne(item, range) {
+function singleItemRange(item, range) {
   return item >= range[0] && item < range[1] ? [item, item + 1] : [0, 0];
 }
 
 /** @param {{query: number, key: number}} line @returns {boolean} whether its other end is not in view */
-export function lineAway({ query, key }) {
+export function isOffscreen({ query, key }) {
   return query === -1 || key === -1 || query === Infinity || key === Infinity;
 }
 
@@ -325,6 +325,6 @@ export function lineAway({ query, key }) {
  * @param {number} count
  * @returns {Line[]}
  */
-export function gatherStrongest(lines, count) {
+export function strongestLines(lines, count) {
   return [...lines].sort((left, right) => Math.abs(right.weight) - Math.abs(left.weight)).slice(0, count);
 }

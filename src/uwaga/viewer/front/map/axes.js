@@ -1,7 +1,7 @@
 // The labels of an axis: measured, shortened, cached, and which of them are drawn.
 
 import { tokenText } from "../dom.js";
-import { mapCount } from "../format.js";
+import { countText } from "../format.js";
 
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("./colours.js").MapStyle} MapStyle */
@@ -17,7 +17,7 @@ import { mapCount } from "../format.js";
  */
 
 /** Middles and sizes of the labels that come before the others, in turn. Frames must not make garbage. */
-const mapKept = [0, 0, 0, 0];
+const mapPlacedLabels = [0, 0, 0, 0];
 
 /**
  * @typedef {object} MapAxisDrawing  one axis of one frame; the object is used again in the next
@@ -28,7 +28,7 @@ const mapKept = [0, 0, 0, 0];
  * @property {number} scale
  * @property {number} total
  * @property {number} room  pixels beside the plot
- * @property {number | null} picked
+ * @property {number | null} selected
  * @property {number} hovered  -1: none
  * @property {string} colour  of the picked one
  */
@@ -49,22 +49,22 @@ export function drawMapAxis(context, drawing, style, counts) {
   const ticks = mapTicks(scale, axis ? line : Infinity, wide);
   let kept = 0;
   context.textBaseline = "middle";
-  const both = drawing.hovered === drawing.picked;
+  const both = drawing.hovered === drawing.selected;
   if (drawing.hovered >= 0)
-    kept = mapAxisKept(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
-  if (drawing.picked !== null && drawing.picked !== drawing.hovered) {
-    kept = mapAxisKept(context, drawing, style, drawing.picked, drawing.colour, kept, upright, counts);
+    kept = drawPriorityLabel(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
+  if (drawing.selected !== null && drawing.selected !== drawing.hovered) {
+    kept = drawPriorityLabel(context, drawing, style, drawing.selected, drawing.colour, kept, upright, counts);
   }
   const step = ticks.step;
   const last = Math.min(total, Math.ceil(first + length / scale));
   for (let item = Math.max(0, Math.floor(first / step) * step); item < last; item += step) {
     const middle = (item + 0.5 - first) * scale;
-    if (middle < 0 || middle > length || item === drawing.hovered || item === drawing.picked) continue;
+    if (middle < 0 || middle > length || item === drawing.hovered || item === drawing.selected) continue;
     const tokens = ticks.mode === "tokens";
-    if (!mapFree(middle, tokens ? line : wide, mapKept, kept)) continue;
+    if (!mapLabelFits(middle, tokens ? line : wide, mapPlacedLabels, kept)) continue;
     context.fillStyle = tokens && axis?.items.specials.has(item) ? style.muted : tokens ? style.text : style.muted;
     if (tokens && axis) mapAxisLabel(context, drawing, style, mapAxisText(axis, item, drawing.room - 8, context), middle, upright);
-    else mapAxisNumber(context, drawing, mapCountText(counts, item), middle);
+    else mapAxisNumber(context, drawing, cachedCountText(counts, item), middle);
   }
 }
 
@@ -78,21 +78,21 @@ export function drawMapAxis(context, drawing, style, counts) {
  * @param {number} kept
  * @param {boolean} upright
  * @param {Map<number, string>} counts
- * @returns {number} entries of mapKept that count
+ * @returns {number} entries of mapPlacedLabels that count
  */
-function mapAxisKept(context, drawing, style, item, colour, kept, upright, counts) {
+function drawPriorityLabel(context, drawing, style, item, colour, kept, upright, counts) {
   const middle = (item + 0.5 - drawing.first) * drawing.scale;
   const length = drawing.down ? drawing.plot.h : drawing.plot.w;
   if (middle < -0.01 || middle > length) return kept;
   const size = upright ? drawing.room : style.size * 1.5;
-  if (!mapFree(middle, size, mapKept, kept)) return kept;
+  if (!mapLabelFits(middle, size, mapPlacedLabels, kept)) return kept;
   context.fillStyle = colour;
   context.font = style.strong;
-  const text = drawing.axis ? mapAxisTextStrong(drawing.axis, item, drawing.room - 8, context) : mapCountText(counts, item);
+  const text = drawing.axis ? mapAxisTextStrong(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
   mapAxisLabel(context, drawing, style, text, middle, upright);
   context.font = style.font;
-  mapKept[kept] = middle;
-  mapKept[kept + 1] = size;
+  mapPlacedLabels[kept] = middle;
+  mapPlacedLabels[kept + 1] = size;
   return kept + 2;
 }
 
@@ -143,11 +143,11 @@ function mapAxisNumber(context, drawing, text, middle) {
  * @param {Map<number, string>} counts
  * @param {number} count
  */
-function mapCountText(counts, count) {
+function cachedCountText(counts, count) {
   let text = counts.get(count);
   if (text === undefined) {
     if (counts.size > 4000) counts.clear();
-    text = mapCount(count);
+    text = countText(count);
     counts.set(count, text);
   }
   return text;
@@ -156,10 +156,10 @@ function mapCountText(counts, count) {
 // The texts of an axis: measured, shortened, kept.
 
 /** Labels of a long axis that are measured: the widest of so many is near enough. */
-const mapMeasured = 500;
+const maxMeasuredLabels = 500;
 
 /** The part of the labels that may be too long for their room. */
-const mapLongest = 0.04;
+const shortenedShare = 0.04;
 
 /** @param {Items} items @returns {MapAxis} */
 export function makeMapAxis(items) {
@@ -171,13 +171,13 @@ export function makeMapAxis(items) {
  * @param {MapAxis} axis
  * @param {CanvasRenderingContext2D} context  with its font set
  */
-export function mapWidest(axis, context) {
+export function axisLabelWidth(axis, context) {
   const { labels } = axis.items;
-  const step = Math.max(1, Math.floor(labels.length / mapMeasured));
+  const step = Math.max(1, Math.floor(labels.length / maxMeasuredLabels));
   const widths = [];
   for (let i = 0; i < labels.length; i += step) widths.push(context.measureText(tokenText(labels[i]).slice(0, 64)).width);
   widths.sort((left, right) => left - right);
-  return widths[Math.floor(widths.length * (1 - mapLongest))] ?? 0;
+  return widths[Math.floor(widths.length * (1 - shortenedShare))] ?? 0;
 }
 
 /**
@@ -196,7 +196,7 @@ export function mapAxisText(axis, item, room, context) {
   }
   let text = axis.texts[item];
   if (text === undefined) {
-    text = mapShorten(tokenText(axis.items.labels[item] ?? ""), room, (part) => context.measureText(part).width);
+    text = shortenText(tokenText(axis.items.labels[item] ?? ""), room, (part) => context.measureText(part).width);
     axis.texts[item] = text;
   }
   return text;
@@ -212,7 +212,7 @@ export function mapAxisTextStrong(axis, item, room, context) {
   let text = axis.strong.get(item);
   if (text === undefined || axis.room !== room) {
     if (axis.strong.size > 64) axis.strong.clear();
-    text = mapShorten(tokenText(axis.items.labels[item] ?? ""), room, (part) => context.measureText(part).width);
+    text = shortenText(tokenText(axis.items.labels[item] ?? ""), room, (part) => context.measureText(part).width);
     axis.strong.set(item, text);
   }
   return text;
@@ -233,14 +233,14 @@ export function mapAxisTextStrong(axis, item, room, context) {
 export function mapTicks(scale, line, wide) {
   if (scale >= line) return { mode: "tokens", step: 1 };
   if (scale * 2 >= line) return { mode: "tokens", step: 2 };
-  return { mode: "positions", step: mapNiceStep(wide / scale) };
+  return { mode: "positions", step: niceStep(wide / scale) };
 }
 
 /**
  * The least of 1, 2, 5, 10, 20, 50... that is not below a number.
  * @param {number} least
  */
-export function mapNiceStep(least) {
+export function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   for (const times of [1, 2, 5]) if (times * power >= least * 0.999999) return times * power;
   return 10 * power;
@@ -249,17 +249,17 @@ export function mapNiceStep(least) {
 /**
  * The longest beginning of a text that is not wider than so many pixels, with "…" where something is left out.
  * @param {string} text
- * @param {number} most
+ * @param {number} maxWidth
  * @param {(text: string) => number} measure
  */
-export function mapShorten(text, most, measure) {
-  if (measure(text) <= most) return text;
-  const letters = mapGraphemes(text);
+export function shortenText(text, maxWidth, measure) {
+  if (measure(text) <= maxWidth) return text;
+  const letters = graphemes(text);
   let low = 0;
   let high = letters.length;
   while (low < high) {
     const middle = (low + high + 1) >> 1;
-    if (measure(`${letters.slice(0, middle).join("")}…`) <= most) low = middle;
+    if (measure(`${letters.slice(0, middle).join("")}…`) <= maxWidth) low = middle;
     else high = middle - 1;
   }
   return `${letters.slice(0, low).join("")}…`;
@@ -269,7 +269,7 @@ export function mapShorten(text, most, measure) {
  * Letters with their accents, so that none is cut in two.
  * @param {string} text
  */
-function mapGraphemes(text) {
+function graphemes(text) {
   // A label that fits no axis needs no more of its beginning than this.
   const head = text.slice(0, 256);
   if (typeof Intl === "undefined" || !("Segmenter" in Intl)) return [...head];
@@ -283,7 +283,7 @@ function mapGraphemes(text) {
  * @param {readonly number[]} kept  middles and sizes of labels drawn already, in turn
  * @param {number} count  entries of kept that count
  */
-export function mapFree(middle, size, kept, count) {
+export function mapLabelFits(middle, size, kept, count) {
   for (let i = 0; i < count; i += 2) {
     if (Math.abs(middle - kept[i]) < (size + kept[i + 1]) / 2) return false;
   }

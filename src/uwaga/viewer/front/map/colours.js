@@ -3,13 +3,13 @@
 import { colourPosition, colourTable, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
 import { el } from "../dom.js";
 import { numberText } from "../format.js";
-import { mapMost } from "./tiles.js";
+import { layerScaleMax } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {import("../types.js").Colour} Colour */
 
 /**
- * @typedef {object} MapShade  all that colours depend on, with every choice made
+ * @typedef {object} MapColouring  all that colours depend on, with every choice made
  * @property {boolean} log
  * @property {number} low
  * @property {number} high
@@ -18,59 +18,59 @@ import { mapMost } from "./tiles.js";
  * @property {boolean} signed
  * @property {Uint8Array | Uint8ClampedArray} table  256 colours, RGBA
  * @property {number} unknown  the colour of nan, 0xAABBGGRR
- * @property {number} aside  the colour of a sink that is set aside
+ * @property {number} sink  the colour of a sink that is set aside
  * @property {number} version  another number for another look
  */
 
 /**
  * The end of the logarithmic scale at which the first colour stands, as colourPosition has it.
- * @param {{low: number, high: number}} shade
+ * @param {{low: number, high: number}} colouring
  */
-export function mapLogLow(shade) {
-  return shade.low > 0 ? shade.low : shade.high / 1e4;
+export function mapLogFloor(colouring) {
+  return colouring.low > 0 ? colouring.low : colouring.high / 1e4;
 }
 
 /**
  * Where a weight stands between the first and the last colour, in [0, 1]; nan of nan.
- * @param {MapShade} shade
+ * @param {MapColouring} colouring
  * @param {number} value
  */
-export function mapPlace(shade, value) {
-  return shade.signed ? signedColourPosition(value, shade, shade.high) : colourPosition(value, shade, shade.high);
+export function mapColourPosition(colouring, value) {
+  return colouring.signed ? signedColourPosition(value, colouring, colouring.high) : colourPosition(value, colouring, colouring.high);
 }
 
 /**
- * The weight at a place of the colour bar: mapPlace backwards.
- * @param {MapShade} shade
+ * The weight at a place of the colour bar: mapColourPosition backwards.
+ * @param {MapColouring} colouring
  * @param {number} place
  */
-export function mapValueAt(shade, place) {
-  const along = shade.signed ? Math.abs(place - 0.5) * 2 : place;
-  const size = shade.log
-    ? along === 0 && shade.low === 0 ? 0 : mapLogLow(shade) * (shade.high / mapLogLow(shade)) ** along
-    : shade.low + (shade.high - shade.low) * along;
-  return shade.signed && place < 0.5 ? -size : size;
+export function mapColourValue(colouring, place) {
+  const along = colouring.signed ? Math.abs(place - 0.5) * 2 : place;
+  const size = colouring.log
+    ? along === 0 && colouring.low === 0 ? 0 : mapLogFloor(colouring) * (colouring.high / mapLogFloor(colouring)) ** along
+    : colouring.low + (colouring.high - colouring.low) * along;
+  return colouring.signed && place < 0.5 ? -size : size;
 }
 
 /**
  * The colours of a tile's cells, 0xAABBGGRR each.
- * @param {MapShade} shade
+ * @param {MapColouring} colouring
  * @param {Float32Array} data
  * @param {number} columns
  * @param {boolean} first  whether the tile begins with the first key
  * @param {number} factor  what a cell's number is multiplied by
  * @param {Uint32Array} into
- * @param {boolean} through  nan is left transparent
+ * @param {boolean} transparent  nan is left transparent
  */
-export function mapShadeCells(shade, data, columns, first, factor, into, through) {
-  const table = new Uint32Array(shade.table.buffer, shade.table.byteOffset, 256);
+export function colourMapCells(colouring, data, columns, first, factor, into, transparent) {
+  const table = new Uint32Array(colouring.table.buffer, colouring.table.byteOffset, 256);
   for (let i = 0; i < data.length; i++) {
     const value = data[i] * factor;
-    if (value !== value) into[i] = through ? 0 : shade.unknown;
-    else into[i] = table[Math.floor(mapPlace(shade, value) * 255 + 0.5)];
+    if (value !== value) into[i] = transparent ? 0 : colouring.unknown;
+    else into[i] = table[Math.floor(mapColourPosition(colouring, value) * 255 + 0.5)];
   }
-  if (!first || !shade.hideSink) return;
-  for (let i = 0; i < data.length; i += columns) into[i] = shade.aside;
+  if (!first || !colouring.hideSink) return;
+  for (let i = 0; i < data.length; i += columns) into[i] = colouring.sink;
 }
 
 /**
@@ -86,7 +86,7 @@ export function mapLightness(table, index) {
 // What colours depend on, for the panels on show: one scale for both sides, one of its own for their difference.
 
 /** Two looks of one number are one look. Numbers go on over all maps of a page. */
-const mapLooks = { last: 0 };
+const colouringVersions = { last: 0 };
 
 /**
  * Gives every panel the shade that its colours follow from; one that stays as it was stays the same object.
@@ -95,27 +95,27 @@ const mapLooks = { last: 0 };
  * @param {MapStyle} style
  * @param {number} level  by whose measure
  */
-export function shadeMapPanels(panels, colour, style, level) {
+export function colourMapPanels(panels, colour, style, level) {
   for (const signed of [false, true]) {
     const alike = panels.filter((panel) => panel.side.signed === signed);
     if (!alike.length) continue;
-    const high = colour.high ?? Math.max(0, ...alike.map((panel) => (panel.layer ? mapMost(panel.layer, level, colour.hideSink) : 0)));
-    /** @type {MapShade} */
-    const shade = {
+    const high = colour.high ?? Math.max(0, ...alike.map((panel) => (panel.layer ? layerScaleMax(panel.layer, level, colour.hideSink) : 0)));
+    /** @type {MapColouring} */
+    const colouring = {
       log: colour.log, low: colour.low, high: high > 0 ? high : 1, threshold: colour.threshold, hideSink: colour.hideSink, signed,
-      table: signed ? style.signedTable : style.table, unknown: style.unknown, aside: style.aside, version: 0,
+      table: signed ? style.signedTable : style.table, unknown: style.unknown, sink: style.sink, version: 0,
     };
-    const before = alike.map((panel) => panel.shade).find((one) => mapSameLook(one, shade));
-    if (!before) shade.version = ++mapLooks.last;
-    for (const panel of alike) panel.shade = before ?? shade;
+    const before = alike.map((panel) => panel.colouring).find((one) => sameColouring(one, colouring));
+    if (!before) colouring.version = ++colouringVersions.last;
+    for (const panel of alike) panel.colouring = before ?? colouring;
   }
 }
 
-/** @param {MapShade} left @param {MapShade} right */
-function mapSameLook(left, right) {
+/** @param {MapColouring} left @param {MapColouring} right */
+function sameColouring(left, right) {
   return left.version > 0 && left.table === right.table && left.log === right.log && left.low === right.low && left.high === right.high
     && left.threshold === right.threshold && left.hideSink === right.hideSink && left.signed === right.signed
-    && left.unknown === right.unknown && left.aside === right.aside;
+    && left.unknown === right.unknown && left.sink === right.sink;
 }
 
 // Colours and fonts of the drawing, read from the page when they may have changed and never while drawing.
@@ -132,8 +132,8 @@ function mapSameLook(left, right) {
  * @property {string} surface
  * @property {number} backgroundPixel  0xAABBGGRR
  * @property {number} unknown
- * @property {number} aside
- * @property {boolean} asideLight  text on it is dark
+ * @property {number} sink
+ * @property {boolean} sinkIsLight  text on it is dark
  * @property {number} size  CSS pixels of a label's font
  * @property {string} font
  * @property {string} strong
@@ -159,19 +159,19 @@ export function readMapStyle(element, theme, scheme, ratio) {
   const family = computed.fontFamily;
   const background = property("--bg");
   const unknown = unknownColour(theme);
-  const aside = mapHexParts(property("--surface-2"));
+  const sink = hexParts(property("--surface-2"));
   return {
     text: property("--text"), muted: property("--muted"), line: property("--line"), accent: property("--accent"),
     query: property("--query"), key: property("--key"), background, surface: property("--surface"),
-    backgroundPixel: mapPixel(mapHexParts(background)), unknown: mapPixel(unknown), aside: mapPixel(aside),
-    asideLight: aside[0] + aside[1] + aside[2] > 382,
+    backgroundPixel: pixelOf(hexParts(background)), unknown: pixelOf(unknown), sink: pixelOf(sink),
+    sinkIsLight: sink[0] + sink[1] + sink[2] > 382,
     size, font: `${size}px ${family}`, strong: `600 ${size}px ${family}`, numbers: `${Math.min(size, 12.5)}px ${family}`, ratio,
     table: colourTable(scheme, theme), signedTable: signedColourTable(theme), dash: [4, 4], solid: [],
   };
 }
 
 /** @param {ArrayLike<number>} parts  red, green, blue */
-function mapPixel(parts) {
+function pixelOf(parts) {
   return ((255 << 24) | (parts[2] << 16) | (parts[1] << 8) | parts[0]) >>> 0;
 }
 
@@ -179,7 +179,7 @@ function mapPixel(parts) {
  * @param {string} text  "#rrggbb"
  * @returns {[number, number, number]}
  */
-function mapHexParts(text) {
+function hexParts(text) {
   const found = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(text);
   return found ? [parseInt(found[1], 16), parseInt(found[2], 16), parseInt(found[3], 16)] : [128, 128, 128];
 }
@@ -188,14 +188,14 @@ function mapHexParts(text) {
 
 /**
  * Where numbers stand on the bar, and which.
- * @param {MapShade} shade
+ * @param {MapColouring} colouring
  * @returns {{place: number, value: number}[]}
  */
-export function mapBarTicks(shade) {
+export function colourBarTicks(colouring) {
   const places = [0, 0.5, 1];
   return places.map((place) => {
-    if (shade.log && !shade.signed && place === 0) return { place, value: mapLogLow(shade) };
-    return { place, value: mapValueAt(shade, place) };
+    if (colouring.log && !colouring.signed && place === 0) return { place, value: mapLogFloor(colouring) };
+    return { place, value: mapColourValue(colouring, place) };
   });
 }
 
@@ -204,23 +204,23 @@ export function mapBarTicks(shade) {
  * @param {number} place
  * @param {number} value
  */
-export function mapTickText(place, value) {
+export function colourBarTickText(place, value) {
   return place === 1 ? `\u2265 ${numberText(value)}` : numberText(value);
 }
 
 /**
  * What the bar says in words.
- * @param {MapShade} shade
+ * @param {MapColouring} colouring
  */
-export function mapBarLabel(shade) {
-  const from = numberText(shade.signed ? -shade.high : shade.log ? mapLogLow(shade) : shade.low);
-  const scale = shade.log ? "logarithmic" : "linear";
-  const hidden = shade.threshold > 0 ? `, nothing below ${numberText(shade.threshold)}` : "";
-  const sink = shade.hideSink ? ", the first key set aside" : "";
-  return `Colours from ${from} to ${numberText(shade.high)} and more, ${scale}${hidden}${sink}`;
+export function colourBarLabel(colouring) {
+  const from = numberText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
+  const scale = colouring.log ? "logarithmic" : "linear";
+  const hidden = colouring.threshold > 0 ? `, nothing below ${numberText(colouring.threshold)}` : "";
+  const sink = colouring.hideSink ? ", the first key set aside" : "";
+  return `Colours from ${from} to ${numberText(colouring.high)} and more, ${scale}${hidden}${sink}`;
 }
 
-/** @returns {{element: HTMLElement, show: (shade: MapShade, title: string) => void}} */
+/** @returns {{element: HTMLElement, show: (colouring: MapColouring, title: string) => void}} */
 export function makeMapColourBar() {
   const ramp = el("canvas", { class: "uwaga-map-ramp", width: 256, height: 1, "aria-hidden": "true" });
   const title = el("span", { class: "uwaga-map-bar-title" });
@@ -231,13 +231,13 @@ export function makeMapColourBar() {
   let shown = -1;
   return {
     element,
-    show(shade, name) {
-      if (shade.version === shown && title.textContent === name) return;
-      shown = shade.version;
+    show(colouring, name) {
+      if (colouring.version === shown && title.textContent === name) return;
+      shown = colouring.version;
       title.textContent = name;
-      element.setAttribute("aria-label", `${name ? `${name}: ` : ""}${mapBarLabel(shade)}`);
-      mapBarTicks(shade).forEach(({ place, value }, at) => { numbers[at].textContent = mapTickText(place, value); });
-      ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(shade.table), 256, 1), 0, 0);
+      element.setAttribute("aria-label", `${name ? `${name}: ` : ""}${colourBarLabel(colouring)}`);
+      colourBarTicks(colouring).forEach(({ place, value }, at) => { numbers[at].textContent = colourBarTickText(place, value); });
+      ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(colouring.table), 256, 1), 0, 0);
     },
   };
 }

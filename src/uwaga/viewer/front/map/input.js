@@ -1,7 +1,7 @@
 // Mouse, pen, touch, wheel and keyboard input of the map.
 
 /**
- * @typedef {object} MapInputs  what the gestures mean; places are CSS pixels from the stage's top left
+ * @typedef {object} MapInputHandlers  what the gestures mean; places are CSS pixels from the stage's top left
  * @property {(x: number, y: number) => void} hover
  * @property {() => void} leave
  * @property {(dx: number, dy: number) => void} pan
@@ -13,20 +13,20 @@
  * @property {() => boolean} takesWheel  whether a wheel without Ctrl is for the map
  */
 
-const mapDragLeast = 4;
-const mapWheelStep = 0.0022;
-const mapPinchStep = 0.012;
+const minDragDistance = 4;
+const wheelZoomRate = 0.0022;
+const pinchZoomRate = 0.012;
 /** Pixels of a wheel that counts in lines. */
-const mapWheelLine = 16;
+const wheelLinePixels = 16;
 /** Milliseconds for which the stage stays where it was. */
-const mapMeasureEvery = 250;
+const measureInterval = 250;
 
 /**
  * @param {HTMLElement} element
- * @param {MapInputs} inputs
+ * @param {MapInputHandlers} inputs
  * @returns {() => void} ends it
  */
-export function listenMapInput(element, inputs) {
+export function addMapInput(element, inputs) {
   /** @type {Map<number, {x: number, y: number}>} */
   const down = new Map();
   let moved = false;
@@ -43,7 +43,7 @@ export function listenMapInput(element, inputs) {
    * @param {MouseEvent} event
    */
   function place(event) {
-    if (event.timeStamp < measured + mapMeasureEvery && event.type !== "pointerdown") return;
+    if (event.timeStamp < measured + measureInterval && event.type !== "pointerdown") return;
     measured = event.timeStamp;
     ({ left, top } = element.getBoundingClientRect());
   }
@@ -76,11 +76,11 @@ export function listenMapInput(element, inputs) {
       if (event.pointerType !== "touch") inputs.hover(x, y);
       return;
     }
-    if (!moved && Math.hypot(x - startX, y - startY) < mapDragLeast && !pinched) return;
+    if (!moved && Math.hypot(x - startX, y - startY) < minDragDistance && !pinched) return;
     moved = true;
     if (grabbed && down.size === 1) inputs.drag(x, y);
     else if (down.size === 1) inputs.pan(x - at.x, y - at.y);
-    else if (down.size === 2) mapPinch(down, event.pointerId, x, y, inputs);
+    else if (down.size === 2) onPinch(down, event.pointerId, x, y, inputs);
     at.x = x;
     at.y = y;
     if (down.size === 1 && event.pointerType !== "touch") inputs.hover(x, y);
@@ -107,7 +107,7 @@ export function listenMapInput(element, inputs) {
     if (!pinch && !inputs.takesWheel()) return;
     event.preventDefault();
     place(event);
-    const unit = event.deltaMode === 1 ? mapWheelLine : event.deltaMode === 2 ? 400 : 1;
+    const unit = event.deltaMode === 1 ? wheelLinePixels : event.deltaMode === 2 ? 400 : 1;
     const dx = event.deltaX * unit;
     const dy = event.deltaY * unit;
     if (!pinch && (event.shiftKey || Math.abs(dx) > Math.abs(dy))) {
@@ -116,7 +116,7 @@ export function listenMapInput(element, inputs) {
       return;
     }
     // A notch of a wheel is about a hundred pixels, a pinch is a few at a time.
-    const rate = pinch && Math.abs(dy) < 50 ? mapPinchStep : mapWheelStep;
+    const rate = pinch && Math.abs(dy) < 50 ? pinchZoomRate : wheelZoomRate;
     inputs.zoom(Math.exp(-Math.max(-300, Math.min(300, dy)) * rate), event.clientX - left, event.clientY - top);
   }
 
@@ -136,9 +136,9 @@ export function listenMapInput(element, inputs) {
  * @param {number} moved  the finger that moved
  * @param {number} x  where it is now
  * @param {number} y
- * @param {MapInputs} inputs
+ * @param {MapInputHandlers} inputs
  */
-function mapPinch(down, moved, x, y, inputs) {
+function onPinch(down, moved, x, y, inputs) {
   const before = /** @type {{x: number, y: number}} */ (down.get(moved));
   for (const [id, other] of down) {
     if (id === moved) continue;
@@ -153,7 +153,7 @@ function mapPinch(down, moved, x, y, inputs) {
 
 /**
  * @param {import("../types.js").App} app
- * @param {ReturnType<typeof import("./viewport.js").mapNavigation>} navigation
+ * @param {ReturnType<typeof import("./viewport.js").makeMapNavigation>} navigation
  * @param {() => boolean} shown
  * @param {() => void} used  a key moved the place pointed at
  * @returns {(() => void)[]} what removes them
@@ -165,10 +165,10 @@ export function addMapCommands(app, navigation, shown, used) {
     ["right", "Cell to the right", ["ArrowRight"], () => navigation.step(0, 1)],
     ["up", "Cell above", ["ArrowUp"], () => navigation.step(-1, 0)],
     ["down", "Cell below", ["ArrowDown"], () => navigation.step(1, 0)],
-    ["pan.left", "Move the map left", ["Shift+ArrowLeft"], () => navigation.pan(mapKeyPan, 0)],
-    ["pan.right", "Move the map right", ["Shift+ArrowRight"], () => navigation.pan(-mapKeyPan, 0)],
-    ["pan.up", "Move the map up", ["Shift+ArrowUp"], () => navigation.pan(0, mapKeyPan)],
-    ["pan.down", "Move the map down", ["Shift+ArrowDown"], () => navigation.pan(0, -mapKeyPan)],
+    ["pan.left", "Move the map left", ["Shift+ArrowLeft"], () => navigation.pan(keyPanPixels, 0)],
+    ["pan.right", "Move the map right", ["Shift+ArrowRight"], () => navigation.pan(-keyPanPixels, 0)],
+    ["pan.up", "Move the map up", ["Shift+ArrowUp"], () => navigation.pan(0, keyPanPixels)],
+    ["pan.down", "Move the map down", ["Shift+ArrowDown"], () => navigation.pan(0, -keyPanPixels)],
     ["page.up", "A window's height up", ["PageUp"], () => navigation.pan(0, navigation.page().h * 0.9)],
     ["page.down", "A window's height down", ["PageDown"], () => navigation.pan(0, -navigation.page().h * 0.9)],
     ["page.left", "A window's width left", ["Shift+PageUp"], () => navigation.pan(navigation.page().w * 0.9, 0)],
@@ -180,7 +180,7 @@ export function addMapCommands(app, navigation, shown, used) {
     ["in", "Zoom in (wheel or pinch up, double click)", ["+", "="], () => navigation.zoomMiddle(1.6)],
     ["out", "Zoom out (wheel or pinch down, Shift and double click)", ["-", "_"], () => navigation.zoomMiddle(1 / 1.6)],
     ["fit", "Whole map", ["0"], navigation.fit],
-    ["pick", "Pick the cell, or let it go (click)", ["Enter"], navigation.pickCursor],
+    ["pick", "Pick the cell, or let it go (click)", ["Enter"], navigation.selectCursor],
   ];
   const moves = new Set(["left", "right", "up", "down", "home", "end", "first", "last"]);
   const removes = commands.map(([id, title, keys, run]) => app.commands.add({
@@ -198,4 +198,4 @@ export function addMapCommands(app, navigation, shown, used) {
 }
 
 /** CSS pixels of a step. */
-const mapKeyPan = 80;
+const keyPanPixels = 80;

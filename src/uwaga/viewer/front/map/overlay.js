@@ -1,7 +1,7 @@
 // What is drawn over the cells: grid, weights, crosshair, frames of inexact tiles, minimap, titles.
 
-import { mapShorten } from "./axes.js";
-import { mapLightness, mapPlace } from "./colours.js";
+import { shortenText } from "./axes.js";
+import { mapLightness, mapColourPosition } from "./colours.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -9,8 +9,8 @@ import { mapTileAt } from "./tiles.js";
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
 /** CSS pixels of a cell from which on its weight is written in it, and lines stand between cells. */
-export const mapNumberLeast = 36;
-const mapGridLeast = 9;
+export const minNumberScale = 36;
+const minGridScale = 9;
 
 /**
  * @param {CanvasRenderingContext2D} context
@@ -25,8 +25,8 @@ export function drawMapGrid(context, panel, view, style) {
   context.strokeStyle = style.line;
   context.lineWidth = 1;
   context.strokeRect(plot.x - 0.5, plot.y - 0.5, Math.round(right) + 1, Math.round(bottom) + 1);
-  if (view.scale < mapGridLeast) return;
-  context.globalAlpha = Math.min(0.7, (view.scale - mapGridLeast) / 40 + 0.2);
+  if (view.scale < minGridScale) return;
+  context.globalAlpha = Math.min(0.7, (view.scale - minGridScale) / 40 + 0.2);
   context.beginPath();
   for (let item = Math.ceil(view.x); (item - view.x) * view.scale < right; item++) {
     const x = plot.x + Math.round((item - view.x) * view.scale) - 0.5;
@@ -50,8 +50,8 @@ export function drawMapGrid(context, panel, view, style) {
  * @param {MapStyle} style
  */
 export function drawMapNumbers(context, panel, view, style) {
-  const { plot, sizes, layer, shade } = panel;
-  if (view.scale < mapNumberLeast || !layer) return;
+  const { plot, sizes, layer, colouring } = panel;
+  if (view.scale < minNumberScale || !layer) return;
   const lastRow = Math.min(sizes.queries, Math.ceil(view.y + plot.h / view.scale));
   const lastColumn = Math.min(sizes.keys, Math.ceil(view.x + plot.w / view.scale));
   context.save();
@@ -68,10 +68,10 @@ export function drawMapNumbers(context, panel, view, style) {
         const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
         if (!tile) continue;
         const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
-        const light = shade.hideSink && key === 0 ? style.asideLight
-          : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
+        const light = colouring.hideSink && key === 0 ? style.sinkIsLight
+          : mapLightness(colouring.table, Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5)) > 0.5;
         if (light !== (dark === 1)) continue;
-        context.fillText(mapCellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale,
+        context.fillText(cellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale,
           plot.y + (query + 0.5 - view.y) * view.scale);
       }
     }
@@ -102,11 +102,11 @@ export function drawMapCross(context, panel, view, query, key, queryColour, keyC
   context.lineWidth = width;
   if (query >= 0) {
     context.strokeStyle = queryColour;
-    mapBand(context, plot.x, plot.y + (query - view.y) * view.scale, right, view.scale, false);
+    drawBand(context, plot.x, plot.y + (query - view.y) * view.scale, right, view.scale, false);
   }
   if (key >= 0) {
     context.strokeStyle = keyColour;
-    mapBand(context, plot.x + (key - view.x) * view.scale, plot.y, bottom, view.scale, true);
+    drawBand(context, plot.x + (key - view.x) * view.scale, plot.y, bottom, view.scale, true);
   }
   context.restore();
 }
@@ -120,7 +120,7 @@ export function drawMapCross(context, panel, view, query, key, queryColour, keyC
  * @param {number} thick
  * @param {boolean} down
  */
-function mapBand(context, x, y, length, thick, down) {
+function drawBand(context, x, y, length, thick, down) {
   const edges = thick >= 5 ? 2 : 1;
   context.beginPath();
   for (let edge = 0; edge < edges; edge++) {
@@ -141,7 +141,7 @@ function mapBand(context, x, y, length, thick, down) {
  * @param {MapStyle} style
  * @param {boolean} live  what is missing is on its way
  */
-export function drawMapSampled(context, panel, view, style, live) {
+export function drawSampledFrames(context, panel, view, style, live) {
   const { plot, range, layer, level } = panel;
   if (!layer) return;
   const side = 256 * 2 ** level * view.scale;
@@ -201,7 +201,7 @@ export function drawMapTitle(context, panel, style) {
   const room = plot.w + gutters.left - 4;
   if (panel.titleRoom !== room) {
     context.font = style.strong;
-    panel.titleShown = mapShorten(panel.title, room, (text) => context.measureText(text).width);
+    panel.titleShown = shortenText(panel.title, room, (text) => context.measureText(text).width);
     panel.titleRoom = room;
   }
   context.font = style.strong;
@@ -215,38 +215,38 @@ export function drawMapTitle(context, panel, style) {
 // A weight as the text on its cell.
 
 /** Weights as the texts on cells, by thousandths. */
-const mapCellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
+const cellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
 
-const mapCellTextsBelow = mapCellTexts.map((text) => `\u2212${text}`);
+const negativeCellTexts = cellTexts.map((text) => `\u2212${text}`);
 
 /** Cells so wide have room for an exponent. */
-const mapExponentLeast = 60;
+const minExponentScale = 60;
 
 /** The weights that were written so, for the next frame. */
-const mapExponents = /** @type {Map<number, string>} */ (new Map());
+const exponentTexts = /** @type {Map<number, string>} */ (new Map());
 
 /**
  * @param {number} weight
  * @param {number} scale  CSS pixels of its cell
  * @returns {string}
  */
-export function mapCellText(weight, scale) {
+export function cellText(weight, scale) {
   if (weight !== weight) return "";
   if (weight === 0) return "0";
   const size = Math.abs(weight);
-  if (size < 0.0005 && scale >= mapExponentLeast) return mapExponentText(weight);
+  if (size < 0.0005 && scale >= minExponentScale) return exponentText(weight);
   if (size < 0.0005) return weight < 0 ? ">\u2212.001" : "<.001";
   if (size > 1.0005) return weight.toPrecision(3);
-  return (weight < 0 ? mapCellTextsBelow : mapCellTexts)[Math.round(size * 1000)];
+  return (weight < 0 ? negativeCellTexts : cellTexts)[Math.round(size * 1000)];
 }
 
 /** @param {number} weight */
-function mapExponentText(weight) {
-  let text = mapExponents.get(weight);
+function exponentText(weight) {
+  let text = exponentTexts.get(weight);
   if (text === undefined) {
-    if (mapExponents.size > 2000) mapExponents.clear();
+    if (exponentTexts.size > 2000) exponentTexts.clear();
     text = weight.toExponential(1).replaceAll("-", "\u2212");
-    mapExponents.set(weight, text);
+    exponentTexts.set(weight, text);
   }
   return text;
 }

@@ -2,7 +2,7 @@
 
 import { kindTitle } from "../format.js";
 import { nearestHead, stackSize } from "../shell/app.js";
-import { mapWidest } from "./axes.js";
+import { axisLabelWidth } from "./axes.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Side} Side */
@@ -13,7 +13,7 @@ import { mapWidest } from "./axes.js";
  * @param {App} app
  * @returns {Side[]}
  */
-export function mapSides(app) {
+export function comparedSides(app) {
   const { compare } = app.store.get();
   const { sides } = app.about;
   if (compare === "one" || sides.length < 2) return [app.side()];
@@ -29,7 +29,7 @@ export function mapSides(app) {
  * @param {number} head
  * @returns {string} why the side has no such map, or ""
  */
-export function mapMissing(app, side, kind, layer, head) {
+export function missingMapText(app, side, kind, layer, head) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   if (map && head < map.heads) return "";
   if (!side.maps.length) return `${side.title}: there are no maps`;
@@ -46,7 +46,7 @@ export function mapMissing(app, side, kind, layer, head) {
  */
 export function makeMapPanel(app, side) {
   const { kind, layer, head, merge, specials } = app.store.get();
-  const missing = mapMissing(app, side, kind, layer, head);
+  const missing = missingMapText(app, side, kind, layer, head);
   const axes = side.kinds[kind];
   const size = (/** @type {string} */ stack) => (axes && side.stacks[stack] ? Math.max(0, stackSize(side, stack, merge, specials)) : 0);
   const box = { x: 0, y: 0, w: 8, h: 8 };
@@ -55,11 +55,11 @@ export function makeMapPanel(app, side) {
       ? side.title : `${side.title} \u00b7 ${side.text_title}`,
     sizes: missing ? { queries: 0, keys: 0 } : { queries: size(axes.queries), keys: size(axes.keys) },
     layer: null, queries: null, keys: null, plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
-    shade: {
+    colouring: {
       log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,
-      table: new Uint8Array(1024), unknown: 0, aside: 0, version: 0,
+      table: new Uint8Array(1024), unknown: 0, sink: 0, version: 0,
     },
-    level: 0, shadeLevel: 0, range: new Int32Array(4), titleRoom: -1, titleShown: "",
+    level: 0, colouringLevel: 0, range: new Int32Array(4), titleRoom: -1, titleShown: "",
   };
 }
 
@@ -68,7 +68,7 @@ export function makeMapPanel(app, side) {
  * @param {App} app
  * @param {MapPanel[]} panels
  */
-export function mapWordsOf(app, panels) {
+export function mapLabel(app, panels) {
   const { kind, layer, head, how } = app.store.get();
   const sizes = panels.map(({ sizes: { queries, keys } }) => `${queries} queries by ${keys} keys`);
   const whose = panels.map((panel) => panel.side.title).join(", ");
@@ -80,7 +80,7 @@ export function mapWordsOf(app, panels) {
 // Boxes of the panels, from the size of the stage and the widths of labels.
 
 /**
- * @param {import("./stage.js").MapScenery} scenery  whose panels are given their boxes
+ * @param {import("./stage.js").MapDisplay} display  whose panels are given their boxes
  * @param {CanvasRenderingContext2D} context  measures labels
  * @param {number} width  of the stage; nothing is done before it is known
  * @param {number} height
@@ -90,14 +90,14 @@ export function arrangeMapPanels({ panels, sizes, style }, context, width, heigh
   context.font = style.font;
   const digits = String(Math.max(sizes.queries, sizes.keys)).length * style.size * 0.62 + style.size;
   const widest = (/** @type {"queries" | "keys"} */ axis) =>
-    Math.max(axis === "queries" ? digits : 0, ...panels.map((panel) => (panel[axis] ? mapWidest(panel[axis], context) : 0)));
+    Math.max(axis === "queries" ? digits : 0, ...panels.map((panel) => (panel[axis] ? axisLabelWidth(panel[axis], context) : 0)));
   const room = width / Math.min(panels.length, 2);
-  const gutters = mapGutters(widest("queries"), widest("keys"), room, height, style.size, panels.length > 1);
-  const boxes = mapLayout(width, height, panels.length, gutters);
+  const gutters = panelGutters(widest("queries"), widest("keys"), room, height, style.size, panels.length > 1);
+  const boxes = panelBoxes(width, height, panels.length, gutters);
   panels.forEach((panel, at) => {
     panel.plot = boxes[at];
     panel.gutters = gutters;
-    panel.minimap = at === 0 && panel.layer ? mapMinimapBox(panel.plot, panel.sizes) : null;
+    panel.minimap = at === 0 && panel.layer ? minimapBox(panel.plot, panel.sizes) : null;
   });
 }
 
@@ -107,7 +107,7 @@ export function arrangeMapPanels({ panels, sizes, style }, context, width, heigh
 /** @typedef {{title: number, left: number, top: number}} MapGutters */
 
 const mapPanelGap = 12;
-const mapPanelLeast = 260;
+const minPanelWidth = 260;
 
 /**
  * The plots of one, two or three panels, all of one size: locked navigation needs that. Side by side where they are wide
@@ -118,8 +118,8 @@ const mapPanelLeast = 260;
  * @param {MapGutters} gutters
  * @returns {MapBox[]}
  */
-export function mapLayout(width, height, count, gutters) {
-  const beside = count === 1 || (width - mapPanelGap * (count - 1)) / count >= mapPanelLeast || width > height;
+export function panelBoxes(width, height, count, gutters) {
+  const beside = count === 1 || (width - mapPanelGap * (count - 1)) / count >= minPanelWidth || width > height;
   const across = beside ? count : 1;
   const down = beside ? 1 : count;
   const panelWidth = (width - mapPanelGap * (across - 1)) / across;
@@ -145,7 +145,7 @@ export function mapLayout(width, height, count, gutters) {
  * @param {boolean} titled
  * @returns {MapGutters}
  */
-export function mapGutters(widestQuery, widestKey, width, height, font, titled) {
+export function panelGutters(widestQuery, widestKey, width, height, font, titled) {
   const room = (/** @type {number} */ widest, /** @type {number} */ size) =>
     Math.round(Math.max(Math.min(widest + 10, size * 0.24, font * 11), font * 3.2));
   return { title: titled ? Math.round(font * 1.9) : 0, left: room(widestQuery, width), top: room(widestKey, height) };
@@ -157,11 +157,11 @@ export function mapGutters(widestQuery, widestKey, width, height, font, titled) 
  * @param {{queries: number, keys: number}} sizes
  * @returns {MapBox | null}
  */
-export function mapMinimapBox(plot, sizes) {
-  const most = Math.min(128, plot.w * 0.3, plot.h * 0.3);
+export function minimapBox(plot, sizes) {
+  const maxSide = Math.min(128, plot.w * 0.3, plot.h * 0.3);
   const longer = Math.max(sizes.queries, sizes.keys);
-  const w = Math.round((most * sizes.keys) / longer);
-  const h = Math.round((most * sizes.queries) / longer);
-  if (w < 6 || h < 6 || most < 40) return null;
+  const w = Math.round((maxSide * sizes.keys) / longer);
+  const h = Math.round((maxSide * sizes.queries) / longer);
+  if (w < 6 || h < 6 || maxSide < 40) return null;
   return { x: plot.x + plot.w - w - 8, y: plot.y + plot.h - h - 8, w, h };
 }

@@ -4,7 +4,7 @@
 /** @typedef {import("./viewport.js").MapPlot} MapPlot */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
-/** @typedef {{level: number, row: number, column: number, priority: number}} MapWish */
+/** @typedef {{level: number, row: number, column: number, priority: number}} TileRequest */
 
 /** Cells of a tile's side; a power of two, and what `about` says. */
 export const mapTileSide = 256;
@@ -66,20 +66,20 @@ export function mapTileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
  * @param {MapSizes} sizes
  * @param {number} ratio  device pixels per CSS pixel
  * @param {(level: number, row: number, column: number) => boolean} offered  whether the host can ever answer for a tile
- * @returns {MapWish[]}
+ * @returns {TileRequest[]}
  */
-export function mapPlan(view, plot, sizes, ratio, offered) {
+export function planTileRequests(view, plot, sizes, ratio, offered) {
   const top = mapTopLevel(sizes);
   const level = mapLevelFor(view.scale, ratio, top);
-  /** @type {MapWish[]} */
-  const wishes = [];
+  /** @type {TileRequest[]} */
+  const requests = [];
   const seen = new Set();
-  const add = (/** @type {MapWish} */ wish) => {
-    const found = mapOffered(wish, offered, sizes);
+  const add = (/** @type {TileRequest} */ request) => {
+    const found = offeredTile(request, offered, sizes);
     const name = found && `${found.level}/${found.row}/${found.column}`;
     if (!found || seen.has(name)) return;
     seen.add(name);
-    wishes.push(found);
+    requests.push(found);
   };
   add({ level: top, row: 0, column: 0, priority: 100 });
   const range = mapTileRange(view, plot, sizes, level);
@@ -87,18 +87,18 @@ export function mapPlan(view, plot, sizes, ratio, offered) {
   const middleX = (view.x + plot.w / view.scale / 2) / side - 0.5;
   const middleY = (view.y + plot.h / view.scale / 2) / side - 0.5;
   const distance = (/** @type {number} */ row, /** @type {number} */ column) => Math.hypot(row - middleY, column - middleX);
-  const inView = mapTilesOf(range[0], range[1], range[2], range[3]);
+  const inView = tilesInRange(range[0], range[1], range[2], range[3]);
   inView.sort((left, right) => distance(left[0], left[1]) - distance(right[0], right[1]));
   for (const [row, column] of inView) add({ level, row, column, priority: 90 - Math.min(60, distance(row, column)) });
   // Exact tiles around the window are cheap; coarse ones are most of the map's work each, and wait until they are in view.
   if (level === 0 && sizes.queries * sizes.keys > 0) {
     const rows = Math.ceil(sizes.queries / side);
     const columns = Math.ceil(sizes.keys / side);
-    const around = mapTilesOf(Math.max(0, range[0] - 1), Math.min(rows, range[1] + 1),
+    const around = tilesInRange(Math.max(0, range[0] - 1), Math.min(rows, range[1] + 1),
       Math.max(0, range[2] - 1), Math.min(columns, range[3] + 1));
     for (const [row, column] of around) add({ level, row, column, priority: 10 - Math.min(9, distance(row, column)) });
   }
-  return wishes;
+  return requests;
 }
 
 /**
@@ -107,7 +107,7 @@ export function mapPlan(view, plot, sizes, ratio, offered) {
  * @param {number} firstColumn
  * @param {number} lastColumn
  */
-function mapTilesOf(firstRow, lastRow, firstColumn, lastColumn) {
+function tilesInRange(firstRow, lastRow, firstColumn, lastColumn) {
   /** @type {[number, number][]} */
   const tiles = [];
   for (let row = firstRow; row < lastRow; row++) {
@@ -119,13 +119,13 @@ function mapTilesOf(firstRow, lastRow, firstColumn, lastColumn) {
 /**
  * A tile, or the finest one above it that the host has: a saved page holds coarse levels, of which some are coarser than
  * any that a window would ask for.
- * @param {MapWish} wish
+ * @param {TileRequest} request
  * @param {(level: number, row: number, column: number) => boolean} offered
  * @param {MapSizes} sizes
- * @returns {MapWish | null}
+ * @returns {TileRequest | null}
  */
-function mapOffered(wish, offered, sizes) {
-  let { level, row, column } = wish;
+function offeredTile(request, offered, sizes) {
+  let { level, row, column } = request;
   const last = mapLastLevel(sizes);
   while (!offered(level, row, column)) {
     if (level >= last) return null;
@@ -133,7 +133,7 @@ function mapOffered(wish, offered, sizes) {
     row >>= 1;
     column >>= 1;
   }
-  return { level, row, column, priority: wish.priority };
+  return { level, row, column, priority: request.priority };
 }
 
 /**

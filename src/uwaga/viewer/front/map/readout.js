@@ -1,16 +1,16 @@
 // The numbers of the hovered cell and of the selected one, and how exact the picture is, in words.
 
 import { el, tokenElement } from "../dom.js";
-import { mapCount, mapOrdinal, numberText } from "../format.js";
+import { countText, ordinalText, numberText } from "../format.js";
 import { isAbort } from "../hosts.js";
-import { mapCellUnder, mapTileAt } from "./tiles.js";
+import { finestKnownCell, mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /** @typedef {{weight: number | null, score: number | null, rank: number | null, visible: boolean}} MapEntry */
 
 /** Milliseconds that a pointer rests before its entry is asked for. */
-const mapRest = 120;
+const hoverPause = 120;
 
 /**
  * @param {object} options
@@ -18,9 +18,9 @@ const mapRest = 120;
  * @param {string} options.title
  * @param {string} options.name  of the line
  * @param {string} options.empty  what stands there while there is no cell
- * @param {(text: string) => void} options.onWords  the cell in words, when all of it is known
+ * @param {(text: string) => void} options.onText  the cell in words, when all of it is known
  */
-export function makeMapReadout({ app, title, name, empty, onWords }) {
+export function makeMapReadout({ app, title, name, empty, onText }) {
   const body = el("span", { class: "uwaga-map-read" });
   const element = el("div", { class: "uwaga-map-line", "data-map-line": name }, el("span", { class: "uwaga-label", text: title }), body);
   /** @type {AbortController | null} */
@@ -40,7 +40,7 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
    * @param {number} key
    * @param {number} wait  milliseconds before questions are asked
    */
-  function show(panels, query, key, wait = mapRest) {
+  function show(panels, query, key, wait = hoverPause) {
     if (panels === shownPanels && query === shownQuery && key === shownKey) return;
     shownPanels = panels;
     shownQuery = query;
@@ -52,27 +52,27 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     asking?.abort();
     asking = null;
     if (!now) return void (body.textContent = empty);
-    if (query < 0 || key < 0) return half(panels, query, key);
+    if (query < 0 || key < 0) return showAxisItem(panels, query, key);
     /** @type {(MapEntry | null)[]} */
-    const entries = panels.map((panel) => mapKnownEntry(app, panel, query, key));
+    const entries = panels.map((panel) => knownEntry(app, panel, query, key));
     fill(panels, query, key, entries);
-    if (!panels.some((panel) => mapUnasked(app, panel, query, key))) return tell(panels, query, key, entries);
+    if (!panels.some((panel) => isEntryUnknown(app, panel, query, key))) return announceEntry(panels, query, key, entries);
     later = setTimeout(() => void askEntries(panels, query, key, entries), wait);
   }
 
   /** A label that is pointed at, or a query picked without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
-  function half(panels, query, key) {
+  function showAxisItem(panels, query, key) {
     const item = Math.max(query, key);
     const axes = panels.map((panel) => (key < 0 ? panel.queries : panel.keys));
     const axis = axes.find((one) => one !== null && item < one.items.total) ?? null;
-    body.replaceChildren(el("span", { text: key < 0 ? "query" : "key" }), mapTokenAt(axis, item, key < 0 ? "query" : "key"));
+    body.replaceChildren(el("span", { text: key < 0 ? "query" : "key" }), axisTokenElement(axis, item, key < 0 ? "query" : "key"));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
   async function askEntries(panels, query, key, entries) {
     const controller = asking = new AbortController();
     await Promise.all(panels.map(async (panel, at) => {
-      const question = mapEntryQuestion(panel, query, key);
+      const question = entryQuestion(panel, query, key);
       if (!question || !app.host.has(question)) return;
       try {
         const { meta } = await app.client.ask(question, { signal: controller.signal, priority: 300 });
@@ -84,28 +84,28 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     }));
     if (controller.signal.aborted) return;
     fill(panels, query, key, entries);
-    tell(panels, query, key, entries);
+    announceEntry(panels, query, key, entries);
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
   function fill(panels, query, key, entries) {
     const many = panels.length > 1;
-    const first = panels.find((panel) => mapHolds(panel, query, key)) ?? panels[0];
+    const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
     body.replaceChildren(
       el("span", { class: "uwaga-map-pair", "data-query": query, "data-key": key },
-        mapTokenAt(first.queries, query, "query"), " \u2192 ", mapTokenAt(first.keys, key, "key")),
+        axisTokenElement(first.queries, query, "query"), " \u2192 ", axisTokenElement(first.keys, key, "key")),
       el("span", { class: "uwaga-map-sides" },
         panels.map((panel, at) => el("span", { class: "uwaga-map-values", "data-side": panel.side.id },
         many && el("span", { class: "uwaga-label uwaga-map-whose", text: panel.side.title, title: panel.side.title }),
-        ...mapValues(panel, query, key, entries[at])))));
+        ...entryValueElements(panel, query, key, entries[at])))));
   }
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
-  function tell(panels, query, key, entries) {
-    const words = panels.map((panel, at) => mapWords(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
-    const first = panels.find((panel) => mapHolds(panel, query, key)) ?? panels[0];
+  function announceEntry(panels, query, key, entries) {
+    const words = panels.map((panel, at) => entryText(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
+    const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
     const token = (/** @type {import("./axes.js").MapAxis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
-    onWords(`${token(first.queries, query)} ${query} to ${token(first.keys, key)} ${key}: ${words || "not there"}`);
+    onText(`${token(first.queries, query)} ${query} to ${token(first.keys, key)} ${key}: ${words || "not there"}`);
   }
 
   return {
@@ -113,7 +113,7 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
     show,
     /** Once more what is known, after tiles have come. @param {MapPanel[]} panels @param {number} query @param {number} key */
     renew(panels, query, key) {
-      if (query >= 0 && key >= 0 && panels.length) fill(panels, query, key, panels.map((panel) => mapKnownEntry(app, panel, query, key)));
+      if (query >= 0 && key >= 0 && panels.length) fill(panels, query, key, panels.map((panel) => knownEntry(app, panel, query, key)));
     },
     /** @param {MapPanel[]} panels @param {number} query @param {number} key */
     refresh(panels, query, key) {
@@ -131,13 +131,13 @@ export function makeMapReadout({ app, title, name, empty, onWords }) {
 // What is known of one entry of a map, and how it is said.
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
-export function mapHolds(panel, query, key) {
+export function panelContains(panel, query, key) {
   return Boolean(panel.layer) && query < panel.sizes.queries && key < panel.sizes.keys;
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
-export function mapEntryQuestion(panel, query, key) {
-  return mapHolds(panel, query, key) && panel.layer ? { ask: "entry", ...panel.layer.where, query, key } : null;
+export function entryQuestion(panel, query, key) {
+  return panelContains(panel, query, key) && panel.layer ? { ask: "entry", ...panel.layer.where, query, key } : null;
 }
 
 /**
@@ -147,8 +147,8 @@ export function mapEntryQuestion(panel, query, key) {
  * @param {number} query
  * @param {number} key
  */
-export function mapUnasked(app, panel, query, key) {
-  const question = mapEntryQuestion(panel, query, key);
+export function isEntryUnknown(app, panel, query, key) {
+  const question = entryQuestion(panel, query, key);
   return question !== null && app.host.has(question) && !app.client.peek(question);
 }
 
@@ -160,8 +160,8 @@ export function mapUnasked(app, panel, query, key) {
  * @param {number} key
  * @returns {MapEntry | null}
  */
-export function mapKnownEntry(app, panel, query, key) {
-  const question = mapEntryQuestion(panel, query, key);
+export function knownEntry(app, panel, query, key) {
+  const question = entryQuestion(panel, query, key);
   if (!question || !panel.layer) return null;
   const kept = app.client.peek(question);
   if (kept) return /** @type {any} */ (kept.meta);
@@ -171,16 +171,16 @@ export function mapKnownEntry(app, panel, query, key) {
 }
 
 /** @param {import("./axes.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
-export function mapTokenAt(axis, item, role) {
+export function axisTokenElement(axis, item, role) {
   return el("span", { class: `uwaga-map-token uwaga-map-${role}` },
     axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null,
-    el("span", { class: "uwaga-map-at", text: mapCount(item) }));
+    el("span", { class: "uwaga-map-at", text: countText(item) }));
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
-export function mapValues(panel, query, key, entry) {
+export function entryValueElements(panel, query, key, entry) {
   if (panel.missing) return [el("span", { text: "no such head" })];
-  if (!mapHolds(panel, query, key)) return [el("span", { text: "beyond its text" })];
+  if (!panelContains(panel, query, key)) return [el("span", { text: "beyond its text" })];
   const parts = [];
   if (entry) {
     parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight },
@@ -188,10 +188,10 @@ export function mapValues(panel, query, key, entry) {
     if (!entry.visible) parts.push(el("span", { text: "masked" }));
     if (entry.score !== null) parts.push(el("span", { "data-score": entry.score }, "score ", el("b", { text: numberText(entry.score) })));
     if (entry.rank !== null)
-      parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: mapOrdinal(entry.rank) }), ` of ${mapCount(panel.sizes.keys)}`));
+      parts.push(el("span", { "data-rank": entry.rank }, el("b", { text: ordinalText(entry.rank) }), ` of ${countText(panel.sizes.keys)}`));
   }
-  const cell = panel.level > 0 || !entry ? mapCellUnder(panel, query, key) : null;
-  if (cell && cell.level > 0) parts.push(mapCellWords(panel, query, key, cell));
+  const cell = panel.level > 0 || !entry ? finestKnownCell(panel, query, key) : null;
+  if (cell && cell.level > 0) parts.push(coarseCellElement(panel, query, key, cell));
   return parts;
 }
 
@@ -201,11 +201,11 @@ export function mapValues(panel, query, key, entry) {
  * @param {number} key
  * @param {{value: number, complete: number, level: number}} cell
  */
-function mapCellWords(panel, query, key, cell) {
+function coarseCellElement(panel, query, key, cell) {
   const side = 2 ** cell.level;
   const range = (/** @type {number} */ item, /** @type {number} */ total) => {
     const first = Math.floor(item / side) * side;
-    return `${mapCount(first)}\u2013${mapCount(Math.min(total, first + side) - 1)}`;
+    return `${countText(first)}\u2013${countText(Math.min(total, first + side) - 1)}`;
   };
   const what = panel.layer?.how === "max" ? "largest" : "mass";
   const sampled = cell.complete < 1 ? ", sampled" : "";
@@ -215,18 +215,18 @@ function mapCellWords(panel, query, key, cell) {
 }
 
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
-export function mapWords(panel, entry, many) {
+export function entryText(panel, entry, many) {
   if (!entry) return "";
   const parts = [`${panel.side.signed ? "difference" : "weight"} ${numberText(entry.weight)}`];
   if (!entry.visible) parts.push("masked");
-  if (entry.rank !== null) parts.push(`${mapOrdinal(entry.rank)} of ${mapCount(panel.sizes.keys)}`);
+  if (entry.rank !== null) parts.push(`${ordinalText(entry.rank)} of ${countText(panel.sizes.keys)}`);
   return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;
 }
 
 // What the page says of how fine and how exact the picture is.
 
 /** @param {"mass" | "max"} how @param {number} level */
-export function mapBarTitle(how, level) {
+export function colourBarTitle(how, level) {
   return level === 0 ? "weight" : how === "mass" ? "mass of a cell" : "largest of a cell";
 }
 
@@ -238,8 +238,8 @@ export function mapBarTitle(how, level) {
  * @param {"mass" | "max"} shown.how
  * @param {boolean} shown.live  finer cells can come
  */
-export function mapStatus({ level, percent, merge, how, live }) {
-  const side = mapCount(2 ** level);
+export function mapStatusText({ level, percent, merge, how, live }) {
+  const side = countText(2 ** level);
   const pooled = how === "mass" ? "summed over keys, mean over queries" : "the largest weight";
   const cells = level === 0 ? "Exact weights" : `A cell is ${side} \u00d7 ${side} ${merge}: ${pooled}`;
   if (percent >= 100) return cells;
@@ -251,9 +251,9 @@ export function mapStatus({ level, percent, merge, how, live }) {
  * @param {MapPanel} panel
  * @param {import("../types.js").ViewBox} view
  */
-export function mapLevelSeen(panel, view) {
+export function levelInMiddle(panel, view) {
   const { plot, sizes, level } = panel;
   const middle = (/** @type {number} */ first, /** @type {number} */ pixels, /** @type {number} */ total) =>
     Math.max(0, Math.floor((first + Math.min(total, first + pixels / view.scale)) / 2));
-  return mapCellUnder(panel, middle(view.y, plot.h, sizes.queries), middle(view.x, plot.w, sizes.keys))?.level ?? level;
+  return finestKnownCell(panel, middle(view.y, plot.h, sizes.queries), middle(view.x, plot.w, sizes.keys))?.level ?? level;
 }

@@ -1,10 +1,10 @@
 // Renderers of tiles: WebGL2 with the colours as uniforms, and a 2D canvas where WebGL2 is missing.
 
-import { mapLogLow, mapShadeCells } from "./colours.js";
+import { mapLogFloor, colourMapCells } from "./colours.js";
 import { mapTileSide } from "./pyramid.js";
 
 /** @typedef {import("./tiles.js").MapTile} MapTile */
-/** @typedef {import("./colours.js").MapShade} MapShade */
+/** @typedef {import("./colours.js").MapColouring} MapColouring */
 
 /**
  * @typedef {object} MapRenderer  places are in pixels of the device, from the top left of the canvas
@@ -14,7 +14,7 @@ import { mapTileSide } from "./pyramid.js";
  * @property {(colour: number) => void} begin  a frame, all of one colour (0xAABBGGRR)
  * @property {(left: number, top: number, right: number, bottom: number, colour: number) => void} fill
  * @property {(tile: MapTile, x: number, y: number, cell: number, left: number, top: number, right: number, bottom: number,
- *   shade: MapShade, factor: number, through: boolean) => void} paint  the part of a tile between left, top, right and bottom
+ *   colouring: MapColouring, factor: number, transparent: boolean) => void} paint  the part of a tile between left, top, right and bottom
  *   (whole pixels); its corner is at x, y and a cell is `cell` wide; through: what is not known leaves what is below
  * @property {() => void} end
  * @property {(tile: MapTile) => void} forget
@@ -69,15 +69,15 @@ export function mapGlRenderer(canvas, onRestored) {
     drawn.version = tile.version;
   }
 
-  /** @param {MapShade} shade */
-  function look(shade) {
-    if (shade.version === shadeVersion) return;
-    shadeVersion = shade.version;
-    gl.uniform4f(program.u_range, shade.low, shade.high, shade.threshold, mapLogLow(shade));
-    mapGlColour(gl, program.u_unknown, shade.unknown);
-    mapGlColour(gl, program.u_aside, shade.aside);
-    if (shade.table === table) return;
-    table = shade.table;
+  /** @param {MapColouring} colouring */
+  function colouringVersion(colouring) {
+    if (colouring.version === shadeVersion) return;
+    shadeVersion = colouring.version;
+    gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, mapLogFloor(colouring));
+    mapGlColour(gl, program.u_unknown, colouring.unknown);
+    mapGlColour(gl, program.u_aside, colouring.sink);
+    if (colouring.table === table) return;
+    table = colouring.table;
     gl.activeTexture(gl.TEXTURE1);
     gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, 256, 1, 0, gl.RGBA, gl.UNSIGNED_BYTE, new Uint8Array(table.buffer, table.byteOffset, 1024));
   }
@@ -103,9 +103,9 @@ export function mapGlRenderer(canvas, onRestored) {
       gl.clearColor((colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
       gl.clear(gl.COLOR_BUFFER_BIT);
     },
-    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+    paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       if (lost || right <= left || bottom <= top) return;
-      look(shade);
+      colouringVersion(colouring);
       texture(tile);
       gl.scissor(left, canvas.height - bottom, right - left, bottom - top);
       // Counted from the first cell in view: a corner a million pixels away leaves float32 no digits for the pixels here.
@@ -116,7 +116,7 @@ export function mapGlRenderer(canvas, onRestored) {
       gl.uniform2i(program.u_size, tile.columns, tile.rows);
       gl.uniform1f(program.u_cell, cell);
       gl.uniform1f(program.u_factor, factor);
-      gl.uniform4i(program.u_flags, shade.log ? 1 : 0, shade.signed ? 1 : 0, shade.hideSink && tile.column === 0 ? 1 : 0, through ? 1 : 0);
+      gl.uniform4i(program.u_flags, colouring.log ? 1 : 0, colouring.signed ? 1 : 0, colouring.hideSink && tile.column === 0 ? 1 : 0, transparent ? 1 : 0);
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     },
     end() {},
@@ -270,10 +270,10 @@ export function mapCanvasRenderer(canvas) {
     fill(left, top, right, bottom, colour) {
       for (let y = top; y < bottom; y++) pixels.fill(colour, y * image.width + left, y * image.width + right);
     },
-    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+    paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       if (right <= left || bottom <= top) return;
-      const colours = mapCanvasColours(tile, shade, factor, through);
-      mapCanvasBlit(pixels, image.width, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, right, bottom, through);
+      const colours = mapCanvasColours(tile, colouring, factor, transparent);
+      mapCanvasBlit(pixels, image.width, columnOf, colours, tile.columns, tile.rows, x, y, cell, left, top, right, bottom, transparent);
     },
     end() {
       context.putImageData(image, 0, 0);
@@ -288,22 +288,22 @@ export function mapCanvasRenderer(canvas) {
 /**
  * A tile's cells as colours, kept until its numbers or the look change.
  * @param {MapTile} tile
- * @param {import("./colours.js").MapShade} shade
+ * @param {import("./colours.js").MapColouring} colouring
  * @param {number} factor
- * @param {boolean} through
+ * @param {boolean} transparent
  * @returns {Uint32Array}
  */
-function mapCanvasColours(tile, shade, factor, through) {
+function mapCanvasColours(tile, colouring, factor, transparent) {
   let drawn = tile.drawn;
   if (!drawn || drawn.colours.length !== tile.data.length) {
-    drawn = tile.drawn = { colours: new Uint32Array(tile.data.length), version: -1, look: -1, factor: 0, through: false };
+    drawn = tile.drawn = { colours: new Uint32Array(tile.data.length), version: -1, colouringVersion: -1, factor: 0, transparent: false };
   }
-  if (drawn.version !== tile.version || drawn.look !== shade.version || drawn.factor !== factor || drawn.through !== through) {
-    mapShadeCells(shade, tile.data, tile.columns, tile.column === 0, factor, drawn.colours, through);
+  if (drawn.version !== tile.version || drawn.colouringVersion !== colouring.version || drawn.factor !== factor || drawn.transparent !== transparent) {
+    colourMapCells(colouring, tile.data, tile.columns, tile.column === 0, factor, drawn.colours, transparent);
     drawn.version = tile.version;
-    drawn.look = shade.version;
+    drawn.colouringVersion = colouring.version;
     drawn.factor = factor;
-    drawn.through = through;
+    drawn.transparent = transparent;
   }
   return drawn.colours;
 }
@@ -323,15 +323,15 @@ function mapCanvasColours(tile, shade, factor, through) {
  * @param {number} top
  * @param {number} right
  * @param {number} bottom
- * @param {boolean} through
+ * @param {boolean} transparent
  */
-export function mapCanvasBlit(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, through) {
+export function mapCanvasBlit(pixels, width, columnOf, colours, columns, rows, x, y, cell, left, top, right, bottom, transparent) {
   for (let px = left; px < right; px++) columnOf[px] = Math.min(Math.max(Math.floor((px + 0.5 - x) / cell), 0), columns - 1);
   let before = -1;
   for (let py = top; py < bottom; py++) {
     const row = Math.min(Math.max(Math.floor((py + 0.5 - y) / cell), 0), rows - 1);
     const start = py * width;
-    if (through) {
+    if (transparent) {
       for (let px = left; px < right; px++) {
         const colour = colours[row * columns + columnOf[px]];
         if (colour !== 0) pixels[start + px] = colour;

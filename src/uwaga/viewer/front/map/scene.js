@@ -1,59 +1,59 @@
 // The visible map as a scene for files: an image of its cells, axis labels, titles and colour bars.
 
-import { kindTitle, mapCount } from "../format.js";
+import { kindTitle, countText } from "../format.js";
 import { mapAxisText, mapTicks } from "./axes.js";
-import { mapBarTicks, mapLightness, mapPlace, mapShadeCells, mapTickText } from "./colours.js";
-import { mapCellText, mapNumberLeast } from "./overlay.js";
+import { colourBarTicks, mapLightness, mapColourPosition, colourMapCells, colourBarTickText } from "./colours.js";
+import { cellText, minNumberScale } from "./overlay.js";
 import { mapCanvasBlit } from "./renderer.js";
 import { drawMapPanel } from "./tile_drawing.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("../types.js").SceneItem} SceneItem */
-/** @typedef {import("./stage.js").MapScenery} MapScenery */
+/** @typedef {import("./stage.js").MapDisplay} MapDisplay */
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
-const mapSceneFoot = 54;
+const mapSceneLegendHeight = 54;
 /** Pixels of the image per CSS pixel. */
-const mapSceneSharp = 2;
+const mapScenePixelRatio = 2;
 
 /**
  * @param {import("../types.js").App} app
- * @param {MapScenery} scenery
+ * @param {MapDisplay} display
  * @param {CanvasRenderingContext2D} context  measures labels
  * @param {number} width  of the stage
  * @param {number} height
  * @returns {import("../types.js").Scene}
  */
-export function mapScene(app, scenery, context, width, height) {
-  const { style, panels } = scenery;
+export function mapScene(app, display, context, width, height) {
+  const { style, panels } = display;
   if (!style || !width) throw new Error("The map has not been drawn yet.");
   const { kind, layer, head } = app.store.get();
   const whose = panels.length === 1 ? `${panels[0].title}, ` : "";
   /** @type {SceneItem[]} */
   const items = [{ kind: "text", x: 4, y: 20, text: `${whose}${kindTitle(kind)} layer ${layer} head ${head}`,
     size: style.size * 1.15, anchor: "start", fill: style.text }];
-  for (const panel of panels) items.push(...mapScenePanel(panel, scenery, context));
+  for (const panel of panels) items.push(...mapScenePanel(panel, display, context));
   let x = panels[0].plot.x;
   for (const signed of [false, true]) {
     const panel = panels.find((one) => one.side.signed === signed);
     if (!panel) continue;
-    items.push(...mapSceneBar(panel, x, height + mapSceneHead + 18, style));
+    items.push(...mapSceneBar(panel, x, height + mapSceneTitleHeight + 18, style));
     x += 260;
   }
-  return { width, height: height + mapSceneHead + mapSceneFoot, background: style.background, items };
+  return { width, height: height + mapSceneTitleHeight + mapSceneLegendHeight, background: style.background, items };
 }
 
 /**
  * @param {MapPanel} panel
- * @param {MapScenery} scenery
+ * @param {MapDisplay} display
  * @param {CanvasRenderingContext2D} context
  * @returns {SceneItem[]}
  */
-function mapScenePanel(panel, scenery, context) {
+function mapScenePanel(panel, display, context) {
   const { plot, gutters, sizes } = panel;
-  const style = /** @type {import("./colours.js").MapStyle} */ (scenery.style);
-  const { view } = scenery;
-  const top = plot.y + mapSceneHead;
+  const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
+  const { view } = display;
+  const top = plot.y + mapSceneTitleHeight;
   /** @type {SceneItem[]} */
   const items = [];
   if (gutters.title) {
@@ -66,7 +66,7 @@ function mapScenePanel(panel, scenery, context) {
   items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
   items.push(...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style));
   context.font = style.font;
-  items.push(...mapSceneAxis(panel, scenery, context, true, h), ...mapSceneAxis(panel, scenery, context, false, w));
+  items.push(...mapSceneAxis(panel, display, context, true, h), ...mapSceneAxis(panel, display, context, false, w));
   return items;
 }
 
@@ -92,8 +92,8 @@ function mapSceneFrame(x, y, w, h, stroke) {
  * @param {number} h
  */
 function mapScenePixels(panel, view, w, h) {
-  const columns = Math.max(1, Math.round(w * mapSceneSharp));
-  const rows = Math.max(1, Math.round(h * mapSceneSharp));
+  const columns = Math.max(1, Math.round(w * mapScenePixelRatio));
+  const rows = Math.max(1, Math.round(h * mapScenePixelRatio));
   const pixels = new Uint32Array(columns * rows);
   const columnOf = new Int32Array(columns);
   /** @type {any} the part of a renderer that draws panels */
@@ -103,15 +103,15 @@ function mapScenePixels(panel, view, w, h) {
       for (let y = top; y < Math.min(bottom, rows); y++) pixels.fill(colour, y * columns + left, y * columns + Math.min(right, columns));
     },
     /** @type {import("./renderer.js").MapRenderer["paint"]} */
-    paint(tile, x, y, cell, left, top, right, bottom, shade, factor, through) {
+    paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       const colours = new Uint32Array(tile.data.length);
-      mapShadeCells(shade, tile.data, tile.columns, tile.column === 0, factor, colours, through);
+      colourMapCells(colouring, tile.data, tile.columns, tile.column === 0, factor, colours, transparent);
       mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left,
-        top, Math.min(right, columns), Math.min(bottom, rows), through);
+        top, Math.min(right, columns), Math.min(bottom, rows), transparent);
     },
   };
   const at = { ...panel, plot: { x: 0, y: 0, w: panel.plot.w, h: panel.plot.h } };
-  drawMapPanel(renderer, at, view, mapSceneSharp, 0);
+  drawMapPanel(renderer, at, view, mapScenePixelRatio, 0);
   return { pixels: new Uint8ClampedArray(pixels.buffer), columns, rows };
 }
 
@@ -123,21 +123,21 @@ function mapScenePixels(panel, view, w, h) {
  * @returns {SceneItem[]}
  */
 function mapSceneNumbers(panel, view, top, style) {
-  const { plot, sizes, layer, shade } = panel;
+  const { plot, sizes, layer, colouring } = panel;
   /** @type {SceneItem[]} */
   const items = [];
-  if (!layer || view.scale < mapNumberLeast) return items;
+  if (!layer || view.scale < minNumberScale) return items;
   const size = Math.min(style.size, 12.5);
   for (let query = Math.ceil(view.y - 0.5); query < Math.min(sizes.queries, view.y + plot.h / view.scale - 0.5); query++) {
     for (let key = Math.ceil(view.x - 0.5); key < Math.min(sizes.keys, view.x + plot.w / view.scale - 0.5); key++) {
       const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
       if (!tile) continue;
       const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
-      const light = shade.hideSink && key === 0
-        ? style.asideLight : mapLightness(shade.table, Math.floor(mapPlace(shade, weight) * 255 + 0.5)) > 0.5;
+      const light = colouring.hideSink && key === 0
+        ? style.sinkIsLight : mapLightness(colouring.table, Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5)) > 0.5;
       items.push({
         kind: "text", x: plot.x + (key + 0.5 - view.x) * view.scale, y: top + (query + 0.5 - view.y) * view.scale + size * 0.35,
-        text: mapCellText(weight, view.scale), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
+        text: cellText(weight, view.scale), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
       });
     }
   }
@@ -147,19 +147,19 @@ function mapSceneNumbers(panel, view, top, style) {
 // Labels and scale of the map's picture in a file.
 
 /** CSS pixels above the map, for its title. */
-export const mapSceneHead = 30;
+export const mapSceneTitleHeight = 30;
 
 /**
  * @param {MapPanel} panel
- * @param {MapScenery} scenery
+ * @param {MapDisplay} display
  * @param {CanvasRenderingContext2D} context
  * @param {boolean} down
  * @param {number} length
  * @returns {SceneItem[]}
  */
-export function mapSceneAxis(panel, scenery, context, down, length) {
-  const { view } = scenery;
-  const style = /** @type {import("./colours.js").MapStyle} */ (scenery.style);
+export function mapSceneAxis(panel, display, context, down, length) {
+  const { view } = display;
+  const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
   const axis = down ? panel.queries : panel.keys;
   const total = down ? panel.sizes.queries : panel.sizes.keys;
   const first = down ? view.y : view.x;
@@ -167,14 +167,14 @@ export function mapSceneAxis(panel, scenery, context, down, length) {
   const upright = !down && axis !== null && view.scale >= room - 6 && view.scale >= style.size * 3;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
   const ticks = mapTicks(view.scale, axis ? (upright ? room : style.size * 1.28) : Infinity, wide);
-  const top = panel.plot.y + mapSceneHead;
+  const top = panel.plot.y + mapSceneTitleHeight;
   /** @type {SceneItem[]} */
   const items = [];
   for (let item = Math.max(0, Math.ceil(first / ticks.step - 1e-9) * ticks.step); item < total; item += ticks.step) {
     const middle = (item + 0.5 - first) * view.scale;
     if (middle > length) break;
     const named = ticks.mode === "tokens" && axis;
-    const text = named ? mapAxisText(axis, item, room - 8, context) : mapCount(item);
+    const text = named ? mapAxisText(axis, item, room - 8, context) : countText(item);
     const fill = named && !axis.items.specials.has(item) ? style.text : style.muted;
     if (down) items.push({ kind: "text", x: panel.plot.x - 6, y: top + middle + style.size * 0.35,
       text, size: style.size, anchor: "end", fill });
@@ -199,11 +199,11 @@ export function mapSceneBar(panel, x, y, style) {
     ? "largest weight of a cell" : "mass of a cell";
   /** @type {SceneItem[]} */
   const items = [
-    { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.shade.table), columns: 256, rows: 1 },
+    { kind: "image", x, y, w: width, h: 10, pixels: new Uint8ClampedArray(panel.colouring.table), columns: 256, rows: 1 },
     { kind: "text", x, y: y - 3, text: name, size: style.size * 0.9, anchor: "start", fill: style.muted },
   ];
-  mapBarTicks(panel.shade).forEach(({ place, value }, at) => items.push({
-    kind: "text", x: x + place * width, y: y + 12 + style.size, text: mapTickText(place, value), size: style.size * 0.9,
+  colourBarTicks(panel.colouring).forEach(({ place, value }, at) => items.push({
+    kind: "text", x: x + place * width, y: y + 12 + style.size, text: colourBarTickText(place, value), size: style.size * 0.9,
     anchor: at === 0 ? "start" : at === 1 ? "middle" : "end", fill: style.text,
   }));
   return items;

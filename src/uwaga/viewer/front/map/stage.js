@@ -2,41 +2,41 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSampled, drawMapTitle } from "./overlay.js";
+import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawSampledFrames, drawMapTitle } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
-import { aimMapPanel, drawMapPanel, drawMapSmall } from "./tile_drawing.js";
+import { setPanelTiles, drawMapPanel, drawMinimapTiles } from "./tile_drawing.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {import("./colours.js").MapStyle} MapStyle */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
 /**
- * @typedef {object} MapScenery  what a frame shows; changed in place
+ * @typedef {object} MapDisplay  what a frame shows; changed in place
  * @property {MapPanel[]} panels
  * @property {{queries: number, keys: number}} sizes  of the longest axes
  * @property {ViewBox} view
  * @property {boolean} fit
  * @property {number} query  pointed at; -1: nothing
  * @property {number} key
- * @property {number | null} pickedQuery
- * @property {number | null} pickedKey
+ * @property {number | null} selectedQuery
+ * @property {number | null} selectedKey
  * @property {number} ratio
  * @property {MapStyle | null} style
  * @property {boolean} live  what is missing is on its way
  */
 
 /** A graphics card that does not come back is done without after so many milliseconds. */
-const mapLostLong = 1500;
+const contextLostTimeout = 1500;
 
 /**
  * @param {object} options
- * @param {MapScenery} options.scenery
+ * @param {MapDisplay} options.display
  * @param {"auto" | "canvas"} options.renderer
- * @param {(level: number) => void} options.onAim  before each frame, with the level by whose measure its panels are coloured
+ * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level by whose measure its panels are coloured
  * @param {() => void} options.onFrame  after each frame
  */
-export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
+export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFrame }) {
   const overlay = el("canvas", { class: "uwaga-map-overlay", "aria-hidden": "true" });
   const context = /** @type {CanvasRenderingContext2D} */ (overlay.getContext("2d"));
   const element = el("div", { class: "uwaga-map-stage" });
@@ -46,83 +46,83 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   let width = 0;
   let height = 0;
   let frame = 0;
-  let asked = 0;
+  let frameRequest = 0;
   let running = false;
   let cellsDue = true; // else only what stands over them has changed
   /** @type {Map<number, string>} */
   const counts = new Map();
   /** @type {import("./axes.js").MapAxisDrawing} */
   const drawing = { axis: null, down: false, plot: { x: 0, y: 0, w: 0, h: 0 }, first: 0, scale: 1,
-    total: 0, room: 0, picked: null, hovered: -1, colour: "" };
+    total: 0, room: 0, selected: null, hovered: -1, colour: "" };
 
   function makeRenderer() {
-    const made = wanted === "canvas" ? null : mapGlRenderer(cellsCanvas(), ask);
+    const made = preferred === "canvas" ? null : mapGlRenderer(cellsCanvas(), requestFrame);
     if (!made) return mapCanvasRenderer(cellsCanvas());
-    made.canvas.addEventListener("webglcontextlost", () => setTimeout(giveUp, mapLostLong, made.canvas));
+    made.canvas.addEventListener("webglcontextlost", () => setTimeout(useCanvas, contextLostTimeout, made.canvas));
     return made;
   }
 
   /** @param {HTMLCanvasElement} canvas */
-  function giveUp(canvas) {
+  function useCanvas(canvas) {
     const gl = canvas.getContext("webgl2");
     if (renderer.canvas !== canvas || !gl?.isContextLost() || !running) return;
     const next = mapCanvasRenderer(cellsCanvas());
     renderer.dispose();
     canvas.replaceWith(next.canvas);
     // What the lost one kept of the tiles means nothing to this one.
-    for (const panel of scenery.panels) panel.layer?.levels.forEach((tiles) => tiles.forEach((tile) => { tile.drawn = null; }));
+    for (const panel of display.panels) panel.layer?.levels.forEach((tiles) => tiles.forEach((tile) => { tile.drawn = null; }));
     renderer = next;
     renderer.resize(width, height);
-    ask();
+    requestFrame();
   }
 
-  function ask() {
+  function requestFrame() {
     cellsDue = true;
-    askOver();
+    requestOverlay();
   }
 
-  function askOver() {
-    if (!asked && running) asked = requestAnimationFrame(draw);
+  function requestOverlay() {
+    if (!frameRequest && running) frameRequest = requestAnimationFrame(draw);
   }
 
   function draw() {
-    asked = 0;
-    const { style, panels, view, sizes, ratio } = scenery;
+    frameRequest = 0;
+    const { style, panels, view, sizes, ratio } = display;
     if (!running || !style || !width || !height) return;
     const now = mapLevelFor(view.scale, ratio, mapTopLevel(sizes));
-    for (let i = 0; i < panels.length; i++) aimMapPanel(panels[i], view, ratio, now);
-    onAim(now);
+    for (let i = 0; i < panels.length; i++) setPanelTiles(panels[i], view, ratio, now);
+    onBeforeFrame(now);
     if (cellsDue) drawCells(style);
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, width, height);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = style.font;
     for (let i = 0; i < panels.length; i++) drawOver(panels[i], style);
-    if (!scenery.fit && panels.length) drawMapMinimap(context, panels[0], view, style);
+    if (!display.fit && panels.length) drawMapMinimap(context, panels[0], view, style);
     onFrame();
   }
 
   /** @param {MapStyle} style */
   function drawCells(style) {
-    const { panels, view, ratio } = scenery;
+    const { panels, view, ratio } = display;
     cellsDue = false;
     frame += 1;
     renderer.begin(style.backgroundPixel);
     for (let i = 0; i < panels.length; i++) drawMapPanel(renderer, panels[i], view, ratio, frame);
-    if (!scenery.fit && panels.length) drawMapSmall(renderer, panels[0], ratio, frame);
+    if (!display.fit && panels.length) drawMinimapTiles(renderer, panels[0], ratio, frame);
     renderer.end();
   }
 
   /** @param {MapPanel} panel @param {MapStyle} style */
   function drawOver(panel, style) {
-    const { view } = scenery;
+    const { view } = display;
     drawMapTitle(context, panel, style);
     if (!panel.layer) return;
     drawMapGrid(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
-    drawMapSampled(context, panel, view, style, scenery.live);
-    drawMapCross(context, panel, view, scenery.query, scenery.key, style.text, style.text, 1);
-    drawMapCross(context, panel, view, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1, style.query, style.key, 2);
+    drawSampledFrames(context, panel, view, style, display.live);
+    drawMapCross(context, panel, view, display.query, display.key, style.text, style.text, 1);
+    drawMapCross(context, panel, view, display.selectedQuery ?? -1, display.selectedKey ?? -1, style.query, style.key, 2);
     drawAxis(panel, true, style);
     drawAxis(panel, false, style);
   }
@@ -132,14 +132,14 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     drawing.axis = down ? panel.queries : panel.keys;
     drawing.down = down;
     drawing.plot = panel.plot;
-    drawing.first = down ? scenery.view.y : scenery.view.x;
-    drawing.scale = scenery.view.scale;
+    drawing.first = down ? display.view.y : display.view.x;
+    drawing.scale = display.view.scale;
     drawing.total = down ? panel.sizes.queries : panel.sizes.keys;
     drawing.room = down ? panel.gutters.left : panel.gutters.top;
-    drawing.picked = down ? scenery.pickedQuery : scenery.pickedKey;
-    drawing.hovered = down ? scenery.query : scenery.key;
+    drawing.selected = down ? display.selectedQuery : display.selectedKey;
+    drawing.hovered = down ? display.query : display.key;
     if (drawing.hovered >= drawing.total) drawing.hovered = -1;
-    if (drawing.picked !== null && drawing.picked >= drawing.total) drawing.picked = null;
+    if (drawing.selected !== null && drawing.selected >= drawing.total) drawing.selected = null;
     drawing.colour = down ? style.query : style.key;
     drawMapAxis(context, drawing, style, counts);
   }
@@ -147,9 +147,9 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
   return {
     element,
     context,
-    ask,
+    requestFrame,
     /** A frame in which the cells stay what they are. */
-    askOver,
+    requestOverlay,
     /** Counts the frames that drew cells. */
     frame: () => frame,
     /** @param {import("./tiles.js").MapTile} tile */
@@ -168,17 +168,17 @@ export function makeMapStage({ scenery, renderer: wanted, onAim, onFrame }) {
     },
     /** Draws at once: a canvas of another size is empty, and would be seen so until the next frame. */
     now() {
-      if (asked) cancelAnimationFrame(asked);
+      if (frameRequest) cancelAnimationFrame(frameRequest);
       cellsDue = true;
       draw();
     },
     /** @param {boolean} on */
     run(on) {
       running = on;
-      if (on) ask();
-      else if (asked) {
-        cancelAnimationFrame(asked);
-        asked = 0;
+      if (on) requestFrame();
+      else if (frameRequest) {
+        cancelAnimationFrame(frameRequest);
+        frameRequest = 0;
       }
     },
     dispose() {

@@ -1,7 +1,7 @@
 // The tiles of one map drawn by a renderer: coarse ones first, sharper ones over them.
 
 import { mapLastLevel, mapLevelFor, mapTileRange, mapTileSide, mapTopLevel } from "./pyramid.js";
-import { mapFactor, mapTileAt } from "./tiles.js";
+import { mapLevelFactor, mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./renderer.js").MapRenderer} MapRenderer */
 /** @typedef {import("./panels.js").MapBox} MapBox */
@@ -19,9 +19,9 @@ import { mapFactor, mapTileAt } from "./tiles.js";
  * @property {MapBox} plot
  * @property {import("./panels.js").MapGutters} gutters
  * @property {MapBox | null} minimap
- * @property {import("./colours.js").MapShade} shade
+ * @property {import("./colours.js").MapColouring} colouring
  * @property {number} level  of its tiles in view
- * @property {number} shadeLevel  by whose measure all panels are coloured
+ * @property {number} colouringLevel  by whose measure all panels are coloured
  * @property {Int32Array} range  tiles in view: first row, one past the last, first column, one past the last
  * @property {number} titleRoom
  * @property {string} titleShown
@@ -32,10 +32,10 @@ import { mapFactor, mapTileAt } from "./tiles.js";
  * @param {MapPanel} panel
  * @param {ViewBox} view
  * @param {number} ratio
- * @param {number} shadeLevel
+ * @param {number} colouringLevel
  */
-export function aimMapPanel(panel, view, ratio, shadeLevel) {
-  panel.shadeLevel = shadeLevel;
+export function setPanelTiles(panel, view, ratio, colouringLevel) {
+  panel.colouringLevel = colouringLevel;
   panel.level = mapLevelFor(view.scale, ratio, mapTopLevel(panel.sizes));
   mapTileRange(view, panel.plot, panel.sizes, panel.level, panel.range);
 }
@@ -58,15 +58,15 @@ export function drawMapPanel(renderer, panel, view, ratio, frame) {
   const originX = left - view.x * pixels;
   const originY = top - view.y * pixels;
   const side = mapTileSide * 2 ** level;
-  renderer.fill(left, top, Math.min(right, mapPixelAt(originX + sizes.keys * pixels)),
-    Math.min(bottom, mapPixelAt(originY + sizes.queries * pixels)), panel.shade.unknown);
+  renderer.fill(left, top, Math.min(right, firstPixelAfter(originX + sizes.keys * pixels)),
+    Math.min(bottom, firstPixelAfter(originY + sizes.queries * pixels)), panel.colouring.unknown);
   for (let row = range[0]; row < range[1]; row++) {
-    const y0 = Math.max(top, mapPixelAt(originY + row * side * pixels));
-    const y1 = Math.min(bottom, mapPixelAt(originY + Math.min((row + 1) * side, sizes.queries) * pixels));
+    const y0 = Math.max(top, firstPixelAfter(originY + row * side * pixels));
+    const y1 = Math.min(bottom, firstPixelAfter(originY + Math.min((row + 1) * side, sizes.queries) * pixels));
     for (let column = range[2]; column < range[3]; column++) {
-      const x0 = Math.max(left, mapPixelAt(originX + column * side * pixels));
-      const x1 = Math.min(right, mapPixelAt(originX + Math.min((column + 1) * side, sizes.keys) * pixels));
-      drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame);
+      const x0 = Math.max(left, firstPixelAfter(originX + column * side * pixels));
+      const x1 = Math.min(right, firstPixelAfter(originX + Math.min((column + 1) * side, sizes.keys) * pixels));
+      drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame);
     }
   }
 }
@@ -75,7 +75,7 @@ export function drawMapPanel(renderer, panel, view, ratio, frame) {
  * The pixel that is the first whose middle lies behind an edge.
  * @param {number} edge
  */
-function mapPixelAt(edge) {
+function firstPixelAfter(edge) {
   return Math.ceil(edge - 0.5);
 }
 
@@ -94,9 +94,9 @@ function mapPixelAt(edge) {
  * @param {number} y1
  * @param {number} frame
  */
-function drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
+function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x0, y0, x1, y1, frame) {
   const layer = /** @type {import("./tiles.js").MapLayer} */ (panel.layer);
-  const { level, shade, shadeLevel } = panel;
+  const { level, colouring, colouringLevel } = panel;
   const own = mapTileAt(layer, level, row, column);
   const last = mapLastLevel(panel.sizes);
   // From here downwards: the finest level above that knows all of the place.
@@ -107,31 +107,31 @@ function drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0
     from = above;
     if (tile.complete >= 1) break;
   }
-  let through = false;
+  let transparent = false;
   for (let above = from; above >= level; above--) {
     const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
     if (!tile) continue;
-    drawMapTile(renderer, tile, shade, mapFactor(layer, above, shadeLevel), originX, originY, pixels, x0, y0, x1, y1, through, frame);
-    through = true;
+    drawMapTile(renderer, tile, colouring, mapLevelFactor(layer, above, colouringLevel), originX, originY, pixels, x0, y0, x1, y1, transparent, frame);
+    transparent = true;
   }
   if (own || level === 0) return;
   for (let child = 0; child < 4; child++) {
     const tile = mapTileAt(layer, level - 1, row * 2 + (child >> 1), column * 2 + (child & 1));
     if (!tile) continue;
     const size = mapTileSide * 2 ** (level - 1) * pixels;
-    const left = Math.max(x0, mapPixelAt(originX + tile.column * size));
-    const top = Math.max(y0, mapPixelAt(originY + tile.row * size));
-    const right = Math.min(x1, mapPixelAt(originX + (tile.column + 1) * size));
-    const bottom = Math.min(y1, mapPixelAt(originY + (tile.row + 1) * size));
-    drawMapTile(renderer, tile, shade, mapFactor(layer, level - 1, shadeLevel), originX,
-      originY, pixels, left, top, right, bottom, through, frame);
+    const left = Math.max(x0, firstPixelAfter(originX + tile.column * size));
+    const top = Math.max(y0, firstPixelAfter(originY + tile.row * size));
+    const right = Math.min(x1, firstPixelAfter(originX + (tile.column + 1) * size));
+    const bottom = Math.min(y1, firstPixelAfter(originY + (tile.row + 1) * size));
+    drawMapTile(renderer, tile, colouring, mapLevelFactor(layer, level - 1, colouringLevel), originX,
+      originY, pixels, left, top, right, bottom, transparent, frame);
   }
 }
 
 /**
  * @param {MapRenderer} renderer
  * @param {import("./tiles.js").MapTile} tile
- * @param {import("./colours.js").MapShade} shade
+ * @param {import("./colours.js").MapColouring} colouring
  * @param {number} factor
  * @param {number} originX
  * @param {number} originY
@@ -140,14 +140,14 @@ function drawMapPlace(renderer, panel, row, column, originX, originY, pixels, x0
  * @param {number} top
  * @param {number} right
  * @param {number} bottom
- * @param {boolean} through
+ * @param {boolean} transparent
  * @param {number} frame
  */
-function drawMapTile(renderer, tile, shade, factor, originX, originY, pixels, left, top, right, bottom, through, frame) {
+function drawMapTile(renderer, tile, colouring, factor, originX, originY, pixels, left, top, right, bottom, transparent, frame) {
   tile.used = frame;
   const cell = 2 ** tile.level * pixels;
   const size = mapTileSide * cell;
-  renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, shade, factor, through);
+  renderer.paint(tile, originX + tile.column * size, originY + tile.row * size, cell, left, top, right, bottom, colouring, factor, transparent);
 }
 
 /**
@@ -157,7 +157,7 @@ function drawMapTile(renderer, tile, shade, factor, originX, originY, pixels, le
  * @param {number} ratio
  * @param {number} frame
  */
-export function drawMapSmall(renderer, panel, ratio, frame) {
+export function drawMinimapTiles(renderer, panel, ratio, frame) {
   const { minimap: box, layer, sizes } = panel;
   if (!box || !layer) return;
   const last = mapLastLevel(sizes);
@@ -169,7 +169,7 @@ export function drawMapSmall(renderer, panel, ratio, frame) {
     const pixels = (box.w / sizes.keys) * ratio;
     const right = left + Math.round(box.w * ratio);
     const bottom = top + Math.round(box.h * ratio);
-    drawMapTile(renderer, tile, panel.shade, mapFactor(layer, level, panel.shadeLevel),
+    drawMapTile(renderer, tile, panel.colouring, mapLevelFactor(layer, level, panel.colouringLevel),
       left, top, pixels, left, top, right, bottom, false, frame);
     return;
   }
@@ -179,7 +179,7 @@ export function drawMapSmall(renderer, panel, ratio, frame) {
  * How much of what is in view is exact, 0 to 1.
  * @param {MapPanel} panel
  */
-export function mapPanelComplete(panel) {
+export function panelComplete(panel) {
   const { layer, range, level } = panel;
   if (!layer) return 1;
   let sum = 0;

@@ -1,10 +1,10 @@
 // The tiles of the maps on show: requested, followed while they sharpen, cancelled out of view, evicted over a memory limit.
 
-import { scaleTop } from "../colours.js";
+import { colourScaleMax } from "../colours.js";
 import { isAbort } from "../hosts.js";
-import { mapTileQuestion } from "../questions.js";
+import { tileQuestion } from "../questions.js";
 
-/** @typedef {import("./pyramid.js").MapWish} MapWish */
+/** @typedef {import("./pyramid.js").TileRequest} TileRequest */
 /** @typedef {import("../types.js").Where} Where */
 /** @typedef {import("../types.js").Question} Question */
 /** @typedef {import("../types.js").Reply} Reply */
@@ -20,14 +20,14 @@ import { mapTileQuestion } from "../questions.js";
  * @property {number} columns
  * @property {number} complete  part of its queries that were read, 0 to 1
  * @property {number} version  another number for other data
- * @property {number} most  largest size of a weight in it
- * @property {number} mostRest  the same without the first key's column
+ * @property {number} scaleMax  largest size of a weight in it
+ * @property {number} scaleMaxNoSink  the same without the first key's column
  * @property {number} used  the frame that drew it last
  * @property {any} drawn  what a renderer keeps of it
  * @property {MapLayer} layer
  */
 
-/** @typedef {{controller: AbortController, wish: MapWish}} MapFlight */
+/** @typedef {{controller: AbortController, request: TileRequest}} PendingTile */
 
 /**
  * @typedef {object} MapLayer  the tiles of one map, pooled in one way
@@ -35,16 +35,16 @@ import { mapTileQuestion } from "../questions.js";
  * @property {Where} where
  * @property {"mass" | "max"} how
  * @property {Map<number, MapTile>[]} levels  by level, then by place
- * @property {Map<number, MapFlight>[]} flights
- * @property {Float64Array} most  by level: the largest weight of its complete tiles, also of those forgotten
- * @property {Float64Array} mostRest
+ * @property {Map<number, PendingTile>[]} pending
+ * @property {Float64Array} scaleMax  by level: the largest weight of its complete tiles, also of those forgotten
+ * @property {Float64Array} scaleMaxNoSink
  * @property {string} failed  why the host refused, or ""
  */
 
 /**
  * @typedef {object} MapTiles
  * @property {(where: Where, how: "mass" | "max") => MapLayer} layer
- * @property {(layer: MapLayer, wishes: MapWish[]) => void} want  these and no others
+ * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  these and no others
  * @property {(layer: MapLayer) => void} abandon  nothing more is wanted
  * @property {(frame: number) => void} trim  forgets what the last drawn frame did not need, where memory is over its bound
  * @property {() => void} dispose
@@ -52,11 +52,11 @@ import { mapTileQuestion } from "../questions.js";
  */
 
 /** Cells of an axis are told apart by this many bits of a place. */
-const mapPlaceBits = 20;
+const tileKeyBits = 20;
 /** What has been seen once goes on to sharpen behind everything that has not. */
-const mapSharpenBehind = 200;
+const sharpenPriorityDrop = 200;
 /** A wish that is so much more urgent than before is told to the client. */
-const mapHasteLeast = 15;
+const minPriorityRaise = 15;
 
 /**
  * @param {object} options
@@ -72,43 +72,43 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
   const layers = new Map();
   let bytes = 0;
 
-  /** @param {MapLayer} layer @param {MapWish} wish @param {Reply} reply */
-  function receive(layer, wish, reply) {
+  /** @param {MapLayer} layer @param {TileRequest} request @param {Reply} reply */
+  function receive(layer, request, reply) {
     const array = reply.arrays[0];
     const data = /** @type {Float32Array} */ (array.data);
-    const place = mapPlaceOf(wish.row, wish.column);
-    let tile = layer.levels[wish.level].get(place);
+    const place = tileKey(request.row, request.column);
+    let tile = layer.levels[request.level].get(place);
     if (tile && tile.data === data) return;
     if (!tile) {
       tile = {
-        level: wish.level, row: wish.row, column: wish.column, data, rows: 0, columns: 0, complete: 0, version: 0,
-        most: 0, mostRest: 0, used: Infinity, drawn: null, layer,
+        level: request.level, row: request.row, column: request.column, data, rows: 0, columns: 0, complete: 0, version: 0,
+        scaleMax: 0, scaleMaxNoSink: 0, used: Infinity, drawn: null, layer,
       };
-      layer.levels[wish.level].set(place, tile);
+      layer.levels[request.level].set(place, tile);
     } else bytes -= mapTileBytes(tile);
     tile.data = data;
     [tile.rows, tile.columns] = array.shape;
     tile.complete = reply.meta.complete ?? 1;
     tile.version += 1;
-    mapMeasure(tile);
+    measureTile(tile);
     if (tile.complete >= 1) {
-      layer.most[wish.level] = Math.max(layer.most[wish.level], tile.most);
-      layer.mostRest[wish.level] = Math.max(layer.mostRest[wish.level], tile.mostRest);
+      layer.scaleMax[request.level] = Math.max(layer.scaleMax[request.level], tile.scaleMax);
+      layer.scaleMaxNoSink[request.level] = Math.max(layer.scaleMaxNoSink[request.level], tile.scaleMaxNoSink);
     }
     bytes += mapTileBytes(tile);
     onTile(tile);
   }
 
-  /** @param {MapLayer} layer @param {MapWish} wish @param {MapFlight} flight */
-  async function fetchTile(layer, wish, flight) {
-    const question = mapTileQuestion(layer, wish.level, wish.row, wish.column);
-    const signal = flight.controller.signal;
+  /** @param {MapLayer} layer @param {TileRequest} request @param {PendingTile} pendingTile */
+  async function fetchTile(layer, request, pendingTile) {
+    const question = tileQuestion(layer, request.level, request.row, request.column);
+    const signal = pendingTile.controller.signal;
     try {
       // A first answer for everything in view comes before a second one for anything.
-      if (!client.peek(question)) receive(layer, wish, await client.ask(question, { signal, priority: wish.priority }));
+      if (!client.peek(question)) receive(layer, request, await client.ask(question, { signal, priority: request.priority }));
       if (!signal.aborted) {
-        const follow = { signal, priority: wish.priority - mapSharpenBehind };
-        await client.follow(question, (reply) => receive(layer, wish, reply), follow);
+        const follow = { signal, priority: request.priority - sharpenPriorityDrop };
+        await client.follow(question, (reply) => receive(layer, request, reply), follow);
       }
       layer.failed = "";
     } catch (error) {
@@ -116,15 +116,15 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       layer.failed = error instanceof Error ? error.message : String(error);
       onFail(layer);
     } finally {
-      const place = mapPlaceOf(wish.row, wish.column);
-      if (layer.flights[wish.level].get(place) === flight) layer.flights[wish.level].delete(place);
+      const place = tileKey(request.row, request.column);
+      if (layer.pending[request.level].get(place) === pendingTile) layer.pending[request.level].delete(place);
     }
   }
 
   /** @param {MapTile} tile */
   function forget(tile) {
     bytes -= mapTileBytes(tile);
-    tile.layer.levels[tile.level].delete(mapPlaceOf(tile.row, tile.column));
+    tile.layer.levels[tile.level].delete(tileKey(tile.row, tile.column));
     onForget(tile);
   }
 
@@ -135,39 +135,39 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       if (!layer) {
         layer = {
           name, where, how, failed: "",
-          levels: Array.from({ length: mapLevelsMost }, () => new Map()),
-          flights: Array.from({ length: mapLevelsMost }, () => new Map()),
-          most: new Float64Array(mapLevelsMost), mostRest: new Float64Array(mapLevelsMost),
+          levels: Array.from({ length: mapMaxLevels }, () => new Map()),
+          pending: Array.from({ length: mapMaxLevels }, () => new Map()),
+          scaleMax: new Float64Array(mapMaxLevels), scaleMaxNoSink: new Float64Array(mapMaxLevels),
         };
         layers.set(name, layer);
       }
       return layer;
     },
-    want(layer, wishes) {
-      const wanted = new Set(wishes.map((wish) => `${wish.level}/${mapPlaceOf(wish.row, wish.column)}`));
-      layer.flights.forEach((flights, level) => {
-        for (const [place, flight] of flights) {
+    request(layer, requests) {
+      const wanted = new Set(requests.map((request) => `${request.level}/${tileKey(request.row, request.column)}`));
+      layer.pending.forEach((pending, level) => {
+        for (const [place, pendingTile] of pending) {
           if (wanted.has(`${level}/${place}`)) continue;
-          flights.delete(place);
-          flight.controller.abort();
+          pending.delete(place);
+          pendingTile.controller.abort();
         }
       });
-      for (const wish of wishes) {
-        const place = mapPlaceOf(wish.row, wish.column);
-        const there = layer.levels[wish.level].get(place);
+      for (const request of requests) {
+        const place = tileKey(request.row, request.column);
+        const there = layer.levels[request.level].get(place);
         if (there && there.complete >= 1) continue;
-        const flying = layer.flights[wish.level].get(place);
-        if (flying) mapHasten(flying, wish, mapTileQuestion(layer, wish.level, wish.row, wish.column), client);
-        if (flying) continue;
-        const flight = { controller: new AbortController(), wish };
-        layer.flights[wish.level].set(place, flight);
-        void fetchTile(layer, wish, flight);
+        const pendingNow = layer.pending[request.level].get(place);
+        if (pendingNow) raiseTilePriority(pendingNow, request, tileQuestion(layer, request.level, request.row, request.column), client);
+        if (pendingNow) continue;
+        const pendingTile = { controller: new AbortController(), request };
+        layer.pending[request.level].set(place, pendingTile);
+        void fetchTile(layer, request, pendingTile);
       }
     },
     abandon(layer) {
-      for (const flights of layer.flights) {
-        for (const flight of flights.values()) flight.controller.abort();
-        flights.clear();
+      for (const pending of layer.pending) {
+        for (const pendingTile of pending.values()) pendingTile.controller.abort();
+        pending.clear();
       }
     },
     trim(frame) {
@@ -195,23 +195,23 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
 
 /**
  * A tile that was wanted in case, and has come into view.
- * @param {MapFlight} flight
- * @param {MapWish} wish
+ * @param {PendingTile} pendingTile
+ * @param {TileRequest} request
  * @param {Question} question
  * @param {import("../types.js").Client} client
  */
-function mapHasten(flight, wish, question, client) {
-  if (wish.priority < flight.wish.priority + mapHasteLeast || client.peek(question)) return;
-  flight.wish = wish;
-  void client.ask(question, { signal: flight.controller.signal, priority: wish.priority }).catch(() => {});
+function raiseTilePriority(pendingTile, request, question, client) {
+  if (request.priority < pendingTile.request.priority + minPriorityRaise || client.peek(question)) return;
+  pendingTile.request = request;
+  void client.ask(question, { signal: pendingTile.controller.signal, priority: request.priority }).catch(() => {});
 }
 
 /**
  * @param {number} row
  * @param {number} column
  */
-function mapPlaceOf(row, column) {
-  return row * 2 ** mapPlaceBits + column;
+function tileKey(row, column) {
+  return row * 2 ** tileKeyBits + column;
 }
 
 /**
@@ -222,7 +222,7 @@ function mapPlaceOf(row, column) {
  * @param {number} column
  */
 export function mapTileAt(layer, level, row, column) {
-  return level < mapLevelsMost ? layer.levels[level].get(mapPlaceOf(row, column)) : undefined;
+  return level < mapMaxLevels ? layer.levels[level].get(tileKey(row, column)) : undefined;
 }
 
 /** @param {MapTile} tile */
@@ -234,29 +234,29 @@ function mapTileBytes(tile) {
 // The largest weights of what is loaded, by level.
 
 /** Levels of a map at most. */
-export const mapLevelsMost = 40;
+export const mapMaxLevels = 40;
 
 /** @param {MapTile} tile */
-export function mapMeasure(tile) {
+export function measureTile(tile) {
   const { data, columns } = tile;
-  tile.most = scaleTop(data);
-  tile.mostRest = tile.column === 0 ? scaleTop(data, 0, data.length, columns, 1) : tile.most;
+  tile.scaleMax = colourScaleMax(data);
+  tile.scaleMaxNoSink = tile.column === 0 ? colourScaleMax(data, 0, data.length, columns, 1) : tile.scaleMax;
 }
 
 /**
  * Where the colours of a level end, by the weights seen there; estimated from another level where none of this one is there.
  * @param {MapLayer} layer
  * @param {number} level
- * @param {boolean} rest  without the first key's column
+ * @param {boolean} noSink  without the first key's column
  */
-export function mapMost(layer, level, rest) {
-  const own = mapMostOf(layer, level, rest);
+export function layerScaleMax(layer, level, noSink) {
+  const own = knownScaleMax(layer, level, noSink);
   if (own > 0) return own;
-  for (let away = 1; away < mapLevelsMost; away++) {
+  for (let away = 1; away < mapMaxLevels; away++) {
     for (const other of [level + away, level - away]) {
-      if (other < 0 || other >= mapLevelsMost) continue;
-      const found = mapMostOf(layer, other, rest);
-      if (found > 0) return found * mapFactor(layer, other, level);
+      if (other < 0 || other >= mapMaxLevels) continue;
+      const found = knownScaleMax(layer, other, noSink);
+      if (found > 0) return found * mapLevelFactor(layer, other, level);
     }
   }
   return 0;
@@ -265,12 +265,12 @@ export function mapMost(layer, level, rest) {
 /**
  * @param {MapLayer} layer
  * @param {number} level
- * @param {boolean} rest
+ * @param {boolean} noSink
  */
-function mapMostOf(layer, level, rest) {
-  let most = rest ? layer.mostRest[level] : layer.most[level];
-  for (const tile of layer.levels[level].values()) most = Math.max(most, rest ? tile.mostRest : tile.most);
-  return most;
+function knownScaleMax(layer, level, noSink) {
+  let scaleMax = noSink ? layer.scaleMaxNoSink[level] : layer.scaleMax[level];
+  for (const tile of layer.levels[level].values()) scaleMax = Math.max(scaleMax, noSink ? tile.scaleMaxNoSink : tile.scaleMax);
+  return scaleMax;
 }
 
 /**
@@ -279,7 +279,7 @@ function mapMostOf(layer, level, rest) {
  * @param {number} from
  * @param {number} to
  */
-export function mapFactor(layer, from, to) {
+export function mapLevelFactor(layer, from, to) {
   return layer.how === "mass" ? 2 ** (to - from) : 1;
 }
 
@@ -292,7 +292,7 @@ export function mapFactor(layer, from, to) {
  * @param {number} key
  * @returns {{value: number, complete: number, level: number} | null}
  */
-export function mapCellUnder(panel, query, key) {
+export function finestKnownCell(panel, query, key) {
   const { layer } = panel;
   if (!layer) return null;
   for (let level = panel.level; level < layer.levels.length; level++) {

@@ -1,29 +1,29 @@
 // The map of one head: the tab's elements, and what joins stage, tiles, input and readout.
 
 import { el, tokenElement } from "../dom.js";
-import { mapTileQuestion } from "../questions.js";
-import { makeStrongest } from "../strongest_list.js";
-import { TextReading } from "../weights.js";
+import { tileQuestion } from "../questions.js";
+import { makeStrongestList } from "../strongest_list.js";
+import { WeightsReader } from "../weights.js";
 import { makeMapAxis } from "./axes.js";
-import { makeMapColourBar, readMapStyle, shadeMapPanels } from "./colours.js";
-import { addMapCommands, listenMapInput } from "./input.js";
-import { arrangeMapPanels, makeMapPanel, mapSides, mapWordsOf } from "./panels.js";
-import { mapPlan } from "./pyramid.js";
-import { makeMapReadout, mapBarTitle, mapLevelSeen, mapStatus } from "./readout.js";
+import { makeMapColourBar, readMapStyle, colourMapPanels } from "./colours.js";
+import { addMapCommands, addMapInput } from "./input.js";
+import { arrangeMapPanels, makeMapPanel, comparedSides, mapLabel } from "./panels.js";
+import { planTileRequests } from "./pyramid.js";
+import { makeMapReadout, colourBarTitle, levelInMiddle, mapStatusText } from "./readout.js";
 import { mapScene } from "./scene.js";
 import { makeMapStage } from "./stage.js";
-import { mapPanelComplete } from "./tile_drawing.js";
+import { panelComplete } from "./tile_drawing.js";
 import { makeMapTiles } from "./tiles.js";
-import { mapNavigation } from "./viewport.js";
+import { makeMapNavigation } from "./viewport.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /** Tiles are asked for so many milliseconds apart while the view moves. */
-const mapWantEvery = 70;
+const tileRequestInterval = 70;
 /** The view is told to the others once it rests. */
-const mapTellAfter = 200;
-const mapFrameKeys = /** @type {const} */ (["side", "kind", "layer", "head", "how", "merge", "specials", "compare"]);
+const publishViewAfter = 200;
+const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "how", "merge", "specials", "compare"]);
 
 /**
  * @param {App} app
@@ -34,195 +34,195 @@ const mapFrameKeys = /** @type {const} */ (["side", "kind", "layer", "head", "ho
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
-  /** @type {import("./stage.js").MapScenery} */
-  const scenery = {
+  /** @type {import("./stage.js").MapDisplay} */
+  const display = {
     panels: [], sizes: { queries: 0, keys: 0 }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
-    pickedQuery: null, pickedKey: null, ratio: 1, style: null, live: app.about.live,
+    selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: app.about.live,
   };
   let width = 0;
   let height = 0;
   let shown = false;
   let changed = true; // the store has changed while nobody looked
-  let lookDue = true;
-  let lookLevel = -1;
+  let coloursDue = true;
+  let colouringLevel = -1;
   let percent = -1;
   let statusLevel = -1;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let wanting;
+  let requestTimer;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let telling;
+  let publishTimer;
   /** @type {import("../types.js").ViewBox} */
-  let told = { x: NaN, y: NaN, scale: NaN };
+  let publishedView = { x: NaN, y: NaN, scale: NaN };
 
-  const stage = makeMapStage({ scenery, renderer, onAim: aim, onFrame: speak });
-  const tiles = makeMapTiles({ client: app.client, onTile: arrived, onForget: stage.forget, onFail: () => speak() });
-  const navigation = mapNavigation({ scenery, store, moved, pointed });
-  const here = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.",
-    onWords: (text) => { if (byKeys) app.announce(text); } });
-  const picked = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onWords: () => {} });
-  const beside = makeMapBeside({ app, go: (query, key) => {
+  const stage = makeMapStage({ display, renderer, onBeforeFrame: updateColours, onFrame: report });
+  const tiles = makeMapTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
+  const navigation = makeMapNavigation({ display, store, moved, pointed });
+  const hoverReadout = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.",
+    onText: (text) => { if (byKeys) app.announce(text); } });
+  const selectedReadout = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onText: () => {} });
+  const sidePanel = makeMapSidePanel({ app, go: (query, key) => {
     store.set({ query, key });
-    navigation.go(query ?? scenery.query, key ?? scenery.key);
+    navigation.go(query ?? display.query, key ?? display.key);
     // The list is made anew, and its buttons would take the focus with them.
     frame.focus({ preventScroll: true });
   } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
-  const { element, frame, note } = makeMapChrome({
-    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [here.element, picked.element],
-    beside: beside.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
+  const { element, frame, note } = makeMapElements({
+    stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
+    sidePanel: sidePanel.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
 
   // Questions.
 
   /** @param {MapPanel} panel */
   const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
-    panel.layer !== null && app.host.has(mapTileQuestion(panel.layer, level, row, column));
+    panel.layer !== null && app.host.has(tileQuestion(panel.layer, level, row, column));
 
   /** @param {MapPanel} panel */
-  const wishes = (panel) => mapPlan(scenery.view, panel.plot, panel.sizes, scenery.ratio, offered(panel));
+  const requests = (panel) => planTileRequests(display.view, panel.plot, panel.sizes, display.ratio, offered(panel));
 
-  function want() {
-    clearTimeout(wanting);
-    wanting = undefined;
+  function request() {
+    clearTimeout(requestTimer);
+    requestTimer = undefined;
     if (!shown || !width) return;
-    for (const panel of scenery.panels) if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.want(panel.layer, wishes(panel));
+    for (const panel of display.panels) if (panel.layer && panel.sizes.queries && panel.sizes.keys) tiles.request(panel.layer, requests(panel));
   }
 
   /** @param {import("./tiles.js").MapTile} tile */
-  function arrived(tile) {
-    if (!scenery.panels.some((panel) => panel.layer === tile.layer)) return;
-    lookDue = true;
-    stage.ask();
+  function onTile(tile) {
+    if (!display.panels.some((panel) => panel.layer === tile.layer)) return;
+    coloursDue = true;
+    stage.requestFrame();
   }
 
   // Frames.
 
   /** @param {number} level */
-  function aim(level) {
-    if (!scenery.style || (!lookDue && level === lookLevel)) return;
-    lookDue = false;
-    lookLevel = level;
-    shadeMapPanels(scenery.panels, store.get().colour, scenery.style, level);
-    const plain = scenery.panels.find((panel) => !panel.side.signed);
-    const signed = scenery.panels.find((panel) => panel.side.signed);
+  function updateColours(level) {
+    if (!display.style || (!coloursDue && level === colouringLevel)) return;
+    coloursDue = false;
+    colouringLevel = level;
+    colourMapPanels(display.panels, store.get().colour, display.style, level);
+    const plain = display.panels.find((panel) => !panel.side.signed);
+    const signed = display.panels.find((panel) => panel.side.signed);
     bars[0].element.hidden = !plain;
     bars[1].element.hidden = !signed;
-    if (plain) bars[0].show(plain.shade, mapBarTitle(store.get().how, level));
-    if (signed) bars[1].show(signed.shade, "difference");
+    if (plain) bars[0].show(plain.colouring, colourBarTitle(store.get().how, level));
+    if (signed) bars[1].show(signed.colouring, "difference");
   }
 
   /** After a frame: the cell that is pointed at, and in the status line how exact everything is. */
-  function speak() {
-    const { panels } = scenery;
-    here.show(panels, scenery.query, scenery.key, byKeys ? 300 : undefined);
+  function report() {
+    const { panels } = display;
+    hoverReadout.show(panels, display.query, display.key, byKeys ? 300 : undefined);
     let complete = 1;
-    for (let i = 0; i < panels.length; i++) complete = Math.min(complete, mapPanelComplete(panels[i]));
+    for (let i = 0; i < panels.length; i++) complete = Math.min(complete, panelComplete(panels[i]));
     const now = complete >= 1 ? 100 : Math.min(99, Math.floor(complete * 100));
     const { live } = app.about;
-    const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : mapLevelSeen(panels[0], scenery.view);
+    const level = !panels.length ? 0 : live || complete >= 1 ? panels[0].level : levelInMiddle(panels[0], display.view);
     tiles.trim(stage.frame());
     if (now === percent && level === statusLevel) return;
     percent = now;
     statusLevel = level;
     const failed = panels.find((panel) => panel.layer?.failed)?.layer?.failed;
-    app.status(failed ?? mapStatus({ level, percent: now, merge: store.get().merge, how: store.get().how, live }));
+    app.status(failed ?? mapStatusText({ level, percent: now, merge: store.get().merge, how: store.get().how, live }));
     frame.toggleAttribute("data-sharpening", now < 100 && live);
     if (now < 100) return;
-    here.renew(panels, scenery.query, scenery.key);
-    picked.renew(panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
+    hoverReadout.renew(panels, display.query, display.key);
+    selectedReadout.renew(panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
   }
 
   function moved() {
-    stage.ask();
-    if (!wanting) wanting = setTimeout(want, mapWantEvery);
-    clearTimeout(telling);
-    telling = setTimeout(tell, mapTellAfter);
+    stage.requestFrame();
+    if (!requestTimer) requestTimer = setTimeout(request, tileRequestInterval);
+    clearTimeout(publishTimer);
+    publishTimer = setTimeout(publishView, publishViewAfter);
   }
 
-  function tell() {
-    const { view, fit } = scenery;
-    told = fit ? { x: 0, y: 0, scale: 0 } : { x: view.x, y: view.y, scale: view.scale };
-    store.set({ view: told });
+  function publishView() {
+    const { view, fit } = display;
+    publishedView = fit ? { x: 0, y: 0, scale: 0 } : { x: view.x, y: view.y, scale: view.scale };
+    store.set({ view: publishedView });
   }
 
   /** The readout follows with the frame: a drag points at many cells between two frames, and its text costs a layout. */
   function pointed() {
-    stage.askOver();
+    stage.requestOverlay();
   }
 
   // The store.
 
-  function build() {
+  function rebuildPanels() {
     changed = false;
-    for (const panel of scenery.panels) if (panel.layer) tiles.abandon(panel.layer);
-    const panels = mapSides(app).map((side) => makeMapPanel(app, side));
-    scenery.panels = panels;
-    scenery.sizes = {
+    for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
+    const panels = comparedSides(app).map((side) => makeMapPanel(app, side));
+    display.panels = panels;
+    display.sizes = {
       queries: Math.max(...panels.map(({ sizes }) => sizes.queries)), keys: Math.max(...panels.map(({ sizes }) => sizes.keys)),
     };
     for (const panel of panels) {
       if (panel.missing) continue;
       panel.layer = tiles.layer({ ...app.where(), side: panel.side.id }, store.get().how);
-      void labels(panel);
+      void loadLabels(panel);
     }
     note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
     note.hidden = !note.textContent;
-    frame.setAttribute("aria-label", mapWordsOf(app, panels));
+    frame.setAttribute("aria-label", mapLabel(app, panels));
     element.dataset.panels = String(panels.length);
-    lookDue = true;
+    coloursDue = true;
     percent = -1;
     arrange();
-    adopt();
-    pick();
-    here.refresh(panels, scenery.query, scenery.key);
-    want();
+    applyStoreView();
+    showSelection();
+    hoverReadout.refresh(panels, display.query, display.key);
+    request();
   }
 
   /** @param {MapPanel} panel */
-  async function labels(panel) {
+  async function loadLabels(panel) {
     const axes = panel.side.kinds[store.get().kind];
     try {
       const [queries, keys] = await Promise.all([app.items(panel.side.id, axes.queries), app.items(panel.side.id, axes.keys)]);
-      if (!scenery.panels.includes(panel)) return;
+      if (!display.panels.includes(panel)) return;
       panel.queries = makeMapAxis(queries);
       panel.keys = makeMapAxis(keys);
       arrange();
-      if (scenery.fit) scenery.view.scale = 0;
-      navigation.settle();
-      here.refresh(scenery.panels, scenery.query, scenery.key);
-      picked.refresh(scenery.panels, scenery.pickedQuery ?? -1, scenery.pickedKey ?? -1);
-      beside.show(scenery.panels);
+      if (display.fit) display.view.scale = 0;
+      navigation.applyView();
+      hoverReadout.refresh(display.panels, display.query, display.key);
+      selectedReadout.refresh(display.panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
+      sidePanel.show(display.panels);
     } catch {
       // Said by whoever watches the client; positions stand where names would.
     }
   }
 
-  const arrange = () => arrangeMapPanels(scenery, stage.context, width, height);
+  const arrange = () => arrangeMapPanels(display, stage.context, width, height);
 
   /** The store's view, where another than this has set it. */
-  function adopt() {
+  function applyStoreView() {
     const { view } = store.get();
-    if (view.x !== told.x || view.y !== told.y || view.scale !== told.scale) {
-      told = view;
-      Object.assign(scenery.view, view);
-    } else if (scenery.fit) scenery.view.scale = 0;
-    navigation.settle();
+    if (view.x !== publishedView.x || view.y !== publishedView.y || view.scale !== publishedView.scale) {
+      publishedView = view;
+      Object.assign(display.view, view);
+    } else if (display.fit) display.view.scale = 0;
+    navigation.applyView();
   }
 
-  function pick() {
+  function showSelection() {
     const { query, key } = store.get();
-    scenery.pickedQuery = query;
-    scenery.pickedKey = key;
-    picked.show(scenery.panels, query ?? -1, key ?? -1, 0);
-    beside.show(scenery.panels);
-    stage.askOver();
+    display.selectedQuery = query;
+    display.selectedKey = key;
+    selectedReadout.show(display.panels, query ?? -1, key ?? -1, 0);
+    sidePanel.show(display.panels);
+    stage.requestOverlay();
   }
 
   function restyle() {
-    scenery.style = readMapStyle(element, app.theme(), store.get().colour.scheme, scenery.ratio);
-    lookDue = true;
-    stage.ask();
+    display.style = readMapStyle(element, app.theme(), store.get().colour.scheme, display.ratio);
+    coloursDue = true;
+    stage.requestFrame();
   }
 
   const resized = new ResizeObserver((entries) => {
@@ -231,25 +231,25 @@ export function mapView(app, { renderer = "auto" } = {}) {
     if (!w || !h) return;
     width = w;
     height = h;
-    scenery.ratio = window.devicePixelRatio || 1;
-    stage.resize(Math.round(w * scenery.ratio), Math.round(h * scenery.ratio));
+    display.ratio = window.devicePixelRatio || 1;
+    stage.resize(Math.round(w * display.ratio), Math.round(h * display.ratio));
     restyle();
     arrange();
-    if (scenery.fit) scenery.view.scale = 0;
-    navigation.settle();
+    if (display.fit) display.view.scale = 0;
+    navigation.applyView();
     stage.now();
-    want();
-    beside.show(scenery.panels);
+    request();
+    sidePanel.show(display.panels);
   });
 
-  const ends = [
-    store.subscribe([...mapFrameKeys], () => { if (shown) build(); else changed = true; }),
-    store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== told) adopt(); }),
-    store.subscribe(["query", "key"], () => { if (shown) pick(); else changed = true; }),
+  const cleanups = [
+    store.subscribe([...panelStateKeys], () => { if (shown) rebuildPanels(); else changed = true; }),
+    store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== publishedView) applyStoreView(); }),
+    store.subscribe(["query", "key"], () => { if (shown) showSelection(); else changed = true; }),
     store.subscribe(["colour"], () => { if (shown) restyle(); }),
     // The page turns dark after this is told; its colours are read when it has.
     store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
-    listenMapInput(stage.element, {
+    addMapInput(stage.element, {
       ...navigation,
       hover: (x, y) => { byKeys = false; navigation.hover(x, y); },
       takesWheel: () => app.host.mode !== "notebook" || frame.contains(document.activeElement),
@@ -264,39 +264,39 @@ export function mapView(app, { renderer = "auto" } = {}) {
       resized.observe(stage.element);
       restyle();
       percent = -1;
-      if (changed) build();
-      else want();
+      if (changed) rebuildPanels();
+      else request();
     },
     hide() {
       shown = false;
       stage.run(false);
       resized.unobserve(stage.element);
-      clearTimeout(wanting);
-      wanting = undefined;
-      for (const panel of scenery.panels) if (panel.layer) tiles.abandon(panel.layer);
+      clearTimeout(requestTimer);
+      requestTimer = undefined;
+      for (const panel of display.panels) if (panel.layer) tiles.abandon(panel.layer);
     },
     dispose() {
       this.hide();
-      clearTimeout(telling);
-      ends.forEach((end) => end());
+      clearTimeout(publishTimer);
+      cleanups.forEach((end) => end());
       resized.disconnect();
-      here.dispose();
-      picked.dispose();
-      beside.dispose();
+      hoverReadout.dispose();
+      selectedReadout.dispose();
+      sidePanel.dispose();
       tiles.dispose();
       stage.dispose();
     },
-    scene: async () => mapScene(app, scenery, stage.context, width, height),
+    scene: async () => mapScene(app, display, stage.context, width, height),
     block() {
-      if (!width || !scenery.panels.length) return null;
+      if (!width || !display.panels.length) return null;
       const [top, bottom, left, right] = navigation.block();
       return { rows: [top, bottom], columns: [left, right] };
     },
-    questions: () => scenery.panels.flatMap((panel) => {
+    questions: () => display.panels.flatMap((panel) => {
       const { layer } = panel;
       if (!layer) return [];
-      return wishes(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
-        mapTileQuestion(layer, level, row, column));
+      return requests(panel).filter(({ priority }) => priority > 20).map(({ level, row, column }) =>
+        tileQuestion(layer, level, row, column));
     }),
     renderer: stage.kind,
   };
@@ -309,12 +309,12 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @param {HTMLElement} parts.stage
  * @param {HTMLElement[]} parts.bars
  * @param {HTMLElement[]} parts.lines
- * @param {HTMLElement} parts.beside
+ * @param {HTMLElement} parts.sidePanel
  * @param {(factor: number) => void} parts.zoom
  * @param {() => void} parts.fit
  * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement}} frame: what has the focus; note: over the stage
  */
-export function makeMapChrome({ stage, bars, lines, beside, zoom, fit }) {
+export function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
@@ -325,30 +325,30 @@ export function makeMapChrome({ stage, bars, lines, beside, zoom, fit }) {
         button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
         button("Whole map", "Show the whole map", fit)),
       bars, el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
-    el("div", { class: "uwaga-map-main" }, frame, beside), el("div", { class: "uwaga-map-readout" }, lines));
+    el("div", { class: "uwaga-map-main" }, frame, sidePanel), el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
   return { element, frame, note };
 }
 
 // Beside the map, where it leaves room: the strongest keys of the picked query, and the strongest queries of the picked key.
 
-const besideAlone = 18;
-const besideBoth = 9;
+const sidePanelCount = 18;
+const sidePanelCountOfBoth = 9;
 
 /**
  * @param {object} options
  * @param {import("../types.js").App} options.app
  * @param {(query: number | null, key: number | null) => void} options.go  to a cell
  */
-export function makeMapBeside({ app, go }) {
-  const hint = el("p", { class: "uwaga-map-beside-hint",
+export function makeMapSidePanel({ app, go }) {
+  const hint = el("p", { class: "uwaga-map-side-hint",
     text: "Pick a cell: here are then the strongest keys of its query, and the strongest queries of its key." });
-  const keys = makeStrongest((item) => go(app.store.get().query, item));
-  const queries = makeStrongest((item) => go(item, app.store.get().key));
-  const element = el("aside", { class: "uwaga-map-beside", "aria-label": "Strongest of the picked cell" },
+  const keys = makeStrongestList((item) => go(app.store.get().query, item));
+  const queries = makeStrongestList((item) => go(item, app.store.get().key));
+  const element = el("aside", { class: "uwaga-map-side", "aria-label": "Strongest of the picked cell" },
     hint, keys.element, queries.element);
-  const row = new TextReading(app, "row", draw);
-  const column = new TextReading(app, "column", draw);
+  const row = new WeightsReader(app, "row", draw);
+  const column = new WeightsReader(app, "column", draw);
   /** @type {MapPanel | null} */
   let panel = null;
   // Nothing is asked for what a narrow page has no room for.
@@ -356,9 +356,9 @@ export function makeMapBeside({ app, go }) {
 
   function draw() {
     const { query, key } = app.store.get();
-    const count = query !== null && key !== null ? besideBoth : besideAlone;
-    keys.show(besideList(panel?.queries, panel?.keys, query, row, count, "query", ["What ", " attends to"]));
-    queries.show(besideList(panel?.keys, panel?.queries, key, column, count, "key", ["What attends to ", ""]));
+    const count = query !== null && key !== null ? sidePanelCountOfBoth : sidePanelCount;
+    keys.show(sidePanelList(panel?.queries, panel?.keys, query, row, count, "query", ["What ", " attends to"]));
+    queries.show(sidePanelList(panel?.keys, panel?.queries, key, column, count, "key", ["What attends to ", ""]));
     hint.hidden = !keys.element.hidden || !queries.element.hidden;
   }
 
@@ -369,13 +369,13 @@ export function makeMapBeside({ app, go }) {
       panel = panels.length === 1 && !panels[0].missing ? panels[0] : null;
       const { query, key } = app.store.get();
       const wanted = panel !== null && visible();
-      row.want(wanted ? query : null);
-      column.want(wanted ? key : null);
+      row.request(wanted ? query : null);
+      column.request(wanted ? key : null);
       draw();
     },
     dispose() {
-      row.drop();
-      column.drop();
+      row.cancel();
+      column.cancel();
     },
   };
 }
@@ -384,14 +384,14 @@ export function makeMapBeside({ app, go }) {
  * @param {import("./axes.js").MapAxis | null | undefined} own  of the picked item
  * @param {import("./axes.js").MapAxis | null | undefined} others  of the list
  * @param {number | null} item
- * @param {TextReading} reading
+ * @param {WeightsReader} reading
  * @param {number} count
  * @param {"query" | "key"} hue
  * @param {[string, string]} words  around the token's name
- * @returns {import("../strongest_list.js").StrongestShown | null}
+ * @returns {import("../strongest_list.js").StrongestContent | null}
  */
-function besideList(own, others, item, { weights, absent }, count, hue, [before, behind]) {
+function sidePanelList(own, others, item, { weights, unavailable }, count, hue, [before, behind]) {
   if (!own || !others || item === null || item >= own.items.total) return null;
-  const note = weights ? "" : absent ? "This saved page holds no weights of it." : "Reading\u2026";
+  const note = weights ? "" : unavailable ? "This saved page holds no weights of it." : "Reading\u2026";
   return { hue, weights, items: others.items, count, note, title: [before, tokenElement(own.items.labels[item]), ` (${item})${behind}`] };
 }

@@ -1,26 +1,26 @@
 // The viewport over the map: pan, zoom, hovered cell and selected cell. Items at its edges, CSS pixels per item.
 
 /** @typedef {import("../types.js").ViewBox} ViewBox */
-/** @typedef {import("./stage.js").MapScenery} MapScenery */
+/** @typedef {import("./stage.js").MapDisplay} MapDisplay */
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /** @typedef {{queries: number, keys: number}} MapSizes  items along the axes */
 /** @typedef {{w: number, h: number}} MapPlot  CSS pixels that the cells may fill */
 
 /** Cells larger than this tell nothing more. */
-export const mapScaleMost = 160;
+export const mapMaxScale = 160;
 /** A map of few tokens does not fill a large window: its cells stay this small at first. */
-const mapScaleFitMost = 112;
+const mapMaxFitScale = 112;
 
 /**
  * CSS pixels per item at which the whole map is in view.
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
  */
-export function mapFitScale(sizes, plot) {
+export function wholeMapScale(sizes, plot) {
   const along = plot.w / Math.max(1, sizes.keys);
   const down = plot.h / Math.max(1, sizes.queries);
-  return Math.max(1e-9, Math.min(along, down, mapScaleFitMost));
+  return Math.max(1e-9, Math.min(along, down, mapMaxFitScale));
 }
 
 /**
@@ -29,12 +29,12 @@ export function mapFitScale(sizes, plot) {
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
  */
-export function mapClamp(view, sizes, plot) {
-  const least = mapFitScale(sizes, plot);
+export function clampView(view, sizes, plot) {
+  const least = wholeMapScale(sizes, plot);
   if (!(view.scale > 0)) view.scale = least;
-  view.scale = Math.min(Math.max(view.scale, least), Math.max(mapScaleMost, least));
-  view.x = mapClampEdge(view.x, sizes.keys, plot.w / view.scale);
-  view.y = mapClampEdge(view.y, sizes.queries, plot.h / view.scale);
+  view.scale = Math.min(Math.max(view.scale, least), Math.max(mapMaxScale, least));
+  view.x = clampEdge(view.x, sizes.keys, plot.w / view.scale);
+  view.y = clampEdge(view.y, sizes.queries, plot.h / view.scale);
 }
 
 /**
@@ -42,7 +42,7 @@ export function mapClamp(view, sizes, plot) {
  * @param {number} total
  * @param {number} shown
  */
-function mapClampEdge(first, total, shown) {
+function clampEdge(first, total, shown) {
   // A map narrower than the window stands at its left and top, beside its labels.
   if (!Number.isFinite(first) || shown >= total) return 0;
   return Math.min(Math.max(first, 0), total - shown);
@@ -57,14 +57,14 @@ function mapClampEdge(first, total, shown) {
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
  */
-export function mapZoomAt(view, factor, px, py, sizes, plot) {
+export function zoomViewAt(view, factor, px, py, sizes, plot) {
   const x = view.x + px / view.scale;
   const y = view.y + py / view.scale;
-  const least = mapFitScale(sizes, plot);
-  view.scale = Math.min(Math.max(view.scale * factor, least), Math.max(mapScaleMost, least));
+  const least = wholeMapScale(sizes, plot);
+  view.scale = Math.min(Math.max(view.scale * factor, least), Math.max(mapMaxScale, least));
   view.x = x - px / view.scale;
   view.y = y - py / view.scale;
-  mapClamp(view, sizes, plot);
+  clampView(view, sizes, plot);
 }
 
 /**
@@ -75,10 +75,10 @@ export function mapZoomAt(view, factor, px, py, sizes, plot) {
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
  */
-export function mapReveal(view, query, key, sizes, plot) {
-  view.x = mapRevealEdge(view.x, key, plot.w / view.scale);
-  view.y = mapRevealEdge(view.y, query, plot.h / view.scale);
-  mapClamp(view, sizes, plot);
+export function revealCell(view, query, key, sizes, plot) {
+  view.x = revealEdge(view.x, key, plot.w / view.scale);
+  view.y = revealEdge(view.y, query, plot.h / view.scale);
+  clampView(view, sizes, plot);
 }
 
 /**
@@ -86,7 +86,7 @@ export function mapReveal(view, query, key, sizes, plot) {
  * @param {number} item
  * @param {number} shown
  */
-function mapRevealEdge(first, item, shown) {
+function revealEdge(first, item, shown) {
   const room = Math.min(2, shown / 4);
   if (item < first + room) return item - room;
   if (item + 1 > first + shown - room) return item + 1 + room - shown;
@@ -99,8 +99,8 @@ function mapRevealEdge(first, item, shown) {
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
  */
-export function mapIsFit(view, sizes, plot) {
-  return view.scale <= mapFitScale(sizes, plot) * 1.0001;
+export function isWholeMap(view, sizes, plot) {
+  return view.scale <= wholeMapScale(sizes, plot) * 1.0001;
 }
 
 /**
@@ -110,7 +110,7 @@ export function mapIsFit(view, sizes, plot) {
  * @param {MapPlot} plot
  * @returns {[number, number, number, number]}
  */
-export function mapBlock(view, sizes, plot) {
+export function itemsInView(view, sizes, plot) {
   const edge = (/** @type {number} */ at, /** @type {number} */ total) => Math.min(Math.max(at, 0), total);
   return [
     edge(Math.floor(view.y), sizes.queries), edge(Math.ceil(view.y + plot.h / view.scale), sizes.queries),
@@ -122,80 +122,80 @@ export function mapBlock(view, sizes, plot) {
 
 /**
  * @param {object} options
- * @param {MapScenery} options.scenery
+ * @param {MapDisplay} options.display
  * @param {import("../types.js").Store} options.store
  * @param {() => void} options.moved  the view is another
  * @param {() => void} options.pointed  the place pointed at is another
  */
-export function mapNavigation({ scenery, store, moved, pointed }) {
+export function makeMapNavigation({ display, store, moved, pointed }) {
   /** The place pointed at is a key's doing: it stays while the view moves. */
   let byKey = false;
   let pointerX = -1;
   let pointerY = -1;
   let grabbed = false;
 
-  const plot = () => scenery.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
+  const plot = () => display.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
 
   /** @param {number} x @param {number} y @returns {MapPanel | null} the panel whose plot or labels are there */
   function panelAt(x, y) {
-    for (const panel of scenery.panels) {
+    for (const panel of display.panels) {
       const { plot: box, gutters } = panel;
       if (x >= box.x - gutters.left && x < box.x + box.w && y >= box.y - gutters.top && y < box.y + box.h) return panel;
     }
     return null;
   }
 
-  function point() {
+  function updateHover() {
     byKey = false;
     const panel = pointerX < 0 ? null : panelAt(pointerX, pointerY);
     let query = -1;
     let key = -1;
-    if (panel && !mapInBox(panel.minimap, pointerX, pointerY, scenery.fit)) {
-      if (pointerY >= panel.plot.y) query = Math.floor(scenery.view.y + (pointerY - panel.plot.y) / scenery.view.scale);
-      if (pointerX >= panel.plot.x) key = Math.floor(scenery.view.x + (pointerX - panel.plot.x) / scenery.view.scale);
-      if (query >= scenery.sizes.queries || key >= scenery.sizes.keys) query = key = -1;
+    if (panel && !isInBox(panel.minimap, pointerX, pointerY, display.fit)) {
+      if (pointerY >= panel.plot.y) query = Math.floor(display.view.y + (pointerY - panel.plot.y) / display.view.scale);
+      if (pointerX >= panel.plot.x) key = Math.floor(display.view.x + (pointerX - panel.plot.x) / display.view.scale);
+      if (query >= display.sizes.queries || key >= display.sizes.keys) query = key = -1;
     }
-    set(query, key);
+    setHover(query, key);
   }
 
   /** @param {number} query @param {number} key */
-  function set(query, key) {
-    if (scenery.query === query && scenery.key === key) return;
-    scenery.query = query;
-    scenery.key = key;
+  function setHover(query, key) {
+    if (display.query === query && display.key === key) return;
+    display.query = query;
+    display.key = key;
     pointed();
   }
 
-  function settle() {
-    mapClamp(scenery.view, scenery.sizes, plot());
-    scenery.fit = mapIsFit(scenery.view, scenery.sizes, plot());
-    if (!byKey) point();
+  function applyView() {
+    clampView(display.view, display.sizes, plot());
+    display.fit = isWholeMap(display.view, display.sizes, plot());
+    if (!byKey) updateHover();
     moved();
   }
 
   /** @param {number} factor @param {number} x @param {number} y  in the stage */
   function zoom(factor, x, y) {
-    const panel = panelAt(x, y) ?? scenery.panels[0];
+    const panel = panelAt(x, y) ?? display.panels[0];
     if (!panel) return;
     const { plot: box } = panel;
-    mapZoomAt(scenery.view, factor, Math.min(Math.max(x - box.x, 0), box.w), Math.min(Math.max(y - box.y, 0), box.h), scenery.sizes, box);
-    settle();
+    zoomViewAt(display.view, factor, Math.min(Math.max(x - box.x, 0), box.w), Math.min(Math.max(y - box.y, 0), box.h), display.sizes, box);
+    applyView();
   }
 
   /** @param {number} factor  about the key's place where it is in view, else about the middle */
   function zoomMiddle(factor) {
     const box = plot();
-    const { view } = scenery;
-    const x = (scenery.key + 0.5 - view.x) * view.scale;
-    const y = (scenery.query + 0.5 - view.y) * view.scale;
-    const inside = scenery.key >= 0 && scenery.query >= 0 && x >= 0 && y >= 0 && x <= box.w && y <= box.h;
-    mapZoomAt(view, factor, inside ? x : box.w / 2, inside ? y : box.h / 2, scenery.sizes, box);
-    settle();
+    const { view } = display;
+    const x = (display.key + 0.5 - view.x) * view.scale;
+    const y = (display.query + 0.5 - view.y) * view.scale;
+    const inside = display.key >= 0 && display.query >= 0 && x >= 0 && y >= 0 && x <= box.w && y <= box.h;
+    zoomViewAt(view, factor, inside ? x : box.w / 2, inside ? y : box.h / 2, display.sizes, box);
+    applyView();
   }
 
   function fit() {
-    scenery.view.scale = 0;
-    settle();
+    display.view.scale = 0;
+    applyView();
   }
 
   /**
@@ -203,9 +203,9 @@ export function mapNavigation({ scenery, store, moved, pointed }) {
    * @param {number} dy
    */
   function pan(dx, dy) {
-    scenery.view.x -= dx / scenery.view.scale;
-    scenery.view.y -= dy / scenery.view.scale;
-    settle();
+    display.view.x -= dx / display.view.scale;
+    display.view.y -= dy / display.view.scale;
+    applyView();
   }
 
   /**
@@ -213,13 +213,13 @@ export function mapNavigation({ scenery, store, moved, pointed }) {
    * @returns {[number, number]} query and key
    */
   function start() {
-    const { sizes, view } = scenery;
+    const { sizes, view } = display;
     const box = plot();
     const clamp = (/** @type {number} */ at, /** @type {number} */ total) => Math.max(0, Math.min(total - 1, Math.floor(at)));
     const middleY = clamp(Math.min(view.y + box.h / view.scale / 2, sizes.queries / 2 + view.y), sizes.queries);
     const middleX = clamp(Math.min(view.x + box.w / view.scale / 2, sizes.keys / 2 + view.x), sizes.keys);
-    const query = scenery.query >= 0 ? scenery.query : scenery.pickedQuery ?? middleY;
-    const key = scenery.key >= 0 ? scenery.key : scenery.pickedKey ?? middleX;
+    const query = display.query >= 0 ? display.query : display.selectedQuery ?? middleY;
+    const key = display.key >= 0 ? display.key : display.selectedKey ?? middleX;
     return [query, key];
   }
 
@@ -231,24 +231,24 @@ export function mapNavigation({ scenery, store, moved, pointed }) {
   function step(down, along) {
     const [query, key] = start();
     // A step that nobody sees is none: at least a few pixels.
-    const items = Math.max(1, Math.round(4 / scenery.view.scale));
+    const items = Math.max(1, Math.round(4 / display.view.scale));
     go(query + down * items, key + along * items);
   }
 
   /** @param {number} query @param {number} key */
   function go(query, key) {
-    const { sizes } = scenery;
+    const { sizes } = display;
     if (!sizes.queries || !sizes.keys) return;
     byKey = true;
     const toQuery = Math.max(0, Math.min(sizes.queries - 1, query));
     const toKey = Math.max(0, Math.min(sizes.keys - 1, key));
-    mapReveal(scenery.view, toQuery, toKey, sizes, plot());
-    set(toQuery, toKey);
-    settle();
+    revealCell(display.view, toQuery, toKey, sizes, plot());
+    setHover(toQuery, toKey);
+    applyView();
   }
 
   /** @param {number} query  -1: as it was @param {number} key */
-  function pick(query, key) {
+  function select(query, key) {
     const state = store.get();
     const same = (query < 0 || query === state.query) && (key < 0 || key === state.key);
     if (same && query >= 0 && key >= 0) store.set({ query: null, key: null });
@@ -257,44 +257,44 @@ export function mapNavigation({ scenery, store, moved, pointed }) {
 
   /** @param {number} x @param {number} y */
   function toMinimap(x, y) {
-    const panel = scenery.panels[0];
+    const panel = display.panels[0];
     const box = panel.minimap;
     if (!box) return;
-    scenery.view.x = ((x - box.x) / box.w) * panel.sizes.keys - panel.plot.w / scenery.view.scale / 2;
-    scenery.view.y = ((y - box.y) / box.h) * panel.sizes.queries - panel.plot.h / scenery.view.scale / 2;
-    settle();
+    display.view.x = ((x - box.x) / box.w) * panel.sizes.keys - panel.plot.w / display.view.scale / 2;
+    display.view.y = ((y - box.y) / box.h) * panel.sizes.queries - panel.plot.h / display.view.scale / 2;
+    applyView();
   }
 
   return {
-    zoom, zoomMiddle, fit, pan, step, go, start, pick, settle,
+    zoom, zoomMiddle, fit, pan, step, go, start, select, applyView,
     /** @param {number} x @param {number} y */
     hover(x, y) {
       pointerX = x;
       pointerY = y;
-      point();
+      updateHover();
     },
     leave() {
       pointerX = -1;
-      if (!byKey) set(-1, -1);
+      if (!byKey) setHover(-1, -1);
     },
     /** @param {number} x @param {number} y */
     click(x, y) {
       pointerX = x;
       pointerY = y;
-      point();
-      if (scenery.query >= 0 || scenery.key >= 0) pick(scenery.query, scenery.key);
+      updateHover();
+      if (display.query >= 0 || display.key >= 0) select(display.query, display.key);
     },
     /** @param {number} x @param {number} y */
     grab(x, y) {
-      grabbed = mapInBox(scenery.panels[0]?.minimap ?? null, x, y, scenery.fit);
+      grabbed = isInBox(display.panels[0]?.minimap ?? null, x, y, display.fit);
       if (grabbed) toMinimap(x, y);
       return grabbed;
     },
     drag: toMinimap,
-    pickCursor: () => pick(...start()),
+    selectCursor: () => select(...start()),
     page: () => plot(),
     /** The items in view, of the longest axes. */
-    block: () => mapBlock(scenery.view, scenery.sizes, plot()),
+    block: () => itemsInView(display.view, display.sizes, plot()),
   };
 }
 
@@ -304,6 +304,6 @@ export function mapNavigation({ scenery, store, moved, pointed }) {
  * @param {number} y
  * @param {boolean} hidden
  */
-function mapInBox(box, x, y, hidden) {
+function isInBox(box, x, y, hidden) {
   return box !== null && !hidden && x >= box.x && x < box.x + box.w && y >= box.y && y < box.y + box.h;
 }

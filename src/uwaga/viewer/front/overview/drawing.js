@@ -1,14 +1,14 @@
 // Small maps as images in an LRU cache, their drawing in view with layer and head numbers, and the overview as a scene for files.
 
-import { colourPosition, colourTable, scaleTop, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
+import { colourPosition, colourTable, colourScaleMax, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
 import { kindTitle } from "../format.js";
 
 /** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
 /** @typedef {import("./layout.js").OverviewRow} OverviewRow */
 /** @typedef {import("../types.js").Colour} Colour */
 
-const overviewPictures = 40;
-const overviewBudget = 6; // milliseconds of a frame for new pictures: scrolling goes on while they come
+const maxCachedImages = 40;
+const imageTimeBudget = 6; // milliseconds of a frame for new pictures: scrolling goes on while they come
 
 /**
  * @param {import("../types.js").App} app
@@ -16,28 +16,28 @@ const overviewBudget = 6; // milliseconds of a frame for new pictures: scrolling
  * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined,
  *   missing: (row: OverviewRow) => boolean}} loading
  */
-export function overviewPainter(app, canvas, loading) {
-  const pictures = makePictures(overviewPictures);
+export function makeOverviewDrawing(app, canvas, loading) {
+  const images = makeImageCache(maxCachedImages);
   /**
    * The largest weight of each head, by the data that it was read from.
-   * @type {WeakMap<Float32Array, {hideKeys: number, most: number[]}>}
+   * @type {WeakMap<Float32Array, {hideKeys: number, scaleMax: number[]}>}
    */
-  const mosts = new WeakMap();
+  const scaleMaxima = new WeakMap();
   // Grows while layers come and falls only with the question: colours that jump back and forth tell nothing.
   let shared = { of: "", high: 0 };
 
-  const look = (/** @type {OverviewRow} */ row) => {
+  const colouring = (/** @type {OverviewRow} */ row) => {
     const { colour } = app.store.get();
     return { colour, signed: app.side(row.side).signed, theme: app.theme(), hideKeys: colour.hideSink ? 1 : 0 };
   };
 
   /** @param {OverviewCells} cells @param {number} hideKeys @returns {number[]} */
-  function mostOf(cells, hideKeys) {
-    const known = mosts.get(cells.data);
-    if (known?.hideKeys === hideKeys) return known.most;
-    const most = Array.from({ length: cells.heads }, (_, head) => overviewMost(cells, hideKeys, head, head + 1));
-    mosts.set(cells.data, { hideKeys, most });
-    return most;
+  function scaleMaxOf(cells, hideKeys) {
+    const known = scaleMaxima.get(cells.data);
+    if (known?.hideKeys === hideKeys) return known.scaleMax;
+    const scaleMax = Array.from({ length: cells.heads }, (_, head) => overviewScaleMax(cells, hideKeys, head, head + 1));
+    scaleMaxima.set(cells.data, { hideKeys, scaleMax });
+    return scaleMax;
   }
 
   /** @param {OverviewRow} row @returns {OverviewCells | null} */
@@ -49,29 +49,29 @@ export function overviewPainter(app, canvas, loading) {
   }
 
   /** @param {OverviewRow[]} rows */
-  function share(rows) {
+  function updateSharedScale(rows) {
     const { how, merge, specials, colour, compare, side } = app.store.get();
     const of = [how, merge, specials, colour.hideSink, compare === "difference", side === "difference"].join();
     if (of !== shared.of) shared = { of, high: 0 };
     for (const row of rows) {
       const cells = cellsOf(row);
-      if (cells) shared.high = Math.max(shared.high, ...mostOf(cells, colour.hideSink ? 1 : 0));
+      if (cells) shared.high = Math.max(shared.high, ...scaleMaxOf(cells, colour.hideSink ? 1 : 0));
     }
   }
 
   /**
    * @param {OverviewRow} row
    * @param {boolean} [mayDraw]
-   * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, late: boolean} | null}
+   * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, stale: boolean} | null}
    */
-  function pictureOf(row, mayDraw = true) {
-    const cells = cellsOf(row), seen = look(row), { overviewScale } = app.store.get();
+  function imageOf(row, mayDraw = true) {
+    const cells = cellsOf(row), colouringOfRow = colouring(row), { overviewScale } = app.store.get();
     if (!cells) return null;
-    const most = mostOf(cells, seen.hideKeys);
-    const high = (/** @type {number} */ head) => seen.colour.high ?? (overviewScale === "all" ? shared.high : most[head]);
-    const key = [JSON.stringify(seen), overviewScale, overviewScale === "all"
-      ? shared.high : "", loading.peek(row)?.meta.complete, most.join()];
-    return { cells, ...pictures.of(loading.name(row), key, cells, () => overviewPixels(cells, seen, high), mayDraw) };
+    const scaleMax = scaleMaxOf(cells, colouringOfRow.hideKeys);
+    const high = (/** @type {number} */ head) => colouringOfRow.colour.high ?? (overviewScale === "all" ? shared.high : scaleMax[head]);
+    const key = [JSON.stringify(colouringOfRow), overviewScale, overviewScale === "all"
+      ? shared.high : "", loading.peek(row)?.meta.complete, scaleMax.join()];
+    return { cells, ...images.of(loading.name(row), key, cells, () => overviewPixels(cells, colouringOfRow, high), mayDraw) };
   }
 
   /**
@@ -97,39 +97,39 @@ export function overviewPainter(app, canvas, loading) {
     const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
       accent: paint("--accent"), surface: paint("--surface-2") };
     const rows = layout.rows.slice(first, end);
-    share(rows);
-    const until = performance.now() + overviewBudget;
-    let late = false;
+    updateSharedScale(rows);
+    const until = performance.now() + imageTimeBudget;
+    let stale = false;
     for (const [i, row] of rows.entries()) {
-      const picture = pictureOf(row, i === 0 || performance.now() < until);
-      late ||= picture?.late ?? false;
-      drawRow(context, layout, row, picture, scroll, width, colours, first + i === current.row ? current.head : -1);
+      const image = imageOf(row, i === 0 || performance.now() < until);
+      stale ||= image?.stale ?? false;
+      drawRow(context, layout, row, image, scroll, width, colours, first + i === current.row ? current.head : -1);
     }
     drawEdges(context, layout, rows, scroll, width, height, colours, style.fontFamily);
-    return !late;
+    return !stale;
   }
 
   /**
    * @param {CanvasRenderingContext2D} context
    * @param {OverviewLayout} layout
    * @param {OverviewRow} row
-   * @param {ReturnType<typeof pictureOf>} picture
+   * @param {ReturnType<typeof imageOf>} image
    * @param {HTMLElement} scroll
    * @param {number} width
    * @param {{[name: string]: string}} colours
    * @param {number} chosen
    */
-  function drawRow(context, { left, pitch, cell }, row, picture, scroll, width, colours, chosen) {
+  function drawRow(context, { left, pitch, cell }, row, image, scroll, width, colours, chosen) {
     const y = row.y - scroll.scrollTop, missing = loading.missing(row);
     const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
     for (let head = first; head < row.heads; head++) {
       const x = left + head * pitch - scroll.scrollLeft;
       if (x > width) break;
-      if (picture?.canvas) {
-        const { rows, columns } = picture.cells;
+      if (image?.canvas) {
+        const { rows, columns } = image.cells;
         // Enlarged cells keep their edges; reduced ones are averaged.
         context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
-        context.drawImage(picture.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
+        context.drawImage(image.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
       } else {
         context.fillStyle = colours.surface;
         context.fillRect(x, y, cell, cell);
@@ -142,7 +142,7 @@ export function overviewPainter(app, canvas, loading) {
     }
   }
 
-  return { draw, pictureOf, share, dispose: () => pictures.clear() };
+  return { draw, imageOf, updateSharedScale, dispose: () => images.clear() };
 }
 
 /**
@@ -193,7 +193,7 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
 // Small maps as pictures: one canvas per layer, its heads beside each other, made when first drawn and kept while few.
 
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} OverviewCells */
-/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewLook  hideKeys: columns drawn as zero */
+/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewColouring  hideKeys: columns drawn as zero */
 
 /**
  * Where the colours of some heads end, by their weights; what is hidden does not count.
@@ -203,28 +203,28 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
  * @param {number} [end]
  * @returns {number}
  */
-export function overviewMost({ data, heads, rows, columns }, hideKeys, first = 0, end = heads) {
-  return scaleTop(data, first * rows * columns, end * rows * columns, columns, hideKeys);
+export function overviewScaleMax({ data, heads, rows, columns }, hideKeys, first = 0, end = heads) {
+  return colourScaleMax(data, first * rows * columns, end * rows * columns, columns, hideKeys);
 }
 
 /**
  * The pixels of all heads of a layer, beside each other: heads * columns wide, rows high.
  * @param {OverviewCells} cells
- * @param {OverviewLook} look
+ * @param {OverviewColouring} colouring
  * @param {(head: number) => number} highOf  the weight that gets the last colour
  * @returns {Uint8ClampedArray<ArrayBuffer>}
  */
-export function overviewPixels({ data, heads, rows, columns }, look, highOf) {
-  const table = new Uint32Array((look.signed ? signedColourTable(look.theme) : colourTable(look.colour.scheme, look.theme)).buffer);
-  const unknown = new Uint32Array(new Uint8Array(unknownColour(look.theme)).buffer)[0];
+export function overviewPixels({ data, heads, rows, columns }, colouring, highOf) {
+  const table = new Uint32Array((colouring.signed ? signedColourTable(colouring.theme) : colourTable(colouring.colour.scheme, colouring.theme)).buffer);
+  const unknown = new Uint32Array(new Uint8Array(unknownColour(colouring.theme)).buffer)[0];
   const pixels = new Uint8ClampedArray(heads * rows * columns * 4), words = new Uint32Array(pixels.buffer);
-  const place = look.signed ? signedColourPosition : colourPosition;
+  const positionOf = colouring.signed ? signedColourPosition : colourPosition;
   for (let head = 0; head < heads; head++) {
     const high = highOf(head);
     for (let i = 0; i < rows; i++) {
       for (let j = 0; j < columns; j++) {
-        const weight = j < look.hideKeys ? 0 : data[(head * rows + i) * columns + j];
-        const position = place(weight, look.colour, high);
+        const weight = j < colouring.hideKeys ? 0 : data[(head * rows + i) * columns + j];
+        const position = positionOf(weight, colouring.colour, high);
         words[i * heads * columns + head * columns + j] = Number.isNaN(position) ? unknown : table[Math.round(position * 255)];
       }
     }
@@ -234,9 +234,9 @@ export function overviewPixels({ data, heads, rows, columns }, look, highOf) {
 
 /**
  * Pictures by layer; the longest unused ones are forgotten.
- * @param {number} most
+ * @param {number} scaleMax
  */
-export function makePictures(most) {
+export function makeImageCache(scaleMax) {
   /** @type {Map<string, {key: unknown, canvas: HTMLCanvasElement}>} */
   const kept = new Map();
   return {
@@ -246,11 +246,11 @@ export function makePictures(most) {
      * @param {OverviewCells} cells
      * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
      * @param {boolean} mayDraw  false: what there is, as it is
-     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, late: boolean}}  late: another picture is due
+     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  late: another picture is due
      */
     of(name, key, cells, pixels, mayDraw) {
-      const text = key.join(" "), there = kept.get(name), late = there?.key !== text && !mayDraw;
-      if (late) return { canvas: there?.canvas ?? null, drawn: false, late };
+      const text = key.join(" "), there = kept.get(name), stale = there?.key !== text && !mayDraw;
+      if (stale) return { canvas: there?.canvas ?? null, drawn: false, stale };
       kept.delete(name);
       const canvas = there?.canvas ?? document.createElement("canvas");
       if (there?.key !== text) {
@@ -259,8 +259,8 @@ export function makePictures(most) {
         canvas.getContext("2d")?.putImageData(new ImageData(pixels(), canvas.width, canvas.height), 0, 0);
       }
       kept.set(name, { key: text, canvas });
-      if (kept.size > most) kept.delete([...kept.keys()][0]);
-      return { canvas, drawn: there?.key !== text, late };
+      if (kept.size > scaleMax) kept.delete([...kept.keys()][0]);
+      return { canvas, drawn: there?.key !== text, stale };
     },
     clear: () => kept.clear(),
   };
@@ -272,17 +272,17 @@ export function makePictures(most) {
  * @param {import("../types.js").App} app
  * @param {import("./layout.js").OverviewLayout} layout
  * @param {ReturnType<typeof import("./view.js").overviewLoading>} loading
- * @param {{pictureOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
- *   cells: OverviewCells} | null, share: (rows: import("./layout.js").OverviewRow[]) => void}} painter
+ * @param {{imageOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
+ *   cells: OverviewCells} | null, updateSharedScale: (rows: import("./layout.js").OverviewRow[]) => void}} drawing
  * @returns {Promise<import("../types.js").Scene>}
  */
-export async function overviewScene(app, layout, loading, painter) {
+export async function overviewScene(app, layout, loading, drawing) {
   const style = getComputedStyle(app.root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
   await loading.some(layout.rows);
-  painter.share(layout.rows);
+  drawing.updateSharedScale(layout.rows);
   const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
   for (let head = 0; head < heads; head++) {
     items.push({ kind: "text", x: left + head * pitch + cell / 2, y: top * 0.7, text: String(head),
@@ -291,18 +291,18 @@ export async function overviewScene(app, layout, loading, painter) {
   for (const { title, y } of layout.bands) items.push({ kind: "text", x: 12, y: y + top, text: title,
     size: size + 1, anchor: "start", fill: paint("--text") });
   for (const row of layout.rows) {
-    const picture = painter.pictureOf(row);
+    const image = drawing.imageOf(row);
     items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
       size, anchor: "end", fill: paint("--muted") });
-    const context = picture?.canvas?.getContext("2d");
+    const context = image?.canvas?.getContext("2d");
     // Read at once: a browser is slow to give a canvas's pixels back in parts.
-    const all = picture?.canvas && context?.getImageData(0, 0, picture.canvas.width, picture.canvas.height);
+    const all = image?.canvas && context?.getImageData(0, 0, image.canvas.width, image.canvas.height);
     for (let head = 0; head < row.heads; head++) {
       const x = left + head * pitch;
-      if (picture && all) {
-        const { rows, columns } = picture.cells;
+      if (image && all) {
+        const { rows, columns } = image.cells;
         items.push({ kind: "image", x, y: row.y, w: cell, h: cell,
-          pixels: overviewPart(all, head * columns, columns, rows), columns, rows });
+          pixels: imagePart(all, head * columns, columns, rows), columns, rows });
       }
       items.push({ kind: "rect", x, y: row.y, w: cell, h: cell, fill: "none", stroke: paint("--line") });
     }
@@ -313,7 +313,7 @@ export async function overviewScene(app, layout, loading, painter) {
 }
 
 /** @param {ImageData} image @param {number} left @param {number} columns @param {number} rows @returns {Uint8ClampedArray} */
-function overviewPart({ data, width }, left, columns, rows) {
+function imagePart({ data, width }, left, columns, rows) {
   const part = new Uint8ClampedArray(4 * columns * rows);
   for (let row = 0; row < rows; row++) {
     part.set(data.subarray(4 * (row * width + left), 4 * (row * width + left + columns)), 4 * row * columns);

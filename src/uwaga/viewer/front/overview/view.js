@@ -1,11 +1,11 @@
 // Layers by heads as small maps. One canvas over a scrolled element; only what is in view is asked for and drawn.
 
-import { segments } from "../controls.js";
+import { segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { statisticsQuestion } from "../questions.js";
 import { kindsOf, layersOf } from "../shell/head_navigation.js";
-import { overviewPainter, overviewScene } from "./drawing.js";
+import { makeOverviewDrawing, overviewScene } from "./drawing.js";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
 
 /** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
@@ -14,7 +14,7 @@ import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./la
 
 /** @typedef {{row: number, head: number}} Place */
 
-const overviewZooms = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
+const overviewZoomLevels = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
 
 /**
  * @param {import("../types.js").App} app
@@ -38,22 +38,22 @@ export function overviewView(app) {
   const space = el("div", { class: "uwaga-overview-space", role: "presentation" }, line);
   const scroll = el("div",
     { class: "uwaga-overview-scroll", role: "grid", tabindex: 0, "aria-label": "Small maps: a row per layer, a column per head",
-    on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => point(null),
-      focus: () => showActive(false), blur: () => point(null) } }, space);
-  const card = headCard(app, () => place());
+    on: { scroll: schedule, keydown, click, pointermove: move, pointerleave: () => setHover(null),
+      focus: () => showActive(false), blur: () => setHover(null) } }, space);
+  const card = headCard(app, () => placeCard());
   const stage = el("div", { class: "uwaga-overview-stage" }, scroll, canvas, card.element);
-  const scale = segments("Colours", [
+  const scale = segmentedControl("Colours", [
     { name: "head", title: "Colours per head", hint: "Each small map uses all colours" },
     { name: "all", title: "Shared", hint: "One scale of colours for all heads that are loaded" },
   ], (name) => store.set({ overviewScale: /** @type {"all" | "head"} */ (name) }));
   const bar = el("div", { class: "uwaga-overview-bar" }, scale.element,
-    el("div", { class: "uwaga-segments", role: "group", "aria-label": "Size of the small maps" },
+    el("div", { class: "uwaga-segmentedControl", role: "group", "aria-label": "Size of the small maps" },
       el("button", { type: "button", text: "\u2212", "aria-label": "Smaller maps", on: { click: () => resize(-1) } }),
       el("button", { type: "button", text: "+", "aria-label": "Larger maps", on: { click: () => resize(1) } })),
     el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it" }));
   const element = el("section", { class: "uwaga-overview", "aria-label": "Overview" }, bar, stage);
   const loading = overviewLoading(app, schedule);
-  const painter = overviewPainter(app, canvas, loading);
+  const drawing = makeOverviewDrawing(app, canvas, loading);
   const sizes = new ResizeObserver(() => relayout());
 
   function parts() {
@@ -67,14 +67,14 @@ export function overviewView(app) {
     if (!shown || !scroll.clientWidth) return;
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
     const last = layout.rows[active.row];
-    layout = overviewLayout(parts(), scroll.clientWidth, rem, overviewZooms[zoom]);
+    layout = overviewLayout(parts(), scroll.clientWidth, rem, overviewZoomLevels[zoom]);
     const same = layout.rows.findIndex((row) => last && row.side === last.side && row.kind === last.kind && row.layer === last.layer);
     active = same >= 0 ? { row: same, head: Math.min(active.head, layout.rows[same].heads - 1) } : current();
     space.style.setProperty("width", `${layout.width}px`);
     space.style.setProperty("height", `${layout.height}px`);
     scroll.setAttribute("aria-rowcount", String(layout.rows.length));
     scroll.setAttribute("aria-colcount", String(Math.max(0, ...layout.rows.map(({ heads }) => heads))));
-    mark();
+    placeActiveCell();
     schedule();
   }
 
@@ -92,14 +92,14 @@ export function overviewView(app) {
       if (!shown) return;
       const [first, end] = overviewVisible(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
       loading.want(layout.rows.slice(first, end));
-      if (!painter.draw(layout, scroll, [first, end], current())) schedule();
+      if (!drawing.draw(layout, scroll, [first, end], current())) schedule();
       const open = loading.open();
       app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still to come or to sharpen` : "");
     });
   }
 
   /** Puts the accessible cell over the active small map. */
-  function mark() {
+  function placeActiveCell() {
     const row = layout.rows[active.row];
     if (!row) return;
     const [cell, other] = cells[0].hasAttribute("data-active") ? [cells[1], cells[0]] : cells;
@@ -129,19 +129,19 @@ export function overviewView(app) {
     else if (bottom > scroll.scrollTop + scroll.clientHeight) scroll.scrollTop = bottom - scroll.clientHeight;
     if (left - layout.left < scroll.scrollLeft) scroll.scrollLeft = left - layout.left;
     else if (right > scroll.scrollLeft + scroll.clientWidth) scroll.scrollLeft = right - scroll.clientWidth;
-    mark();
-    if (moved || scroll.matches(":focus-visible")) point(active);
+    placeActiveCell();
+    if (moved || scroll.matches(":focus-visible")) setHover(active);
   }
 
   /** @param {Place | null} at */
-  function point(at) {
+  function setHover(at) {
     if (at?.row === hovered?.row && at?.head === hovered?.head) return;
     hovered = at;
-    if (!at) { card.hide(); mark(); return; }
-    place();
+    if (!at) { card.hide(); placeActiveCell(); return; }
+    placeCard();
   }
 
-  function place() {
+  function placeCard() {
     const row = hovered && layout.rows[hovered.row];
     if (!hovered || !row) return;
     const left = layout.left + hovered.head * layout.pitch - scroll.scrollLeft, top = row.y - scroll.scrollTop;
@@ -160,7 +160,7 @@ export function overviewView(app) {
   function move(event) {
     const at = under(event);
     scroll.style.setProperty("cursor", at ? "pointer" : "default");
-    point(at);
+    setHover(at);
   }
   /** @param {MouseEvent} event */
   function click(event) {
@@ -189,7 +189,7 @@ export function overviewView(app) {
   }
   /** @param {number} by */
   function resize(by) {
-    zoom = Math.max(0, Math.min(overviewZooms.length - 1, zoom + by));
+    zoom = Math.max(0, Math.min(overviewZoomLevels.length - 1, zoom + by));
     relayout();
     showActive(false);
   }
@@ -201,7 +201,7 @@ export function overviewView(app) {
     if (to) active = to;
     showActive(true);
   };
-  const removes = [
+  const removeCommands = [
     ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`,
       title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
       keys: [`Arrow${way}`], group: "Overview", when: here, run: enter(`Arrow${way}`) })),
@@ -213,7 +213,7 @@ export function overviewView(app) {
     app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: here,
       run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),
   ];
-  const leaves = [
+  const unsubscribe = [
     store.subscribe(["side", "compare"], relayout),
     store.subscribe(["kind", "layer", "head", "how", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
     store.subscribe(["overviewScale"], () => scale.show(store.get().overviewScale)),
@@ -236,15 +236,15 @@ export function overviewView(app) {
       frame = 0;
       sizes.disconnect();
       loading.stop();
-      point(null);
+      setHover(null);
     },
     dispose() {
       loading.stop();
-      removes.forEach((remove) => remove());
-      leaves.forEach((leave) => leave());
-      painter.dispose();
+      removeCommands.forEach((remove) => remove());
+      unsubscribe.forEach((leave) => leave());
+      drawing.dispose();
     },
-    scene: () => overviewScene(app, layout, loading, painter),
+    scene: () => overviewScene(app, layout, loading, drawing),
   };
 }
 

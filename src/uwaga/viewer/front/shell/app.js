@@ -8,37 +8,37 @@ import { initialState, makeStore } from "../store.js";
 /** @typedef {import("../types.js").Side} Side */
 /** @typedef {import("../types.js").SideId} SideId */
 
-const appItemsAtOnce = 200_000;
+const itemsPerReply = 200_000;
 /** Letters of a title that are seen where there is little room. */
-const appNameShown = 14;
+const visibleTitleLength = 14;
 
 /**
  * @param {HTMLElement} root
  * @param {import("../types.js").Host} host
  * @param {import("../types.js").Client} client
- * @param {import("../types.js").About} told
- * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} speech
+ * @param {import("../types.js").About} received
+ * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} reporter
  * @returns {App}
  */
-export function makeApp(root, host, client, told, speech) {
-  const about = { ...told, sides: namedSides(told.sides) };
+export function makeApp(root, host, client, received, reporter) {
+  const about = { ...received, sides: withDistinctTitles(received.sides) };
   const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
   /** @type {Map<string, Promise<Items>>} */
-  const lists = new Map();
+  const itemLists = new Map();
 
   /** @param {SideId} [id] */
   const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0];
 
   return {
-    root, host, client, about, store, commands, side, ...speech,
+    root, host, client, about, store, commands, side, ...reporter,
     items(id, stack, { merge, specials } = store.get()) {
       const name = `${id} ${stack} ${merge} ${specials}`;
-      const kept = lists.get(name);
+      const kept = itemLists.get(name);
       if (kept) return kept;
-      const asked = appItems(client, { ask: "items", side: id, stack, merge, specials });
-      lists.set(name, asked);
-      asked.catch(() => lists.delete(name));
+      const asked = fetchItems(client, { ask: "items", side: id, stack, merge, specials });
+      itemLists.set(name, asked);
+      asked.catch(() => itemLists.delete(name));
       return asked;
     },
     sizes() {
@@ -51,10 +51,10 @@ export function makeApp(root, host, client, told, speech) {
       return { side: id, kind, layer, head, merge, specials };
     },
     openHead(id, kind, layer, head) {
-      store.set({ ...nearestHead(side(id), kind, layer, head), ...sideState(id, store.get().compare), tab: "map" });
+      store.set({ ...nearestHead(side(id), kind, layer, head), ...stateOfSide(id, store.get().compare), tab: "map" });
     },
-    theme: () => shownTheme(store.get().theme),
-    part: "",
+    theme: () => resolvedTheme(store.get().theme),
+    idPrefix: "",
   };
 }
 
@@ -63,7 +63,7 @@ export function makeApp(root, host, client, told, speech) {
  * @param {Side[]} sides
  * @returns {Side[]}
  */
-export function namedSides(sides) {
+export function withDistinctTitles(sides) {
   const both = sides.filter(({ id }) => id !== "difference");
   const differ = (/** @type {(side: Side) => string} */ name, /** @type {number} */ within = Infinity) =>
     new Set(both.map((side) => name(side).slice(0, within))).size === both.length;
@@ -71,7 +71,7 @@ export function namedSides(sides) {
   const model = (/** @type {Side} */ side) => side.model;
   const order = (/** @type {Side} */ side) => (side.id === "0" ? "first" : "second");
   const known = differ(title) ? title : differ(model) ? model : title;
-  const name = differ(known, appNameShown) ? known : (/** @type {Side} */ side) => `${order(side)}: ${known(side)}`;
+  const name = differ(known, visibleTitleLength) ? known : (/** @type {Side} */ side) => `${order(side)}: ${known(side)}`;
   return sides.map((side) => ({ ...side, title: side.id === "difference" ? "difference" : name(side) }));
 }
 
@@ -84,7 +84,7 @@ export function namedSides(sides) {
 export function hasItems(app, change) {
   const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
   return [queries, keys].every((stack) =>
-    app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: appItemsAtOnce }));
+    app.host.has({ ask: "items", side, stack, merge, specials, ...change, first: 0, count: itemsPerReply }));
 }
 
 /**
@@ -93,13 +93,13 @@ export function hasItems(app, change) {
  * @param {import("../types.js").Question} question
  * @returns {Promise<Items>}
  */
-async function appItems(client, question) {
+async function fetchItems(client, question) {
   /** @type {Items} */
   const items = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
   /** @type {Int32Array[]} */
   const spans = [];
   do {
-    const { meta, arrays } = await client.ask({ ...question, first: items.labels.length, count: appItemsAtOnce }, { priority: 5 });
+    const { meta, arrays } = await client.ask({ ...question, first: items.labels.length, count: itemsPerReply }, { priority: 5 });
     if (!meta.labels.length && meta.total) throw new Error("items: fewer came than there are");
     for (const label of meta.labels) items.labels.push(label);
     for (const glued of meta.glued) items.glued.push(glued);
@@ -108,7 +108,7 @@ async function appItems(client, question) {
     items.total = meta.total;
   } while (items.labels.length < items.total);
   items.spans = new Int32Array(items.total * 2);
-  spans.reduce((at, part) => (items.spans.set(part, at), at + part.length), 0);
+  spans.reduce((at, idPrefix) => (items.spans.set(idPrefix, at), at + idPrefix.length), 0);
   return items;
 }
 
@@ -145,7 +145,7 @@ export function nearestHead(side, kind, layer, head) {
  * @param {string} compare
  * @returns {Partial<import("../types.js").State>}
  */
-export function sideState(id, compare) {
+export function stateOfSide(id, compare) {
   if (id === "difference") return { side: id, compare: "difference" };
   return { side: id, compare: compare === "both" ? "both" : "one" };
 }
@@ -154,7 +154,7 @@ export function sideState(id, compare) {
  * @param {"auto" | "light" | "dark"} theme
  * @returns {"light" | "dark"}
  */
-export function shownTheme(theme) {
+export function resolvedTheme(theme) {
   if (theme !== "auto") return theme;
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }

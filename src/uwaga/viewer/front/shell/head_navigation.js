@@ -1,6 +1,6 @@
 // Which kinds, layers and heads there are, and the commands that go from one to another.
 
-import { hasItems, nearestHead, sideState } from "./app.js";
+import { hasItems, nearestHead, stateOfSide } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Side} Side */
@@ -24,25 +24,25 @@ export function headsOf(side, kind, layer) {
 }
 
 /** Each goes somewhere and tells a screen reader where that is. */
-export const steps = {
+export const goTo = {
   /** @param {App} app @param {number} layer */
-  layer: (app, layer) => stepTo(app, app.store.get().kind, layer, app.store.get().head),
+  layer: (app, layer) => goToHead(app, app.store.get().kind, layer, app.store.get().head),
   /** @param {App} app @param {number} head */
-  head: (app, head) => stepTo(app, app.store.get().kind, app.store.get().layer, head),
+  head: (app, head) => goToHead(app, app.store.get().kind, app.store.get().layer, head),
   /** @param {App} app @param {string} kind */
-  kind: (app, kind) => stepTo(app, kind, app.store.get().layer, app.store.get().head),
+  kind: (app, kind) => goToHead(app, kind, app.store.get().layer, app.store.get().head),
   /** @param {App} app @param {string} what  a side, or "both" */
   compare(app, what) {
     const { kind, layer, head, side } = app.store.get();
     const id = /** @type {import("../types.js").SideId} */ (what !== "both" ? what : side === "difference" ? "0" : side);
-    const set = sideState(id, what === "both" ? "both" : "one");
+    const set = stateOfSide(id, what === "both" ? "both" : "one");
     app.store.set({ ...set, ...nearestHead(app.side(id), kind, layer, head) });
     app.announce(what === "both" ? "Side by side" : app.side(id).title);
   },
 };
 
 /** @param {App} app @param {string} kind @param {number} layer @param {number} head */
-function stepTo(app, kind, layer, head) {
+function goToHead(app, kind, layer, head) {
   const to = nearestHead(app.side(), kind, layer, head);
   app.store.set(to);
   app.announce(`${to.kind} layer ${to.layer}, head ${to.head}`);
@@ -56,12 +56,12 @@ function stepTo(app, kind, layer, head) {
  * @param {number} by
  * @returns {Value}
  */
-function stepOn(values, value, by) {
+function clampedStep(values, value, by) {
   return values[Math.max(0, Math.min(values.length - 1, values.indexOf(value) + by))];
 }
 
 /** @template Value @param {Value[]} values @param {Value} value @returns {Value} the next, round and round */
-function stepRound(values, value) {
+function nextInCycle(values, value) {
   return values[(values.indexOf(value) + 1) % values.length];
 }
 
@@ -70,16 +70,16 @@ function stepRound(values, value) {
  * @param {App} app
  * @param {{name: import("../types.js").Tab, title: string}[]} tabs
  */
-export function addMoves(app, tabs) {
+export function addPageCommands(app, tabs) {
   const { store, commands } = app;
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys, /** @type {string} */ group,
     /** @type {() => void} */ run) => commands.add({ id: `shell.${id}`, title, keys, group, run });
   tabs.forEach(({ name, title }, i) =>
     add(`tab.${name}`, `Show ${title.toLowerCase()}`, [String(i + 1)], "Views", () => store.set({ tab: name })));
 
-  if (app.about.sides.length) addHeadMoves(app, add);
+  if (app.about.sides.length) addHeadCommands(app, add);
   add("theme", "Theme: as the system, light, dark", ["t"], "Display", () => {
-    const theme = stepRound(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
+    const theme = nextInCycle(/** @type {("auto" | "light" | "dark")[]} */ (["auto", "light", "dark"]), store.get().theme);
     store.set({ theme });
     app.announce({ auto: "Theme as the system", light: "Light theme", dark: "Dark theme" }[theme]);
   });
@@ -89,38 +89,38 @@ export function addMoves(app, tabs) {
  * @param {App} app
  * @param {(id: string, title: string, keys: string[], group: string, run: () => void) => void} add
  */
-function addHeadMoves(app, add) {
+function addHeadCommands(app, add) {
   const { store } = app;
-  const layers = (/** @type {number} */ by) => steps.layer(app, stepOn(layersOf(app.side(), store.get().kind), store.get().layer, by));
+  const layers = (/** @type {number} */ by) => goTo.layer(app, clampedStep(layersOf(app.side(), store.get().kind), store.get().layer, by));
   const heads = (/** @type {number} */ by) =>
-    steps.head(app, stepOn(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
+    goTo.head(app, clampedStep(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
   add("head.next", "Next head", ["h"], "Heads", () => heads(1));
   add("head.before", "Head before", ["Shift+h"], "Heads", () => heads(-1));
   add("layer.next", "Next layer", ["l"], "Heads", () => layers(1));
   add("layer.before", "Layer before", ["Shift+l"], "Heads", () => layers(-1));
   if (kindsOf(app.about).length > 1) {
     add("kind", "Next kind of attention", ["k"], "Heads",
-      () => steps.kind(app, stepRound(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
+      () => goTo.kind(app, nextInCycle(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));
   }
   if (app.about.sides.length > 1) {
     add("compare", "First, second, side by side, difference", ["c"], "Heads", () => {
       const { compare, side } = store.get();
       const all = [...app.about.sides.map(({ id }) => String(id)).filter((id) => id !== "difference"), "both",
         ...app.about.sides.some(({ id }) => id === "difference") ? ["difference"] : []];
-      steps.compare(app, stepRound(all, compare === "both" ? "both" : side));
+      goTo.compare(app, nextInCycle(all, compare === "both" ? "both" : side));
     });
   }
-  const told = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
+  const setDisplay = (/** @type {Partial<import("../types.js").State>} */ part, /** @type {string} */ text) => {
     const { merge = store.get().merge, specials = store.get().specials } = part;
     if (!hasItems(app, { merge, specials })) return app.status("This is not in the saved page.");
     store.set(part);
     app.announce(text);
   };
   add("words", "Words or tokens", ["w"], "Display", () =>
-    store.get().merge === "words" ? told({ merge: "tokens" }, "Tokens") : told({ merge: "words" }, "Words"));
+    store.get().merge === "words" ? setDisplay({ merge: "tokens" }, "Tokens") : setDisplay({ merge: "words" }, "Words"));
   add("specials", "Hide or show special tokens", ["s"], "Display", () =>
-    store.get().specials === "hide" ? told({ specials: "show" }, "Special tokens shown")
-      : told({ specials: "hide" }, "Special tokens hidden"));
+    store.get().specials === "hide" ? setDisplay({ specials: "show" }, "Special tokens shown")
+      : setDisplay({ specials: "hide" }, "Special tokens hidden"));
   add("how", "Mass or largest weight", ["p"], "Display", () =>
-    store.get().how === "mass" ? told({ how: "max" }, "Largest weights") : told({ how: "mass" }, "Mass"));
+    store.get().how === "mass" ? setDisplay({ how: "max" }, "Largest weights") : setDisplay({ how: "mass" }, "Mass"));
 }

@@ -1,11 +1,11 @@
 // The header: titles, pickers of layer and head, switches, colour settings, tabs.
 
 import { colourSchemes, colourTable, signedColourTable } from "../colours.js";
-import { segments, stepper, toggle } from "../controls.js";
+import { segmentedControl, stepper, toggle } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { hasItems } from "./app.js";
-import { headsOf, kindsOf, layersOf, steps } from "./head_navigation.js";
+import { headsOf, kindsOf, layersOf, goTo } from "./head_navigation.js";
 
 /**
  * @param {import("../types.js").App} app
@@ -22,7 +22,7 @@ export function makeHeader(app, tabs, extra) {
   const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
   const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help",
     on: { click: () => app.commands.run("shell.help") } });
-  const toolbar = some ? makeToolbar(app, colourControls(app).element) : el("div", { hidden: true });
+  const toolbar = some ? makeToolbar(app, makeColourSettings(app).element) : el("div", { hidden: true });
   toolbar.dataset.folded = "";
   new MutationObserver(() => fold.setAttribute("aria-expanded", String(!toolbar.hasAttribute("data-folded"))))
     .observe(toolbar, { attributeFilter: ["data-folded"] });
@@ -57,16 +57,16 @@ function makeToolbar(app, colours) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: "side by side", compare: "both" });
-  const side = el("select", { on: { change: () => steps.compare(app, side.value) } },
+  const side = el("select", { on: { change: () => goTo.compare(app, side.value) } },
     choices.map(({ id, title, compare }) => el("option", { value: compare === "both" ? "both" : id, text: title })));
-  const kinds = segments("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
-    (name) => steps.kind(app, name));
-  const layer = stepper("Layer", (value) => steps.layer(app, value));
-  const head = stepper("Head", (value) => steps.head(app, value));
+  const kinds = segmentedControl("Kind of attention", kindsOf(app.about).map((name) => ({ name, title: kindTitle(name) })),
+    (name) => goTo.kind(app, name));
+  const layer = stepper("Layer", (value) => goTo.layer(app, value));
+  const head = stepper("Head", (value) => goTo.head(app, value));
   const words = toggle("Words", "Merge subwords into words", () => void app.commands.run("shell.words"));
   const specials = toggle("Hide specials", "Leave special tokens out and normalise the rest again",
     () => void app.commands.run("shell.specials"));
-  const how = segments("Pooling", [
+  const how = segmentedControl("Pooling", [
     { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
     { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
   ], (name) => store.set({ how: name }));
@@ -99,7 +99,7 @@ function makeToolbar(app, colours) {
   const element = el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
     choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
-    el("span", { class: "uwaga-segments" }, words.element, specials.element), colour, how.element, colours);
+    el("span", { class: "uwaga-segmentedControl" }, words.element, specials.element), colour, how.element, colours);
   store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how", "tab"], draw);
   draw();
   return element;
@@ -136,42 +136,42 @@ function makeTabs(app, tabs) {
 
 // How weights become colours: scheme, logarithm, ends of the scale, threshold, the first key.
 
-const colourSteps = 100;
-const colourDecades = 5;
+const sliderSteps = 100;
+const sliderDecades = 5;
 
 /**
  * A weight from a slider's step: 0 at its start, then logarithmic from 10^-5 to 1.
  * @param {number} step  0 to 100
  * @returns {number}
  */
-export function stepWeight(step) {
-  return step <= 0 ? 0 : 10 ** (colourDecades * (step / colourSteps - 1));
+export function sliderToWeight(step) {
+  return step <= 0 ? 0 : 10 ** (sliderDecades * (step / sliderSteps - 1));
 }
 
 /**
  * @param {number} weight
  * @returns {number} the step nearest to it
  */
-export function weightStep(weight) {
+export function weightToSlider(weight) {
   if (weight <= 0) return 0;
-  return Math.min(colourSteps, Math.max(1, Math.round(colourSteps * (Math.log10(weight) / colourDecades + 1))));
+  return Math.min(sliderSteps, Math.max(1, Math.round(sliderSteps * (Math.log10(weight) / sliderDecades + 1))));
 }
 
 /**
  * @param {import("../types.js").App} app
  * @returns {{element: HTMLElement}}
  */
-export function colourControls(app) {
+export function makeColourSettings(app) {
   const { store } = app;
   const change = (/** @type {Partial<import("../types.js").Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
   const scheme = el("select", { on: { change: () => change({ scheme: scheme.value }) } },
     colourSchemes().map(({ name, title }) => el("option", { value: name, text: title })));
   const log = el("input", { type: "checkbox", on: { change: () => change({ log: log.checked }) } });
   const sink = el("input", { type: "checkbox", on: { change: () => change({ hideSink: sink.checked }) } });
-  const low = colourSlider((step) => change({ low: stepWeight(step) }));
+  const low = weightSlider((step) => change({ low: sliderToWeight(step) }));
   // The last step of this one means: the largest weight in view.
-  const high = colourSlider((step) => change({ high: step >= colourSteps ? null : stepWeight(Math.max(1, step)) }));
-  const threshold = colourSlider((step) => change({ threshold: stepWeight(step) }));
+  const high = weightSlider((step) => change({ high: step >= sliderSteps ? null : sliderToWeight(Math.max(1, step)) }));
+  const threshold = weightSlider((step) => change({ threshold: sliderToWeight(step) }));
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });
   const reset = el("button", { type: "button", text: "Reset", "aria-label": "Reset colours",
     on: { click: () => change({ log: false, low: 0, high: null, threshold: 0, hideSink: false }) } });
@@ -190,9 +190,9 @@ export function colourControls(app) {
     scheme.disabled = app.side().signed;
     log.checked = colour.log;
     sink.checked = colour.hideSink;
-    low.show(weightStep(colour.low), numberText(colour.low));
-    high.show(colour.high === null ? colourSteps : weightStep(colour.high), colour.high === null ? "largest" : numberText(colour.high));
-    threshold.show(weightStep(colour.threshold), colour.threshold ? numberText(colour.threshold) : "nothing");
+    low.show(weightToSlider(colour.low), numberText(colour.low));
+    high.show(colour.high === null ? sliderSteps : weightToSlider(colour.high), colour.high === null ? "largest" : numberText(colour.high));
+    threshold.show(weightToSlider(colour.threshold), colour.threshold ? numberText(colour.threshold) : "nothing");
     const table = app.side().signed ? signedColourTable(app.theme()) : colourTable(colour.scheme, app.theme());
     ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(table), 256, 1), 0, 0);
   }
@@ -202,8 +202,8 @@ export function colourControls(app) {
 }
 
 /** @param {(step: number) => void} slid */
-function colourSlider(slid) {
-  const input = el("input", { type: "range", min: 0, max: colourSteps, step: 1, on: { input: () => slid(Number(input.value)) } });
+function weightSlider(slid) {
+  const input = el("input", { type: "range", min: 0, max: sliderSteps, step: 1, on: { input: () => slid(Number(input.value)) } });
   const output = el("output");
   return {
     input, output,

@@ -8,7 +8,7 @@ import { el } from "../dom.js";
  * @param {HTMLElement} root
  * @param {"served" | "notebook" | "saved"} mode
  */
-export function makeFrame(root, mode) {
+export function makePageFrame(root, mode) {
   root.classList.add("uwaga");
   root.dataset.mode = mode;
   // Jupyter's own single keys shall not run while this page has the focus.
@@ -18,38 +18,38 @@ export function makeFrame(root, mode) {
   root.setAttribute("aria-label", "Attention explorer");
 
   const header = el("header", { class: "uwaga-header" });
-  const opening = el("p", { class: "uwaga-opening", text: "Opening\u2026" });
+  const opening = el("p", { class: "uwaga-loading", text: "Opening\u2026" });
   const panel = el("div", { class: "uwaga-panel" }, opening);
-  const live = el("div", { class: "uwaga-unseen", "aria-live": "polite", role: "status" });
-  const trouble = el("div", { class: "uwaga-trouble" });
+  const live = el("div", { class: "uwaga-visually-hidden", "aria-live": "polite", role: "status" });
+  const errors = el("div", { class: "uwaga-errors" });
   const text = el("span", { class: "uwaga-status-text" });
   const activity = el("span", { class: "uwaga-activity", "aria-hidden": "true" });
   root.replaceChildren(header, panel,
-    el("footer", { class: "uwaga-footer" }, trouble, el("div", { class: "uwaga-status" }, text, activity), live));
+    el("footer", { class: "uwaga-footer" }, errors, el("div", { class: "uwaga-status" }, text, activity), live));
 
   /** @type {Map<string, HTMLElement>} */
-  const told = new Map();
+  const shownErrors = new Map();
   /** @type {HTMLElement | null} */
-  let gone = null;
+  let connectionError = null;
 
   /** @param {string} message */
   function fail(message) {
-    const again = told.get(message);
+    const again = shownErrors.get(message);
     again?.remove();
     const close = el("button", { type: "button", text: "Dismiss", "aria-label": `Dismiss: ${message}`, on: { click: dismiss } });
     const note = el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message }), close);
     function dismiss() {
       note.remove();
-      told.delete(message);
+      shownErrors.delete(message);
       root.focus({ preventScroll: true });
     }
-    told.set(message, note);
-    trouble.append(note);
+    shownErrors.set(message, note);
+    errors.append(note);
     // Many errors at once shall not cover what still works.
-    if (told.size > 3) {
-      const [oldest, element] = [...told][0];
+    if (shownErrors.size > 3) {
+      const [oldest, element] = [...shownErrors][0];
       element.remove();
-      told.delete(oldest);
+      shownErrors.delete(oldest);
     }
   }
 
@@ -60,12 +60,12 @@ export function makeFrame(root, mode) {
       live.textContent = live.textContent === message ? `${message}\u00a0` : message;
     },
     status: (/** @type {string} */ message) => void (text.textContent = message),
-    active: (/** @type {boolean} */ on) => void (activity.textContent = on ? "computing\u2026" : ""),
+    setBusy: (/** @type {boolean} */ on) => void (activity.textContent = on ? "computing\u2026" : ""),
     /** @param {string | null} message  null: all is well again */
-    absent(message) {
-      gone?.remove();
-      gone = message ? el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message })) : null;
-      if (gone) trouble.prepend(gone);
+    setConnectionError(message) {
+      connectionError?.remove();
+      connectionError = message ? el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message })) : null;
+      if (connectionError) errors.prepend(connectionError);
     },
   };
 }
@@ -77,7 +77,7 @@ export function makeFrame(root, mode) {
  * @param {HTMLElement} panel
  * @param {{name: import("../types.js").Tab, title: string, make: (app: import("../types.js").App) => View}[]} views
  */
-export function makeTabViews(app, panel, views) {
+export function makeTabPanel(app, panel, views) {
   /** @type {Map<string, View>} */
   const made = new Map();
   /** @type {View | null} */
@@ -115,7 +115,7 @@ export function makeTabViews(app, panel, views) {
 
   return {
     /** Makes those that were not shown yet, so that the help can list what they do. */
-    all: () => views.forEach(({ name }) => viewOf(name)),
+    createAll: () => views.forEach(({ name }) => viewOf(name)),
     current: () => /** @type {View} */ (current),
     start() {
       panel.replaceChildren();

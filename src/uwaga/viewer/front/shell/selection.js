@@ -9,7 +9,7 @@
  * @param {number} token
  * @returns {number | null}
  */
-export function itemAt(spans, token) {
+export function itemOfToken(spans, token) {
   let low = 0, high = spans.length / 2;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -25,8 +25,8 @@ export function itemAt(spans, token) {
  * @param {Items} to
  * @returns {number | null}
  */
-export function movedItem(item, from, to) {
-  return item === null || item >= from.total ? null : itemAt(to.spans, from.spans[2 * item]);
+export function renumberedItem(item, from, to) {
+  return item === null || item >= from.total ? null : itemOfToken(to.spans, from.spans[2 * item]);
 }
 
 /**
@@ -35,9 +35,9 @@ export function movedItem(item, from, to) {
  * @param {Items} to
  * @returns {[number, number] | null}
  */
-export function movedSpan(span, from, to) {
+export function renumberedSpan(span, from, to) {
   if (!span || span[1] > from.total) return null;
-  const first = itemAt(to.spans, from.spans[2 * span[0]]), last = itemAt(to.spans, from.spans[2 * span[1] - 1] - 1);
+  const first = itemOfToken(to.spans, from.spans[2 * span[0]]), last = itemOfToken(to.spans, from.spans[2 * span[1] - 1] - 1);
   if (first === null) return null;
   const end = (last ?? to.total - 1) + 1;
   return end > first ? [first, end] : null;
@@ -47,14 +47,14 @@ export function movedSpan(span, from, to) {
  * @param {App} app
  * @returns {() => void} what ends it
  */
-export function keepPicks(app) {
+export function keepSelection(app) {
   const axes = () => {
     const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
     return { side, queries, keys, numbering: `${merge} ${specials}`,
       text: `${app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
   };
   let before = axes();
-  let items = pickItems(app, before);
+  let items = itemsLoader(app, before);
   return app.store.subscribe(["side", "kind", "merge", "specials"], (_, changed) => {
     const old = before, oldItems = items, state = app.store.get();
     before = axes();
@@ -62,13 +62,13 @@ export function keepPicks(app) {
     if (sameText && old.queries === before.queries && old.keys === before.keys && old.numbering === before.numbering) return;
     // What is set together with the axes, as an address does, is meant for them.
     if (["query", "key", "span", "keySpan", "view"].some((name) => changed.has(name))) {
-      items = pickItems(app, before);
+      items = itemsLoader(app, before);
       return;
     }
-    const picked = state.query !== null || state.key !== null || state.span !== null || state.keySpan !== null;
+    const hasSelection = state.query !== null || state.key !== null || state.span !== null || state.keySpan !== null;
     app.store.set({ query: null, key: null, span: null, keySpan: null, view: { x: 0, y: 0, scale: 0 } });
-    items = pickItems(app, before);
-    if (!picked || !sameText) return;
+    items = itemsLoader(app, before);
+    if (!hasSelection || !sameText) return;
     const [query, key] = [old.queries === before.queries, old.keys === before.keys];
     const now = app.store.get(), newItems = items;
     Promise.all([oldItems(), newItems()]).then(([[fromQueries, fromKeys], [toQueries, toKeys]]) => {
@@ -76,9 +76,9 @@ export function keepPicks(app) {
       // Whoever has picked anew meanwhile means that.
       if (items !== newItems || later.query !== now.query || later.key !== now.key || later.span !== now.span) return;
       app.store.set({
-        query: query ? movedItem(state.query, fromQueries, toQueries) : null, key: key ? movedItem(state.key, fromKeys, toKeys) : null,
-        span: query ? movedSpan(state.span, fromQueries, toQueries) : null, keySpan: key
-          ? movedSpan(state.keySpan, fromKeys, toKeys) : null,
+        query: query ? renumberedItem(state.query, fromQueries, toQueries) : null, key: key ? renumberedItem(state.key, fromKeys, toKeys) : null,
+        span: query ? renumberedSpan(state.span, fromQueries, toQueries) : null, keySpan: key
+          ? renumberedSpan(state.keySpan, fromKeys, toKeys) : null,
       });
     }, () => {});
   });
@@ -90,7 +90,7 @@ export function keepPicks(app) {
  * @param {{side: import("../types.js").SideId, queries: string, keys: string}} axes
  * @returns {() => Promise<[Items, Items]>}
  */
-function pickItems(app, { side, queries, keys }) {
+function itemsLoader(app, { side, queries, keys }) {
   const { merge, specials } = app.store.get();
   return () => Promise.all([app.items(side, queries, { merge, specials }), app.items(side, keys, { merge, specials })]);
 }

@@ -13,11 +13,11 @@ import { nearestHead, stackSize } from "./app.js";
  * @param {(app: App) => View} make
  * @returns {View}
  */
-export function besideView(app, make) {
+export function sideBySideView(app, make) {
   const { store, about } = app;
   if (about.sides.length < 2) return make(app);
-  const first = sideHalf(sideApp(app, 0), make);
-  /** @type {ReturnType<typeof sideHalf> | null} */
+  const first = makeHalf(appOfSide(app, 0), make);
+  /** @type {ReturnType<typeof makeHalf> | null} */
   let second = null; // made when it is first wanted
   const element = el("div", { class: "uwaga-halves" }, first.element);
   let shown = false;
@@ -25,7 +25,7 @@ export function besideView(app, make) {
   function draw() {
     if (!shown) return;
     const both = store.get().compare === "both";
-    if (both && !second) element.append((second = sideHalf(sideApp(app, 1), make)).element);
+    if (both && !second) element.append((second = makeHalf(appOfSide(app, 1), make)).element);
     element.dataset.halves = both ? "2" : "1";
     // Which side it shows depends on the comparison, of which a view knows nothing.
     first.hide();
@@ -33,7 +33,7 @@ export function besideView(app, make) {
     if (both) second?.show(true);
     else second?.hide();
   }
-  const leave = [
+  const unsubscribe = [
     store.subscribe(["compare"], draw),
     store.subscribe(["kind", "layer", "head"], () => { if (shown && store.get().compare === "both") draw(); }),
   ];
@@ -51,7 +51,7 @@ export function besideView(app, make) {
       second?.hide();
     },
     dispose() {
-      leave.forEach((end) => end());
+      unsubscribe.forEach((end) => end());
       first.view.dispose();
       second?.view.dispose();
     },
@@ -65,7 +65,7 @@ export function besideView(app, make) {
  * @param {App} app
  * @param {(app: App) => View} make
  */
-function sideHalf(app, make) {
+function makeHalf(app, make) {
   const view = make(app);
   const title = el("h2", { class: "uwaga-half-title" });
   const note = el("p", { class: "uwaga-half-note", hidden: true });
@@ -77,7 +77,7 @@ function sideHalf(app, make) {
       element.hidden = false;
       title.hidden = !titled;
       title.textContent = app.side().title;
-      note.textContent = titled ? sideLacks(app) : "";
+      note.textContent = titled ? missingHeadText(app) : "";
       note.hidden = !note.textContent;
       view.element.hidden = !note.hidden;
       if (note.hidden) view.show();
@@ -91,7 +91,7 @@ function sideHalf(app, make) {
 }
 
 /** @param {App} app @returns {string} why the side has no such map, or "" */
-function sideLacks(app) {
+function missingHeadText(app) {
   const { kind, layer, head } = app.store.get(), side = app.side();
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   if (map && head < map.heads) return "";
@@ -107,7 +107,7 @@ function sideLacks(app) {
  * @param {0 | 1} index
  * @returns {App}
  */
-export function sideApp(app, index) {
+export function appOfSide(app, index) {
   const own = app.about.sides.filter(({ id }) => id !== "difference")[index];
   const get = () => {
     const state = app.store.get();
@@ -126,7 +126,7 @@ export function sideApp(app, index) {
   };
   if (index === 0) return first;
   return {
-    ...first, part: "second-",
+    ...first, idPrefix: "second-",
     commands: { ...app.commands, add: () => () => {} },
     announce: () => {},
     status: () => {},
@@ -142,14 +142,14 @@ export function joinScenes(scenes) {
   /** @type {Scene} */
   const joined = { width: 0, height: Math.max(...scenes.map(({ height }) => height)), background: scenes[0].background, items: [] };
   for (const { width, items } of scenes) {
-    joined.items.push(...items.map((item) => movedItemRight(item, joined.width)));
+    joined.items.push(...items.map((item) => translatedItem(item, joined.width)));
     joined.width += width;
   }
   return joined;
 }
 
 /** @param {import("../types.js").SceneItem} item @param {number} by @returns {import("../types.js").SceneItem} */
-function movedItemRight(item, by) {
+function translatedItem(item, by) {
   if (item.kind === "line") return { ...item, x1: item.x1 + by, x2: item.x2 + by };
   if (item.kind !== "path") return { ...item, x: item.x + by };
   // A path's numbers are places: x and y in turn.

@@ -24,7 +24,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
   const headings = el("tr"), head = el("thead", {}, headings), body = el("tbody");
   const table = el("table", { class: "uwaga-heads" },
-    el("caption", { class: "uwaga-unseen", text: "Statistics of every head" }), head, body);
+    el("caption", { class: "uwaga-visually-hidden", text: "Statistics of every head" }), head, body);
   const meanings = el("div", { hidden: true });
   const element = el("div", { class: "uwaga-heads-scroll", tabindex: -1, on: { scroll: draw } }, table, meanings);
   /** @type {TableContent} */

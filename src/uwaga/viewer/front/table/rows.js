@@ -39,14 +39,14 @@ export function tableRows(maps, statistics) {
 export function sortedRows(rows, { name, falling }) {
   const sign = falling ? -1 : 1;
   return [...rows].sort((left, right) => {
-    const a = tableKey(left, name), b = tableKey(right, name);
-    if (a === null || b === null) return a === b ? tableBefore(left, right) : a === null ? 1 : -1;
-    return a === b ? tableBefore(left, right) : (a < b ? -1 : 1) * sign;
+    const a = sortKey(left, name), b = sortKey(right, name);
+    if (a === null || b === null) return a === b ? compareHeads(left, right) : a === null ? 1 : -1;
+    return a === b ? compareHeads(left, right) : (a < b ? -1 : 1) * sign;
   });
 }
 
 /** @param {TableRow} row @param {string} name @returns {number | null} */
-function tableKey(row, name) {
+function sortKey(row, name) {
   if (name === "side") return row.side === "difference" ? 2 : Number(row.side);
   if (name === "kind") return tableKinds.indexOf(row.kind);
   if (name === "layer" || name === "head") return row[name];
@@ -55,9 +55,9 @@ function tableKey(row, name) {
 }
 
 /** @param {TableRow} left @param {TableRow} right @returns {number} */
-function tableBefore(left, right) {
+function compareHeads(left, right) {
   for (const name of ["kind", "layer", "head", "side"]) {
-    const by = /** @type {number} */ (tableKey(left, name)) - /** @type {number} */ (tableKey(right, name));
+    const by = /** @type {number} */ (sortKey(left, name)) - /** @type {number} */ (sortKey(right, name));
     if (by) return by;
   }
   return 0;

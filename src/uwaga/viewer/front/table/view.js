@@ -22,7 +22,7 @@ export function tableView(app) {
   const layers = [...new Set(about.sides.flatMap(({ maps }) => maps.map(({ layer }) => layer)))].sort((a, b) => a - b);
   const layer = el("select", { on: { change: filter } }, el("option", { value: "", text: "all layers" }),
     layers.map((number) => el("option", { value: number, text: `layer ${number}` })));
-  const bar = el("progress", { max: 1, value: 0, "aria-label": "Statistics that have come" }), told = el("span", { class: "uwaga-hint" });
+  const bar = el("progress", { max: 1, value: 0, "aria-label": "Statistics that have come" }), statusText = el("span", { class: "uwaga-hint" });
   const copy = el("button", { type: "button", text: "Copy", title: "Copy the rows shown, for a spreadsheet", on: { click: copyRows } });
   const save = el("button",
     { type: "button", text: "CSV", "aria-label": "Save the table as CSV", title: "Save the rows shown as CSV", on: { click: saveRows } });
@@ -40,8 +40,8 @@ export function tableView(app) {
   const element = el("section", { class: "uwaga-table", "aria-label": "Table" },
     el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" },
       kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Show " }), kind),
-      el("label", {}, el("span", { class: "uwaga-unseen", text: "Layers " }), layer), bar,
-      told, el("span", { class: "uwaga-segments" }, copy, save)),
+      el("label", {}, el("span", { class: "uwaga-visually-hidden", text: "Layers " }), layer), bar,
+      statusText, el("span", { class: "uwaga-segmentedControl" }, copy, save)),
     grid.element);
   const loading = tableLoading(app, schedule);
   const sizes = new ResizeObserver(schedule);
@@ -89,7 +89,7 @@ export function tableView(app) {
     bar.value = share;
     const samples = [...new Set(all.map(({ sampled }) => sampled).filter((sampled) => sampled !== null))].sort((a, b) =>
       Number(a) - Number(b));
-    told.textContent = [
+    statusText.textContent = [
       done < total ? `${done} of ${total} layers` : `${all.length} ${all.length === 1 ? "head" : "heads"}`,
       samples.length ? `from a sample of ${samples.join(" to ")} queries` : "",
       missing ? `${missing} ${missing === 1 ? "layer is" : "layers are"} not known` : "",
@@ -121,14 +121,14 @@ export function tableView(app) {
       columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")], { type: "text/csv" }));
   }
 
-  const here = () => store.get().tab === "table";
-  const removes = [
+  const isShown = () => store.get().tab === "table";
+  const removeCommands = [
     app.commands.add({ id: "table.rows", title: "Go to the rows", keys: ["ArrowDown"],
-      group: "Table", when: here, run: () => grid.focus() }),
-    app.commands.add({ id: "table.copy", title: "Copy the table", keys: ["y"], group: "Table", when: here, run: () => void copyRows() }),
-    app.commands.add({ id: "table.csv", title: "Save the table as CSV", keys: ["v"], group: "Table", when: here, run: saveRows }),
+      group: "Table", when: isShown, run: () => grid.focus() }),
+    app.commands.add({ id: "table.copy", title: "Copy the table", keys: ["y"], group: "Table", when: isShown, run: () => void copyRows() }),
+    app.commands.add({ id: "table.csv", title: "Save the table as CSV", keys: ["v"], group: "Table", when: isShown, run: saveRows }),
   ];
-  const leaves = [
+  const unsubscribe = [
     store.subscribe(["side", "compare"], () => { anew = true; if (shown) filter(); }),
     store.subscribe(["kind", "layer", "head"], schedule),
   ];
@@ -149,8 +149,8 @@ export function tableView(app) {
     },
     dispose() {
       loading.stop();
-      removes.forEach((remove) => remove());
-      leaves.forEach((leave) => leave());
+      removeCommands.forEach((remove) => remove());
+      unsubscribe.forEach((leave) => leave());
     },
     scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names),
       (id) => app.side(/** @type {any} */ (id)).title),
@@ -214,7 +214,7 @@ export function tableLoading(app, arrived) {
 // The table as a scene, for pictures.
 
 const tableSceneRow = 20;
-const tableSceneMost = 2000; // rows: a picture that is longer helps nobody
+const tableSceneMaxRows = 2000; // rows: a picture that is longer helps nobody
 
 /**
  * @param {HTMLElement} root
@@ -227,7 +227,7 @@ const tableSceneMost = 2000; // rows: a picture that is longer helps nobody
 export function tableScene(root, rows, columns, ranges, sideTitle) {
   const style = getComputedStyle(root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const widths = columns.map(({ title, statistic }) => Math.max(statistic ? 84 : 56, title.length * 7 + 16));
-  const shown = rows.slice(0, tableSceneMost), width = widths.reduce((sum, one) => sum + one, 0) + 16;
+  const shown = rows.slice(0, tableSceneMaxRows), width = widths.reduce((sum, one) => sum + one, 0) + 16;
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
   const line = (/** @type {number} */ y) =>

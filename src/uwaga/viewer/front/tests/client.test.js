@@ -22,7 +22,7 @@ function handHost() {
 const asks = (host) => host.open.map(({ question }) => question.n);
 
 test("the same question in flight is asked once, an answered one never again", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 });
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   const both = [client.ask({ ask: "tile", n: 1 }), client.ask({ n: 1, ask: "tile" })];
   assert.equal(host.open.length, 1);
   assert.equal(client.peek({ ask: "tile", n: 1 }), undefined);
@@ -34,7 +34,7 @@ test("the same question in flight is asked once, an answered one never again", a
 });
 
 test("four fly at most, and the most urgent goes next", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 });
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   for (let n = 0; n < 6; n++) client.ask({ ask: "x", n });
   client.ask({ ask: "x", n: 9 }, { priority: 2 });
   client.ask({ ask: "x", n: 5 }, { priority: 1 });
@@ -44,7 +44,7 @@ test("four fly at most, and the most urgent goes next", async () => {
 });
 
 test("a question is given up when nobody waits for it any more, and only then", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 }), [one, two] = [new AbortController(), new AbortController()];
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 }), [one, two] = [new AbortController(), new AbortController()];
   const left = client.ask({ ask: "x", n: 1 }, { signal: one.signal }), right = client.ask({ ask: "x", n: 1 }, { signal: two.signal });
   one.abort();
   await assert.rejects(left, { name: "AbortError" });
@@ -58,7 +58,7 @@ test("a question is given up when nobody waits for it any more, and only then", 
 });
 
 test("a queued question that is given up is never asked", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 }), controller = new AbortController();
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 }), controller = new AbortController();
   for (let n = 0; n < 4; n++) client.ask({ ask: "x", n });
   client.ask({ ask: "x", n: 4 }, { signal: controller.signal });
   controller.abort();
@@ -86,21 +86,21 @@ test("a host that is gone is said once, asked one question at a time, and said t
     most = Math.max(most, ++flying);
     await settle();
     flying -= 1;
-    if (gone-- > 0) throw new HostError("gone", "gone");
+    if (gone-- > 0) throw new HostError("unreachable", "unreachable");
     return reply();
   } };
   const client = makeClient(host, { wait: settle });
-  client.watch(({ type }) => type !== "busy" && events.push(type));
+  client.subscribe(({ type }) => type !== "busy" && events.push(type));
   await client.ask({ ask: "a" });
-  assert.deepEqual(events, ["gone", "back"]);
+  assert.deepEqual(events, ["unreachable", "recovered"]);
   assert.equal(most, 1);
 });
 
 test("a refusal reaches the asker and those who watch, without being an unhandled one", async () => {
   const host = { mode: "served", has: () => true, download() {},
     ask: async () => { throw new HostError("refused", "There is no head 99."); } };
-  const client = makeClient(host, { silence: 200 }), told = [];
-  client.watch((event) => event.type === "failed" && told.push(event.message));
+  const client = makeClient(host, { slowAfter: 200 }), told = [];
+  client.subscribe((event) => event.type === "failed" && told.push(event.message));
   client.ask({ ask: "x" });
   client.follow({ ask: "y" }, () => {});
   await settle();
@@ -109,10 +109,10 @@ test("a refusal reaches the asker and those who watch, without being an unhandle
 });
 
 test("what a saved page does not hold is no failure to speak of", async () => {
-  const host = { mode: "saved", has: () => false, download() {}, ask: async () => { throw new HostError("absent", ""); } };
-  const client = makeClient(host, { silence: 200 }), told = [];
-  client.watch((event) => told.push(event.type));
-  await assert.rejects(client.ask({ ask: "x" }), { kind: "absent" });
+  const host = { mode: "saved", has: () => false, download() {}, ask: async () => { throw new HostError("missing", ""); } };
+  const client = makeClient(host, { slowAfter: 200 }), told = [];
+  client.subscribe((event) => told.push(event.type));
+  await assert.rejects(client.ask({ ask: "x" }), { kind: "missing" });
   assert.ok(!told.includes("failed"));
 });
 
@@ -129,7 +129,7 @@ test("follow asks until the reply is complete and begins with what is known", as
 });
 
 test("follow ends in silence when it is given up", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 }), controller = new AbortController(), seen = [];
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 }), controller = new AbortController(), seen = [];
   const followed = client.follow({ ask: "x" }, (one) => seen.push(one), { signal: controller.signal });
   controller.abort();
   await followed;
@@ -137,7 +137,7 @@ test("follow ends in silence when it is given up", async () => {
 });
 
 test("an unfinished reply is asked for again", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 });
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   const first = client.ask({ ask: "x" });
   host.open[0].resolve(reply({ complete: 0.5 }));
   await first;
@@ -158,7 +158,7 @@ test("the cache forgets what was not read for longest, by bytes", () => {
 });
 
 test("a disposed client gives everything up", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 200 }), asked = client.ask({ ask: "x" });
+  const host = handHost(), client = makeClient(host, { slowAfter: 200 }), asked = client.ask({ ask: "x" });
   client.dispose();
   await assert.rejects(asked, { name: "AbortError" });
   assert.equal(host.open[0].aborted, true);
@@ -166,12 +166,12 @@ test("a disposed client gives everything up", async () => {
 });
 
 test("a host that says nothing for long is said to be silent, and to be back with its next reply", async () => {
-  const host = handHost(), client = makeClient(host, { silence: 5 }), events = [];
-  client.watch(({ type }) => type !== "busy" && events.push(type));
+  const host = handHost(), client = makeClient(host, { slowAfter: 5 }), events = [];
+  client.subscribe(({ type }) => type !== "busy" && events.push(type));
   const asked = client.ask({ ask: "x" });
   await new Promise((resolve) => setTimeout(resolve, 30));
-  assert.deepEqual(events, ["silent"]);
+  assert.deepEqual(events, ["slow"]);
   host.open[0].resolve(reply());
   await asked;
-  assert.deepEqual(events, ["silent", "back"]);
+  assert.deepEqual(events, ["slow", "recovered"]);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { numberText } from "../format.js";
-import { stepWeight, weightStep } from "../shell/header.js";
+import { sliderToWeight, weightToSlider } from "../shell/header.js";
 import { tokenText } from "../dom.js";
 
 test("numbers in four digits, and what is none", () => {
@@ -10,9 +10,9 @@ test("numbers in four digits, and what is none", () => {
 });
 
 test("a slider's steps are weights and back", () => {
-  assert.equal(stepWeight(0), 0);
-  assert.equal(stepWeight(100), 1);
-  for (let step = 0; step <= 100; step++) assert.equal(weightStep(stepWeight(step)), Math.max(step, 0));
+  assert.equal(sliderToWeight(0), 0);
+  assert.equal(sliderToWeight(100), 1);
+  for (let step = 0; step <= 100; step++) assert.equal(weightToSlider(sliderToWeight(step)), Math.max(step, 0));
 });
 
 test("everything in a token can be seen, and turns nothing around it", () => {

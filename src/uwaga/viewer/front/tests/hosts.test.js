@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { gzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { servedHost, takeCode, savedHost, widgetHost } from "../hosts.js";
+import { servedHost, takeAccessCode, savedHost, widgetHost } from "../hosts.js";
 import { canonical } from "../wire.js";
 
 const kept = JSON.parse(readFileSync(new URL("./wire.json", import.meta.url), "utf8")).replies[0];
@@ -19,7 +19,7 @@ function pageAt(hash, stored = {}) {
 test("the code is taken out of the address, and what else stands there stays", () => {
   for (const [hash, code, left] of [["#code=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#code=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
     const page = pageAt(hash);
-    assert.equal(takeCode(page), code);
+    assert.equal(takeAccessCode(page), code);
     assert.deepEqual(page.written, left);
   }
 });
@@ -46,7 +46,7 @@ test("served: a code that is refused is told, one that nobody answered is sent a
   const page = pageAt("#code=x");
   page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
   const host = servedHost(page, async (address) => address === "/ask" ? new Response(body) : answer());
-  await assert.rejects(host.ask({ ask: "about" }), { kind: "gone" });
+  await assert.rejects(host.ask({ ask: "about" }), { kind: "unreachable" });
   answer = () => Response.json({ token: "t" });
   assert.deepEqual((await host.ask({ ask: "about" })).meta, kept.meta);
   const used = servedHost(pageAt("#code=x"), async () => new Response('{"error":"used"}', { status: 403 }));
@@ -61,7 +61,7 @@ test("served: refusals in the server's words, busy and gone told apart", async (
   await assert.rejects(answering(new Response("<html>", { status: 500 })), { kind: "refused", message: "The program refused (500)." });
   await assert.rejects(answering(new Response('{"error":"busy"}', { status: 503 })), { kind: "busy" });
   await assert.rejects(answering(new TypeError("fetch failed")),
-    { kind: "gone", message: "The program that computes this page does not answer." });
+    { kind: "unreachable", message: "The program that computes this page does not answer." });
   await assert.rejects(answering(new DOMException("", "AbortError")), { name: "AbortError" });
 });
 
@@ -72,7 +72,7 @@ test("saved: replies by their question's name, plain or gzip; what is not there 
     assert.equal(host.has({ ask: "tile", layer: 1 }), true);
     assert.deepEqual((await host.ask(question)).meta, kept.meta);
     assert.equal(host.has({ ask: "tile", layer: 2 }), false);
-    await assert.rejects(host.ask({ ask: "constructor" }), { kind: "absent", message: "This is not in the saved page." });
+    await assert.rejects(host.ask({ ask: "constructor" }), { kind: "missing", message: "This is not in the saved page." });
   }
 });
 

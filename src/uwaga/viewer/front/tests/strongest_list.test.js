@@ -1,33 +1,33 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { makeShade } from "../colours.js";
+import { makeShading } from "../colours.js";
 import { strongestItems } from "../strongest_list.js";
-import { stripRows } from "../text/minimap.js";
+import { minimapRows } from "../text/minimap.js";
 import { weightText } from "../format.js";
 
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false };
 
 test("the largest weight has the deepest shade, and half of it half", () => {
-  const shade = makeShade([0.1, 0.4, 0, NaN, 0.2], colour);
+  const shade = makeShading([0.1, 0.4, 0, NaN, 0.2], colour);
   assert.equal(shade.high, 0.4);
   assert.deepEqual([0, 1, 2, 3, 4].map((item) => shade.of(item)), [0.25, 1, 0, 0, 0.5]);
 });
 
 test("the sink is left aside among keys, and only there", () => {
-  assert.equal(makeShade([0.9, 0.1], { ...colour, hideSink: true }).of(0), 0);
-  assert.equal(makeShade([0.9, 0.1], { ...colour, hideSink: true }).of(1), 1);
-  assert.equal(makeShade([0.9, 0.1], { ...colour, hideSink: true }, false).of(0), 1);
+  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(0), 0);
+  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(1), 1);
+  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }, false).of(0), 1);
 });
 
 test("weights below the threshold have no shade; logarithms reach four decades down", () => {
-  assert.equal(makeShade([0.9, 0.1], { ...colour, threshold: 0.2 }).of(1), 0);
-  const shade = makeShade([1, 0.01, 1e-5], { ...colour, log: true });
+  assert.equal(makeShading([0.9, 0.1], { ...colour, threshold: 0.2 }).of(1), 0);
+  const shade = makeShading([1, 0.01, 1e-5], { ...colour, log: true });
   assert.ok(Math.abs(shade.of(1) - 0.5) < 1e-9);
   assert.equal(shade.of(2), 0);
 });
 
 test("differences keep their sign", () => {
-  const shade = makeShade([-0.4, 0.2], colour);
+  const shade = makeShading([-0.4, 0.2], colour);
   assert.deepEqual([shade.of(0), shade.of(1)], [-1, 0.5]);
 });
 
@@ -42,14 +42,14 @@ test("the strongest come first, equal ones by position, unknown ones not at all"
 test("the strip keeps all of the weight of a text that is longer than it", () => {
   const weights = Float32Array.from({ length: 1000 }, (_, i) => (i === 777 ? 0.5 : 0.0005));
   const starts = Int32Array.from({ length: 101 }, (_, line) => 10 * line);
-  const { mass, shades } = stripRows(weights, makeShade(weights, colour).of, starts, 50);
+  const { mass, shades } = minimapRows(weights, makeShading(weights, colour).of, starts, 50);
   assert.ok(Math.abs(mass.reduce((sum, part) => sum + part) - weights.reduce((sum, part) => sum + part)) < 1e-4);
   assert.equal(shades[38], 1);
   assert.ok(shades[10] < 0.01);
 });
 
 test("the strip of a text with fewer lines than rows has the tokens of a line one below the other", () => {
-  const { shades } = stripRows([0.2, 0.8], makeShade([0.2, 0.8], colour).of, Int32Array.of(0, 2), 4);
+  const { shades } = minimapRows([0.2, 0.8], makeShading([0.2, 0.8], colour).of, Int32Array.of(0, 2), 4);
   assert.deepEqual([...shades], [0.25, 0.25, 1, 1]);
 });
 

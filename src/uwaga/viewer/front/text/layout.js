@@ -4,10 +4,10 @@ import { el, tokenText } from "../dom.js";
 
 /** @typedef {import("../types.js").Items} Items */
 
-const sheetExtra = 12; // lines in the page above and below the view
+const overscanLines = 12; // lines in the page above and below the view
 
 /** Text of any length in a scrolled element. */
-export class TextSheet {
+export class TextLayout {
   /**
    * @param {HTMLElement} scroller
    * @param {string} prefix  of the ids of tokens
@@ -34,14 +34,14 @@ export class TextSheet {
   /** @param {Items} items */
   setItems(items) {
     this.items = items;
-    this.body.dir = flowRightToLeft(items.labels) ? "rtl" : "ltr";
+    this.body.dir = isRightToLeft(items.labels) ? "rtl" : "ltr";
     this.scroller.scrollTop = 0;
     this.set = { width: 0, font: "" };
-    this.layout();
+    this.relayout();
   }
 
   /** Sets the text again where the width or the letters have changed; what was on top stays there. */
-  layout() {
+  relayout() {
     const font = fontOf(this.scroller);
     const width = this.body.clientWidth;
     this.height = this.scroller.clientHeight;
@@ -49,21 +49,21 @@ export class TextSheet {
     const top = this.itemAtTop();
     if (font.font !== this.set.font || this.widths.length !== this.items.total) this.measure(font);
     this.set = { width, font: font.font };
-    this.lineHeight = Math.round(font.size * tokenRoom.lineHeight);
+    this.lineHeight = Math.round(font.size * tokenSpacing.lineHeight);
     const { labels, glued } = this.items;
     const ends = Uint8Array.from(labels, (label) => (label.includes("\n") ? 1 : 0));
-    this.flow = flowLines({ widths: this.widths, glued, ends, width, gap: font.size * tokenRoom.gap });
+    this.flow = breakLines({ widths: this.widths, glued, ends, width, gap: font.size * tokenSpacing.gap });
     this.body.style.setProperty("height", `${this.flow.lines * this.lineHeight}px`);
     this.body.style.setProperty("--text-line", `${this.lineHeight}px`);
     this.clear();
-    if (top > 0) this.scroller.scrollTop = flowLine(this.flow.starts, top) * this.lineHeight;
+    if (top > 0) this.scroller.scrollTop = lineOfItem(this.flow.starts, top) * this.lineHeight;
     this.render();
   }
 
   /** @param {TextFont} font */
   measure(font) {
     const { labels, specials } = this.items;
-    const width = makeWidths(font);
+    const width = makeTokenMeasure(font);
     this.widths = Float32Array.from(labels, (label, item) => width(label, specials.has(item)));
   }
 
@@ -78,7 +78,7 @@ export class TextSheet {
    */
   render(top = this.scroller.scrollTop) {
     const { height } = this;
-    const [first, last] = flowWindow({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: sheetExtra });
+    const [first, last] = linesInView({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: overscanLines });
     for (const [line, element] of this.shown) {
       if (line >= first && line < last) continue;
       element.remove();
@@ -105,7 +105,7 @@ export class TextSheet {
   token(item, first) {
     const { labels, glued, specials, total } = this.items;
     const special = specials.has(item) ? " uwaga-text-special" : "";
-    const space = first || glued[item] ? "" : " uwaga-text-apart";
+    const space = first || glued[item] ? "" : " uwaga-text-spaced";
     const token = el("bdi", {
       class: `uwaga-text-token${special}${space}`, id: `${this.prefix}${item}`, "data-item": item, role: "option",
       "aria-posinset": item + 1, "aria-setsize": total, text: tokenText(labels[item]),
@@ -131,7 +131,7 @@ export class TextSheet {
   /** @returns {[number, number]} the items in view: first, one past the last */
   visible() {
     const { scrollTop: top, clientHeight: height } = this.scroller;
-    const [first, last] = flowWindow({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: 0 });
+    const [first, last] = linesInView({ top, height, lineHeight: this.lineHeight, lines: this.flow.lines, extra: 0 });
     return [this.flow.starts[first], this.flow.starts[last]];
   }
 
@@ -142,7 +142,7 @@ export class TextSheet {
    */
   reveal(item, how = "nearest") {
     const { scroller, lineHeight } = this;
-    const top = flowLine(this.flow.starts, item) * lineHeight;
+    const top = lineOfItem(this.flow.starts, item) * lineHeight;
     const { scrollTop, clientHeight } = scroller;
     const inside = top >= scrollTop && top + lineHeight <= scrollTop + clientHeight;
     if (inside) return;
@@ -175,7 +175,7 @@ export class TextSheet {
  * @param {FlowInput} input
  * @returns {Flow}
  */
-export function flowLines({ widths, glued, ends, width, gap }) {
+export function breakLines({ widths, glued, ends, width, gap }) {
   const total = widths.length;
   const starts = new Int32Array(total + 1);
   const lefts = new Float32Array(total);
@@ -207,7 +207,7 @@ export function flowLines({ widths, glued, ends, width, gap }) {
  * @param {number} item
  * @returns {number} the last index whose start is not behind the item: its line
  */
-export function flowLine(starts, item) {
+export function lineOfItem(starts, item) {
   let [low, high] = [0, Math.max(0, starts.length - 2)];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
@@ -222,7 +222,7 @@ export function flowLine(starts, item) {
  * @param {{top: number, height: number, lineHeight: number, lines: number, extra: number}} view  pixels; extra in lines
  * @returns {[number, number]} first, one past the last
  */
-export function flowWindow({ top, height, lineHeight, lines, extra }) {
+export function linesInView({ top, height, lineHeight, lines, extra }) {
   const first = Math.max(0, Math.floor(top / lineHeight) - extra);
   const last = Math.min(lines, Math.ceil((top + height) / lineHeight) + extra);
   return [Math.min(first, lines), Math.max(last, Math.min(first, lines))];
@@ -236,7 +236,7 @@ export function flowWindow({ top, height, lineHeight, lines, extra }) {
  * @param {number} x  pixels
  * @returns {number}
  */
-export function flowNearest(flow, widths, line, x) {
+export function nearestItem(flow, widths, line, x) {
   const [first, last] = [flow.starts[line], flow.starts[line + 1]];
   let best = first;
   const distance = (/** @type {number} */ item) => Math.abs(flow.lefts[item] + widths[item] / 2 - x);
@@ -248,7 +248,7 @@ export function flowNearest(flow, widths, line, x) {
  * @param {string[]} labels
  * @returns {boolean} whether most letters are of a script written from right to left
  */
-export function flowRightToLeft(labels) {
+export function isRightToLeft(labels) {
   let [right, left] = [0, 0];
   for (let i = 0; i < labels.length && right + left < 2000; i++) {
     right += (labels[i].match(/[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/g) ?? []).length;
@@ -266,13 +266,13 @@ export function flowRightToLeft(labels) {
  */
 
 /** Room beside a token's letters, in parts of the font's size; text.css says the same. */
-export const tokenRoom = { plain: 0.16, special: 0.9, specialSize: 0.82, gap: 0.12, lineHeight: 1.9 };
+export const tokenSpacing = { plain: 0.16, special: 0.9, specialSize: 0.82, gap: 0.12, lineHeight: 1.9 };
 
 /**
  * @param {TextFont} font
  * @returns {(label: string, special: boolean) => number} pixels of a token with its room
  */
-export function makeWidths({ font, size }) {
+export function makeTokenMeasure({ font, size }) {
   const context = document.createElement("canvas").getContext("2d");
   /** @type {Map<string, number>} */
   const known = new Map();
@@ -289,7 +289,7 @@ export function makeWidths({ font, size }) {
       known.set(label, width);
     }
     // Browsers set text on whole or half pixels: rounding up keeps a full line within its width.
-    const room = special ? width * tokenRoom.specialSize + tokenRoom.special * size + 2 : width + tokenRoom.plain * size;
+    const room = special ? width * tokenSpacing.specialSize + tokenSpacing.special * size + 2 : width + tokenSpacing.plain * size;
     return Math.ceil(room * 4) / 4;
   };
 }

@@ -2,28 +2,28 @@
 
 import { el } from "../dom.js";
 
-/** @typedef {import("../colours.js").Shade} Shade */
+/** @typedef {import("../colours.js").Shading} Shading */
 
-/** @typedef {{weights: ArrayLike<number>, shade: Shade, colour: string, negative: string}} StripLayer */
+/** @typedef {{weights: ArrayLike<number>, shade: Shading, colour: string, negative: string}} MinimapLayer */
 
 /**
- * @typedef {object} Strip
+ * @typedef {object} Minimap
  * @property {HTMLElement} element
- * @property {(layers: StripLayer[], starts: Int32Array, marks: {line: number, colour: string}[]) => void} draw
+ * @property {(layers: MinimapLayer[], starts: Int32Array, marks: {line: number, colour: string}[]) => void} draw
  * @property {(top: number, height: number) => void} view  what is in view, in parts of the document
  */
 
-const stripFaintest = 0.02; // shades below it would draw a line along the whole strip
+const minMinimapShade = 0.02; // shades below it would draw a line along the whole strip
 
 /**
  * @param {string} label
  * @param {(part: number) => void} onJump  part of the document, 0 to 1
- * @returns {Strip}
+ * @returns {Minimap}
  */
-export function makeStrip(label, onJump) {
-  const canvas = el("canvas", { class: "uwaga-text-strip-canvas", "aria-hidden": "true" });
-  const frame = el("div", { class: "uwaga-text-strip-view" });
-  const element = el("div", { class: "uwaga-text-strip", role: "scrollbar", tabindex: 0, "aria-label": label,
+export function makeMinimap(label, onJump) {
+  const canvas = el("canvas", { class: "uwaga-text-minimap-canvas", "aria-hidden": "true" });
+  const frame = el("div", { class: "uwaga-text-minimap-view" });
+  const element = el("div", { class: "uwaga-text-minimap", role: "scrollbar", tabindex: 0, "aria-label": label,
     "aria-orientation": "vertical", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": 0 }, canvas, frame);
   const jump = (/** @type {PointerEvent} */ event) => {
     const box = element.getBoundingClientRect();
@@ -48,7 +48,7 @@ export function makeStrip(label, onJump) {
   });
   return {
     element,
-    draw: (layers, starts, marks) => stripDraw(canvas, element, layers, starts, marks),
+    draw: (layers, starts, marks) => drawMinimap(canvas, element, layers, starts, marks),
     view(top, height) {
       seen = { top, height };
       frame.style.setProperty("top", `${100 * top}%`);
@@ -62,11 +62,11 @@ export function makeStrip(label, onJump) {
  * A bar for each row of pixels: as long as its share of the weight, as deep as its deepest shade.
  * @param {HTMLCanvasElement} canvas
  * @param {HTMLElement} element
- * @param {StripLayer[]} layers
+ * @param {MinimapLayer[]} layers
  * @param {Int32Array} starts
  * @param {{line: number, colour: string}[]} marks
  */
-function stripDraw(canvas, element, layers, starts, marks) {
+function drawMinimap(canvas, element, layers, starts, marks) {
   const ratio = canvas.ownerDocument.defaultView?.devicePixelRatio ?? 1;
   const [width, height] = [element.clientWidth * ratio, element.clientHeight * ratio].map(Math.floor);
   const context = canvas.getContext("2d");
@@ -74,7 +74,7 @@ function stripDraw(canvas, element, layers, starts, marks) {
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   context.clearRect(0, 0, width, height);
   const lane = width / Math.max(1, layers.length);
-  layers.forEach((layer, index) => stripLane(context, layer, starts, { left: index * lane, width: lane, height }));
+  layers.forEach((layer, index) => drawMinimapLane(context, layer, starts, { left: index * lane, width: lane, height }));
   context.globalAlpha = 1;
   for (const { line, colour } of marks) {
     context.fillStyle = colour;
@@ -85,15 +85,15 @@ function stripDraw(canvas, element, layers, starts, marks) {
 
 /**
  * @param {CanvasRenderingContext2D} context
- * @param {StripLayer} layer
+ * @param {MinimapLayer} layer
  * @param {Int32Array} starts
  * @param {{left: number, width: number, height: number}} lane
  */
-function stripLane(context, { weights, shade, colour, negative }, starts, { left, width, height }) {
-  const { mass, shades } = stripRows(weights, shade.of, starts, height);
+function drawMinimapLane(context, { weights, shade, colour, negative }, starts, { left, width, height }) {
+  const { mass, shades } = minimapRows(weights, shade.of, starts, height);
   const most = mass.reduce((largest, sum) => Math.max(largest, Math.abs(sum)), 0);
   for (let row = 0; row < height; row++) {
-    if (Math.abs(shades[row]) < stripFaintest) continue;
+    if (Math.abs(shades[row]) < minMinimapShade) continue;
     context.fillStyle = shades[row] < 0 ? negative : colour;
     // The least that can be told from nothing, so that a single far token is not lost.
     context.globalAlpha = 0.25 + 0.75 * Math.abs(shades[row]);
@@ -109,7 +109,7 @@ function stripLane(context, { weights, shade, colour, negative }, starts, { left
  * @param {number} rows
  * @returns {{mass: Float32Array, shades: Float32Array}} masses are sums of what is known
  */
-export function stripRows(weights, shade, starts, rows) {
+export function minimapRows(weights, shade, starts, rows) {
   const mass = new Float32Array(rows);
   const shades = new Float32Array(rows);
   const lines = starts.length - 1;

@@ -1,25 +1,25 @@
 // The texts of the current map, a pane each: tokens, shading, selection, pointer input.
 
-import { stripColour } from "../colours.js";
+import { themeColour } from "../colours.js";
 import { el } from "../dom.js";
-import { flowLine, flowNearest, TextSheet } from "./layout.js";
-import { makeStrip } from "./minimap.js";
+import { lineOfItem, nearestItem, TextLayout } from "./layout.js";
+import { makeMinimap } from "./minimap.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("../types.js").Range} Range */
-/** @typedef {import("../colours.js").Shade} Shade */
+/** @typedef {import("../colours.js").Shading} Shading */
 
 /** @typedef {"query" | "key" | "both"} Axis */
 /** @typedef {{axis: Axis, pane: TextPane, items: Items}} Column */
 
 /** @type {Items} */
-const columnEmpty = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
+const emptyItems = { labels: [], glued: [], specials: new Set(), spans: new Int32Array(0), total: 0 };
 
 /**
- * @typedef {object} ColumnsTold
- * @property {(axis: Axis, item: number) => void} pick
- * @property {(axis: Axis, range: Range, fresh: boolean, done: boolean) => void} span
+ * @typedef {object} TextColumnsHandlers
+ * @property {(axis: Axis, item: number) => void} select
+ * @property {(axis: Axis, range: Range, isNew: boolean, done: boolean) => void} span
  * @property {(column: Column, item: number | null, event: PointerEvent | null) => void} hover
  * @property {(column: Column) => void} enter  the keys act on it from now on
  */
@@ -29,17 +29,17 @@ export class TextColumns {
   /**
    * @param {App} app
    * @param {HTMLElement} place
-   * @param {ColumnsTold} told
+   * @param {TextColumnsHandlers} handlers
    */
-  constructor(app, place, told) {
+  constructor(app, place, handlers) {
     this.app = app;
     this.place = place;
-    this.told = told;
+    this.handlers = handlers;
     /** @type {Column[]} */
     this.all = [];
     this.current = 0;
     this.name = "";
-    this.turn = 0;
+    this.loadCount = 0;
   }
 
   get first() {
@@ -69,10 +69,10 @@ export class TextColumns {
     const { merge, specials, kind, side: id } = app.store.get();
     const stacks = app.side().kinds[kind];
     const name = JSON.stringify([id, stacks, merge, specials]);
-    const turn = ++this.turn;
+    const loadCount = ++this.loadCount;
     if (name === this.name) return "same";
     const [queries, keys] = await Promise.all([app.items(id, stacks.queries), app.items(id, stacks.keys)]);
-    if (turn !== this.turn) return "failed";
+    if (loadCount !== this.loadCount) return "failed";
     this.name = name;
     this.make(stacks.queries === stacks.keys ? ["both"] : ["query", "key"]);
     for (const column of this.all) {
@@ -91,13 +91,13 @@ export class TextColumns {
     this.dispose();
     this.current = 0;
     this.all = axes.map((axis) => {
-      const pane = new TextPane(`uwaga-${app.part}text-${axis}-`, {
-        pick: (item) => { this.enter(column); this.told.pick(axis, item); },
-        span: (range, fresh, done) => { this.enter(column); this.told.span(axis, range, fresh, done); },
-        hover: (item, event) => this.told.hover(column, item, event),
+      const pane = new TextPane(`uwaga-${app.idPrefix}text-${axis}-`, {
+        select: (item) => { this.enter(column); this.handlers.select(axis, item); },
+        span: (range, isNew, done) => { this.enter(column); this.handlers.span(axis, range, isNew, done); },
+        hover: (item, event) => this.handlers.hover(column, item, event),
       });
       /** @type {Column} */
-      const column = { axis, pane, items: columnEmpty };
+      const column = { axis, pane, items: emptyItems };
       pane.scroller.addEventListener("focus", () => this.enter(column));
       return column;
     });
@@ -110,7 +110,7 @@ export class TextColumns {
     const index = this.all.indexOf(column);
     if (index !== this.current) {
       this.current = index;
-      this.told.enter(column);
+      this.handlers.enter(column);
     }
     if (focus) column.pane.scroller.focus({ preventScroll: true });
   }
@@ -122,10 +122,10 @@ export class TextColumns {
 
 // One running text: its lines, what is picked and shaded in it, and the strip of the whole document beside it.
 
-/** @typedef {{weights: ArrayLike<number>, shade: Shade}} PaneLayer */
+/** @typedef {{weights: ArrayLike<number>, shade: Shading}} PaneLayer */
 
 /**
- * @typedef {object} PaneLook
+ * @typedef {object} PaneHighlights
  * @property {PaneLayer | null} row  what the picked query attends to
  * @property {PaneLayer | null} column  what attends to the picked key
  * @property {number | null} query
@@ -135,9 +135,9 @@ export class TextColumns {
  */
 
 /**
- * @typedef {object} PaneTold
- * @property {(item: number) => void} pick
- * @property {(range: Range, fresh: boolean, done: boolean) => void} span  fresh: another span, not the last one stretched
+ * @typedef {object} PaneHandlers
+ * @property {(item: number) => void} select
+ * @property {(range: Range, isNew: boolean, done: boolean) => void} span  fresh: another span, not the last one stretched
  * @property {(item: number | null, event: PointerEvent | null) => void} hover
  */
 
@@ -145,28 +145,28 @@ export class TextColumns {
 export class TextPane {
   /**
    * @param {string} prefix  of ids
-   * @param {PaneTold} told
+   * @param {PaneHandlers} handlers
    */
-  constructor(prefix, told) {
-    this.told = told;
+  constructor(prefix, handlers) {
+    this.handlers = handlers;
     this.heading = el("h3", { class: "uwaga-text-heading", id: `${prefix}heading` });
     this.scroller = el("div", { class: "uwaga-text-scroll", tabindex: 0, role: "listbox", "aria-multiselectable": "true",
       "aria-labelledby": `${prefix}heading` });
-    this.strip = makeStrip("Where in the document the weight is", (part) => this.jump(part));
+    this.minimap = makeMinimap("Where in the document the weight is", (part) => this.jump(part));
     this.element = el("section", { class: "uwaga-text-pane" }, this.heading,
-      el("div", { class: "uwaga-text-beside" }, this.scroller, this.strip.element));
+      el("div", { class: "uwaga-text-with-minimap" }, this.scroller, this.minimap.element));
     this.prefix = prefix;
-    this.sheet = new TextSheet(this.scroller, prefix, (element, item) => this.paint(element, item));
-    /** @type {PaneLook} */
-    this.look = { row: null, column: null, query: null, key: null, spans: [], found: null };
+    this.layout = new TextLayout(this.scroller, prefix, (element, item) => this.paint(element, item));
+    /** @type {PaneHighlights} */
+    this.highlights = { row: null, column: null, query: null, key: null, spans: [], found: null };
     this.caret = -1; // the item that the keys move from
     this.anchor = -1; // where the span begins that the keys stretch
-    this.stretching = false;
+    this.extending = false;
     this.stop = watchPointer(this.scroller, {
-      pick: (item) => this.pick(item),
+      select: (item) => this.select(item),
       span: (anchor, item, done) => this.mark(anchor, item, done),
-      stretch: (item) => this.stretch(item),
-      hover: told.hover,
+      extend: (item) => this.extend(item),
+      hover: handlers.hover,
     });
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
   }
@@ -176,94 +176,94 @@ export class TextPane {
     // A title that is read from right to left leaves the rest where it is.
     this.heading.replaceChildren(el("bdi", { text: title }), rest);
     this.caret = this.anchor = -1;
-    this.sheet.setItems(items);
-    this.setLook({ ...this.look, row: null, column: null, spans: [], found: null });
+    this.layout.setItems(items);
+    this.setHighlights({ ...this.highlights, row: null, column: null, spans: [], found: null });
   }
 
-  /** @param {PaneLook} look */
-  setLook(look) {
-    this.look = look;
-    this.scroller.classList.toggle("uwaga-text-both", Boolean(look.row && look.column));
-    this.sheet.repaint();
-    this.drawStrip();
+  /** @param {PaneHighlights} highlights */
+  setHighlights(highlights) {
+    this.highlights = highlights;
+    this.scroller.classList.toggle("uwaga-text-both", Boolean(highlights.row && highlights.column));
+    this.layout.repaint();
+    this.drawMinimapOfPane();
   }
 
   /** The page's size or letters have changed. */
   resize() {
-    this.sheet.layout();
+    this.layout.relayout();
     this.scrolled();
-    this.drawStrip();
+    this.drawMinimapOfPane();
   }
 
   scrolled() {
-    this.told.hover(null, null);
-    const { sheet } = this;
+    this.handlers.hover(null, null);
+    const { layout } = this;
     const top = this.scroller.scrollTop;
-    sheet.render(top);
-    const height = Math.max(1, sheet.flow.lines * sheet.lineHeight);
-    this.strip.view(top / height, sheet.height / height);
+    layout.render(top);
+    const height = Math.max(1, layout.flow.lines * layout.lineHeight);
+    this.minimap.view(top / height, layout.height / height);
   }
 
-  drawStrip() {
-    const { row, column, query, key } = this.look;
-    const colour = (/** @type {string} */ name) => stripColour(this.element, name);
+  drawMinimapOfPane() {
+    const { row, column, query, key } = this.highlights;
+    const colour = (/** @type {string} */ name) => themeColour(this.element, name);
     const layers = [row && { ...row, colour: colour("--query"), negative: colour("--danger") },
       column && { ...column, colour: colour("--key"), negative: colour("--danger") }].filter((layer) => layer !== null);
-    const { starts } = this.sheet.flow;
+    const { starts } = this.layout.flow;
     const mark = (/** @type {number | null} */ item, /** @type {string} */ name) =>
-      item === null || item >= this.sheet.items.total ? [] : [{ line: flowLine(starts, item), colour: colour(name) }];
-    this.strip.draw(layers, starts, [...mark(query, "--text"), ...mark(key, "--text")]);
+      item === null || item >= this.layout.items.total ? [] : [{ line: lineOfItem(starts, item), colour: colour(name) }];
+    this.minimap.draw(layers, starts, [...mark(query, "--text"), ...mark(key, "--text")]);
   }
 
   /** @param {HTMLElement} element @param {number} item */
   paint(element, item) {
-    const { row, column, query, key, spans, found } = this.look;
+    const { row, column, query, key, spans, found } = this.highlights;
     const [byRow, byColumn] = [row ? row.shade.of(item) : 0, column ? column.shade.of(item) : 0];
     element.style.setProperty("--text-row", `${Math.round(Math.abs(byRow) * 1000) / 10}%`);
     element.style.setProperty("--text-column", `${Math.round(Math.abs(byColumn) * 1000) / 10}%`);
     const { classList } = element;
-    classList.toggle("uwaga-text-row-below", byRow < 0);
-    classList.toggle("uwaga-text-column-below", byColumn < 0);
+    classList.toggle("uwaga-text-row-negative", byRow < 0);
+    classList.toggle("uwaga-text-column-negative", byColumn < 0);
     classList.toggle("uwaga-text-query", item === query);
     classList.toggle("uwaga-text-key", item === key);
     classList.toggle("uwaga-text-caret", item === this.caret);
-    classList.toggle("uwaga-text-found", paneIn(found, item));
-    const inSpan = spans.some((span) => paneIn(span, item));
+    classList.toggle("uwaga-text-found", isInRange(found, item));
+    const inSpan = spans.some((span) => isInRange(span, item));
     classList.toggle("uwaga-text-span", inSpan);
     element.setAttribute("aria-selected", String(item === query || item === key || inSpan));
   }
 
   /** @param {number} item */
-  pick(item) {
+  select(item) {
     this.anchor = item;
-    this.stretching = false;
+    this.extending = false;
     this.moveCaret(item);
-    this.told.pick(item);
+    this.handlers.select(item);
   }
 
   /** @param {number} anchor @param {number} item @param {boolean} done */
   mark(anchor, item, done) {
-    const fresh = !this.stretching;
+    const isNew = !this.extending;
     this.anchor = anchor;
-    this.stretching = !done;
+    this.extending = !done;
     this.moveCaret(item);
-    this.told.span([Math.min(anchor, item), Math.max(anchor, item) + 1], fresh, done);
+    this.handlers.span([Math.min(anchor, item), Math.max(anchor, item) + 1], isNew, done);
   }
 
   /** From where the last pick or span began to here. @param {number} item */
-  stretch(item) {
+  extend(item) {
     if (this.anchor < 0) this.anchor = this.caret < 0 ? item : this.caret;
-    const fresh = !this.stretching;
-    this.stretching = true;
+    const isNew = !this.extending;
+    this.extending = true;
     this.moveCaret(item);
-    this.told.span([Math.min(this.anchor, item), Math.max(this.anchor, item) + 1], fresh, true);
+    this.handlers.span([Math.min(this.anchor, item), Math.max(this.anchor, item) + 1], isNew, true);
   }
 
   /** @param {number} item */
   moveCaret(item) {
     this.caret = item;
-    this.sheet.reveal(item);
-    this.sheet.repaint();
+    this.layout.reveal(item);
+    this.layout.repaint();
     this.scroller.setAttribute("aria-activedescendant", `${this.prefix}${item}`);
   }
 
@@ -273,14 +273,14 @@ export class TextPane {
    * @returns {number}
    */
   step(step) {
-    const { flow, items, widths, lineHeight, body } = this.sheet;
+    const { flow, items, widths, lineHeight, body } = this.layout;
     const last = items.total - 1;
-    const from = this.caret < 0 || this.caret > last ? this.sheet.visible()[0] : this.caret;
+    const from = this.caret < 0 || this.caret > last ? this.layout.visible()[0] : this.caret;
     if (this.caret < 0) return Math.min(last, from);
-    const line = flowLine(flow.starts, from);
+    const line = lineOfItem(flow.starts, from);
     const x = flow.lefts[from] + widths[from] / 2;
     const page = Math.max(1, Math.floor(this.scroller.clientHeight / lineHeight) - 1);
-    const toLine = (/** @type {number} */ other) => flowNearest(flow, widths, Math.min(flow.lines - 1, Math.max(0, other)), x);
+    const toLine = (/** @type {number} */ other) => nearestItem(flow, widths, Math.min(flow.lines - 1, Math.max(0, other)), x);
     const forward = body.dir === "rtl" ? -1 : 1;
     const clamp = (/** @type {number} */ item) => Math.min(last, Math.max(0, item));
     if (step === "left") return clamp(from - forward);
@@ -296,7 +296,7 @@ export class TextPane {
 
   /** @param {number} part of the document that shall stand in the middle */
   jump(part) {
-    const height = this.sheet.flow.lines * this.sheet.lineHeight;
+    const height = this.layout.flow.lines * this.layout.lineHeight;
     this.scroller.scrollTop = part * height - this.scroller.clientHeight / 2;
   }
 
@@ -306,29 +306,29 @@ export class TextPane {
 }
 
 /** @param {Range | null} range @param {number} item @returns {boolean} */
-function paneIn(range, item) {
+function isInRange(range, item) {
   return range !== null && item >= range[0] && item < range[1];
 }
 
 // A pointer over running text: a click picks, a drag marks a span, Shift and a click stretch it, hovering asks.
 
 /**
- * @typedef {object} PointerTold
- * @property {(item: number) => void} pick
+ * @typedef {object} PointerHandlers
+ * @property {(item: number) => void} select
  * @property {(anchor: number, item: number, done: boolean) => void} span
- * @property {(item: number) => void} stretch  from where the last pick or span began
+ * @property {(item: number) => void} extend  from where the last pick or span began
  * @property {(item: number | null, event: PointerEvent | null) => void} hover
  */
 
-const pointerEdge = 24; // pixels from the edge at which a drag begins to scroll
-const pointerSpeed = 14; // pixels per frame
+const autoScrollEdge = 24; // pixels from the edge at which a drag begins to scroll
+const autoScrollSpeed = 14; // pixels per frame
 
 /**
  * @param {HTMLElement} scroller
- * @param {PointerTold} told
+ * @param {PointerHandlers} handlers
  * @returns {() => void} ends a drag that is going on
  */
-export function watchPointer(scroller, told) {
+export function watchPointer(scroller, handlers) {
   /** @type {{anchor: number, item: number, moved: boolean, y: number, x: number, frame: number} | null} */
   let drag = null;
 
@@ -343,13 +343,13 @@ export function watchPointer(scroller, told) {
   const follow = () => {
     if (!drag) return;
     const box = scroller.getBoundingClientRect();
-    if (drag.y < box.top + pointerEdge) scroller.scrollTop -= pointerSpeed;
-    else if (drag.y > box.bottom - pointerEdge) scroller.scrollTop += pointerSpeed;
+    if (drag.y < box.top + autoScrollEdge) scroller.scrollTop -= autoScrollSpeed;
+    else if (drag.y > box.bottom - autoScrollEdge) scroller.scrollTop += autoScrollSpeed;
     const item = at(drag.x, Math.min(box.bottom - 4, Math.max(box.top + 4, drag.y)));
     if (item !== null && item !== drag.item) {
       drag.item = item;
       drag.moved = true;
-      told.span(drag.anchor, item, false);
+      handlers.span(drag.anchor, item, false);
     }
     drag.frame = requestAnimationFrame(follow);
   };
@@ -359,7 +359,7 @@ export function watchPointer(scroller, told) {
     if (event.button !== 0 || item === null) return;
     if (event.shiftKey) {
       event.preventDefault();
-      told.stretch(item);
+      handlers.extend(item);
       return;
     }
     drag = { anchor: item, item, moved: false, x: event.clientX, y: event.clientY, frame: 0 };
@@ -368,14 +368,14 @@ export function watchPointer(scroller, told) {
   });
   scroller.addEventListener("pointermove", (event) => {
     if (drag) [drag.x, drag.y] = [event.clientX, event.clientY];
-    told.hover(pointerItem(event.target, scroller), event);
+    handlers.hover(pointerItem(event.target, scroller), event);
   });
   const end = () => {
     const ended = drag;
     stop();
     if (!ended) return;
-    if (ended.moved) told.span(ended.anchor, ended.item, true);
-    else told.pick(ended.item);
+    if (ended.moved) handlers.span(ended.anchor, ended.item, true);
+    else handlers.select(ended.item);
   };
   scroller.addEventListener("pointerup", (event) => {
     if (drag) [drag.x, drag.y] = [event.clientX, event.clientY];
@@ -383,7 +383,7 @@ export function watchPointer(scroller, told) {
   });
   scroller.addEventListener("pointercancel", stop);
   scroller.addEventListener("pointerleave", (event) => {
-    told.hover(null, null);
+    handlers.hover(null, null);
     if (event.buttons === 0) stop();
   });
   const root = scroller.ownerDocument;

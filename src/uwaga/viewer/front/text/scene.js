@@ -1,16 +1,16 @@
 // The texts in view as a scene, for files.
 
-import { parseColour, stripColour } from "../colours.js";
+import { parseColour, themeColour } from "../colours.js";
 import { tokenText } from "../dom.js";
-import { tokenRoom } from "./layout.js";
+import { tokenSpacing } from "./layout.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 /** @typedef {import("./panes.js").TextPane} TextPane */
 
-const pictureMargin = 16;
+const textSceneMargin = 16;
 /** How opaque the deepest shade is; text.css says the same. */
-const pictureDeepest = 0.8;
+const maxShadeOpacity = 0.8;
 
 /**
  * @param {Element} element
@@ -19,24 +19,24 @@ const pictureDeepest = 0.8;
  */
 export function textScene(element, panes) {
   const colours = Object.fromEntries(["bg", "text", "muted", "query", "key", "danger",
-    "line"].map((name) => [name, stripColour(element, `--${name}`)]));
+    "line"].map((name) => [name, themeColour(element, `--${name}`)]));
   /** @type {SceneItem[]} */
   const items = [];
-  let [x, height] = [pictureMargin, 0];
+  let [x, height] = [textSceneMargin, 0];
   for (const pane of panes) {
-    const size = pictureFontSize(pane);
-    items.push({ kind: "text", x, y: pictureMargin + size, text: pane.heading.textContent ?? "",
+    const size = paneFontSize(pane);
+    items.push({ kind: "text", x, y: textSceneMargin + size, text: pane.heading.textContent ?? "",
       size: size * 0.85, anchor: "start", fill: colours.muted });
-    const top = pictureMargin + size * 2;
+    const top = textSceneMargin + size * 2;
     height = Math.max(height, top + pane.scroller.clientHeight);
-    picturePane(pane, x, top, size, colours, items);
-    x += pane.sheet.body.clientWidth + 2 * pictureMargin;
+    addPaneItems(pane, x, top, size, colours, items);
+    x += pane.layout.body.clientWidth + 2 * textSceneMargin;
   }
-  return { width: x - pictureMargin, height: height + pictureMargin, background: colours.bg, items };
+  return { width: x - textSceneMargin, height: height + textSceneMargin, background: colours.bg, items };
 }
 
 /** @param {TextPane} pane @returns {number} */
-function pictureFontSize(pane) {
+function paneFontSize(pane) {
   return parseFloat(getComputedStyle(pane.scroller).fontSize) || 16;
 }
 
@@ -48,37 +48,37 @@ function pictureFontSize(pane) {
  * @param {{[name: string]: string}} colours
  * @param {SceneItem[]} items
  */
-function picturePane(pane, left, top, size, colours, items) {
-  const { sheet, look } = pane;
-  const { flow, lineHeight, widths, body } = sheet;
-  const [first, last] = sheet.visible();
+function addPaneItems(pane, left, top, size, colours, items) {
+  const { layout, highlights } = pane;
+  const { flow, lineHeight, widths, body } = layout;
+  const [first, last] = layout.visible();
   let line = 0;
   while (flow.starts[line + 1] <= first) line++;
   const top0 = line;
   const shade = (/** @type {number} */ part, /** @type {string} */ hue) =>
-    pictureFill(part < 0 ? colours.danger : hue, Math.abs(part) * pictureDeepest);
+    translucentFill(part < 0 ? colours.danger : hue, Math.abs(part) * maxShadeOpacity);
   for (let item = first; item < last; item++) {
     while (flow.starts[line + 1] <= item) line++;
     const width = Math.min(widths[item], body.clientWidth);
     const x = body.dir === "rtl" ? left + body.clientWidth - flow.lefts[item] - width : left + flow.lefts[item];
     const box = { x, y: top + (line - top0) * lineHeight, w: width, h: lineHeight * 0.84 };
-    const halves = look.row && look.column ? 2 : 1;
-    const byRow = look.row ? look.row.shade.of(item) : 0;
-    const byColumn = look.column ? look.column.shade.of(item) : 0;
+    const halves = highlights.row && highlights.column ? 2 : 1;
+    const byRow = highlights.row ? highlights.row.shade.of(item) : 0;
+    const byColumn = highlights.column ? highlights.column.shade.of(item) : 0;
     if (byRow) items.push({ kind: "rect", ...box, h: box.h / halves, fill: shade(byRow, colours.query) });
     if (byColumn) items.push({ kind: "rect", ...box, y: box.y + (halves - 1) * (box.h / 2),
       h: box.h / halves, fill: shade(byColumn, colours.key) });
-    const stroke = item === look.query || item === look.key ? colours.text : sheet.items.specials.has(item) ? colours.line : "";
+    const stroke = item === highlights.query || item === highlights.key ? colours.text : layout.items.specials.has(item) ? colours.line : "";
     if (stroke) items.push({ kind: "rect", ...box, fill: "none", stroke });
-    const special = sheet.items.specials.has(item);
-    items.push({ kind: "text", x: x + width / 2, y: box.y + lineHeight * 0.62, text: tokenText(sheet.items.labels[item]),
-      size: special ? size * tokenRoom.specialSize : size, anchor: "middle",
+    const special = layout.items.specials.has(item);
+    items.push({ kind: "text", x: x + width / 2, y: box.y + lineHeight * 0.62, text: tokenText(layout.items.labels[item]),
+      size: special ? size * tokenSpacing.specialSize : size, anchor: "middle",
       fill: special && !byRow && !byColumn ? colours.muted : colours.text });
   }
 }
 
 /** @param {string} colour @param {number} opacity @returns {string} */
-function pictureFill(colour, opacity) {
+function translucentFill(colour, opacity) {
   const parts = parseColour(colour);
   if (!parts || opacity <= 0) return "none";
   const [r, g, b] = [parts.r, parts.g, parts.b].map((part) => Math.round(part * 255));

@@ -48,13 +48,13 @@ export function searchItems({ text, starts }, wanted, limit = 10_000) {
   const found = [];
   if (sought.trim() === "") return found;
   for (let at = text.indexOf(sought); at >= 0 && found.length < limit; at = text.indexOf(sought, at + sought.length)) {
-    found.push([searchAt(starts, at), searchAt(starts, at + sought.length - 1) + 1]);
+    found.push([itemAtCharacter(starts, at), itemAtCharacter(starts, at + sought.length - 1) + 1]);
   }
   return found;
 }
 
 /** @param {Int32Array} starts @param {number} place @returns {number} the item that holds it */
-function searchAt(starts, place) {
+function itemAtCharacter(starts, place) {
   let [low, high] = [0, starts.length - 1];
   while (low < high) {
     const middle = (low + high + 1) >> 1;
@@ -70,7 +70,7 @@ function searchAt(starts, place) {
  * @param {(range: Range | null) => void} onFound
  * @returns {{element: HTMLElement, setItems: (items: Items) => void, step: (by: number) => void, focus: () => void}}
  */
-export function makeFinder(onFound) {
+export function makeSearchBox(onFound) {
   /** @type {Items | null} */
   let items = null;
   /** @type {SearchIndex | null} */
@@ -107,7 +107,7 @@ export function makeFinder(onFound) {
   const button = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ by) =>
     el("button", { type: "button", text: sign, "aria-label": label, on: { click: () => step(by) } });
   return {
-    element: el("div", { class: "uwaga-text-finder", role: "search" }, input, button("\u2191", "Find the one before", -1),
+    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", "Find the one before", -1),
       button("\u2193", "Find the next one", 1), count),
     setItems(next) {
       items = next;

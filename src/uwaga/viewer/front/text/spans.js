@@ -26,64 +26,64 @@ export class SpanPanel {
     this.element = element;
     this.columns = columns;
     this.onChange = onChange;
-    this.shelf = new SpanShelf();
+    this.spanList = new SpanList();
     this.name = "";
     this.controller = new AbortController();
   }
 
   /** @param {Column} column @returns {Range[]} */
   ranges({ axis, items }) {
-    return this.shelf.on(axis, items).map(({ range }) => range);
+    return this.spanList.on(axis, items).map(({ range }) => range);
   }
 
-  /** @param {Column["axis"]} axis @param {Range} range @param {boolean} fresh @param {boolean} done */
-  mark(axis, range, fresh, done) {
+  /** @param {Column["axis"]} axis @param {Range} range @param {boolean} isNew @param {boolean} done */
+  mark(axis, range, isNew, done) {
     const column = this.columns.of(axis);
     if (!column) return;
-    this.shelf.put(axis, column.items, range, fresh);
+    this.spanList.put(axis, column.items, range, isNew);
     this.onChange();
-    if (done) this.tell();
+    if (done) this.publish();
   }
 
   /** The newest spans are the store's, which the map shows too. */
-  tell() {
+  publish() {
     const { columns } = this;
     const newest = (/** @type {Column} */ column, /** @type {number} */ back) => this.ranges(column).at(-1 - back) ?? null;
     this.app.store.set({ span: newest(columns.first, 0), keySpan: newest(columns.last, columns.one ? 1 : 0) });
-    this.weigh();
+    this.requestMasses();
   }
 
   /** What another view has marked is kept here too. */
-  take() {
+  adoptStoreSpans() {
     const { span, keySpan } = this.app.store.get();
     // A view that follows another lets go with it.
-    if (this.app.part && !span && !keySpan) this.shelf = new SpanShelf();
+    if (this.app.idPrefix && !span && !keySpan) this.spanList = new SpanList();
     for (const column of this.columns.all) {
       const { axis, items } = column;
       for (const range of axis === "both" ? [keySpan, span] : [axis === "query" ? span : keySpan]) {
         if (!range || range[1] > items.total || range[0] >= range[1]) continue;
         // Items, not tokens: of a word, the other views may know more pieces than were marked here.
         const kept = this.ranges(column).some((other) => other.join() === range.join());
-        if (!kept) this.shelf.put(axis, items, range, true);
+        if (!kept) this.spanList.put(axis, items, range, true);
       }
     }
   }
 
   removeNewest() {
-    const newest = this.shelf.spans.at(-1);
+    const newest = this.spanList.spans.at(-1);
     if (newest) this.remove(newest.id);
   }
 
   /** @param {number} id */
   remove(id) {
-    this.shelf.remove(id);
+    this.spanList.remove(id);
     this.onChange();
-    this.tell();
+    this.publish();
   }
 
   clear() {
-    this.shelf = new SpanShelf();
-    this.weigh();
+    this.spanList = new SpanList();
+    this.requestMasses();
   }
 
   stop() {
@@ -92,10 +92,10 @@ export class SpanPanel {
   }
 
   /** Asks for the masses among the spans, and shows them. */
-  async weigh() {
+  async requestMasses() {
     const { app, columns } = this;
     if (!columns.all.length) return;
-    const side = (/** @type {Column} */ { axis, items }) => this.shelf.on(axis, items).map((entry) => ({ ...entry, items }));
+    const side = (/** @type {Column} */ { axis, items }) => this.spanList.on(axis, items).map((entry) => ({ ...entry, items }));
     const table = { rows: side(columns.first), columns: side(columns.last) };
     const [where, spans, keySpans] = [app.where(), table.rows.map(({ range }) => range), table.columns.map(({ range }) => range)];
     const name = JSON.stringify([where, spans, keySpans]);
@@ -109,7 +109,7 @@ export class SpanPanel {
       const masses = await spanMasses(app, where, app.sizes(), spans, keySpans, signal);
       if (signal.aborted) return;
       this.show({ ...table, masses, note: masses ? "" : "This saved page holds no weights of these spans." });
-      if (masses) this.say(table, masses.masses);
+      if (masses) this.announceMasses(table, masses.masses);
     } catch {
       if (this.name === name) this.name = ""; // the client has told the user; the next change asks again
     }
@@ -122,13 +122,13 @@ export class SpanPanel {
     this.element.replaceChildren(el("h3", { text: "Spans" }), rows.length + columns.length === 0
       ? el("p", { class: "uwaga-text-note", text: spanPanelHint })
       : spanTable(table, { remove: (id) => this.remove(id),
-        go: (span, range) => this.columns.of(span.axis)?.pane.sheet.reveal(range[0], "middle") }));
+        go: (span, range) => this.columns.of(span.axis)?.pane.layout.reveal(range[0], "middle") }));
     // The pressed button is gone with its row: the keys shall still reach the page.
     if (focused) this.columns.all[this.columns.current]?.pane.scroller.focus({ preventScroll: true });
   }
 
   /** @param {{rows: SpanTable["rows"], columns: SpanTable["columns"]}} table @param {ArrayLike<number>} masses */
-  say({ rows, columns }, masses) {
+  announceMasses({ rows, columns }, masses) {
     const name = (/** @type {SpanTable["rows"][number]} */ { items, range }) => tokenText(rangeText(items, range));
     const said = rows.flatMap((row, i) =>
       columns.map((column, j) => `${name(row)} to ${name(column)}: ${weightText(masses[i * columns.length + j])}`));
@@ -138,32 +138,32 @@ export class SpanPanel {
 
 // Spans that are kept, and how much each attends to each.
 
-/** @typedef {{id: number, axis: "query" | "key" | "both", tokens: Range}} KeptSpan */
+/** @typedef {{id: number, axis: "query" | "key" | "both", tokens: Range}} MarkedSpan */
 
-const spansMost = 16; // a table of more can no longer be read, and a question takes 64
+const maxSpans = 16; // a table of more can no longer be read, and a question takes 64
 
 /** The spans of a text, as ranges of tokens, so that they outlast merging and hiding. */
-export class SpanShelf {
+export class SpanList {
   constructor() {
-    /** @type {KeptSpan[]} */
+    /** @type {MarkedSpan[]} */
     this.spans = [];
     this.next = 1;
   }
 
   /**
-   * @param {KeptSpan["axis"]} axis
+   * @param {MarkedSpan["axis"]} axis
    * @param {Items} items
    * @param {Range} range of items
-   * @param {boolean} fresh false: in place of the newest of this axis
+   * @param {boolean} isNew false: in place of the newest of this axis
    */
-  put(axis, items, range, fresh) {
-    const tokens = tokensOf(items, range);
+  put(axis, items, range, isNew) {
+    const tokens = tokensOfItems(items, range);
     const newest = this.newest(axis);
-    if (!fresh && newest) newest.tokens = tokens;
+    if (!isNew && newest) newest.tokens = tokens;
     else if (!this.spans.some((span) => span.axis === axis && span.tokens[0] === tokens[0] && span.tokens[1] === tokens[1])) {
       this.spans.push({ id: this.next++, axis, tokens });
     }
-    if (this.spans.length > spansMost) this.spans.shift();
+    if (this.spans.length > maxSpans) this.spans.shift();
   }
 
   /** @param {number} id */
@@ -171,19 +171,19 @@ export class SpanShelf {
     this.spans = this.spans.filter((span) => span.id !== id);
   }
 
-  /** @param {KeptSpan["axis"]} axis @returns {KeptSpan | undefined} */
+  /** @param {MarkedSpan["axis"]} axis @returns {MarkedSpan | undefined} */
   newest(axis) {
     return this.spans.filter((span) => span.axis === axis).at(-1);
   }
 
   /**
-   * @param {KeptSpan["axis"]} axis
+   * @param {MarkedSpan["axis"]} axis
    * @param {Items} items
-   * @returns {{span: KeptSpan, range: Range}[]} those that are not hidden altogether, as ranges of items
+   * @returns {{span: MarkedSpan, range: Range}[]} those that are not hidden altogether, as ranges of items
    */
   on(axis, items) {
     return this.spans.filter((span) => span.axis === axis).flatMap((span) => {
-      const range = itemsOf(items, span.tokens);
+      const range = itemsOfTokens(items, span.tokens);
       return range ? [{ span, range }] : [];
     });
   }
@@ -191,24 +191,24 @@ export class SpanShelf {
 
 /**
  * @typedef {object} SpanTable
- * @property {{span: KeptSpan, range: Range, items: Items}[]} rows  queries
- * @property {{span: KeptSpan, range: Range, items: Items}[]} columns  keys
+ * @property {{span: MarkedSpan, range: Range, items: Items}[]} rows  queries
+ * @property {{span: MarkedSpan, range: Range, items: Items}[]} columns  keys
  * @property {{masses: ArrayLike<number>, cell: number} | null} masses  null: not known yet
  * @property {string} note
  */
 
 /**
  * @param {SpanTable} table
- * @param {{remove: (id: number) => void, go: (span: KeptSpan, range: Range) => void}} told
+ * @param {{remove: (id: number) => void, go: (span: MarkedSpan, range: Range) => void}} handlers
  * @returns {HTMLElement}
  */
-export function spanTable({ rows, columns, masses, note }, told) {
+export function spanTable({ rows, columns, masses, note }, handlers) {
   const own = rows.length > 0 && rows[0].span.axis === "both";
   const name = (/** @type {SpanTable["rows"][number]} */ row, /** @type {boolean} */ removable) => [
     el("button", { type: "button", class: "uwaga-text-span-name", title: `items ${row.range[0]} to ${row.range[1] - 1}`,
-      on: { click: () => told.go(row.span, row.range) } }, el("bdi", { text: tokenText(rangeText(row.items, row.range)) })),
+      on: { click: () => handlers.go(row.span, row.range) } }, el("bdi", { text: tokenText(rangeText(row.items, row.range)) })),
     removable && el("button", { type: "button", class: "uwaga-text-span-remove", text: "\u00d7",
-      "aria-label": `Remove the span ${tokenText(rangeText(row.items, row.range))}`, on: { click: () => told.remove(row.span.id) } }),
+      "aria-label": `Remove the span ${tokenText(rangeText(row.items, row.range))}`, on: { click: () => handlers.remove(row.span.id) } }),
   ];
   const head = el("tr", {}, el("th", { scope: "col", text: "from \\ to" }),
     columns.map((column) => el("th", { scope: "col" }, name(column, !own))));
@@ -234,7 +234,7 @@ export function spanTable({ rows, columns, masses, note }, told) {
  * @param {Range} range of items
  * @returns {Range} of tokens
  */
-export function tokensOf({ spans }, [first, last]) {
+export function tokensOfItems({ spans }, [first, last]) {
   return [spans[2 * first], spans[2 * (last - 1) + 1]];
 }
 
@@ -243,14 +243,14 @@ export function tokensOf({ spans }, [first, last]) {
  * @param {Range} range of tokens
  * @returns {Range | null} the items that hold any of them; null: they are all hidden
  */
-export function itemsOf({ spans, total }, [first, last]) {
-  const from = rangeFirst(total, (item) => spans[2 * item + 1] > first);
-  const to = rangeFirst(total, (item) => spans[2 * item] >= last);
+export function itemsOfTokens({ spans, total }, [first, last]) {
+  const from = firstItemWhere(total, (item) => spans[2 * item + 1] > first);
+  const to = firstItemWhere(total, (item) => spans[2 * item] >= last);
   return from < to ? [from, to] : null;
 }
 
 /** @param {number} total @param {(item: number) => boolean} holds false, then true @returns {number} where it begins to */
-function rangeFirst(total, holds) {
+function firstItemWhere(total, holds) {
   let [low, high] = [0, total];
   while (low < high) {
     const middle = (low + high) >> 1;

@@ -1,14 +1,14 @@
 // The text: what the selected token attends to, and what attends to it, over the whole document.
 
-import { makeShade } from "../colours.js";
-import { segments } from "../controls.js";
+import { makeShading } from "../colours.js";
+import { segmentedControl } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
-import { makeStrongest } from "../strongest_list.js";
-import { TextReading } from "../weights.js";
+import { makeStrongestList } from "../strongest_list.js";
+import { WeightsReader } from "../weights.js";
 import { TextColumns } from "./panes.js";
 import { textScene } from "./scene.js";
-import { makeFinder } from "./search.js";
+import { makeSearchBox } from "./search.js";
 import { SpanPanel } from "./spans.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -21,11 +21,11 @@ import { SpanPanel } from "./spans.js";
 export function textView(app) {
   const view = new TextView(app);
   return {
-    element: view.frame.element,
+    element: view.elements.element,
     show: () => view.show(),
     hide: () => view.hide(),
     dispose: () => view.dispose(),
-    scene: async () => textScene(view.frame.element, view.columns.all.map(({ pane }) => pane)),
+    scene: async () => textScene(view.elements.element, view.columns.all.map(({ pane }) => pane)),
   };
 }
 
@@ -44,27 +44,27 @@ class TextView {
     /** @type {{column: import("./panes.js").Column, item: number, event: PointerEvent} | null} */
     this.hovered = null;
     /** @type {(() => void)[]} */
-    this.ends = [];
-    this.frame = textFrame({ turn: (direction) => this.turn(direction), found: (range) => this.find(range),
+    this.cleanups = [];
+    this.elements = makeTextElements({ setDirection: (direction) => this.setDirection(direction), found: (range) => this.find(range),
       go: (axis, item) => this.go(axis, item) });
-    this.columns = new TextColumns(app, this.frame.places, {
-      pick: (axis, item) => this.pick(axis, item),
-      span: (axis, range, fresh, done) => this.spans.mark(axis, range, fresh, done),
+    this.columns = new TextColumns(app, this.elements.places, {
+      select: (axis, item) => this.select(axis, item),
+      span: (axis, range, isNew, done) => this.spans.mark(axis, range, isNew, done),
       hover: (column, item, event) => {
         this.hovered = item === null || !event ? null : { column, item, event };
-        this.showTip();
+        this.showTooltip();
       },
-      enter: ({ items }) => this.frame.finder.setItems(items),
+      enter: ({ items }) => this.elements.searchBox.setItems(items),
     });
-    this.spans = new SpanPanel(app, this.frame.spans, this.columns, () => this.paint());
-    this.row = new TextReading(app, "row", () => this.paint());
-    this.column = new TextReading(app, "column", () => this.paint());
+    this.spans = new SpanPanel(app, this.elements.spans, this.columns, () => this.paint());
+    this.row = new WeightsReader(app, "row", () => this.paint());
+    this.column = new WeightsReader(app, "column", () => this.paint());
     this.removeCommands = addTextCommands(app, {
       shown: () => this.shown && this.columns.all.length > 0,
-      step: (step, stretch) => this.step(step, stretch),
-      direction: (direction) => this.turn(direction),
-      find: (by) => this.frame.finder.step(by),
-      focusFind: () => this.frame.finder.focus(),
+      step: (step, extend) => this.step(step, extend),
+      direction: (direction) => this.setDirection(direction),
+      find: (by) => this.elements.searchBox.step(by),
+      focusFind: () => this.elements.searchBox.focus(),
       other: () => this.columns.enter(this.columns.all[(this.columns.current + 1) % this.columns.all.length], true),
       removeSpan: () => this.spans.removeNewest(),
       clear: () => this.clear(),
@@ -80,25 +80,25 @@ class TextView {
     if (this.shown) return;
     this.shown = true;
     const { store } = this.app;
-    this.ends.push(
+    this.cleanups.push(
       store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "query", "key", "span", "keySpan",
         "textDirection"], () => this.refresh()),
       store.subscribe(["colour", "theme", "dark"], () => this.paint()),
     );
     const sizes = new ResizeObserver(() => this.columns.all.forEach(({ pane }) => pane.resize()));
-    sizes.observe(this.frame.places);
-    this.ends.push(() => sizes.disconnect());
+    sizes.observe(this.elements.places);
+    this.cleanups.push(() => sizes.disconnect());
     this.refresh();
   }
 
   hide() {
     this.shown = false;
-    for (const end of this.ends.splice(0)) end();
-    this.row.drop();
-    this.column.drop();
+    for (const end of this.cleanups.splice(0)) end();
+    this.row.cancel();
+    this.column.cancel();
     this.spans.stop();
     this.hovered = null;
-    this.showTip();
+    this.showTooltip();
   }
 
   dispose() {
@@ -113,18 +113,18 @@ class TextView {
     const loaded = await this.columns.load().catch(() => "failed");
     if (loaded === "failed" || !this.shown) return;
     if (loaded === "other") this.otherTexts();
-    const { query, key } = this.picks();
-    this.frame.direction.show(this.direction);
-    this.spans.take();
-    this.row.want(query);
-    this.column.want(key);
-    this.revealPicks();
+    const { query, key } = this.selection();
+    this.elements.direction.show(this.direction);
+    this.spans.adoptStoreSpans();
+    this.row.request(query);
+    this.column.request(key);
+    this.revealSelection();
     this.paint();
-    this.spans.weigh();
+    this.spans.requestMasses();
   }
 
   otherTexts() {
-    const { columns, frame } = this;
+    const { columns, elements } = this;
     const { text_title: title, stacks } = this.app.side();
     const text = JSON.stringify([title, stacks, columns.one]);
     if (text !== this.text) this.spans.clear();
@@ -134,11 +134,11 @@ class TextView {
     // Of two texts both ways can be seen at once; of one, two shades on each token are harder to read.
     if (this.wasOne !== columns.one) this.app.store.set({ textDirection: columns.one ? "row" : "both" });
     this.wasOne = columns.one;
-    frame.finder.setItems(columns.all[columns.current].items);
+    elements.searchBox.setItems(columns.all[columns.current].items);
   }
 
   /** The picked items that are asked about now. */
-  picks() {
+  selection() {
     const { query, key } = this.app.store.get();
     const { first, last } = this.columns;
     const there = (/** @type {number | null} */ item,
@@ -150,38 +150,38 @@ class TextView {
   }
 
   /** @param {import("./panes.js").Axis} axis @param {number} item */
-  pick(axis, item) {
+  select(axis, item) {
     const unseen = axis === "query" ? this.direction === "column" : axis === "key" && this.direction === "row";
-    if (unseen) this.turn("both");
+    if (unseen) this.setDirection("both");
     const query = axis === "query" || (axis === "both" && this.direction !== "column");
     const key = axis === "key" || (axis === "both" && this.direction !== "row");
     this.app.store.set({ ...(query && { query: item }), ...(key && { key: item }) });
   }
 
   /** @param {Direction} direction */
-  turn(direction) {
+  setDirection(direction) {
     const { query, key } = this.app.store.get();
     // The token that was asked about one way is now asked about the other way.
-    const picks = !this.columns.one ? {} : direction === "column" ? { key: query ?? key } : direction === "row" ? { query: key ?? query }
+    const selection = !this.columns.one ? {} : direction === "column" ? { key: query ?? key } : direction === "row" ? { query: key ?? query }
       : { query: query ?? key, key: key ?? query };
-    this.app.store.set({ textDirection: direction, ...picks });
+    this.app.store.set({ textDirection: direction, ...selection });
   }
 
-  /** @param {Step} step @param {boolean} stretch */
-  step(step, stretch) {
+  /** @param {Step} step @param {boolean} extend */
+  step(step, extend) {
     this.hovered = null; // the text moves under the pointer
     const { pane, items } = this.columns.all[this.columns.current];
     if (!items.total) return;
     const item = pane.step(step);
-    if (stretch) pane.stretch(item);
-    else pane.pick(item);
+    if (extend) pane.extend(item);
+    else pane.select(item);
   }
 
   /** @param {"query" | "key"} axis @param {number} item */
   go(axis, item) {
     const column = this.columns.of(axis);
     if (!column) return;
-    column.pane.sheet.reveal(item, "middle");
+    column.pane.layout.reveal(item, "middle");
     column.pane.moveCaret(item);
     this.columns.enter(column, true);
   }
@@ -191,15 +191,15 @@ class TextView {
     this.found = range;
     const column = this.columns.all[this.columns.current];
     if (range && column) {
-      column.pane.sheet.reveal(range[0], "middle");
+      column.pane.layout.reveal(range[0], "middle");
       column.pane.caret = range[0];
     }
     this.paint();
   }
 
   /** Scrolls to what another view has picked. */
-  revealPicks() {
-    const { query, key } = this.picks();
+  revealSelection() {
+    const { query, key } = this.selection();
     for (const { axis, pane } of this.columns.all) {
       const item = axis === "key" ? key : axis === "query" ? query : query ?? key;
       // Once: a span may be stretched from the pick afterwards.
@@ -207,7 +207,7 @@ class TextView {
       this.revealed.set(axis, item);
       if (item === null || item === before || item === pane.caret) continue;
       pane.caret = item;
-      pane.sheet.reveal(item, "middle");
+      pane.layout.reveal(item, "middle");
     }
   }
 
@@ -215,11 +215,11 @@ class TextView {
   paint() {
     if (!this.shown || !this.columns.all.length) return;
     const { colour } = this.app.store.get();
-    const { query, key } = this.picks();
-    const layer = (/** @type {TextReading} */ { weights }, /** @type {boolean} */ keys) =>
-      weights && { weights: weights.weights, shade: makeShade(weights.weights, colour, keys) };
+    const { query, key } = this.selection();
+    const layer = (/** @type {WeightsReader} */ { weights }, /** @type {boolean} */ keys) =>
+      weights && { weights: weights.weights, shade: makeShading(weights.weights, colour, keys) };
     const [row, column] = [layer(this.row, true), layer(this.column, false)];
-    this.columns.all.forEach((one, index) => one.pane.setLook({
+    this.columns.all.forEach((one, index) => one.pane.setHighlights({
       row: one.axis === "query" ? null : row,
       column: one.axis === "key" ? null : column,
       query: one.axis === "key" ? null : query,
@@ -227,15 +227,15 @@ class TextView {
       spans: this.spans.ranges(one),
       found: index === this.columns.current ? this.found : null,
     }));
-    paintLists(this.frame, this.columns, { query, key, row: this.row, column: this.column });
-    this.showTip();
+    showStrongestLists(this.elements, this.columns, { query, key, row: this.row, column: this.column });
+    this.showTooltip();
   }
 
-  showTip() {
-    if (!this.hovered) return this.frame.tip.hide();
+  showTooltip() {
+    if (!this.hovered) return this.elements.tooltip.hide();
     const { column, item, event } = this.hovered;
-    if (item >= column.items.total) return this.frame.tip.hide();
-    this.frame.tip.show(event, item, column.items.labels[item], tipLines(column.pane.look, item));
+    if (item >= column.items.total) return this.elements.tooltip.hide();
+    this.elements.tooltip.show(event, item, column.items.labels[item], tooltipLines(column.pane.highlights, item));
   }
 
   clear() {
@@ -251,58 +251,58 @@ class TextView {
 /** @typedef {"row" | "column" | "both"} Direction */
 
 /**
- * @param {object} told
- * @param {(direction: Direction) => void} told.turn
- * @param {(range: import("../types.js").Range | null) => void} told.found
- * @param {(axis: "query" | "key", item: number) => void} told.go
+ * @param {object} handlers
+ * @param {(direction: Direction) => void} handlers.setDirection
+ * @param {(range: import("../types.js").Range | null) => void} handlers.found
+ * @param {(axis: "query" | "key", item: number) => void} handlers.go
  */
-export function textFrame({ turn, found, go }) {
+export function makeTextElements({ setDirection, found, go }) {
   /** @type {{name: Direction, title: string, hint: string}[]} */
   const choices = [
     { name: "row", title: "attends to", hint: "shade every token by what the picked token gives it (a)" },
     { name: "column", title: "attended by", hint: "shade every token by what it gives the picked token (b)" },
     { name: "both", title: "both", hint: "both, in two colours (x)" },
   ];
-  const direction = segments("What is shown of the picked token", choices, turn);
-  const finder = makeFinder(found);
+  const direction = segmentedControl("What is shown of the picked token", choices, setDirection);
+  const searchBox = makeSearchBox(found);
   const hint = el("span", { class: "uwaga-text-hint" });
   const progress = el("progress", { class: "uwaga-text-progress", max: 1, "aria-label": "Part of the text that is read", hidden: true });
   const places = el("div", { class: "uwaga-text-panes" });
   const spans = el("section", { class: "uwaga-text-spans", "aria-label": "Spans" });
-  const row = makeStrongest((item) => go("key", item));
-  const column = makeStrongest((item) => go("query", item));
+  const row = makeStrongestList((item) => go("key", item));
+  const column = makeStrongestList((item) => go("query", item));
   const side = el("aside", { class: "uwaga-text-side", "aria-label": "Strongest tokens and spans" }, row.element, column.element, spans);
   const element = el("div", { class: "uwaga-text" },
-    el("div", { class: "uwaga-text-bar" }, direction.element, finder.element, hint, progress),
+    el("div", { class: "uwaga-text-bar" }, direction.element, searchBox.element, hint, progress),
     el("div", { class: "uwaga-text-main" }, places, side));
-  return { element, direction, finder, hint, progress, places, spans, row, column, tip: makeTip(element) };
+  return { element, direction, searchBox, hint, progress, places, spans, row, column, tooltip: makeTooltip(element) };
 }
 
 // The strongest tokens beside the text, and how much of the text is read.
 
-const listCount = 20; // tokens of one list; two lists share the room
+const strongestCount = 20; // tokens of one list; two lists share the room
 
 /**
- * @param {ReturnType<typeof textFrame>} frame
+ * @param {ReturnType<typeof makeTextElements>} elements
  * @param {TextColumns} columns
- * @param {{query: number | null, key: number | null, row: TextReading, column: TextReading}} shown  null: not shown now
+ * @param {{query: number | null, key: number | null, row: WeightsReader, column: WeightsReader}} shown  null: not shown now
  */
-export function paintLists(frame, { first, last }, { query, key, row, column }) {
-  const count = query !== null && key !== null ? listCount / 2 : listCount;
+export function showStrongestLists(elements, { first, last }, { query, key, row, column }) {
+  const count = query !== null && key !== null ? strongestCount / 2 : strongestCount;
   const name = (/** @type {import("../types.js").Items} */ items, /** @type {number} */ item) => tokenElement(items.labels[item]);
-  frame.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: listNote(row), count,
+  elements.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: strongestListNote(row), count,
     title: ["What ", name(first.items, query), ` (${query}) attends to`] });
-  frame.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: listNote(column), count,
+  elements.column.show(key === null ? null : { hue: "key", weights: column.weights, items: first.items, note: strongestListNote(column), count,
     title: ["What attends to ", name(last.items, key), ` (${key})`] });
-  const complete = key === null || column.absent ? 1 : column.weights?.complete ?? 0;
-  frame.progress.hidden = complete >= 1;
-  frame.progress.value = complete;
-  frame.hint.textContent = query === null && key === null ? "Pick a token: click it, or use the arrow keys. Drag for a span." : "";
+  const complete = key === null || column.unavailable ? 1 : column.weights?.complete ?? 0;
+  elements.progress.hidden = complete >= 1;
+  elements.progress.value = complete;
+  elements.hint.textContent = query === null && key === null ? "Pick a token: click it, or use the arrow keys. Drag for a span." : "";
 }
 
-/** @param {TextReading} reading @returns {string} */
-function listNote({ weights, absent }) {
-  return weights ? "" : absent ? "This saved page holds no weights of it." : "Reading\u2026";
+/** @param {WeightsReader} reading @returns {string} */
+function strongestListNote({ weights, unavailable }) {
+  return weights ? "" : unavailable ? "This saved page holds no weights of it." : "Reading\u2026";
 }
 
 // What stands at the pointer: the token and its exact weights.
@@ -311,8 +311,8 @@ function listNote({ weights, absent }) {
  * @param {HTMLElement} inside
  * @returns {{show: (event: PointerEvent, item: number, label: string, lines: string[]) => void, hide: () => void}}
  */
-export function makeTip(inside) {
-  const element = el("div", { class: "uwaga-text-tip", hidden: true, role: "status", "aria-live": "off" });
+export function makeTooltip(inside) {
+  const element = el("div", { class: "uwaga-text-tooltip", hidden: true, role: "status", "aria-live": "off" });
   inside.append(element);
   let last = "";
   return {
@@ -338,11 +338,11 @@ export function makeTip(inside) {
 }
 
 /**
- * @param {import("./panes.js").PaneLook} look
+ * @param {import("./panes.js").PaneHighlights} highlights
  * @param {number} item
  * @returns {string[]} the item's weights, in words
  */
-export function tipLines({ row, column }, item) {
+export function tooltipLines({ row, column }, item) {
   return [
     ...(row ? [`gets ${weightText(row.weights[item])} of the query`] : []),
     ...(column ? [`gives ${weightText(column.weights[item])} to the key`] : []),
@@ -362,7 +362,7 @@ const textSteps = [
 
 /**
  * @param {App} app
- * @param {{shown: () => boolean, step: (step: Step, stretch: boolean) => void, direction: (direction: Direction) =>
+ * @param {{shown: () => boolean, step: (step: Step, extend: boolean) => void, direction: (direction: Direction) =>
  *   void, find: (by: number) => void,
  *   focusFind: () => void, other: () => void, removeSpan: () => void, clear: () => void}} act
  * @returns {() => void} removes the commands

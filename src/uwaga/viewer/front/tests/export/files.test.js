@@ -3,8 +3,8 @@ import { test } from "node:test";
 import { inflateSync } from "node:zlib";
 import { parseColour } from "../../colours.js";
 import { csvFile, csvWeight } from "../../export/weights.js";
-import { exportName } from "../../export/weights.js";
-import { paintScale } from "../../export/canvas.js";
+import { fileName } from "../../export/weights.js";
+import { fittingScale } from "../../export/canvas.js";
 import { pdfFile } from "../../export/pdf.js";
 import { base64, pngFile } from "../../export/png.js";
 import { svgEscape, svgFile } from "../../export/svg.js";
@@ -132,9 +132,9 @@ test("a page of any size is one that readers open", async () => {
 });
 
 test("pictures are as large as a canvas can be", () => {
-  assert.equal(paintScale(1000, 500, 2), 2);
-  assert.equal(paintScale(32768, 10, 2), 0.5);
-  assert.ok(Math.abs(16000 * 16000 * paintScale(16000, 16000, 2) ** 2 - 64 * 1024 * 1024) < 1);
+  assert.equal(fittingScale(1000, 500, 2), 2);
+  assert.equal(fittingScale(32768, 10, 2), 0.5);
+  assert.ok(Math.abs(16000 * 16000 * fittingScale(16000, 16000, 2) ** 2 - 64 * 1024 * 1024) < 1);
 });
 
 test("a table names rows and columns by position and token, quoted, and never begins a cell with a formula", () => {
@@ -155,11 +155,11 @@ test("weights are the shortest decimals that give the same float32 again", () =>
 });
 
 test("a file's name tells what is in it, in letters that every system takes", () => {
-  assert.equal(exportName({ model: "org/all-MiniLM-L6-v2", where, what: "text", ending: "png" }),
+  assert.equal(fileName({ model: "org/all-MiniLM-L6-v2", where, what: "text", ending: "png" }),
     "uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_text.png");
-  assert.equal(exportName({ model: "../..\\x:y*",
+  assert.equal(fileName({ model: "../..\\x:y*",
     where: { ...where, side: "difference", merge: "words", specials: "hide" }, what: "weights",
     block: { rows: [0, 64], columns: [5, 9] }, ending: "csv" }),
     "uwaga_x-y_encoder_layer3_head5_difference_words_no-specials_weights_0-64x5-9.csv");
-  assert.equal(exportName({ model: "", where, what: "map", ending: "svg" }), "uwaga_encoder_layer3_head5_map.svg");
+  assert.equal(fileName({ model: "", where, what: "map", ending: "svg" }), "uwaga_encoder_layer3_head5_map.svg");
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonCellKey, lessonHas, lessonValue } from "../../lesson/reply.js";
-import { lessonCalculation, lessonIndex, lessonRule, lessonSaying, lessonSources } from "../../lesson/explanation.js";
+import { lessonCalculation, lessonIndex, lessonRule, lessonRuleText, lessonSources } from "../../lesson/explanation.js";
 import { everyCell, keptLesson } from "./saved_reply.js";
 
 const lesson = keptLesson();
@@ -52,7 +52,7 @@ test("every calculation, read as it is written, gives its number", () => {
     const pieces = lessonCalculation(lesson, each);
     const value = lessonValue(lesson, each);
     if (!pieces.length) {
-      assert.notEqual(lessonSaying(lesson, each), "", lessonCellKey(each));
+      assert.notEqual(lessonRuleText(lesson, each), "", lessonCellKey(each));
       continue;
     }
     const written = pieces.map((piece) => (typeof piece === "string" ? piece : `(${lessonValue(lesson, piece.cell)})`)).join("");
@@ -73,9 +73,9 @@ test("what is hidden says so, and has no share", () => {
 });
 
 test("what is typed, measured or a code of a place is said in words", () => {
-  assert.equal(lessonSaying(lesson, cell("x", 0, 0)), "This number is typed in: nothing stands behind it.");
-  assert.equal(lessonSaying(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at place p = 2");
-  assert.match(lessonSaying(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);
+  assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in: nothing stands behind it.");
+  assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at place p = 2");
+  assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);
 });
 
 /** @param {string} written @returns {number} */

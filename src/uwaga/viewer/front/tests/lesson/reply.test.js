@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonWithNumber, lessonWithSetting, lessonWithTokens, lessonWords } from "../../lesson/reply.js";
-import { lessonNumber, lessonParse, lessonTyped } from "../../lesson/numbers.js";
+import { lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence } from "../../lesson/reply.js";
+import { lessonNumber, parseNumber, inputText } from "../../lesson/numbers.js";
 
 const question = () => ({
   ask: "lesson", tokens: ["a", "pen", "a"], x: [[1, 2], [3, 4], [5, 6]],
@@ -28,10 +28,10 @@ test("another number of tokens leaves out what was said of each", () => {
 });
 
 test("a sentence is words with spaces between", () => {
-  assert.deepEqual(lessonWords("  this\u00a0is  a pen . ", 12), { words: ["this", "is", "a", "pen", "."] });
-  assert.deepEqual(lessonWords(" ", 12), { wrong: "A sentence needs at least one word." });
-  assert.deepEqual(lessonWords("a b c", 2), { wrong: "The lesson takes at most 2 words; these are 3." });
-  assert.deepEqual(lessonWords("x".repeat(65), 2), { wrong: `\u201c${"x".repeat(20)}\u2026\u201d is longer than 64 characters.` });
+  assert.deepEqual(parseSentence("  this\u00a0is  a pen . ", 12), { words: ["this", "is", "a", "pen", "."] });
+  assert.deepEqual(parseSentence(" ", 12), { error: "A sentence needs at least one word." });
+  assert.deepEqual(parseSentence("a b c", 2), { error: "The lesson takes at most 2 words; these are 3." });
+  assert.deepEqual(parseSentence("x".repeat(65), 2), { error: `\u201c${"x".repeat(20)}\u2026\u201d is longer than 64 characters.` });
 });
 
 const range = { least: -1000, most: 1000 };
@@ -49,23 +49,23 @@ test("a number too small for its digits is not shown as nothing", () => {
 });
 
 test("a float32 is written as it was typed", () => {
-  assert.equal(lessonTyped(Math.fround(0.1)), "0.1");
-  assert.equal(lessonTyped(Math.fround(-1234.5)), "-1234.5");
-  assert.equal(lessonTyped(0), "0");
+  assert.equal(inputText(Math.fround(0.1)), "0.1");
+  assert.equal(inputText(Math.fround(-1234.5)), "-1234.5");
+  assert.equal(inputText(0), "0");
 });
 
 test("what is typed is a number, in the forms that people type", () => {
   for (const [text, value] of [["1", 1], [" -0.5 ", -0.5], ["\u22122", -2], ["0,25", 0.25], [".5", 0.5], ["1e2", 100], ["3.", 3]]) {
-    assert.deepEqual(lessonParse(text, range), { value });
+    assert.deepEqual(parseNumber(text, range), { value });
   }
 });
 
 test("what is wrong with it is said in words", () => {
-  assert.deepEqual(lessonParse("", range), { wrong: "Nothing is written here; it needs a number." });
-  assert.deepEqual(lessonParse("two", range), { wrong: "\u201ctwo\u201d is not a number." });
-  assert.deepEqual(lessonParse("0x10", range), { wrong: "\u201c0x10\u201d is not a number." });
-  assert.deepEqual(lessonParse("Infinity", range), { wrong: "\u201cInfinity\u201d is not a number." });
-  assert.deepEqual(lessonParse("1001", range), { wrong: "1001 is not between \u22121000 and 1000." });
-  assert.deepEqual(lessonParse("1.5", { least: 0, most: 12, whole: true }), { wrong: "1.5 is not a whole number." });
-  assert.deepEqual(lessonParse("", { least: 0, most: 12, whole: true }), { wrong: "Nothing is written here; it needs a whole number." });
+  assert.deepEqual(parseNumber("", range), { error: "Nothing is written here; it needs a number." });
+  assert.deepEqual(parseNumber("two", range), { error: "\u201ctwo\u201d is not a number." });
+  assert.deepEqual(parseNumber("0x10", range), { error: "\u201c0x10\u201d is not a number." });
+  assert.deepEqual(parseNumber("Infinity", range), { error: "\u201cInfinity\u201d is not a number." });
+  assert.deepEqual(parseNumber("1001", range), { error: "1001 is not between \u22121000 and 1000." });
+  assert.deepEqual(parseNumber("1.5", { least: 0, most: 12, whole: true }), { error: "1.5 is not a whole number." });
+  assert.deepEqual(parseNumber("", { least: 0, most: 12, whole: true }), { error: "Nothing is written here; it needs a whole number." });
 });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonScale } from "../../lesson/chart.js";
-import { lessonShape, realBest, realMissing } from "../../lesson/step.js";
-import { lessonDrawing } from "../../lesson/scene.js";
+import { stepStructure, bestHead, noModelText } from "../../lesson/step.js";
+import { drawLessonScene } from "../../lesson/scene.js";
 import { keptLesson } from "./saved_reply.js";
 
 const colours = { background: "#ffffff", text: "#000000", muted: "#666666", line: "#cccccc", more: "#0000ff", less: "#ff0000" };
@@ -24,27 +24,27 @@ test("a logarithmic axis goes from power to power, and numbers that have no loga
 test("pages of other sizes have another shape, pages of other numbers the same", () => {
   const lesson = keptLesson(), other = keptLesson();
   other.matrices.get("x").data[0] = 9;
-  assert.equal(lessonShape(lesson, 0), lessonShape(other, 0));
+  assert.equal(stepStructure(lesson, 0), stepStructure(other, 0));
   other.matrices.get("x").rows.push("more");
-  assert.notEqual(lessonShape(lesson, 0), lessonShape(other, 0));
+  assert.notEqual(stepStructure(lesson, 0), stepStructure(other, 0));
 });
 
 test("the best head of all is the largest or the smallest, and heads without a number do not count", () => {
   const tables = [{ layer: 0, columns: { peak: [0.5, null] } }, { layer: 3, columns: { peak: [0.2, 0.9] } }, { layer: 4, columns: {} }];
-  assert.deepEqual(realBest(tables, { statistic: "peak", sense: "largest", why: "" }), { layer: 3, head: 1, value: 0.9 });
-  assert.deepEqual(realBest(tables, { statistic: "peak", sense: "smallest", why: "" }), { layer: 3, head: 0, value: 0.2 });
-  assert.equal(realBest(tables, { statistic: "induction", sense: "largest", why: "" }), null);
+  assert.deepEqual(bestHead(tables, { statistic: "peak", sense: "largest", why: "" }), { layer: 3, head: 1, value: 0.9 });
+  assert.deepEqual(bestHead(tables, { statistic: "peak", sense: "smallest", why: "" }), { layer: 3, head: 0, value: 0.2 });
+  assert.equal(bestHead(tables, { statistic: "induction", sense: "largest", why: "" }), null);
 });
 
 test("without a model, the way to one is said", () => {
-  assert.equal(realMissing({ about: { sides: [] } }),
+  assert.equal(noModelText({ about: { sides: [] } }),
     "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.");
-  assert.equal(realMissing({ about: { sides: [{ maps: [{ kind: "encoder", layer: 0, heads: 1 }] }] } }), "");
+  assert.equal(noModelText({ about: { sides: [{ maps: [{ kind: "encoder", layer: 0, heads: 1 }] }] } }), "");
 });
 
 test("a step's drawing has every number of its tables, and room for all", () => {
   const lesson = keptLesson();
-  const { width, height, items } = lessonDrawing(lesson, 6, 1, colours);
+  const { width, height, items } = drawLessonScene(lesson, 6, 1, colours);
   const texts = items.filter((item) => item.kind === "text").map((item) => item.text);
   assert.ok(texts.includes("Output Z = A V"));
   assert.ok(texts.includes("The sum, for one query (pen)"));

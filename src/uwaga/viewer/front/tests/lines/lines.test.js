@@ -2,11 +2,11 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
 import { drawLines, placeLines } from "../../lines/drawing.js";
-import { gatherLines, gatherStrongest, lineAway, manyHeads } from "../../lines/weights.js";
+import { collectLines, strongestLines, isOffscreen, manyHeads } from "../../lines/weights.js";
 import { headColour } from "../../lines/drawing.js";
-import { LineOutside } from "../../lines/weights.js";
+import { OffscreenMass } from "../../lines/weights.js";
 import { LineWeights } from "../../lines/weights.js";
-import { stageLayout } from "../../lines/drawing.js";
+import { layoutLines } from "../../lines/drawing.js";
 import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../lines/columns.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
@@ -31,8 +31,8 @@ test("a window never scrolls into emptiness, and brings an item in by as little 
   assert.equal(windowReveal(window, 40), 750);
 });
 
-const gather = (rest = {}) => gatherLines({
-  heads: [0, 1], rows: [2, 4], columns: [0, 3], weight: (head, query, key) => (head === 0 ? query / 10 + key / 100 : NaN), outside: () => 0,
+const gather = (rest = {}) => collectLines({
+  heads: [0, 1], rows: [2, 4], columns: [0, 3], weight: (head, query, key) => (head === 0 ? query / 10 + key / 100 : NaN), offscreenMass: () => 0,
   threshold: 0, only: null, hideSink: false, ...rest,
 });
 
@@ -51,40 +51,40 @@ test("of one token there are its lines alone; of one out of view none", () => {
 });
 
 test("what is out of view is a line to the edge, with all of its weight", () => {
-  const outside = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
-  const away = gather({ outside, heads: [0] }).lines.filter(lineAway);
-  assert.deepEqual(away,
+  const offscreenMass = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
+  const offscreen = gather({ offscreenMass, heads: [0] }).lines.filter(isOffscreen);
+  assert.deepEqual(offscreen,
     [{ head: manyHeads, query: 2, key: Infinity, weight: 0.5 }, { head: manyHeads, query: 3, key: Infinity, weight: 0.5 }]);
-  assert.equal(gather({ outside }).lines.filter(lineAway)[0].weight, 0.25); // the mean over both heads
-  assert.deepEqual(gather({ outside, only: { axis: "query", item: 3 } }).lines.filter(lineAway),
+  assert.equal(gather({ offscreenMass }).lines.filter(isOffscreen)[0].weight, 0.25); // the mean over both heads
+  assert.deepEqual(gather({ offscreenMass, only: { axis: "query", item: 3 } }).lines.filter(isOffscreen),
     [{ head: 0, query: 3, key: Infinity, weight: 0.5 }]);
-  const [placed] = placeLines([away[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
-    opacity: (amount) => amount, away: 0.5 });
-  assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, away: true });
+  const [placed] = placeLines([offscreen[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
+    opacity: (amount) => amount, offscreen: 0.5 });
+  assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, offscreen: true });
 });
 
 test("the strongest lines come first", () => {
-  assert.deepEqual(gatherStrongest(gather().lines, 2).map(({ query, key }) => [query, key]), [[3, 2], [3, 1]]);
+  assert.deepEqual(strongestLines(gather().lines, 2).map(({ query, key }) => [query, key]), [[3, 2], [3, 1]]);
 });
 
 test("many lines are few strokes", () => {
-  let strokes = 0, segments = 0;
-  const context = { beginPath() {}, moveTo() {}, lineTo: () => (segments += 1), stroke: () => (strokes += 1), setLineDash() {} };
+  let strokes = 0, segmentedControl = 0;
+  const context = { beginPath() {}, moveTo() {}, lineTo: () => (segmentedControl += 1), stroke: () => (strokes += 1), setLineDash() {} };
   const lines = Array.from({ length: 5000 },
-    (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, away: false }));
+    (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, offscreen: false }));
   drawLines(context, lines, 1);
-  assert.equal(segments, 4950); // those of opacity 0 are none
+  assert.equal(segmentedControl, 4950); // those of opacity 0 are none
   assert.ok(strokes <= 48, `${strokes}`);
 });
 
 test("lines of many heads have the whole room; beside those of one token every head has a box, and lines still most of it", () => {
   const column = (axis) => ({ axis, middle: (item) => 10 * item, window: { height: 100 } });
   const heads = Array.from({ length: 64 }, (_, head) => head);
-  const picture = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true,
+  const figure = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true,
     hue: () => "", opacity: (w) => w, query: column("query"), key: column("key") };
-  const [all] = stageLayout(picture, 300, "blue", "grey").lines;
+  const [all] = layoutLines(figure, 300, "blue", "grey").lines;
   assert.deepEqual([all.x1, all.x2], [0, 300]);
-  const one = stageLayout({ ...picture, only: { axis: "query", item: 1 } }, 300, "blue", "grey");
+  const one = layoutLines({ ...figure, only: { axis: "query", item: 1 } }, 300, "blue", "grey");
   assert.ok(one.lines[0].x2 - one.lines[0].x1 > 150);
   assert.deepEqual(one.boxes.map(({ colours }) => colours.length), [64, 64]);
 });
@@ -126,11 +126,11 @@ test("tiles in view are asked for, those left are given up, and weights come out
       if (weights.tiles.size < 4) return;
       assert.equal(weights.weight(0, 260, 250), Math.fround(weight(260, 250)));
       assert.equal(weights.weight(0, 599, 10), NaN);
-      weights.want(where, [0], [0, 10], [0, 10]);
+      weights.request(where, [0], [0, 10], [0, 10]);
       assert.deepEqual([...weights.tiles.keys()], ["0 0 0"]);
       resolve();
     });
-    weights.want(where, [0], [250, 270], [250, 270]);
+    weights.request(where, [0], [250, 270], [250, 270]);
   });
 });
 
@@ -139,27 +139,27 @@ test("a small map's sums beyond the window come from its tiles, a large one's ar
   for (const size of [300, 700]) {
     const app = liveApp(size), rows = [100, 103], columns = [50, 54], sizes = { queries: size, keys: size };
     const weights = new LineWeights(app, () => {});
-    weights.want(where, [0], size <= 512 ? [0, size] : rows, size <= 512 ? [0, size] : columns);
-    const outside = new LineOutside(app, weights, () => {});
-    outside.want({ where, heads: [0], rows, columns, sizes });
+    weights.request(where, [0], size <= 512 ? [0, size] : rows, size <= 512 ? [0, size] : columns);
+    const offscreenMass = new OffscreenMass(app, weights, () => {});
+    offscreenMass.request({ where, heads: [0], rows, columns, sizes });
     t.mock.timers.tick(1000);
     for (let i = 0; i < 20; i++) await new Promise((resolve) => setImmediate(resolve));
     let [before, behind] = [0, 0];
     for (let key = 0; key < 50; key++) before += weight(101, key);
     for (let query = 103; query < size; query++) behind += weight(query, 52);
-    assert.ok(Math.abs(outside.of("query", 0, 101, "before") - before) < 1e-4, `${size}`);
-    assert.ok(Math.abs(outside.of("key", 0, 52, "behind") - behind) < 1e-3, `${size}`);
+    assert.ok(Math.abs(offscreenMass.of("query", 0, 101, "before") - before) < 1e-4, `${size}`);
+    assert.ok(Math.abs(offscreenMass.of("key", 0, 52, "behind") - behind) < 1e-3, `${size}`);
     assert.equal(app.asked.some(({ ask }) => ask === "between"), size > 512);
-    weights.drop();
-    outside.drop();
+    weights.clear();
+    offscreenMass.clear();
   }
 });
 
 test("nothing lies beyond a window that shows all", () => {
-  const outside = new LineOutside(liveApp(10), new LineWeights(liveApp(10), () => {}), () => {});
-  outside.want({ where, heads: [0], rows: [0, 10], columns: [0, 10], sizes: { queries: 10, keys: 10 } });
-  assert.equal(outside.of("query", 0, 3, "before"), 0);
-  assert.equal(outside.of("key", 0, 3, "behind"), 0);
+  const offscreenMass = new OffscreenMass(liveApp(10), new LineWeights(liveApp(10), () => {}), () => {});
+  offscreenMass.request({ where, heads: [0], rows: [0, 10], columns: [0, 10], sizes: { queries: 10, keys: 10 } });
+  assert.equal(offscreenMass.of("query", 0, 3, "before"), 0);
+  assert.equal(offscreenMass.of("key", 0, 3, "behind"), 0);
 });
 
 test("a saved page without the finest tiles has lines of means, and says over how many", async () => {
@@ -169,7 +169,7 @@ test("a saved page without the finest tiles has lines of means, and says over ho
   const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
   await new Promise((resolve) => {
     const weights = new LineWeights(app, resolve);
-    weights.want(where, [0], [0, 4], [0, 4]);
+    weights.request(where, [0], [0, 4], [0, 4]);
     app.weights = weights;
   });
   assert.equal(app.weights.cell, 2);
@@ -180,7 +180,7 @@ test("one that holds nothing of a place says so", async () => {
   const host = { mode: "saved", has: () => false, download() {}, ask: async () => assert.fail("asked") };
   const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
   const weights = new LineWeights(app, () => {});
-  weights.want(where, [0], [0, 4], [0, 4]);
+  weights.request(where, [0], [0, 4], [0, 4]);
   await new Promise((resolve) => setImmediate(resolve));
   assert.equal(weights.cell, 0);
   assert.equal(weights.weight(0, 1, 1), NaN);

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { drawMapAxis, makeMapAxis, mapAxisText, mapWidest, mapFree, mapNiceStep, mapShorten, mapTicks } from "../../map/axes.js";
-import { mapCount, mapOrdinal } from "../../format.js";
-import { mapCellText } from "../../map/overlay.js";
+import { drawMapAxis, makeMapAxis, mapAxisText, axisLabelWidth, mapLabelFits, niceStep, shortenText, mapTicks } from "../../map/axes.js";
+import { countText, ordinalText } from "../../format.js";
+import { cellText } from "../../map/overlay.js";
 
 const measure = (text) => [...text].length * 6;
 
@@ -11,27 +11,27 @@ test("every token where there is room, every second where there is half, positio
   assert.deepEqual(mapTicks(8, 15, 30), { mode: "tokens", step: 2 });
   assert.deepEqual(mapTicks(5, 15, 30), { mode: "positions", step: 10 });
   assert.deepEqual(mapTicks(0.007, 15, 50), { mode: "positions", step: 10_000 });
-  assert.deepEqual([0.3, 1, 1.1, 3, 5, 5.1, 49, 51].map(mapNiceStep), [1, 1, 2, 5, 5, 10, 50, 100]);
+  assert.deepEqual([0.3, 1, 1.1, 3, 5, 5.1, 49, 51].map(niceStep), [1, 1, 2, 5, 5, 10, 50, 100]);
 });
 
 test("long labels are shortened between letters, not inside them", () => {
-  assert.equal(mapShorten("short", 60, measure), "short");
-  assert.equal(mapShorten("a long label", 36, measure), "a lon\u2026");
-  assert.equal(mapShorten("e\u0301e\u0301e\u0301e\u0301", 24, measure), "e\u0301\u2026");
-  assert.equal(mapShorten("abc", 1, measure), "\u2026");
+  assert.equal(shortenText("short", 60, measure), "short");
+  assert.equal(shortenText("a long label", 36, measure), "a lon\u2026");
+  assert.equal(shortenText("e\u0301e\u0301e\u0301e\u0301", 24, measure), "e\u0301\u2026");
+  assert.equal(shortenText("abc", 1, measure), "\u2026");
 });
 
 test("places and counts in words", () => {
-  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(mapOrdinal),
+  assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(ordinalText),
     ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]);
-  assert.equal(mapCount(100_000), "100\u202f000");
-  assert.equal(mapCount(512), "512");
+  assert.equal(countText(100_000), "100\u202f000");
+  assert.equal(countText(512), "512");
 });
 
 test("numbers on cells: three digits, nothing only where there is nothing", () => {
-  assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => mapCellText(value, 40)),
+  assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => cellText(value, 40)),
     ["0", "1", "0.123", "<.001", "\u22120.250", ">\u2212.001", ""]);
-  assert.equal(mapCellText(0.00012, 100), "1.2e\u22124");
+  assert.equal(cellText(0.00012, 100), "1.2e\u22124");
 });
 
 /** Enough of a canvas to see where texts go. */
@@ -50,14 +50,14 @@ function fakeContext() {
 const items = (labels) => ({ labels, glued: labels.map(() => 0), specials: new Set([0]), spans: new Int32Array(0), total: labels.length });
 const style = { text: "t", muted: "m", size: 12, font: "f", strong: "s", ratio: 1 };
 const drawing = (axis, more) => ({ axis, down: true, plot: { x: 60, y: 50, w: 400, h: 300 }, first: 0, scale: 20,
-  total: axis.items.total, room: 60, picked: null, hovered: -1, colour: "c", ...more });
+  total: axis.items.total, room: 60, selected: null, hovered: -1, colour: "c", ...more });
 
 for (const scale of [3, 9, 20, 80]) {
   for (const down of [true, false]) {
     test(`labels never overlap: scale ${scale}, ${down ? "queries" : "keys"}`, () => {
       const context = fakeContext();
       const axis = makeMapAxis(items(Array.from({ length: 500 }, (_, i) => `token${i}`)));
-      drawMapAxis(context, drawing(axis, { scale, down, first: 7.3, picked: 8, hovered: 9 }), style, new Map());
+      drawMapAxis(context, drawing(axis, { scale, down, first: 7.3, selected: 8, hovered: 9 }), style, new Map());
       const size = ({ text, upright }) => (down || !upright ? 12 : measure(text));
       const places = context.texts.map((one) => ({ at: down ? one.y : one.x, size: size(one), text: one.text })).sort((left, right) =>
         left.at - right.at);
@@ -78,11 +78,11 @@ test("labels with control characters and other directions of writing are made vi
 
 test("one enormous label does not take the room of the map", () => {
   const axis = makeMapAxis(items([...Array.from({ length: 99 }, () => "word"), "x".repeat(5000)]));
-  assert.equal(mapWidest(axis, fakeContext()), 24);
+  assert.equal(axisLabelWidth(axis, fakeContext()), 24);
 });
 
 test("beside what is drawn already", () => {
-  assert.ok(mapFree(50, 10, [30, 10, 0, 0], 2));
-  assert.ok(!mapFree(35, 10, [30, 10, 0, 0], 2));
-  assert.ok(mapFree(35, 10, [30, 10, 0, 0], 0));
+  assert.ok(mapLabelFits(50, 10, [30, 10, 0, 0], 2));
+  assert.ok(!mapLabelFits(35, 10, [30, 10, 0, 0], 2));
+  assert.ok(mapLabelFits(35, 10, [30, 10, 0, 0], 0));
 });

@@ -1,46 +1,46 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { colourTable, signedColourTable } from "../../colours.js";
-import { mapBarLabel, mapBarTicks, shadeMapPanels, mapLightness, mapPlace, mapShadeCells, mapValueAt } from "../../map/colours.js";
+import { colourBarLabel, colourBarTicks, colourMapPanels, mapLightness, mapColourPosition, colourMapCells, mapColourValue } from "../../map/colours.js";
 
 const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, signed: false,
-  table: colourTable("blue", "light"), unknown: 0xff112233, aside: 0xff445566, version: 1 };
+  table: colourTable("blue", "light"), unknown: 0xff112233, sink: 0xff445566, version: 1 };
 const signed = { ...plain, signed: true, table: signedColourTable("light") };
 
 test("places between the first and the last colour", () => {
-  assert.deepEqual([0, 0.125, 0.5, 0.9].map((value) => mapPlace(plain, value)), [0, 0.25, 1, 1]);
+  assert.deepEqual([0, 0.125, 0.5, 0.9].map((value) => mapColourPosition(plain, value)), [0, 0.25, 1, 1]);
   const log = { ...plain, log: true, high: 1 };
-  assert.deepEqual([0, 1e-5, 1e-4, 1].map((value) => mapPlace(log, value)), [0, 0, 0, 1]);
-  assert.ok(Math.abs(mapPlace(log, 1e-2) - 0.5) < 1e-12);
-  assert.deepEqual([-0.5, -0.25, 0, 0.25, 0.5].map((value) => mapPlace(signed, value)), [0, 0.25, 0.5, 0.75, 1]);
+  assert.deepEqual([0, 1e-5, 1e-4, 1].map((value) => mapColourPosition(log, value)), [0, 0, 0, 1]);
+  assert.ok(Math.abs(mapColourPosition(log, 1e-2) - 0.5) < 1e-12);
+  assert.deepEqual([-0.5, -0.25, 0, 0.25, 0.5].map((value) => mapColourPosition(signed, value)), [0, 0.25, 0.5, 0.75, 1]);
 });
 
 test("below the threshold is nothing, in differences too", () => {
-  assert.deepEqual([0.1, 0.3].map((value) => mapPlace({ ...plain, threshold: 0.2 }, value)), [0, 0.6]);
-  assert.deepEqual([-0.1, 0.1].map((value) => mapPlace({ ...signed, threshold: 0.2 }, value)), [0.5, 0.5]);
+  assert.deepEqual([0.1, 0.3].map((value) => mapColourPosition({ ...plain, threshold: 0.2 }, value)), [0, 0.6]);
+  assert.deepEqual([-0.1, 0.1].map((value) => mapColourPosition({ ...signed, threshold: 0.2 }, value)), [0.5, 0.5]);
 });
 
 test("the numbers of the bar are those of its colours", () => {
-  for (const shade of [plain, signed, { ...plain, low: 0.1 }, { ...plain, log: true }, { ...plain, log: true, low: 0.01 }]) {
-    for (const place of [0.1, 0.4, 0.75, 1]) assert.ok(Math.abs(mapPlace(shade, mapValueAt(shade, place)) - place) < 1e-9);
+  for (const colouring of [plain, signed, { ...plain, low: 0.1 }, { ...plain, log: true }, { ...plain, log: true, low: 0.01 }]) {
+    for (const place of [0.1, 0.4, 0.75, 1]) assert.ok(Math.abs(mapColourPosition(colouring, mapColourValue(colouring, place)) - place) < 1e-9);
   }
-  assert.deepEqual(mapBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
-  assert.equal(mapBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
+  assert.deepEqual(colourBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
+  assert.equal(colourBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
     "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, the first key set aside");
-  assert.equal(mapBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
+  assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
 });
 
 test("cells: what is not known has its colour or lets through, the first key is set aside in the first tile alone", () => {
   const data = Float32Array.of(0.5, NaN, 0, 0.25);
   const into = new Uint32Array(4);
-  mapShadeCells(plain, data, 2, true, 1, into, false);
+  colourMapCells(plain, data, 2, true, 1, into, false);
   const table = new Uint32Array(plain.table.buffer);
   assert.deepEqual([...into], [table[255], plain.unknown, table[0], table[128]]);
-  mapShadeCells(plain, data, 2, true, 0.5, into, true);
+  colourMapCells(plain, data, 2, true, 0.5, into, true);
   assert.deepEqual([...into], [table[128], 0, table[0], table[64]]);
-  mapShadeCells({ ...plain, hideSink: true }, data, 2, true, 1, into, false);
-  assert.deepEqual([...into], [plain.aside, plain.unknown, plain.aside, table[128]]);
-  mapShadeCells({ ...plain, hideSink: true }, data, 2, false, 1, into, false);
+  colourMapCells({ ...plain, hideSink: true }, data, 2, true, 1, into, false);
+  assert.deepEqual([...into], [plain.sink, plain.unknown, plain.sink, table[128]]);
+  colourMapCells({ ...plain, hideSink: true }, data, 2, false, 1, into, false);
   assert.equal(into[0], table[255]);
 });
 
@@ -48,34 +48,34 @@ test("text on cells is dark where they are light", () => {
   assert.ok(mapLightness(plain.table, 0) > 0.9 && mapLightness(plain.table, 255) < 0.3);
 });
 
-const layer = (most, mostRest) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()),
-  most: Float64Array.from({ length: 40 }, (_, at) => most[at] ?? 0),
-  mostRest: Float64Array.from({ length: 40 }, (_, at) => mostRest[at] ?? 0) });
-const style = { table: plain.table, signedTable: signed.table, unknown: 1, aside: 2 };
+const layer = (scaleMax, scaleMaxNoSink) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()),
+  scaleMax: Float64Array.from({ length: 40 }, (_, at) => scaleMax[at] ?? 0),
+  scaleMaxNoSink: Float64Array.from({ length: 40 }, (_, at) => scaleMaxNoSink[at] ?? 0) });
+const style = { table: plain.table, signedTable: signed.table, unknown: 1, sink: 2 };
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" };
 
 test("both sides share a scale, their difference has its own", () => {
   const panels = [
-    { side: { signed: false }, layer: layer([0.2], [0.1]), shade: plain },
-    { side: { signed: false }, layer: layer([0.6], [0.05]), shade: plain },
-    { side: { signed: true }, layer: layer([0.3], [0.3]), shade: plain },
+    { side: { signed: false }, layer: layer([0.2], [0.1]), colouring: plain },
+    { side: { signed: false }, layer: layer([0.6], [0.05]), colouring: plain },
+    { side: { signed: true }, layer: layer([0.3], [0.3]), colouring: plain },
   ];
-  shadeMapPanels(panels, colour, style, 0);
-  assert.deepEqual(panels.map((panel) => panel.shade.high), [0.6, 0.6, 0.3]);
-  assert.equal(panels[0].shade, panels[1].shade);
-  const before = panels[0].shade;
-  shadeMapPanels(panels, colour, style, 0);
-  assert.equal(panels[0].shade, before);
-  shadeMapPanels(panels, { ...colour, hideSink: true }, style, 0);
-  assert.deepEqual(panels.map((panel) => panel.shade.high), [0.1, 0.1, 0.3]);
-  assert.ok(panels[0].shade.version > before.version);
+  colourMapPanels(panels, colour, style, 0);
+  assert.deepEqual(panels.map((panel) => panel.colouring.high), [0.6, 0.6, 0.3]);
+  assert.equal(panels[0].colouring, panels[1].colouring);
+  const before = panels[0].colouring;
+  colourMapPanels(panels, colour, style, 0);
+  assert.equal(panels[0].colouring, before);
+  colourMapPanels(panels, { ...colour, hideSink: true }, style, 0);
+  assert.deepEqual(panels.map((panel) => panel.colouring.high), [0.1, 0.1, 0.3]);
+  assert.ok(panels[0].colouring.version > before.version);
 });
 
 test("a level of which nothing is known takes its scale from the next that is", () => {
-  const panels = [{ side: { signed: false }, layer: layer([0, 0, 0, 0.8], []), shade: plain }];
-  shadeMapPanels(panels, colour, style, 1);
-  assert.equal(panels[0].shade.high, 0.2); // masses of level 3 are sums over four times as many keys
+  const panels = [{ side: { signed: false }, layer: layer([0, 0, 0, 0.8], []), colouring: plain }];
+  colourMapPanels(panels, colour, style, 1);
+  assert.equal(panels[0].colouring.high, 0.2); // masses of level 3 are sums over four times as many keys
   panels[0].layer.how = "max";
-  shadeMapPanels(panels, colour, style, 1);
-  assert.equal(panels[0].shade.high, 0.8);
+  colourMapPanels(panels, colour, style, 1);
+  assert.equal(panels[0].colouring.high, 0.8);
 });

@@ -1,17 +1,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mapBarTitle, mapLevelSeen, mapStatus } from "../../map/readout.js";
+import { colourBarTitle, levelInMiddle, mapStatusText } from "../../map/readout.js";
 
 const shown = { level: 0, percent: 100, merge: "tokens", how: "mass", live: true };
 
 test("the status says how fine and how exact the picture is", () => {
-  assert.equal(mapStatus(shown), "Exact weights");
-  assert.equal(mapStatus({ ...shown, level: 3 }), "A cell is 8 \u00d7 8 tokens: summed over keys, mean over queries");
-  assert.equal(mapStatus({ ...shown, level: 9, how: "max", merge: "words", percent: 12 }),
+  assert.equal(mapStatusText(shown), "Exact weights");
+  assert.equal(mapStatusText({ ...shown, level: 3 }), "A cell is 8 \u00d7 8 tokens: summed over keys, mean over queries");
+  assert.equal(mapStatusText({ ...shown, level: 9, how: "max", merge: "words", percent: 12 }),
     "A cell is 512 \u00d7 512 words: the largest weight. From a sample, 12 % read");
-  assert.equal(mapStatus({ ...shown, level: 2, percent: 0, live: false }),
+  assert.equal(mapStatusText({ ...shown, level: 2, percent: 0, live: false }),
     "A cell is 4 \u00d7 4 tokens: summed over keys, mean over queries. The saved page holds nothing finer here");
-  assert.deepEqual([mapBarTitle("mass", 0), mapBarTitle("mass", 1), mapBarTitle("max", 1)],
+  assert.deepEqual([colourBarTitle("mass", 0), colourBarTitle("mass", 1), colourBarTitle("max", 1)],
     ["weight", "mass of a cell", "largest of a cell"]);
 });
 
@@ -19,6 +19,6 @@ test("a saved page names the level that it shows, not the one that a server woul
   const levels = Array.from({ length: 40 }, () => new Map());
   levels[3].set(0, { data: new Float32Array(128 * 128), rows: 128, columns: 128, complete: 1 });
   const panel = { plot: { x: 0, y: 0, w: 400, h: 400 }, sizes: { queries: 1024, keys: 1024 }, level: 1, layer: { levels } };
-  assert.equal(mapLevelSeen(panel, { x: 100, y: 100, scale: 1 }), 3);
-  assert.equal(mapLevelSeen({ ...panel, layer: { levels: Array.from({ length: 40 }, () => new Map()) } }, { x: 0, y: 0, scale: 1 }), 1);
+  assert.equal(levelInMiddle(panel, { x: 100, y: 100, scale: 1 }), 3);
+  assert.equal(levelInMiddle({ ...panel, layer: { levels: Array.from({ length: 40 }, () => new Map()) } }, { x: 0, y: 0, scale: 1 }), 1);
 });

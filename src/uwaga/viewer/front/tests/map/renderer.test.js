@@ -18,20 +18,20 @@ test("what is not known lets through what is below", () => {
 
 const tile = (layer, level, row, column, complete = 1) => {
   const made = { level, row, column, data: new Float32Array(1), rows: 256, columns: 256, complete,
-    version: 1, most: 0, mostRest: 0, used: 0, drawn: null, layer };
+    version: 1, scaleMax: 0, scaleMaxNoSink: 0, used: 0, drawn: null, layer };
   layer.levels[level].set(row * 2 ** 20 + column, made);
   return made;
 };
 const makeLayer = () => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()) });
 const panelOf = (layer) => ({ plot: { x: 0, y: 0, w: 512, h: 512 }, sizes: { queries: 1024, keys: 1024 }, layer,
-  range: Int32Array.of(0, 2, 0, 2), level: 0, shadeLevel: 0, shade: { unknown: 7 } });
+  range: Int32Array.of(0, 2, 0, 2), level: 0, colouringLevel: 0, colouring: { unknown: 7 } });
 
 function drawn(panel, view) {
   const calls = [];
   const renderer = {
     fill: () => {},
-    paint: (one, x, y, cell, left, top, right, bottom, shade, factor, through) =>
-      calls.push({ what: `${one.level}/${one.row}/${one.column}`, box: [left, top, right, bottom], x, y, cell, factor, through }),
+    paint: (one, x, y, cell, left, top, right, bottom, colouring, factor, transparent) =>
+      calls.push({ what: `${one.level}/${one.row}/${one.column}`, box: [left, top, right, bottom], x, y, cell, factor, transparent }),
   };
   drawMapPanel(renderer, panel, view, 1, 5);
   return calls;
@@ -55,13 +55,13 @@ test("an incomplete tile is drawn over what is coarser, and lets it through wher
   tile(layer, 1, 0, 0, 0.5);
   tile(layer, 0, 0, 0, 0.3);
   const calls = drawn({ ...panelOf(layer), range: Int32Array.of(0, 1, 0, 1) }, { x: 0, y: 0, scale: 1 });
-  assert.deepEqual(calls.map(({ what, through }) => [what, through]), [["2/0/0", false], ["1/0/0", true], ["0/0/0", true]]);
+  assert.deepEqual(calls.map(({ what, transparent }) => [what, transparent]), [["2/0/0", false], ["1/0/0", true], ["0/0/0", true]]);
 });
 
 test("finer tiles stand in for one that is missing, after zooming out", () => {
   const layer = makeLayer();
   tile(layer, 0, 1, 1);
-  const panel = { ...panelOf(layer), level: 1, shadeLevel: 1, range: Int32Array.of(0, 1, 0, 1) };
+  const panel = { ...panelOf(layer), level: 1, colouringLevel: 1, range: Int32Array.of(0, 1, 0, 1) };
   const calls = drawn(panel, { x: 0, y: 0, scale: 0.5 });
   assert.deepEqual(calls.map(({ what, box, factor }) => [what, ...box, factor]), [["0/1/1", 128, 128, 256, 256, 2]]);
 });

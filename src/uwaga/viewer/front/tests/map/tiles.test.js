@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { scaleTop } from "../../colours.js";
+import { colourScaleMax } from "../../colours.js";
 import { makeClient } from "../../client.js";
-import { makeMapTiles, mapTileAt, mapMost } from "../../map/tiles.js";
+import { makeMapTiles, mapTileAt, layerScaleMax } from "../../map/tiles.js";
 import { HostError } from "../../hosts.js";
 import { fakeHost } from "../fake_host.js";
-import { mapCells, mapLastLevel, mapLevelFor, mapPlan, mapTileRange, mapTopLevel } from "../../map/pyramid.js";
-import { mapFitScale } from "../../map/viewport.js";
+import { mapCells, mapLastLevel, mapLevelFor, planTileRequests, mapTileRange, mapTopLevel } from "../../map/pyramid.js";
+import { wholeMapScale } from "../../map/viewport.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
-const wish = (level, row, column, priority = 50) => ({ level, row, column, priority });
+const request = (level, row, column, priority = 50) => ({ level, row, column, priority });
 const settled = (ms = 30) => new Promise((resolve) => setTimeout(resolve, ms));
 
 function open(options, more = {}) {
@@ -24,11 +24,11 @@ function open(options, more = {}) {
 
 test("a tile comes once and is not asked for again", async () => {
   const { host, tiles, events, layer } = open();
-  tiles.want(layer, [wish(0, 1, 2)]);
+  tiles.request(layer, [request(0, 1, 2)]);
   await settled();
   const tile = mapTileAt(layer, 0, 1, 2);
   assert.deepEqual([tile.rows, tile.columns, tile.complete], [256, 88, 1]);
-  tiles.want(layer, [wish(0, 1, 2)]);
+  tiles.request(layer, [request(0, 1, 2)]);
   await settled();
   assert.equal(host.asked.length, 1);
   assert.equal(events.tiles.length, 1);
@@ -37,15 +37,15 @@ test("a tile comes once and is not asked for again", async () => {
 
 test("exact weights have one name, however coarse levels are pooled", async () => {
   const { host, tiles } = open();
-  tiles.want(tiles.layer(where, "max"), [wish(0, 0, 0), wish(1, 0, 0)]);
+  tiles.request(tiles.layer(where, "max"), [request(0, 0, 0), request(1, 0, 0)]);
   await settled();
   assert.deepEqual(host.asked.map(({ level, how }) => [level, how]), [[0, "mass"], [1, "max"]]);
 });
 
 test("a tile sharpens until it is complete, after everything in view has been answered once", async () => {
   const { host, tiles, layer } = open({ steps: 3, delay: 1 });
-  const wishes = Array.from({ length: 9 }, (_, i) => wish(0, Math.floor(i / 3), i % 3, 90 - i));
-  tiles.want(layer, wishes);
+  const requests = Array.from({ length: 9 }, (_, i) => request(0, Math.floor(i / 3), i % 3, 90 - i));
+  tiles.request(layer, requests);
   while (host.asked.length < 27 || mapTileAt(layer, 0, 2, 2)?.complete !== 1) await settled();
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(host.asked.length, 27);
@@ -56,9 +56,9 @@ test("a tile sharpens until it is complete, after everything in view has been an
 
 test("what is scrolled away is given up; what stays in view is not asked for twice", async () => {
   const { host, tiles, layer } = open({ delay: 20 });
-  tiles.want(layer, [wish(0, 0, 0), wish(0, 0, 1), wish(0, 0, 2), wish(0, 1, 0), wish(0, 1, 1), wish(0, 1, 2)]);
+  tiles.request(layer, [request(0, 0, 0), request(0, 0, 1), request(0, 0, 2), request(0, 1, 0), request(0, 1, 1), request(0, 1, 2)]);
   await settled(5);
-  tiles.want(layer, [wish(0, 1, 2), wish(0, 2, 2)]);
+  tiles.request(layer, [request(0, 1, 2), request(0, 2, 2)]);
   await settled(90);
   const names = host.asked.map(({ row, column }) => `${row}/${column}`);
   assert.equal(names.filter((name) => name === "1/2").length, 1);
@@ -69,7 +69,7 @@ test("what is scrolled away is given up; what stays in view is not asked for twi
 test("memory is bounded: what was drawn longest ago is forgotten, what is on show is not", async () => {
   const { tiles, events, layer } = open({}, { maxBytes: 3 * 256 * 256 * 8 });
   for (const [frame, column] of [[1, 0], [2, 1]]) {
-    tiles.want(layer, [wish(0, 0, column), wish(0, 1, column)]);
+    tiles.request(layer, [request(0, 0, column), request(0, 1, column)]);
     await settled();
     for (const row of [0, 1]) mapTileAt(layer, 0, row, column).used = frame;
     tiles.trim(frame);
@@ -81,26 +81,26 @@ test("memory is bounded: what was drawn longest ago is forgotten, what is on sho
 
 test("where colours end is remembered beyond the tile that held it, with and without the first key", async () => {
   const { tiles, layer } = open({}, { maxBytes: 1 });
-  tiles.want(layer, [wish(0, 0, 0)]);
+  tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   const { data, columns } = mapTileAt(layer, 0, 0, 0);
-  const most = scaleTop(data);
-  const rest = scaleTop(Float32Array.from(data.filter((_, i) => i % columns !== 0)));
+  const scaleMax = colourScaleMax(data);
+  const noSink = colourScaleMax(Float32Array.from(data.filter((_, i) => i % columns !== 0)));
   mapTileAt(layer, 0, 0, 0).used = 1;
   tiles.trim(2);
   assert.equal(mapTileAt(layer, 0, 0, 0), undefined);
-  assert.equal(mapMost(layer, 0, false), most);
-  assert.equal(mapMost(layer, 0, true), rest);
+  assert.equal(layerScaleMax(layer, 0, false), scaleMax);
+  assert.equal(layerScaleMax(layer, 0, true), noSink);
 });
 
 test("what the host refuses is told, and asked for again when it is wanted again", async () => {
   let refuse = true;
   const { host, tiles, events, layer } = open({ refuse: () => (refuse ? new HostError("refused", "No such head.") : null) });
-  tiles.want(layer, [wish(0, 0, 0)]);
+  tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   assert.deepEqual(events.failed, ["No such head."]);
   refuse = false;
-  tiles.want(layer, [wish(0, 0, 0)]);
+  tiles.request(layer, [request(0, 0, 0)]);
   await settled();
   assert.equal(layer.failed, "");
   assert.equal(host.asked.length, 2);
@@ -110,7 +110,7 @@ test("what the host refuses is told, and asked for again when it is wanted again
 const always = () => true;
 const large = { queries: 100_000, keys: 100_000 };
 const plot = { w: 700, h: 600 };
-const name = (wish) => `${wish.level}/${wish.row}/${wish.column}`;
+const name = (request) => `${request.level}/${request.row}/${request.column}`;
 
 test("the top level is the finest that holds the map in one tile", () => {
   assert.equal(mapTopLevel({ queries: 4, keys: 4 }), 0);
@@ -141,9 +141,9 @@ test("a window asks for the tiles it touches and no others", () => {
 });
 
 test("the whole map comes first, then the middle of the window, then outwards", () => {
-  const plan = mapPlan({ x: 50_000, y: 50_000, scale: 1 }, { w: 1280, h: 1280 }, large, 1, always);
+  const plan = planTileRequests({ x: 50_000, y: 50_000, scale: 1 }, { w: 1280, h: 1280 }, large, 1, always);
   assert.equal(name(plan[0]), "9/0/0");
-  const priorities = plan.map((wish) => wish.priority).filter((priority) => priority > 20);
+  const priorities = plan.map((request) => request.priority).filter((priority) => priority > 20);
   assert.deepEqual(priorities, [...priorities].sort((left, right) => right - left));
   assert.equal(name(plan[1]), "0/197/197");
   const inView = plan.filter(({ level, priority }) => level === 0 && priority > 20);
@@ -153,7 +153,7 @@ test("the whole map comes first, then the middle of the window, then outwards", 
 
 test("a map that fits one tile asks for one tile", () => {
   const sizes = { queries: 96, keys: 96 };
-  const plan = mapPlan({ x: 0, y: 0, scale: mapFitScale(sizes, plot) }, plot, sizes, 2, always);
+  const plan = planTileRequests({ x: 0, y: 0, scale: wholeMapScale(sizes, plot) }, plot, sizes, 2, always);
   assert.deepEqual(plan.map(name), ["0/0/0"]);
 });
 
@@ -161,20 +161,20 @@ test("what a saved page lacks is asked for as the finest level above that it has
   const held = new Set(["3/0/0", "1/1/1"]);
   const offered = (level, row, column) => held.has(`${level}/${row}/${column}`);
   const sizes = { queries: 1024, keys: 1024 };
-  const plan = mapPlan({ x: 512, y: 512, scale: 1 }, { w: 500, h: 500 }, sizes, 1, offered);
+  const plan = planTileRequests({ x: 512, y: 512, scale: 1 }, { w: 500, h: 500 }, sizes, 1, offered);
   assert.deepEqual(plan.map(name), ["3/0/0", "1/1/1"]);
-  assert.deepEqual(mapPlan({ x: 0, y: 0, scale: 1 }, plot, sizes, 1, () => false), []);
+  assert.deepEqual(planTileRequests({ x: 0, y: 0, scale: 1 }, plot, sizes, 1, () => false), []);
 });
 
 test("queries and keys of different lengths", () => {
   const sizes = { queries: 300, keys: 5000 };
   assert.equal(mapTopLevel(sizes), 5);
-  const plan = mapPlan({ x: 0, y: 0, scale: 1 }, plot, sizes, 1, always);
-  assert.ok(plan.some((wish) => name(wish) === "0/1/2"));
+  const plan = planTileRequests({ x: 0, y: 0, scale: 1 }, plot, sizes, 1, always);
+  assert.ok(plan.some((request) => name(request) === "0/1/2"));
   assert.ok(plan.every(({ level, row, column }) => row * 256 * 2 ** level < 300 && column * 256 * 2 ** level < 5000));
 });
 
 test("tiles further out than the window are only asked for where they are exact, and cheap", () => {
-  const plan = mapPlan({ x: 20_000, y: 20_000, scale: 0.25 }, plot, large, 1, always);
+  const plan = planTileRequests({ x: 20_000, y: 20_000, scale: 0.25 }, plot, large, 1, always);
   assert.ok(plan.every(({ priority }) => priority > 20));
 });

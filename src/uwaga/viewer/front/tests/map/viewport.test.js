@@ -1,46 +1,46 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { mapGutters, mapLayout, mapMinimapBox } from "../../map/panels.js";
-import { mapNavigation, mapBlock, mapClamp, mapFitScale, mapIsFit, mapReveal, mapScaleMost, mapZoomAt } from "../../map/viewport.js";
+import { panelGutters, panelBoxes, minimapBox } from "../../map/panels.js";
+import { makeMapNavigation, itemsInView, clampView, wholeMapScale, isWholeMap, revealCell, mapMaxScale, zoomViewAt } from "../../map/viewport.js";
 import { initialState, makeStore } from "../../store.js";
 
 function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {
   const store = makeStore(initialState());
   const gutters = { title: 0, left: 50, top: 40 };
-  const boxes = mapLayout(panels * 562 - 12, 541, panels, gutters);
-  const scenery = {
-    panels: boxes.map((plot) => ({ plot, gutters, sizes: { queries, keys }, minimap: mapMinimapBox(plot, { queries, keys }) })),
+  const boxes = panelBoxes(panels * 562 - 12, 541, panels, gutters);
+  const display = {
+    panels: boxes.map((plot) => ({ plot, gutters, sizes: { queries, keys }, minimap: minimapBox(plot, { queries, keys }) })),
     sizes: { queries, keys }, view: { x: 0, y: 0, scale: 0 }, fit: true, query: -1, key: -1,
-    pickedQuery: null, pickedKey: null, ratio: 1, style: null, live: true,
+    selectedQuery: null, selectedKey: null, ratio: 1, style: null, live: true,
   };
-  const navigation = mapNavigation({ scenery, store, moved() {}, pointed() {} });
-  store.subscribe(["query", "key"], ({ query, key }) => Object.assign(scenery, { pickedQuery: query, pickedKey: key }));
-  navigation.settle();
-  return { store, scenery, navigation };
+  const navigation = makeMapNavigation({ display, store, moved() {}, pointed() {} });
+  store.subscribe(["query", "key"], ({ query, key }) => Object.assign(display, { selectedQuery: query, selectedKey: key }));
+  navigation.applyView();
+  return { store, display, navigation };
 }
 
 test("the pointer's place is the cell under it; beside the plot it is a query or a key alone", () => {
-  const { scenery, navigation } = open({ queries: 10, keys: 10 });
-  assert.equal(scenery.view.scale, 49.9);
+  const { display, navigation } = open({ queries: 10, keys: 10 });
+  assert.equal(display.view.scale, 49.9);
   navigation.hover(50 + 49.9 * 3 + 1, 40 + 49.9 * 7 + 1);
-  assert.deepEqual([scenery.query, scenery.key], [7, 3]);
+  assert.deepEqual([display.query, display.key], [7, 3]);
   navigation.hover(10, 40 + 49.9 * 7 + 1);
-  assert.deepEqual([scenery.query, scenery.key], [7, -1]);
+  assert.deepEqual([display.query, display.key], [7, -1]);
   navigation.hover(60, 10);
-  assert.deepEqual([scenery.query, scenery.key], [-1, 0]);
+  assert.deepEqual([display.query, display.key], [-1, 0]);
   navigation.leave();
-  assert.deepEqual([scenery.query, scenery.key], [-1, -1]);
+  assert.deepEqual([display.query, display.key], [-1, -1]);
 });
 
 test("panels are locked: the same place in each is the same pair", () => {
-  const { scenery, navigation } = open({ panels: 2 });
-  const [left, right] = scenery.panels.map(({ plot }) => plot);
+  const { display, navigation } = open({ panels: 2 });
+  const [left, right] = display.panels.map(({ plot }) => plot);
   assert.deepEqual([left.w, left.h], [right.w, right.h]);
   navigation.zoom(10, right.x + 100, right.y + 50);
   navigation.hover(right.x + 100, right.y + 50);
-  const there = [scenery.query, scenery.key];
+  const there = [display.query, display.key];
   navigation.hover(left.x + 100, left.y + 50);
-  assert.deepEqual([scenery.query, scenery.key], there);
+  assert.deepEqual([display.query, display.key], there);
 });
 
 test("a click picks, the same click again lets go", () => {
@@ -54,58 +54,58 @@ test("a click picks, the same click again lets go", () => {
 });
 
 test("keys go from cell to cell and take the view with them", () => {
-  const { scenery, navigation } = open();
+  const { display, navigation } = open();
   navigation.zoomMiddle(40);
   const [query, key] = navigation.start();
   assert.ok(Math.abs(query - 500) <= 1 && Math.abs(key - 500) <= 1);
   navigation.step(0, 1);
-  assert.deepEqual([scenery.query, scenery.key], [query, key + 1]);
-  while (scenery.key < 800) navigation.step(0, 1);
-  assert.ok(scenery.view.x + scenery.panels[0].plot.w / scenery.view.scale > 800);
+  assert.deepEqual([display.query, display.key], [query, key + 1]);
+  while (display.key < 800) navigation.step(0, 1);
+  assert.ok(display.view.x + display.panels[0].plot.w / display.view.scale > 800);
   navigation.go(Infinity, 0);
-  assert.deepEqual([scenery.query, scenery.key, scenery.view.x], [999, 0, 0]);
+  assert.deepEqual([display.query, display.key, display.view.x], [999, 0, 0]);
 });
 
 test("a step over cells too small to see is as long as can be seen", () => {
-  const { scenery, navigation } = open({ queries: 100_000, keys: 100_000 });
+  const { display, navigation } = open({ queries: 100_000, keys: 100_000 });
   const [, key] = navigation.start();
   navigation.step(0, 1);
-  assert.ok((scenery.key - key) * scenery.view.scale >= 3.9);
+  assert.ok((display.key - key) * display.view.scale >= 3.9);
 });
 
 test("Enter picks where the keys are", () => {
   const { store, navigation } = open();
   navigation.go(12, 34);
-  navigation.pickCursor();
+  navigation.selectCursor();
   assert.deepEqual([store.get().query, store.get().key], [12, 34]);
 });
 
 test("a drag on the small map moves the window there", () => {
-  const { scenery, navigation } = open();
+  const { display, navigation } = open();
   navigation.zoomMiddle(8);
-  const box = scenery.panels[0].minimap;
+  const box = display.panels[0].minimap;
   assert.ok(navigation.grab(box.x + box.w - 1, box.y + box.h - 1));
-  assert.ok(scenery.view.x > 800 && scenery.view.y > 800);
+  assert.ok(display.view.x > 800 && display.view.y > 800);
   navigation.drag(box.x, box.y);
-  assert.deepEqual([scenery.view.x, scenery.view.y], [0, 0]);
+  assert.deepEqual([display.view.x, display.view.y], [0, 0]);
   navigation.fit();
   assert.ok(!navigation.grab(box.x + 5, box.y + 5), "there is no small map while all is in view");
 });
 
 test("panels stand beside each other where they can be read, and below each other where not", () => {
-  const gutters = mapGutters(40, 30, 500, 500, 12, true);
-  const across = mapLayout(1200, 600, 3, gutters);
+  const gutters = panelGutters(40, 30, 500, 500, 12, true);
+  const across = panelBoxes(1200, 600, 3, gutters);
   assert.equal(new Set(across.map(({ y }) => y)).size, 1);
-  const down = mapLayout(340, 900, 2, gutters);
+  const down = panelBoxes(340, 900, 2, gutters);
   assert.equal(new Set(down.map(({ x }) => x)).size, 1);
   assert.ok(down[0].y + down[0].h <= down[1].y - gutters.top - gutters.title);
 });
 
 test("no small map of what would be a line, or in a window that it would hide", () => {
   const plot = { x: 0, y: 0, w: 500, h: 400 };
-  assert.equal(mapMinimapBox(plot, { queries: 10, keys: 100_000 }), null);
-  assert.equal(mapMinimapBox({ x: 0, y: 0, w: 90, h: 90 }, { queries: 10, keys: 10 }), null);
-  assert.deepEqual(mapMinimapBox(plot, { queries: 100, keys: 200 }), { x: 372, y: 332, w: 120, h: 60 });
+  assert.equal(minimapBox(plot, { queries: 10, keys: 100_000 }), null);
+  assert.equal(minimapBox({ x: 0, y: 0, w: 90, h: 90 }, { queries: 10, keys: 10 }), null);
+  assert.deepEqual(minimapBox(plot, { queries: 100, keys: 200 }), { x: 372, y: 332, w: 120, h: 60 });
 });
 
 const sizes = { queries: 1000, keys: 2000 };
@@ -113,18 +113,18 @@ const plot = { w: 500, h: 400 };
 
 test("a view without a scale shows the whole map", () => {
   const view = { x: 5, y: 5, scale: 0 };
-  mapClamp(view, sizes, plot);
+  clampView(view, sizes, plot);
   assert.deepEqual(view, { x: 0, y: 0, scale: 0.25 });
-  assert.ok(mapIsFit(view, sizes, plot));
+  assert.ok(isWholeMap(view, sizes, plot));
 });
 
 test("few tokens do not fill a large window", () => {
-  assert.equal(mapFitScale({ queries: 4, keys: 4 }, { w: 2000, h: 2000 }), 112);
+  assert.equal(wholeMapScale({ queries: 4, keys: 4 }, { w: 2000, h: 2000 }), 112);
 });
 
 test("zooming leaves what is under the pointer where it is", () => {
   const view = { x: 0, y: 0, scale: 0.25 };
-  mapZoomAt(view, 8, 200, 100, sizes, plot);
+  zoomViewAt(view, 8, 200, 100, sizes, plot);
   assert.equal(view.scale, 2);
   assert.equal(view.x + 200 / view.scale, 800);
   assert.equal(view.y + 100 / view.scale, 400);
@@ -132,42 +132,42 @@ test("zooming leaves what is under the pointer where it is", () => {
 
 test("no zoom goes beyond the whole map or the largest cell", () => {
   const view = { x: 300, y: 300, scale: 2 };
-  mapZoomAt(view, 1e9, 10, 10, sizes, plot);
-  assert.equal(view.scale, mapScaleMost);
-  mapZoomAt(view, 1e-9, 10, 10, sizes, plot);
-  assert.ok(mapIsFit(view, sizes, plot));
+  zoomViewAt(view, 1e9, 10, 10, sizes, plot);
+  assert.equal(view.scale, mapMaxScale);
+  zoomViewAt(view, 1e-9, 10, 10, sizes, plot);
+  assert.ok(isWholeMap(view, sizes, plot));
   assert.deepEqual([view.x, view.y], [0, 0]);
 });
 
 test("the window stays on the map, and a side that fits stands at its beginning", () => {
   const view = { x: 5000, y: -3, scale: 1 };
-  mapClamp(view, sizes, plot);
+  clampView(view, sizes, plot);
   assert.deepEqual([view.x, view.y], [1500, 0]);
   const thin = { x: 10, y: 4, scale: 2 };
-  mapClamp(thin, { queries: 10, keys: 2000 }, plot);
+  clampView(thin, { queries: 10, keys: 2000 }, plot);
   assert.deepEqual([thin.x, thin.y], [10, 0]);
 });
 
 test("a hundred thousand items keep every item apart at the largest zoom", () => {
   const large = { queries: 100_000, keys: 100_000 };
   const view = { x: 0, y: 0, scale: 0 };
-  mapClamp(view, large, plot);
-  for (let i = 0; i < 60; i++) mapZoomAt(view, 1.4, 499.5, 399.5, large, plot);
-  assert.equal(view.scale, mapScaleMost);
-  const [, , first, last] = mapBlock(view, large, plot);
-  assert.ok(last - first <= Math.ceil(500 / mapScaleMost) + 1 && last <= 100_000);
+  clampView(view, large, plot);
+  for (let i = 0; i < 60; i++) zoomViewAt(view, 1.4, 499.5, 399.5, large, plot);
+  assert.equal(view.scale, mapMaxScale);
+  const [, , first, last] = itemsInView(view, large, plot);
+  assert.ok(last - first <= Math.ceil(500 / mapMaxScale) + 1 && last <= 100_000);
 });
 
 test("an item out of view is brought in by the least move", () => {
   const view = { x: 100, y: 100, scale: 1 };
-  mapReveal(view, 300, 150, sizes, plot);
+  revealCell(view, 300, 150, sizes, plot);
   assert.deepEqual([view.x, view.y], [100, 100]);
-  mapReveal(view, 300, 700, sizes, plot);
+  revealCell(view, 300, 700, sizes, plot);
   assert.deepEqual([view.x, view.y], [203, 100]);
-  mapReveal(view, 0, 0, sizes, plot);
+  revealCell(view, 0, 0, sizes, plot);
   assert.deepEqual([view.x, view.y], [0, 0]);
 });
 
 test("the block in view is cut at the map's ends", () => {
-  assert.deepEqual(mapBlock({ x: 1900, y: 0.5, scale: 1 }, sizes, plot), [0, 401, 1900, 2000]);
+  assert.deepEqual(itemsInView({ x: 1900, y: 0.5, scale: 1 }, sizes, plot), [0, 401, 1900, 2000]);
 });

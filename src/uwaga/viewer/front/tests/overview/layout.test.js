@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "../../overview/layout.js";
-import { overviewMost, overviewPixels } from "../../overview/drawing.js";
+import { overviewScaleMax, overviewPixels } from "../../overview/drawing.js";
 
 const side = (id, layers, heads,
   kinds = ["encoder"]) => ({ id, maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))) });
@@ -48,8 +48,8 @@ test("pixels: heads beside each other, each by its own scale; unknown and hidden
   const cells = { data: Float32Array.of(0, 0.5, 1, NaN, 4, 2, 0, 0), heads: 2, rows: 2, columns: 2 };
   const look = { colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "grey" },
     signed: false, theme: "light", hideKeys: 0 };
-  assert.deepEqual([0, 1].map((head) => overviewMost(cells, 0, head, head + 1)), [1, 4]);
-  assert.equal(overviewMost(cells, 1), 2);
+  assert.deepEqual([0, 1].map((head) => overviewScaleMax(cells, 0, head, head + 1)), [1, 4]);
+  assert.equal(overviewScaleMax(cells, 1), 2);
   const red = (pixels) => Array.from({ length: 8 }, (_, at) => pixels[4 * at]);
   const [white, half, black] = [255, red(overviewPixels(cells, look, (head) => [1, 4][head]))[1], 0x22];
   assert.deepEqual(red(overviewPixels(cells, look, (head) => [1, 4][head])), [white, half, black, half, black, 214, white, white]);

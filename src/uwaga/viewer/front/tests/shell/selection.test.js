@@ -1,27 +1,27 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { itemAt, movedItem, movedSpan } from "../../shell/selection.js";
-import { namedSides, nearestHead, stackSize } from "../../shell/app.js";
+import { itemOfToken, renumberedItem, renumberedSpan } from "../../shell/selection.js";
+import { withDistinctTitles, nearestHead, stackSize } from "../../shell/app.js";
 
 const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
 const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
 const words = items([1, 3], [3, 4]); // without the special tokens at both ends
 
 test("the item that holds a token, the next one where none does", () => {
-  assert.deepEqual([0, 1, 2, 3, 4].map((token) => itemAt(words.spans, token)), [0, 0, 0, 1, null]);
+  assert.deepEqual([0, 1, 2, 3, 4].map((token) => itemOfToken(words.spans, token)), [0, 0, 0, 1, null]);
 });
 
 test("a picked item stays the same text", () => {
-  assert.equal(movedItem(2, tokens, words), 0);
-  assert.equal(movedItem(1, words, tokens), 3);
-  assert.equal(movedItem(4, tokens, words), null);
-  assert.equal(movedItem(null, tokens, words), null);
+  assert.equal(renumberedItem(2, tokens, words), 0);
+  assert.equal(renumberedItem(1, words, tokens), 3);
+  assert.equal(renumberedItem(4, tokens, words), null);
+  assert.equal(renumberedItem(null, tokens, words), null);
 });
 
 test("a span covers the same text", () => {
-  assert.deepEqual(movedSpan([1, 4], tokens, words), [0, 2]);
-  assert.deepEqual(movedSpan([0, 1], words, tokens), [1, 3]);
-  assert.equal(movedSpan([4, 5], tokens, words), null);
+  assert.deepEqual(renumberedSpan([1, 4], tokens, words), [0, 2]);
+  assert.deepEqual(renumberedSpan([0, 1], words, tokens), [1, 3]);
+  assert.equal(renumberedSpan([4, 5], tokens, words), null);
 });
 
 test("the nearest head that a side has", () => {
@@ -39,7 +39,7 @@ test("items of an axis", () => {
 
 test("two sides never have one title", () => {
   const titles = (...sides) =>
-    namedSides(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
+    withDistinctTitles(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
   assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a less b", "m"]), ["a", "b", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m less n"]), ["m", "n", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);

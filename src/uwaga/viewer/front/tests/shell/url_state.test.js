@@ -1,23 +1,23 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { readAddress, writeAddress } from "../../shell/url_state.js";
+import { hashToState, stateToParams } from "../../shell/url_state.js";
 import { initialState } from "../../store.js";
 import { fakeHost } from "../fake_host.js";
 
 const about = /** @type {any} */ ((await fakeHost({ layers: 3, heads: 4, targets: 20, sides: 2 }).ask({ ask: "about" })).meta);
-const read = (hash) => readAddress(hash, about, initialState());
+const read = (hash) => hashToState(hash, about, initialState());
 
 test("what is written is read again", () => {
   const state = { ...initialState(), tab: "map", side: "1", kind: "cross", layer: 2, head: 3,
     how: "max", merge: "words", specials: "hide", compare: "both",
     query: 4, key: 0, span: [1, 5], view: { x: 1.5, y: 2, scale: 7.25 },
     colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: true, scheme: "grey" }, theme: "dark" };
-  const known = read(`#${writeAddress(state, initialState())}`);
+  const known = read(`#${stateToParams(state, initialState())}`);
   assert.deepEqual({ ...initialState(), ...known }, state);
 });
 
 test("what is as at first needs few words", () => {
-  assert.equal(String(writeAddress(initialState(), initialState())), "tab=overview&side=0&kind=encoder&layer=0&head=0&compare=one");
+  assert.equal(String(stateToParams(initialState(), initialState())), "tab=overview&side=0&kind=encoder&layer=0&head=0&compare=one");
 });
 
 test("what is not there, or is no state, is left out", () => {

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { flowLine, flowLines, flowNearest, flowRightToLeft, flowWindow } from "../../text/layout.js";
+import { lineOfItem, breakLines, nearestItem, isRightToLeft, linesInView } from "../../text/layout.js";
 
 const plain = (widths, rest = {}) =>
-  flowLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
+  breakLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
 
 test("as many items as fit stand on a line, with spaces between them", () => {
   const flow = plain([40, 40, 40, 100, 5]);
@@ -40,7 +40,7 @@ test("every item is on exactly one line, within its width, for random texts", ()
       assert.ok(flow.starts[line + 1] > flow.starts[line]);
       for (let item = flow.starts[line]; item < flow.starts[line + 1]; item++) {
         assert.ok(flow.lefts[item] + widths[item] <= 100.001, `round ${round}`);
-        assert.equal(flowLine(flow.starts, item), line);
+        assert.equal(lineOfItem(flow.starts, item), line);
         if (item > flow.starts[line]) assert.ok(flow.lefts[item] >= flow.lefts[item - 1] + widths[item - 1] - 0.001);
       }
     }
@@ -50,19 +50,19 @@ test("every item is on exactly one line, within its width, for random texts", ()
 test("no items are no lines", () => {
   const flow = plain([]);
   assert.equal(flow.lines, 0);
-  assert.deepEqual(flowWindow({ top: 0, height: 100, lineHeight: 10, lines: 0, extra: 5 }), [0, 0]);
+  assert.deepEqual(linesInView({ top: 0, height: 100, lineHeight: 10, lines: 0, extra: 5 }), [0, 0]);
 });
 
 test("the window holds the lines in view and some more, never others than there are", () => {
-  assert.deepEqual(flowWindow({ top: 1000, height: 100, lineHeight: 10, lines: 1000, extra: 3 }), [97, 113]);
-  assert.deepEqual(flowWindow({ top: 0, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [0, 4]);
-  assert.deepEqual(flowWindow({ top: 90_000, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [4, 4]);
+  assert.deepEqual(linesInView({ top: 1000, height: 100, lineHeight: 10, lines: 1000, extra: 3 }), [97, 113]);
+  assert.deepEqual(linesInView({ top: 0, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [0, 4]);
+  assert.deepEqual(linesInView({ top: 90_000, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [4, 4]);
 });
 
 test("a hundred thousand items are set in a moment", () => {
   const widths = Float32Array.from({ length: 100_000 }, (_, i) => 20 + (i % 50));
   const start = performance.now();
-  const flow = flowLines({ widths, glued: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
+  const flow = breakLines({ widths, glued: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
   assert.ok(flow.lines > 5000);
   assert.ok(performance.now() - start < 1000);
 });
@@ -71,12 +71,12 @@ test("the nearest item of another line is the one below", () => {
   const widths = [40, 40, 20, 20, 20];
   const flow = plain(widths);
   assert.deepEqual([...flow.starts], [0, 2, 5]);
-  assert.equal(flowNearest(flow, widths, 1, 90), 4);
-  assert.equal(flowNearest(flow, widths, 1, 0), 2);
+  assert.equal(nearestItem(flow, widths, 1, 90), 4);
+  assert.equal(nearestItem(flow, widths, 1, 0), 2);
 });
 
 test("a text of Hebrew or Arabic runs from right to left", () => {
-  assert.equal(flowRightToLeft(["\u05e9\u05dc\u05d5\u05dd", "means", "peace"]), false);
-  assert.equal(flowRightToLeft(["\u0645\u0631\u062d\u0628\u0627", "\u0628\u0643", "a"]), true);
-  assert.equal(flowRightToLeft([]), false);
+  assert.equal(isRightToLeft(["\u05e9\u05dc\u05d5\u05dd", "means", "peace"]), false);
+  assert.equal(isRightToLeft(["\u0645\u0631\u062d\u0628\u0627", "\u0628\u0643", "a"]), true);
+  assert.equal(isRightToLeft([]), false);
 });

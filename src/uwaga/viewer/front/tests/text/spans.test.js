@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { itemsOf, rangeText, tokensOf, SpanShelf } from "../../text/spans.js";
+import { itemsOfTokens, rangeText, tokensOfItems, SpanList } from "../../text/spans.js";
 import { searchIndex, searchItems } from "../../text/search.js";
 
 const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
@@ -8,15 +8,15 @@ const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
 const words = { spans: Int32Array.of(1, 3, 3, 4), total: 2, labels: ["unseen", "cat"], glued: [0, 0] }; // special tokens hidden
 
 test("a range of items is a range of tokens, and back", () => {
-  assert.deepEqual(tokensOf(words, [0, 2]), [1, 4]);
-  assert.deepEqual(itemsOf(tokens, [1, 4]), [1, 4]);
-  assert.deepEqual(itemsOf(words, [2, 3]), [0, 1]);
-  assert.deepEqual(itemsOf(words, [0, 5]), [0, 2]);
+  assert.deepEqual(tokensOfItems(words, [0, 2]), [1, 4]);
+  assert.deepEqual(itemsOfTokens(tokens, [1, 4]), [1, 4]);
+  assert.deepEqual(itemsOfTokens(words, [2, 3]), [0, 1]);
+  assert.deepEqual(itemsOfTokens(words, [0, 5]), [0, 2]);
 });
 
 test("what is hidden altogether is no range", () => {
-  assert.equal(itemsOf(words, [0, 1]), null);
-  assert.equal(itemsOf(words, [4, 5]), null);
+  assert.equal(itemsOfTokens(words, [0, 1]), null);
+  assert.equal(itemsOfTokens(words, [4, 5]), null);
 });
 
 test("a range is named by its text, the middle left out where it is long", () => {
@@ -27,24 +27,24 @@ test("a range is named by its text, the middle left out where it is long", () =>
 });
 
 test("spans are kept as tokens: they survive merging and hiding, come back, and can be removed", () => {
-  const shelf = new SpanShelf();
-  shelf.put("both", tokens, [2, 4], true);
-  shelf.put("both", tokens, [0, 1], true);
-  assert.deepEqual(shelf.on("both", words).map(({ range }) => range), [[0, 2]]);
-  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[2, 4], [0, 1]]);
-  shelf.remove(shelf.spans[0].id);
-  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[0, 1]]);
+  const spanList = new SpanList();
+  spanList.put("both", tokens, [2, 4], true);
+  spanList.put("both", tokens, [0, 1], true);
+  assert.deepEqual(spanList.on("both", words).map(({ range }) => range), [[0, 2]]);
+  assert.deepEqual(spanList.on("both", tokens).map(({ range }) => range), [[2, 4], [0, 1]]);
+  spanList.remove(spanList.spans[0].id);
+  assert.deepEqual(spanList.on("both", tokens).map(({ range }) => range), [[0, 1]]);
 });
 
 test("a span that is stretched stays one; the same one twice is one; at most sixteen are kept", () => {
-  const shelf = new SpanShelf();
-  shelf.put("both", tokens, [0, 1], true);
-  shelf.put("both", tokens, [0, 3], false);
-  shelf.put("both", tokens, [0, 3], true);
-  assert.deepEqual(shelf.on("both", tokens).map(({ range }) => range), [[0, 3]]);
+  const spanList = new SpanList();
+  spanList.put("both", tokens, [0, 1], true);
+  spanList.put("both", tokens, [0, 3], false);
+  spanList.put("both", tokens, [0, 3], true);
+  assert.deepEqual(spanList.on("both", tokens).map(({ range }) => range), [[0, 3]]);
   const many = { spans: Int32Array.from({ length: 100 }, (_, i) => Math.ceil(i / 2)), total: 50 };
-  for (let i = 0; i < 30; i++) shelf.put("both", many, [i, i + 1], true);
-  assert.equal(shelf.spans.length, 16);
+  for (let i = 0; i < 30; i++) spanList.put("both", many, [i, i + 1], true);
+  assert.equal(spanList.spans.length, 16);
 });
 
 const index = searchIndex(["The", "un", "seen", "cat", ",", "the", "CAT"], [0, 0, 1, 0, 1, 0, 0]);
