@@ -13,7 +13,7 @@ import { canonical, replyBytes } from "./wire.js";
  * @property {string} name
  * @property {Question} question
  * @property {number} priority
- * @property {number} number  the order of asking
+ * @property {number} number  sequence number: the order of asking
  * @property {number} retries  answers "busy" so far
  * @property {boolean} inFlight
  * @property {AbortController} controller
@@ -22,9 +22,9 @@ import { canonical, replyBytes } from "./wire.js";
 
 const clientMaxInFlight = 4;
 const clientMaxRetries = 30;
-/** Asking again at once what goes on elsewhere would keep the host busy with being asked. */
+/** Milliseconds between polls of a reply that did not get more complete: polling without a pause would load the host. */
 const clientPollPause = 200;
-/** A host that answers in parts of a second and has been silent for so long is busy with something else, or gone. */
+/** Milliseconds without an answer after which the host is reported as slow; it usually answers within a second. */
 const clientSlowAfter = 10_000;
 
 /**
@@ -40,7 +40,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   const listeners = new Set();
   let inFlight = 0;
   let nextSequence = 0;
-  let unreachableCount = 0; // how often in a row nobody answered
+  let unreachableCount = 0; // failures in a row
   let slow = false;
   let paused = false;
   let disposed = false;
@@ -48,7 +48,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   const emit = (/** @type {import("./types.js").ClientEvent} */ event) => listeners.forEach((listener) => listener(event));
 
   function sendNext() {
-    // One question at a time is enough to see whether a host that was gone is back.
+    // While the host is unreachable, one question at a time probes whether it has recovered.
     while (!paused && !disposed && inFlight < (unreachableCount ? 1 : clientMaxInFlight)) {
       let next = null;
       for (const job of jobs.values()) if (!job.inFlight && (!next || clientBefore(job, next))) next = job;
@@ -201,7 +201,7 @@ function clientBefore(left, right) {
 }
 
 /**
- * What fails is told to those who watch the client; a caller that does not look is no error of the page.
+ * Failures are reported to the client's subscribers: a caller that ignores the rejection causes no unhandled rejection.
  * @template Value
  * @param {Promise<Value>} promise
  * @returns {Promise<Value>}
@@ -216,10 +216,10 @@ function clientSleep(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-// Replies that are kept: as many as fit, the latest used last to go.
+// The LRU cache of replies.
 
 /**
- * Replies by name, the least recently read forgotten first.
+ * An LRU cache of replies by canonical question, bounded by bytes.
  * @param {number} maxBytes
  */
 export function makeReplyCache(maxBytes) {
@@ -250,7 +250,7 @@ export function makeReplyCache(maxBytes) {
   };
 }
 
-/** @param {Reply} reply @returns {boolean} nothing more comes by asking again */
+/** @param {Reply} reply @returns {boolean} false: asking again may return a more complete reply */
 export function isComplete(reply) {
   return reply.meta.complete === undefined || reply.meta.complete === null || reply.meta.complete >= 1;
 }

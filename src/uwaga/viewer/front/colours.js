@@ -1,11 +1,12 @@
 // Colours of weights: colour tables, from a weight to a position in them, the end of the scale; CSS colours as numbers.
-// The stops are those of src/uwaga/plots/colors.py, in equal steps of CIE L*: zero is white on a light page and the background on a dark one.
+// The stops are those of src/uwaga/plots/colors.py, in equal steps of CIE L*: zero is white on a light page and the
+// background on a dark one.
 
 /** @typedef {import("./types.js").Colour} Colour */
 
 /** @typedef {"light" | "dark"} Theme */
 
-const lightBackground = "#ffffff";
+const white = "#ffffff";
 const darkBackground = "#10141b"; // --bg of the dark theme
 /** @type {{[scheme: string]: {title: string, stops: string[]}}} from light to dark, without white */
 const colourSchemeTable = {
@@ -18,14 +19,14 @@ const paleBlueStops = ["#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#
 /** Between a dark background and stops that end at a lightness of 30. @type {{[stop: string]: string}} */
 const darkestStops = { "#82280b": "#4a1706", "#254581": "#162a52" };
 
-/** @returns {{name: string, title: string}[]} what can be chosen */
+/** @returns {{name: string, title: string}[]} the colour schemes that the user can choose */
 export function colourSchemes() {
   return Object.entries(colourSchemeTable).map(([name, { title }]) => ({ name, title }));
 }
 
 /**
- * 256 colours from zero to the most, four bytes each: red, green, blue, opacity.
- * @param {string} scheme  another name than colourSchemes() has is blue
+ * 256 colours from zero to the largest weight, RGBA.
+ * @param {string} scheme  an unknown name means blue
  * @param {Theme} theme
  * @returns {Uint8Array}
  */
@@ -35,19 +36,19 @@ export function colourTable(scheme, theme) {
 }
 
 /**
- * 256 colours of differences: entry 0 the most below zero (orange), 255 the most above (blue); zero lies between 127 and 128.
+ * 256 colours of differences: entry 0 the most negative (orange), 255 the most positive (blue); zero lies between 127 and 128.
  * @param {Theme} theme
  * @returns {Uint8Array}
  */
 export function signedColourTable(theme) {
-  // On a dark screen the lightest stops are left out: both ends would be white.
-  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? stopsOnDark(stops.slice(1)) : [lightBackground, ...stops]);
+  // On a dark background the lightest stops are left out: both ends would be white.
+  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? stopsOnDark(stops.slice(1)) : [white, ...stops]);
   const below = pick(colourSchemeTable.orange.stops);
   return interpolateStops([...below.slice(1).reverse(), ...pick(paleBlueStops)]);
 }
 
 /**
- * What is drawn where no weight is known.
+ * The colour of cells whose weight is not known.
  * @param {Theme} theme
  * @returns {[number, number, number, number]}
  */
@@ -56,12 +57,11 @@ export function unknownColour(theme) {
 }
 
 /**
- * Where a weight lies among the colours, from 0 to 1. Linear, or by the logarithm: from `low`, or a ten-thousandth of `high`
- * where low is 0.
+ * The position of a weight on the colour scale, from 0 to 1. Linear, or logarithmic from `low`, or from high / 10^4 if low is 0.
  * @param {number} weight
  * @param {{log: boolean, low: number, threshold: number}} colour
  * @param {number} high  the weight of the last colour
- * @returns {number}  nan stays nan
+ * @returns {number}  NaN stays NaN
  */
 export function colourPosition(weight, { log, low, threshold }, high) {
   if (weight < threshold || !(high > 0)) return Number.isNaN(weight) ? NaN : 0;
@@ -72,7 +72,7 @@ export function colourPosition(weight, { log, low, threshold }, high) {
 }
 
 /**
- * The same of a difference: 0 the most below zero, 0.5 zero, 1 the most above.
+ * The same for a difference: 0 the most negative, 0.5 zero, 1 the most positive.
  * @param {number} weight
  * @param {{log: boolean, low: number, threshold: number}} colour
  * @param {number} high  the largest size of a difference
@@ -84,7 +84,7 @@ export function signedColourPosition(weight, colour, high) {
 
 /** @param {string[]} stops @param {Theme} theme @returns {string[]} from zero on */
 function stopsFromZero(stops, theme) {
-  return theme === "dark" ? [...stopsOnDark(stops), lightBackground] : [lightBackground, ...stops];
+  return theme === "dark" ? [...stopsOnDark(stops), white] : [white, ...stops];
 }
 
 /** @param {string[]} stops @returns {string[]} from the dark background to the lightest */
@@ -107,18 +107,18 @@ function interpolateStops(stops) {
   return table;
 }
 
-// Where a scale of colours ends when nobody says so.
+// The upper end of a colour scale that the user has not set.
 
 /**
- * The weight above which a tenth of all weight lies, within an eighth of its size, and the largest where that is less.
+ * The weight-weighted 90th percentile, to one eighth of its value, and at most the largest weight.
  *
- * The largest weight itself would leave most maps white: one cell of mass 1 in a corner is the rule where a mask lets the
- * first queries see few keys. Counted by weight and not by cells, so that a line of ones in a large map stays what it is.
- * @param {Float32Array} data  what is not a number does not count
+ * The largest weight would leave most maps white: under a causal mask the first queries see few keys, and a corner cell has
+ * mass 1. Weighted by weight and not by cells, so that a line of ones in a large map keeps its colour.
+ * @param {Float32Array} data  NaN and infinite values are ignored
  * @param {number} [start]
  * @param {number} [end]
- * @param {number} [columns]  of a row, 0: no columns are left out
- * @param {number} [skip]  so many columns are left out
+ * @param {number} [columns]  per row; 0: no columns are skipped
+ * @param {number} [skip]  this many first columns are skipped
  * @returns {number}
  */
 export function colourScaleMax(data, start = 0, end = data.length, columns = 0, skip = 0) {
@@ -129,7 +129,7 @@ export function colourScaleMax(data, start = 0, end = data.length, columns = 0, 
     if (skip && (at - start) % columns < skip) continue;
     const size = Math.abs(data[at]);
     if (!(size > 0 && size < Infinity)) continue;
-    // The exponent and the first three bits of the fraction: bins an eighth wide at most, in the order of their sizes.
+    // Histogram bins by exponent and the first three fraction bits of the float32: at most an eighth wide, in order of size.
     sums[(bits[at] & 0x7fffffff) >>> 20] += size;
     total += size;
     if (size > most) most = size;
@@ -140,18 +140,18 @@ export function colourScaleMax(data, start = 0, end = data.length, columns = 0, 
   return edge < most ? edge : most;
 }
 
-// Weights to shades, and to the few numbers that stand for many of them.
+// Shading of tokens: from a weight to an opacity.
 
 /**
  * @typedef {object} Shading
- * @property {(item: number) => number} of  in [-1, 1]; 0: not shaded
- * @property {number} high  the weight of the deepest shade
+ * @property {(item: number) => number} of  opacity in [-1, 1]; 0: not shaded
+ * @property {number} high  the weight of full opacity
  */
 
-const logRange = 1e-4; // of the highest weight, for logarithms; the map's colours reach as far
+const logRange = 1e-4; // lower end of a logarithmic scale relative to its upper end, as in colourPosition
 
 /**
- * @param {ArrayLike<number>} weights  nan: not known
+ * @param {ArrayLike<number>} weights  NaN: not known
  * @param {Pick<Colour, "log" | "low" | "high" | "threshold" | "hideSink">} colour
  * @param {boolean} [keys]  the items are keys: the sink is the first of them
  * @returns {Shading}
@@ -182,10 +182,10 @@ function largestWeight(weights, hidden) {
   return largest;
 }
 
-// Colours of the theme as a canvas takes them.
+// CSS colours as canvases, PDF and SVG take them.
 
 /**
- * A colour of the theme as a canvas takes it.
+ * A colour of the theme.
  * @param {Element} element
  * @param {string} name  a custom property
  * @returns {string}
@@ -194,8 +194,6 @@ export function themeColour(element, name) {
   return getComputedStyle(element).getPropertyValue(name).trim() || "#888";
 }
 
-// Colours of a scene, as styles write them, to numbers that PDF and PNG can hold.
-
 /** @typedef {{r: number, g: number, b: number, a: number}} RgbaColour  every part in [0, 1] */
 
 const hexColourPattern = /^#([0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})$/i;
@@ -203,9 +201,9 @@ const colourFunctionPattern = /^(rgba?|color)\(\s*(srgb\s+)?([^)]*)\)$/i;
 
 /**
  * The parts of a CSS colour: hexadecimal, rgb(), rgba() or color(srgb ...), which is what computed styles give.
- * @param {string | undefined} text nothing, "none" and "transparent" are null
+ * @param {string | undefined} text undefined, "", "none" and "transparent" give null
  * @returns {RgbaColour | null}
- * @throws {Error} of any other spelling
+ * @throws {Error} for any other syntax
  */
 export function parseColour(text) {
   const name = (text ?? "").trim().toLowerCase();
@@ -227,7 +225,7 @@ function parseHexColour(digits) {
   return { r, g, b, a };
 }
 
-/** @param {number} full the number that means all of a colour @returns {(part: string) => number} */
+/** @param {number} full the value of full intensity @returns {(part: string) => number} */
 function colourPartReader(full) {
   return (part) => {
     const number = part.endsWith("%") ? parseFloat(part) / 100 : parseFloat(part) / full;

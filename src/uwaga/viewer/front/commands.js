@@ -15,7 +15,7 @@ export function makeCommands(shortcuts = () => true) {
 
   return {
     add(command) {
-      if (commands.has(command.id)) throw new Error(`commands: ${command.id} is there already`);
+      if (commands.has(command.id)) throw new Error(`commands: ${command.id} already exists`);
       commands.set(command.id, command);
       return () => void (commands.get(command.id) === command && commands.delete(command.id));
     },
@@ -31,7 +31,7 @@ export function makeCommands(shortcuts = () => true) {
       if (!pressed || focusedElementTakesKey(event, pressed)) return false;
       if (!shortcuts() && /^(shift\+)?.$/u.test(pressed) && pressed !== "?") return false;
       const matching = [...commands.values()].filter((command) => command.keys.some((key) => key.toLowerCase() === pressed) && ready(command));
-      // One that says when it applies is the more particular.
+      // A command with a condition is more specific than one without.
       const command = matching.find((one) => one.when) ?? matching[0];
       if (!command) return false;
       event.preventDefault();
@@ -51,7 +51,7 @@ export function makeCommands(shortcuts = () => true) {
 export function keyName(event) {
   if (["Shift", "Control", "Alt", "Meta", "AltGraph", "Dead", "Unidentified"].includes(event.key)) return "";
   const letter = event.key.toLowerCase() !== event.key.toUpperCase();
-  // Which signs need Shift depends on the keyboard: "?" is "?" on all.
+  // Whether a sign needs Shift depends on the keyboard layout: "?" is always named "?".
   const shift = event.shiftKey && (event.key.length > 1 || letter || event.key === " ");
   const key = event.key === " " ? "Space" : event.key;
   return [event.ctrlKey && "ctrl", event.altKey && "alt", event.metaKey && "meta", shift && "shift", key]
@@ -59,7 +59,7 @@ export function keyName(event) {
 }
 
 /**
- * Whether the key is for the element that has the focus: text that is typed, a list that is chosen from, a pressed button.
+ * Whether the focused element handles the key itself: a text field, a select, a button.
  * @param {KeyboardEvent} event
  * @param {string} pressed
  * @returns {boolean}
@@ -79,7 +79,17 @@ function focusedElementTakesKey(event, pressed) {
   return presses && (pressed === "enter" || pressed === "space");
 }
 
-// Every command with its keys, by group.
+/**
+ * @param {HTMLElement} root
+ * @returns {boolean} whether the focused element does not handle arrow keys itself
+ */
+export function arrowKeysFree(root) {
+  const focused = /** @type {Document | ShadowRoot} */ (root.getRootNode()).activeElement;
+  const roles = ["tab", "tablist", "scrollbar", "slider", "dialog", "grid"].map((role) => `[role="${role}"]`);
+  return !focused?.closest([...roles, "dialog", "select", "input"].join());
+}
+
+// The help dialog: every command with its keys, by group.
 
 /** @type {{[key: string]: string}} */
 const helpKeys = { arrowup: "\u2191", arrowdown: "\u2193", arrowleft: "\u2190", arrowright: "\u2192",
@@ -104,7 +114,7 @@ export function makeHelp(app) {
   const title = el("h2", { text: "Keyboard", id: `uwaga-help-${Math.random().toString(36).slice(2)}` });
   const element = el("dialog", { class: "uwaga-dialog", "aria-labelledby": title.id, on: {
     click: (/** @type {MouseEvent} */ event) => event.target === element && element.close(),
-    // A dialog that is closed gives the focus back to what had it; keys of the page are not for it.
+    // The browser restores the focus when the dialog closes; the page's keys must not act inside it.
     keydown: (/** @type {KeyboardEvent} */ event) => { if (event.key === "?") element.close(); event.stopPropagation(); },
   } },
     el("div", { class: "uwaga-dialog-head" }, title, el("button", { type: "button", text: "Close", on: { click: () => element.close() } })),

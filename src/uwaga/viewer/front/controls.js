@@ -3,7 +3,7 @@
 import { el } from "./dom.js";
 
 /**
- * Buttons of which one is on.
+ * A segmented control: buttons of which one is pressed.
  * @template {string} Name
  * @param {string} label  for screen readers
  * @param {{name: Name, title: string, hint?: string}[]} choices
@@ -14,7 +14,7 @@ export function segmentedControl(label, choices, onChoose) {
   const buttons = choices.map(({ name, title, hint }) =>
     el("button", { type: "button", text: title, title: hint, "aria-pressed": "false", on: { click: () => onChoose(name) } }));
   return {
-    element: el("div", { class: "uwaga-segmentedControl", role: "group", "aria-label": label }, buttons),
+    element: el("div", { class: "uwaga-segments", role: "group", "aria-label": label }, buttons),
     show(name) {
       choices.forEach((choice, i) => buttons[i].setAttribute("aria-pressed", String(choice.name === name)));
     },
@@ -22,7 +22,7 @@ export function segmentedControl(label, choices, onChoose) {
 }
 
 /**
- * A button that is on or off.
+ * A toggle button.
  * @param {string} title
  * @param {string} hint
  * @param {() => void} onPress
@@ -34,7 +34,7 @@ export function toggle(title, hint, onPress) {
 }
 
 /**
- * A list to choose from, with buttons for the one before and the one after.
+ * A select with buttons for the previous and the next value.
  * @param {string} label
  * @param {(value: number) => void} onChoose
  * @returns {{element: HTMLElement, show: (values: number[], value: number) => void}}

@@ -6,7 +6,7 @@ const domSvg = "http://www.w3.org/2000/svg";
 const domInvisible = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Co}\p{Cn}\u115f\u1160\u3164\uffa0\u034f\u17b4\u17b5\ufe00-\ufe0f]/u;
 
 /**
- * An HTML element. Props: class, text, on: {click: fn}, style: {name: value}, any attribute; true: present, false or null: not.
+ * An HTML element. Props: class, text, on: {click: fn}, style: {name: value}, any attribute; true: present, false or null: absent.
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
  * @param {{[name: string]: any}} [props]
@@ -46,7 +46,7 @@ function domFill(element, props, children) {
         /** @type {any} */ (element).style.setProperty(property, String(part));
       }
     } else if (name === "text") element.textContent = String(value);
-    else if (/^on/i.test(name)) throw new Error(`el: ${name}: listeners go into on: {}`);
+    else if (/^on/i.test(name)) throw new Error(`el: ${name}: put event listeners into on: {}`);
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat()) {
@@ -57,8 +57,8 @@ function domFill(element, props, children) {
 }
 
 /**
- * A token's string as text in which everything can be seen: control characters as their pictures, other invisible ones and
- * those that turn the direction of writing as <U+202E>, the empty string as a mark, spaces at the ends as open boxes.
+ * A token's string with invisible characters made visible: control characters as Unicode control pictures, other invisible ones
+ * and bidirectional controls as <U+202E>, the empty string as the empty-set sign, leading and trailing spaces as open boxes.
  * @param {string} token
  * @returns {string}
  */
@@ -83,7 +83,7 @@ function visibleCharacter(letter) {
 }
 
 /**
- * A token as an element whose direction of writing does not reach its neighbours.
+ * A token as a <bdi> element: its text direction does not affect its neighbours.
  * @param {string} token
  * @returns {HTMLElement}
  */

@@ -1,7 +1,7 @@
 // Numbers and names as text.
 
 /**
- * A weight or statistic in four significant digits, with a true minus.
+ * A weight or statistic in four significant digits, with a minus sign (U+2212).
  * @param {number | null | undefined} value
  * @returns {string}
  */
@@ -15,7 +15,7 @@ export function numberText(value) {
 }
 
 /**
- * A weight to be read: six digits, which is what float32 holds for certain.
+ * A weight in six significant digits, the decimal precision of float32.
  * @param {number} weight
  * @returns {string}
  */
@@ -26,7 +26,7 @@ export function weightText(weight) {
 }
 
 /**
- * A place among others in words: 1st, 2nd, 3rd, 11th.
+ * An ordinal number: 1st, 2nd, 3rd, 11th.
  * @param {number} rank
  */
 export function ordinalText(rank) {

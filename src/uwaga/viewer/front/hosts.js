@@ -2,7 +2,10 @@
 
 import { canonical, decodeParts, decodeReply, wireBuffer } from "./wire.js";
 
-/** A question that got no reply. `kind`: "refused" (the message says why), "busy", "gone" (nobody answers), "absent" (not saved). */
+/**
+ * A question without a reply. `kind`: "refused" (the message says why), "busy" (503: ask again later), "unreachable" (no server),
+ * "missing" (not in the saved page).
+ */
 export class HostError extends Error {
   /**
    * @param {"refused" | "busy" | "unreachable" | "missing"} kind
@@ -15,9 +18,9 @@ export class HostError extends Error {
   }
 }
 
-/** @returns {DOMException} what a question rejects with whose signal aborted */
+/** @returns {DOMException} the rejection of a question whose signal was aborted */
 export function abortError() {
-  return new DOMException("given up", "AbortError");
+  return new DOMException("aborted", "AbortError");
 }
 
 /**
@@ -29,28 +32,31 @@ export function isAbort(error) {
 }
 
 /**
- * Hands a file to the user.
+ * Downloads a file.
  * @param {string} name
  * @param {Blob} blob
  */
-export function downloadFile(name, blob) {
+function downloadFile(name, blob) {
   const address = URL.createObjectURL(blob);
   const link = document.createElement("a");
   link.href = address;
   link.download = name;
   link.click();
-  // The browser reads the address after the click has returned.
+  // The browser reads the object URL after click() has returned.
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }
 
 // The server that this page came from.
 
-/** @typedef {{location: {pathname: string, hash: string}, history: Pick<History, "replaceState">, localStorage: Pick<Storage, "getItem" | "setItem">}} ServedPage */
+/**
+ * @typedef {{location: {pathname: string, hash: string}, history: Pick<History, "replaceState">,
+ *   localStorage: Pick<Storage, "getItem" | "setItem">}} ServedPage
+ */
 
-const tokenStorageKey = "uwaga-token"; // in the storage, which belongs to the server's port as well
+const tokenStorageKey = "uwaga-token"; // key in local storage, which is per origin and so per port
 
 /**
- * The code of an address, which opens the page once; the address has it no longer.
+ * Takes the one-time access code out of the URL's fragment.
  * @param {ServedPage} page
  * @returns {string | null}
  */
@@ -64,7 +70,8 @@ export function takeAccessCode({ location, history }) {
 }
 
 /**
- * A question carries a token and a cookie, which the page gets for the code of its address.
+ * The server that this page came from. Each question carries a token and a cookie, which the server gives in exchange for the
+ * access code in the URL.
  * @param {ServedPage} [page]
  * @param {typeof fetch} [get]
  * @returns {import("./types.js").Host}
@@ -83,7 +90,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
       if (!response.ok) throw await responseError(response);
       return response;
     } catch (error) {
-      // fetch tells of a server that is not there by a TypeError.
+      // fetch rejects with TypeError when the server is unreachable.
       if (error instanceof TypeError && !isAbort(error))
         throw new HostError("unreachable", "The program that computes this page does not answer.");
       throw error;
@@ -96,7 +103,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
     tryStorage(() => page.localStorage.setItem(tokenStorageKey, token));
   }
 
-  /** @returns {Promise<void>} once for all questions, and again where nobody answered */
+  /** @returns {Promise<void>} one exchange for all questions; retried if the server was busy or unreachable */
   function ensureAuthenticated() {
     if (code === null) return Promise.resolve();
     authenticating ??= authenticate().catch((error) => {
@@ -118,7 +125,7 @@ export function servedHost(page = window, get = (...request) => fetch(...request
 }
 
 /**
- * A browser may be told to keep nothing; then the page works until it is loaded again.
+ * Local storage may be disabled; without it the page works until it is reloaded.
  * @template Value
  * @param {() => Value} use
  * @returns {Value | undefined}
@@ -160,7 +167,7 @@ async function responseError(response) {
  * @returns {import("./types.js").Host}
  */
 export function widgetHost(model) {
-  // Several views of one model hear all of its messages.
+  // Several views of one model receive all of its messages.
   const prefix = Math.random().toString(36).slice(2);
   let count = 0;
   /** @type {Map<string, {resolve: (reply: import("./types.js").Reply) => void, reject: (error: Error) => void}>} */
@@ -201,7 +208,7 @@ export function widgetHost(model) {
   };
 }
 
-// A page that is one file and holds its replies: <script type="application/json" data-uwaga-saved>
+// A saved page holds its replies: <script type="application/json" data-uwaga-saved>
 // {"replies": {canonical question: base64 of the reply's bytes, plain or gzip}}</script>
 
 /**
@@ -236,7 +243,7 @@ async function savedBytes(text) {
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
   for (let i = 0; i < letters.length; i++) bytes[i] = letters.charCodeAt(i);
-  // No reply begins like gzip: its first byte is 4 modulo 8, since 4 and the length of its header are a multiple of 8.
+  // No plain reply begins like gzip (0x1f): its first byte is 4 modulo 8, since 4 and the header's length are a multiple of 8.
   if (!(bytes[0] === 0x1f && bytes[1] === 0x8b && bytes[2] === 0x08)) return bytes.buffer;
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();

@@ -39,7 +39,7 @@ const explorerViews = [
 ];
 
 /**
- * Shows the explorer in `root`. What the host refuses is said there, and rejects.
+ * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
  * @param {HTMLElement} root
  * @param {import("./types.js").Host} host
  * @returns {Promise<{dispose: () => void, app: App}>}
@@ -60,7 +60,7 @@ export async function start(root, host) {
 }
 
 /**
- * A page of its own: a server's, or one that holds its replies. What goes wrong is said in the page.
+ * Starts a page of its own: a served one, or a saved one that holds its replies.
  * @param {HTMLElement} root
  */
 export function startPage(root) {
@@ -69,7 +69,7 @@ export function startPage(root) {
 }
 
 /**
- * What anywidget calls to show a widget; returns what ends it.
+ * The render function that anywidget calls; returns the cleanup function.
  * @param {{model: import("./hosts.js").WidgetModel, el: HTMLElement}} context
  */
 export function render({ model, el: place }) {
@@ -89,11 +89,11 @@ export function render({ model, el: place }) {
  */
 function openExplorer(root, host, client, about, frame) {
   const app = makeApp(root, host, client, about, frame);
-  // Without a recording there is the lesson alone.
+  // Without a recording only the lesson is shown.
   const views = explorerViews.filter(({ name, when }) => (about.sides.length || name === "lesson") && (!when || when(about)));
   const tabs = views.map(({ name, title }) => ({ name, title }));
   const cleanups = [followSystemTheme(app), ...(about.sides.length ? [keepSelection(app)] : [])];
-  // A notebook's address is not ours.
+  // The URL of a notebook belongs to the notebook.
   if (host.mode !== "notebook") cleanups.push(syncUrl(app, window));
   if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
   if (!tabs.length) throw new Error("There is nothing to show.");

@@ -15,7 +15,7 @@ export function makeStore(initial) {
   let notifying = false;
 
   function notify() {
-    // A listener may set; what it sets is told after all have heard what came before.
+    // A listener may call set: its change is notified after all listeners have seen the present one.
     notifying = true;
     try {
       while (changed.size) {
@@ -37,7 +37,7 @@ export function makeStore(initial) {
       const differing = Object.entries(partial).filter(([key, value]) => !storeEqual(/** @type {any} */ (state)[key], value));
       if (!differing.length) return;
       for (const [key] of differing) {
-        if (!(key in state)) throw new Error(`store: there is no ${key}`);
+        if (!(key in state)) throw new Error(`store: unknown key ${key}`);
         changed.add(key);
       }
       state = Object.freeze({ ...state, ...Object.fromEntries(differing) });
@@ -52,7 +52,7 @@ export function makeStore(initial) {
 }
 
 /**
- * Plain values alike in all parts.
+ * Deep equality of plain values.
  * @param {any} left
  * @param {any} right
  * @returns {boolean}
@@ -65,7 +65,7 @@ export function storeEqual(left, right) {
   return keys.every((key) => storeEqual(left[key], right[key]));
 }
 
-/** @returns {State} what is shown before anything is known */
+/** @returns {State} the defaults */
 export function initialState() {
   return {
     side: "0", kind: "encoder", layer: 0, head: 0, how: "mass", merge: "tokens", specials: "show",

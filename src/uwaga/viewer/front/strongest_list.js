@@ -11,7 +11,7 @@ import { weightText } from "./format.js";
  * @property {(string | Node)[]} title
  * @property {import("./weights.js").Weights | null} weights
  * @property {Items} items
- * @property {string} note  in place of the list, or beside it
+ * @property {string} note  shown instead of the list or after its sum
  * @property {number} count
  */
 
@@ -60,8 +60,8 @@ function strongestItemsList(weights, { items, count }, onOpen) {
 }
 
 /**
- * The items of the largest weights, the largest first, equal ones by position.
- * @param {ArrayLike<number>} weights  nan: not known, left out
+ * The items of the largest weights in magnitude, largest first, ties by position.
+ * @param {ArrayLike<number>} weights  NaN: not known, left out
  * @param {number} count
  * @returns {number[]}
  */

@@ -5,7 +5,7 @@
 /** @typedef {"overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
 
 /**
- * @typedef {object} Stack  the texts of one stack, counted
+ * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
  * @property {number} tokens
  * @property {number} words
  * @property {number} specials
@@ -20,7 +20,7 @@
  * @property {boolean} signed  its weights may be negative
  * @property {{kind: Kind, layer: number, heads: number}[]} maps  sorted
  * @property {{[stack: string]: Stack}} stacks
- * @property {{[kind: string]: {queries: string, keys: string}}} kinds  which stack stands on which axis
+ * @property {{[kind: string]: {queries: string, keys: string}}} kinds  which stack is on which axis
  */
 
 /** @typedef {[number, number]} Range  of tokens or items: first, one past the last */
@@ -31,12 +31,12 @@
  * @typedef {object} About
  * @property {string} version
  * @property {string} title
- * @property {number} tile  cells of a tile's side
- * @property {number} overview  cells of a small map's side, at most
+ * @property {number} tile  side of a tile in cells
+ * @property {number} overview  largest side of a small map in cells
  * @property {boolean} lesson
- * @property {boolean} live  more can be computed; false in a saved page
+ * @property {boolean} live  the host can compute more; false in a saved page
  * @property {StatisticInfo[]} statistics
- * @property {Side[]} sides  none: the lesson alone
+ * @property {Side[]} sides  empty: only the lesson is shown
  * @property {{side: SideId, kind: Kind, layer: number, head: number} | null} start  null without sides
  */
 
@@ -47,7 +47,7 @@
 /** @typedef {{meta: {[key: string]: any}, arrays: WireArray[]}} Reply */
 
 /**
- * @typedef {object} Where  the arguments that name one map of one head
+ * @typedef {object} Where  the arguments that identify one map of one head
  * @property {SideId} side
  * @property {Kind} kind
  * @property {number} layer
@@ -59,11 +59,11 @@
 /**
  * @typedef {object} Colour
  * @property {boolean} log  colours by the logarithm of the weight
- * @property {number} low  the weight (or logarithm's floor) that gets the first colour
- * @property {number | null} high  the weight that gets the last colour; null: the largest in view
+ * @property {number} low  the weight of the first colour (on a logarithmic scale 0 means high / 10^4)
+ * @property {number | null} high  the weight of the last colour; null: chosen from the weights in view
  * @property {number} threshold  weights below it are drawn as zero
  * @property {boolean} hideSink  the first key is drawn as zero
- * @property {string} scheme  a name of colourSchemes()
+ * @property {string} scheme  a name from colourSchemes()
  */
 
 /**
@@ -75,7 +75,7 @@
 
 /**
  * @typedef {object} State
- * @property {SideId} side  what is shown, or the active one of both; "difference" exactly when compare is
+ * @property {SideId} side  the side shown, or the active one of both; "difference" if and only if compare is "difference"
  * @property {Kind} kind
  * @property {number} layer
  * @property {number} head
@@ -84,19 +84,19 @@
  * @property {"show" | "hide"} specials
  * @property {Tab} tab
  * @property {"one" | "both" | "difference"} compare
- * @property {number | null} query  the picked item of the query axis
+ * @property {number | null} query  the selected item of the query axis
  * @property {number | null} key
- * @property {[number, number] | null} span  of queries: first, one past the last
- * @property {[number, number] | null} keySpan
- * @property {ViewBox} view
+ * @property {Range | null} span  of queries
+ * @property {Range | null} keySpan
+ * @property {ViewBox} view  of the map
  * @property {Colour} colour
  * @property {"auto" | "light" | "dark"} theme
- * @property {boolean} dark  what the theme comes to now; the page keeps it
+ * @property {boolean} dark  whether the resolved theme is dark; derived, not set by the user
  * @property {boolean} shortcuts  keys without Ctrl or Alt run commands
- * @property {"row" | "column" | "both"} textDirection  what the text shows of a picked token: its row, its column
+ * @property {"row" | "column" | "both"} textDirection  what the text shows of the selected token: its row, its column or both
  * @property {boolean} linesAll  lines of all heads of the layer
- * @property {number} linesThreshold  which of the least weights that lines may have
- * @property {"all" | "head"} overviewScale  small maps share their colours, or each has its own
+ * @property {number} linesThreshold  index into lineThresholds: the least weight of a line
+ * @property {"all" | "head"} overviewScale  one colour scale for all small maps, or one per head
  */
 
 /**
@@ -104,15 +104,15 @@
  * @property {() => Readonly<State>} get
  * @property {(partial: Partial<State>) => void} set
  * @property {(keys: (keyof State)[], listener: (state: Readonly<State>, changed: Set<string>) => void) => () => void} subscribe
- *   an empty list: every key. Returns what ends it.
+ *   an empty list: every key. Returns the unsubscribe function.
  */
 
 /**
  * @typedef {object} Command
  * @property {string} id
  * @property {string} title
- * @property {string[]} keys  such as "h", "Shift+ArrowUp", "?"; none: only by name
- * @property {string} group  heading in the help
+ * @property {string[]} keys  such as "h", "Shift+ArrowUp", "?"; empty: only by id
+ * @property {string} group  heading in the help dialog
  * @property {(event?: KeyboardEvent) => void} run
  * @property {() => boolean} [when]  whether it can run now
  */
@@ -120,7 +120,7 @@
 /**
  * @typedef {object} Commands
  * @property {(command: Command) => () => void} add  returns what removes it
- * @property {(id: string) => boolean} run  false: no such command, or not now
+ * @property {(id: string) => boolean} run  false: there is no such command, or it is not enabled
  * @property {(event: KeyboardEvent) => boolean} handle  true: a command ran
  * @property {() => Command[]} list
  */
@@ -134,17 +134,17 @@
  * @property {() => void} [dispose]
  */
 
-/** @typedef {{signal?: AbortSignal, priority?: number}} AskOptions  higher priorities first; 0 unless told */
+/** @typedef {{signal?: AbortSignal, priority?: number}} AskOptions  higher priorities first; default 0 */
 
 /**
  * @typedef {object} Client
  * @property {(question: Question, options?: AskOptions) => Promise<Reply>} ask
  * @property {(question: Question, onReply: (reply: Reply) => void, options?: AskOptions) => Promise<void>} follow
- *   ends when the reply is complete or the signal aborts; rejects with what the host refuses
+ *   calls onReply with each more complete reply; resolves when complete or aborted, rejects when the host refuses
  * @property {(question: Question) => Reply | undefined} peek
- * @property {(ask: string) => Question[]} kept  the questions of one kind whose complete replies are in the cache
+ * @property {(ask: string) => Question[]} kept  questions with complete replies in the cache, least recently used first
  * @property {(listener: (event: ClientEvent) => void) => () => void} subscribe
- * @property {() => void} dispose  gives up everything in flight
+ * @property {() => void} dispose  aborts everything in flight
  */
 
 /**
@@ -180,16 +180,16 @@
  * @property {Commands} commands
  * @property {HTMLElement} root
  * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items
- *   as the store's merge and specials say, unless told
+ *   with the store's merge and specials unless `as` is given
  * @property {() => {queries: number, keys: number}} sizes  items of the current map's axes
  * @property {() => Where} where
  * @property {(id?: SideId) => Side} side  by default the store's
  * @property {(text: string) => void} announce  for screen readers
  * @property {(text: string) => void} status
- * @property {(message: string) => void} fail  an error, in words, that can be dismissed
- * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  in the map
- * @property {() => "light" | "dark"} theme  what "auto" comes to now
- * @property {string} idPrefix  before the ids of elements: "", or which part of the page they are in
+ * @property {(message: string) => void} fail  shows an error message that can be dismissed
+ * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  opens a head in the map tab
+ * @property {() => "light" | "dark"} theme  the resolved theme
+ * @property {string} idPrefix  prefix of element ids: "", or that of the second half of a split view
  */
 
 /**

@@ -1,14 +1,16 @@
 // Rows, columns and span masses of a map: from the host or, in a saved page, from the tiles that it holds.
 
+import { tileQuestion } from "./questions.js";
+
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Where} Where */
 /** @typedef {import("./types.js").Range} Range */
 
 /**
  * @typedef {object} Weights
- * @property {Float32Array} weights  nan: not known
+ * @property {Float32Array} weights  NaN: not known
  * @property {number} complete  in [0, 1]
- * @property {number} cell  1: exact; more: each is the mean over so many keys and queries
+ * @property {number} cell  1: exact; n: each is the mean over n x n queries and keys
  */
 
 /**
@@ -16,11 +18,11 @@
  * @property {Where} where
  * @property {{queries: number, keys: number}} sizes
  * @property {AbortSignal} signal
- * @property {(weights: Weights | null) => void} onWeights  null: nothing of it is here
+ * @property {(weights: Weights | null) => void} onWeights  null: the saved page holds none of it
  */
 
 /**
- * What one query attends to.
+ * The weights of one query: a row of the map.
  * @param {App} app
  * @param {number} query
  * @param {WeightsOptions} options
@@ -35,7 +37,7 @@ export function rowWeights(app, query, { where, sizes, signal, onWeights }) {
 }
 
 /**
- * What attends to one key.
+ * The weights of one key: a column of the map.
  * @param {App} app
  * @param {number} key
  * @param {WeightsOptions} options
@@ -50,14 +52,14 @@ export function columnWeights(app, key, { where, sizes, signal, onWeights }) {
 }
 
 /**
- * The mean over each span's queries of their weight on the keys of each of the others.
+ * For each pair of spans the mean over the queries of the first of their summed weight on the keys of the second.
  * @param {App} app
  * @param {Where} where
  * @param {{queries: number, keys: number}} sizes
  * @param {Range[]} spans
  * @param {Range[]} keySpans
  * @param {AbortSignal} signal
- * @returns {Promise<{masses: Float32Array, cell: number} | null>} (spans, keySpans); null: not in this page
+ * @returns {Promise<{masses: Float32Array, cell: number} | null>} masses: (spans, keySpans); null: not in this saved page
  */
 export async function spanMasses(app, where, sizes, spans, keySpans, signal) {
   const question = { ask: "between", ...where, spans, key_spans: keySpans };
@@ -104,14 +106,12 @@ function meanSpanMass(cells, span, keySpan) {
   return sum / (span[1] - span[0]);
 }
 
-/** @param {Range[]} ranges @returns {Range} the least that holds them all */
+/** @param {Range[]} ranges @returns {Range} the smallest range that contains all */
 function coveringRange(ranges) {
   return [Math.min(...ranges.map(([first]) => first)), Math.max(...ranges.map(([, last]) => last))];
 }
 
-// The weights that the text view shows at the moment: asked for, followed while they grow, given up when no longer wanted.
-
-/** One row or one column, the latest that was wanted. */
+/** Loads the row or the column of the item requested last; an earlier request is cancelled. */
 export class WeightsReader {
   /**
    * @param {App} app
@@ -124,7 +124,7 @@ export class WeightsReader {
     this.onChange = onChange;
     /** @type {Weights | null} */
     this.weights = null;
-    this.unavailable = false; // this page does not hold it
+    this.unavailable = false; // not in this saved page
     this.name = "";
     this.controller = new AbortController();
   }
@@ -147,7 +147,7 @@ export class WeightsReader {
       this.unavailable = weights === null;
       this.onChange();
     } }).catch(() => {
-      // The client has told the user why; asking again shall be possible.
+      // The client has reported the error; a new request may follow.
       if (this.name === name) this.name = "";
     });
   }
@@ -161,17 +161,18 @@ export class WeightsReader {
   }
 }
 
-// Weights out of the tiles of mass that a page holds: the finest level of which all that is needed is there.
+// Weights from the tiles of a saved page.
 
 /**
  * @typedef {object} SavedCells
- * @property {number} side  items of a cell's side; 1: exact
+ * @property {number} side  side of a cell in items; 1: exact
  * @property {(query: number, key: number) => number} weight  the mean over its cell
  */
 
-const savedTileSide = 256; // cells of a tile's side
+const savedTileSide = 256; // side of a tile in cells
 
 /**
+ * Reads the finest level of which the saved page holds all tiles that are needed.
  * @param {App} app
  * @param {Where} where
  * @param {{queries: number, keys: number}} sizes
@@ -182,7 +183,7 @@ const savedTileSide = 256; // cells of a tile's side
 export async function savedCells(app, where, sizes, rows, columns) {
   for (let level = 0; 2 ** level < 2 * Math.max(sizes.queries, sizes.keys); level++) {
     const places = tilesCovering(level, rows, columns);
-    const questions = places.map(([row, column]) => ({ ask: "tile", ...where, how: "mass", level, row, column }));
+    const questions = places.map(([row, column]) => tileQuestion({ where, how: "mass" }, level, row, column));
     if (!questions.every((question) => app.host.has(question))) continue;
     const replies = await Promise.all(questions.map((question) => app.client.ask(question, { priority: 5 })));
     /** @type {Map<string, import("./types.js").WireArray>} */
@@ -206,7 +207,7 @@ function tilesCovering(level, rows, columns) {
 /**
  * @param {Map<string, import("./types.js").WireArray>} tiles
  * @param {number} level
- * @param {number} keys  of the whole axis: the last cell holds fewer
+ * @param {number} keys  of the whole axis: the last cell may cover fewer
  * @param {number} query
  * @param {number} key
  * @returns {number}

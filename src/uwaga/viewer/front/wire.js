@@ -13,20 +13,20 @@ const wireTypes = {
 const wireWidths = /** @type {{[type: string]: number}} */ ({ f4: 4, i4: 4, u1: 1 });
 
 /**
- * A reply from its bytes. The arrays are views into the buffer. Throws Error on bytes that are none.
+ * Decodes a reply. The arrays are views into the buffer. Throws Error if the bytes are malformed.
  * @param {ArrayBuffer} buffer
  * @returns {Reply}
  */
 export function decodeReply(buffer) {
   if (buffer.byteLength < 4) throw new Error("reply: too short");
   const length = new DataView(buffer).getUint32(0, true);
-  if (4 + length > buffer.byteLength) throw new Error("reply: its header is cut");
+  if (4 + length > buffer.byteLength) throw new Error("reply: the header is truncated");
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   return decodeParts(header, buffer, 4 + length);
 }
 
 /**
- * A reply from its header and the buffer that holds the arrays from `start` on.
+ * Decodes a reply from its header and the buffer that holds the arrays from `start` on.
  * @param {WireHeader} header
  * @param {ArrayBuffer} buffer
  * @param {number} start  a multiple of 8
@@ -36,9 +36,9 @@ export function decodeParts(header, buffer, start) {
   let offset = start;
   const arrays = header.arrays.map(({ type, shape }) => {
     const width = wireWidths[type];
-    if (!width) throw new Error(`reply: there is no type ${type}`);
+    if (!width) throw new Error(`reply: unknown type ${type}`);
     const count = shape.reduce((product, size) => product * size, 1);
-    if (offset + count * width > buffer.byteLength) throw new Error("reply: its arrays are cut");
+    if (offset + count * width > buffer.byteLength) throw new Error("reply: the arrays are truncated");
     const data = wireTypes[type](buffer, offset, count);
     offset += Math.ceil((count * width) / 8) * 8;
     return { data, shape };
@@ -47,7 +47,7 @@ export function decodeParts(header, buffer, start) {
 }
 
 /**
- * Bytes of a view as a buffer of their own that starts at 0, copied only if they do not.
+ * The bytes of a view as an ArrayBuffer that starts at 0, copied only if the view is a part of a larger buffer.
  * @param {DataView | Uint8Array | ArrayBuffer} bytes
  * @returns {ArrayBuffer}
  */
@@ -59,7 +59,7 @@ export function wireBuffer(bytes) {
 }
 
 /**
- * A question as the text that names it: JSON with sorted keys and no spaces, as the host writes it too.
+ * A question as canonical JSON (sorted keys, no spaces), the key of caches and saved pages; Python's page/ writes the same.
  * @param {unknown} value
  * @returns {string}
  */
@@ -72,13 +72,13 @@ export function canonical(value) {
 }
 
 /**
- * Bytes that cost memory in a reply.
+ * Estimated memory of a reply in bytes.
  * @param {Reply} reply
  * @returns {number}
  */
 export function replyBytes(reply) {
   const arrays = reply.arrays.reduce((total, { data }) => total + data.byteLength, 0);
-  // Long metadata, such as labels, is strings: two bytes a letter and an object each.
+  // Labels are strings: two bytes a letter and an object each.
   const labels = Array.isArray(reply.meta.labels) ? reply.meta.labels.length * 48 : 0;
   return arrays + labels + 1024;
 }

@@ -4,14 +4,14 @@
 /** @typedef {import("../types.js").SceneItem} SceneItem */
 
 const canvasFont = "Helvetica, Arial, sans-serif";
-const maxCanvasSide = 16384; // pixels; larger canvases come out empty in some browsers
+const maxCanvasSide = 16384; // pixels; larger canvases are blank in some browsers
 const maxCanvasArea = 64 * 1024 * 1024;
 const textImageScale = 4;
 
 /**
  * @param {Scene} scene
- * @param {number} [scale] pixels per CSS pixel, less where the picture would be too large
- * @returns {Promise<{blob: Blob, scale: number}>} a PNG and the scale that it has
+ * @param {number} [scale] pixels per CSS pixel, less if the canvas would be too large
+ * @returns {Promise<{blob: Blob, scale: number}>} the PNG and its scale
  */
 export async function scenePng(scene, scale = 2) {
   const fits = fittingScale(scene.width, scene.height, scale);
@@ -24,15 +24,15 @@ export async function scenePng(scene, scale = 2) {
   context.fillRect(0, 0, scene.width, scene.height);
   for (const item of scene.items) paintItem(context, item);
   const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve, "image/png"));
-  if (!blob) throw new Error("The browser could not make the picture.");
+  if (!blob) throw new Error("The browser could not encode the PNG.");
   return { blob, scale: fits };
 }
 
 /**
  * @param {number} width
  * @param {number} height
- * @param {number} scale what is wanted
- * @returns {number} what a canvas can hold of it
+ * @param {number} scale  the preferred scale
+ * @returns {number} the largest scale up to that which fits a canvas
  */
 export function fittingScale(width, height, scale) {
   const side = maxCanvasSide / Math.max(width, height, 1);
@@ -42,7 +42,7 @@ export function fittingScale(width, height, scale) {
 /** @param {HTMLCanvasElement} canvas @returns {CanvasRenderingContext2D} */
 function paintContext(canvas) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
-  if (!context) throw new Error("The browser has no canvas to draw into.");
+  if (!context) throw new Error("The browser has no 2D canvas.");
   return context;
 }
 
@@ -100,7 +100,7 @@ function paintImage(context, { x, y, w, h, pixels, columns, rows }) {
 }
 
 /**
- * Text as pixels at four times its size, for files whose fonts lack its letters.
+ * Text as an image at four times its size, for PDF, whose font lacks some characters.
  * @type {import("./pdf.js").TextPainter}
  */
 export function textImage(item) {

@@ -2,7 +2,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { textImage, scenePng } from "./canvas.js";
+import { scenePng, textImage } from "./canvas.js";
 import { pdfFile } from "./pdf.js";
 import { svgFile } from "./svg.js";
 import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
@@ -14,7 +14,7 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 /** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
 /**
- * The button "Save" and what it offers.
+ * The button "Save" and its menu.
  * @param {App} app
  * @param {() => View} currentView
  * @returns {HTMLElement}
@@ -30,7 +30,7 @@ export function makeExportMenu(app, currentView) {
     button.setAttribute("aria-expanded", String(on));
     if (on) updateMenu(menu, formats, currentView());
   };
-  let busy = ""; // what is said to whom asks for another file
+  let busy = ""; // the announcement while a file is being made
   const run = async (/** @type {FileFormat} */ format) => {
     if (busy) return void app.announce(busy);
     busy = `${format.title} waits: another file is being made.`;
@@ -44,7 +44,7 @@ export function makeExportMenu(app, currentView) {
       app.announce(message);
     } catch (error) {
       app.status("");
-      // What the host refuses, the client has told the user already.
+      // The client has already reported what the host refuses.
       if (!isAbort(error) && !(error instanceof Error && error.name === "HostError"))
         app.fail(error instanceof Error ? error.message : String(error));
     } finally {

@@ -16,7 +16,7 @@ const pdfSideLimit = 14400; // points; readers need not open larger pages (ISO 3
 
 /**
  * @param {Scene} scene
- * @param {{title?: string, paintText?: TextPainter}} [options] paintText: for text that Helvetica cannot write
+ * @param {{title?: string, paintText?: TextPainter}} [options] paintText: draws text that has characters outside of WinAnsiEncoding
  * @returns {Promise<Uint8Array>} the file
  */
 export async function pdfFile(scene, { title = "", paintText = () => null } = {}) {
@@ -46,7 +46,7 @@ async function pdfMetadata(objects, title) {
   return objects.stream("/Type /Metadata /Subtype /XML", new TextEncoder().encode(xml));
 }
 
-/** The drawing operators of one page, and what they refer to. */
+/** The content stream of a page, and its resources. */
 class PdfPage {
   /**
    * @param {PdfObjects} objects
@@ -159,7 +159,7 @@ class PdfPage {
   }
 }
 
-/** @param {(string | number)[][]} d moves, lines, curves of three points and of two, and closings @returns {string} */
+/** @param {(string | number)[][]} d  SVG path commands M, L, C, Q and Z @returns {string} */
 function pdfOperators(d) {
   let [x, y] = [0, 0];
   return d.map(([letter, ...rest]) => {
@@ -171,7 +171,7 @@ function pdfOperators(d) {
     if (letter === "Z") return "h";
     [x, y] = numbers.slice(-2);
     const operator = letter === "M" ? "m" : letter === "L" ? "l" : letter === "C" || letter === "Q" ? "c" : "";
-    if (!operator) throw new Error(`pdf: a path with ${letter}`);
+    if (!operator) throw new Error(`pdf: unsupported path command ${letter}`);
     return `${numbers.map(pdfNumber).join(" ")} ${operator}`;
   }).join(" ");
 }
@@ -181,23 +181,23 @@ function pdfColour({ r, g, b }, operator) {
   return `${[r, g, b].map(pdfNumber).join(" ")} ${operator} `;
 }
 
-/** @param {string} anchor @returns {number} how much of the width lies before the anchor */
+/** @param {string} anchor @returns {number} the part of the width before the anchor */
 function pdfAnchor(anchor) {
   return anchor === "middle" ? 0.5 : anchor === "end" ? 1 : 0;
 }
 
-// The body of a PDF file (ISO 32000-1): numbered objects, the table of where they begin, the trailer.
+// The body of a PDF file (ISO 32000-1): numbered objects, cross-reference table, trailer.
 
 /**
  * @typedef {object} PdfObjects
- * @property {() => number} reserve  a number for an object that others name before it is written
+ * @property {() => number} reserve  reserves a number for an object that is referred to before it is written
  * @property {(dictionary: string, number?: number) => number} add  returns the object's number
  * @property {(entries: string, bytes: Uint8Array, number?: number) => Promise<number>} stream  compressed
  * @property {(root: number) => Uint8Array} file
  */
 
 /** @returns {PdfObjects} */
-export function pdfObjects() {
+function pdfObjects() {
   /** @type {(Uint8Array | null)[]} */
   const bodies = [];
   const reserve = () => bodies.push(null);
@@ -219,7 +219,7 @@ export function pdfObjects() {
 
 /** @param {(Uint8Array | null)[]} bodies @param {number} root @returns {Uint8Array} */
 function pdfJoin(bodies, root) {
-  // The comment's bytes above 127 tell programs that the file is binary.
+  // The comment's bytes above 127 mark the file as binary.
   /** @type {Uint8Array[]} */
   const parts = [new Uint8Array([...pdfBytes("%PDF-1.7\n%"), 0xe2, 0xe3, 0xcf, 0xd3, 0x0a])];
   let at = parts[0].length;
@@ -236,14 +236,14 @@ function pdfJoin(bodies, root) {
 }
 
 /** @param {string} text codes below 256 @returns {Uint8Array} */
-export function pdfBytes(text) {
+function pdfBytes(text) {
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return bytes;
 }
 
-/** @param {number} value @returns {string} a number as PDF writes it: never with an exponent */
-export function pdfNumber(value) {
+/** @param {number} value @returns {string} a number without an exponent, which PDF does not allow */
+function pdfNumber(value) {
   if (!Number.isFinite(value)) return "0";
   return String(Math.round(value * 1000) / 1000 || 0).includes("e") ? value.toFixed(3) : String(Math.round(value * 1000) / 1000 || 0);
 }
@@ -273,7 +273,7 @@ const winansiMiddle = [
 
 /**
  * @param {string} text
- * @returns {number[] | null} a code for each character; null where one of them is not in the encoding
+ * @returns {number[] | null} a code for each character; null if a character is not in WinAnsiEncoding
  */
 export function winansiCodes(text) {
   /** @type {number[]} */

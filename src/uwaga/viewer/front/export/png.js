@@ -11,7 +11,7 @@ export async function deflate(bytes) {
 
 /**
  * @param {Uint8Array[]} parts
- * @returns {Uint8Array} all of them, one after the other
+ * @returns {Uint8Array} their concatenation
  */
 export function joinBytes(parts) {
   const all = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
@@ -78,7 +78,7 @@ function crc32(bytes) {
  */
 export function base64(bytes) {
   let text = "";
-  const step = 0x6000; // a multiple of 3, and few enough arguments for one call
+  const step = 0x6000; // a multiple of 3, and below the argument limit of a call
   for (let at = 0; at < bytes.length; at += step) text += btoa(String.fromCharCode(...bytes.subarray(at, at + step)));
   return text;
 }

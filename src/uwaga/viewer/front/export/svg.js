@@ -8,7 +8,7 @@ import { base64, pngFile } from "./png.js";
 
 /**
  * @param {Scene} scene
- * @param {string} [title] what a reader hears in place of the picture
+ * @param {string} [title]  text alternative for screen readers
  * @returns {Promise<string>}
  */
 export async function svgFile(scene, title = "") {
@@ -59,7 +59,7 @@ function svgStroke({ stroke, width = 1, opacity = 1 }) {
 }
 
 /**
- * Colours as SVG 1.1 knows them: six digits, and opacity by itself.
+ * A colour attribute as of SVG 1.1: six hexadecimal digits, and a separate opacity.
  * @param {"fill" | "stroke"} name
  * @param {string | undefined} colour
  * @param {number} [opacity]
@@ -74,17 +74,17 @@ function svgPaint(name, colour, opacity = 1) {
 }
 
 /**
- * A number as short as a thousandth of a pixel allows.
+ * A number rounded to a thousandth of a pixel.
  * @param {number} value
  * @returns {string}
  */
-export function svgNumber(value) {
+function svgNumber(value) {
   return Number.isFinite(value) ? String(Math.round(value * 1000) / 1000 || 0) : "0";
 }
 
 /**
- * Text that stands for itself in XML 1.0, within an element or an attribute. Characters that XML cannot hold at all
- * (most controls, halves of surrogate pairs) become U+FFFD.
+ * Escapes text for an element or attribute of XML 1.0. Characters that XML does not allow (most controls, lone surrogates) become
+ * U+FFFD.
  * @param {string} text
  * @returns {string}
  */

@@ -10,10 +10,10 @@ import { savedCells } from "../weights.js";
 
 const maxWeightsPerReply = 1 << 20; // weights of one answer
 const maxCsvWeights = 1 << 22; // weights of a table: about 50 MB of text
-const maxSavedTiles = 80; // of 256 kB each before compression
+const maxSavedTiles = 80; // 256 kB each before compression
 
 /**
- * What is in view; the whole map where a view does not say.
+ * The block of weights in view; the whole map if the view has no block.
  * @param {App} app
  * @param {View} view
  * @returns {Block}
@@ -23,7 +23,7 @@ export function blockInView(app, view) {
   return view.block?.() ?? { rows: [0, queries], columns: [0, keys] };
 }
 
-/** @param {Block} block @param {number} most @returns {number} its weights; throws where there are too many */
+/** @param {Block} block @param {number} most @returns {number} the number of weights; throws if there are too many */
 function checkBlockSize({ rows, columns }, most) {
   const count = (rows[1] - rows[0]) * (columns[1] - columns[0]);
   if (count < 1) throw new Error("No weights are in view.");
@@ -44,12 +44,12 @@ export async function blockCsv(app, view) {
   const [rows, columns] = [queries.labels.slice(...block.rows), keys.labels.slice(...block.columns)];
   const text = csvFile({ weights, firstRow: block.rows[0], firstColumn: block.columns[0], rows, columns });
   const name = fileName({ model: app.side().model, where, what: "weights", block, ending: "csv" });
-  // A byte order mark tells spreadsheets that the tokens are UTF-8.
+  // The byte order mark tells spreadsheets that the file is UTF-8.
   return { name, blob: new Blob(["\ufeff", text], { type: "text/csv;charset=utf-8" }) };
 }
 
 /**
- * The exact weights of a block, asked for in as many parts as it takes; in a saved page, from its tiles.
+ * The exact weights of a block, in as many requests as needed; in a saved page, from its tiles.
  * @param {App} app
  * @param {import("../types.js").Where} where
  * @param {Block} block
@@ -96,7 +96,7 @@ export async function blockNpz(app, view) {
 }
 
 /**
- * The page as one file: coarse pictures of every head, and the tiles that were looked at last.
+ * The page as one file: the overview of every head, and the exact tiles viewed last.
  * @param {App} app
  * @returns {Promise<ExportFile>}
  */
@@ -121,9 +121,9 @@ export async function savePage(app) {
  */
 
 /**
- * The first line names the keys, the first column the queries, each as its position and its token: `12 cat`. A name so begins
- * with a digit, so that no spreadsheet takes a token such as `=HYPERLINK(...)` for a formula, and a token that occurs
- * twice has two names. Names are always quoted. Weights are the shortest decimals that give the same float32 again.
+ * The first line names the keys, the first column the queries, each by position and token: `12 cat`. Names begin with a digit so
+ * that no spreadsheet interprets a token such as `=HYPERLINK(...)` as a formula, and so that repeated tokens have distinct names. Names are always
+ * quoted. Weights are the shortest decimals that give the same float32 again.
  * @param {CsvBlock} block
  * @returns {string}
  */
@@ -145,11 +145,11 @@ function csvName(position, token) {
 
 /**
  * @param {number} value a float32
- * @returns {string} the shortest decimal that is nearer to it than to any other float32; nan: an empty cell
+ * @returns {string} the shortest decimal that is nearer to it than to any other float32; NaN: an empty cell
  */
 export function csvWeight(value) {
   if (Number.isNaN(value)) return "";
-  // Fewer than six digits are never wrong to try with six: Number() drops the zeros.
+  // Starting at six digits is enough: Number() drops trailing zeros.
   for (let digits = 6; digits < 9; digits++) {
     const text = value.toPrecision(digits);
     if (Math.fround(Number(text)) === value) return String(Number(text));
@@ -157,7 +157,7 @@ export function csvWeight(value) {
   return String(Number(value.toPrecision(9)));
 }
 
-// Names of files that tell what is in them.
+// Names of files.
 
 /**
  * @typedef {object} NameParts
@@ -169,7 +169,7 @@ export function csvWeight(value) {
  */
 
 /**
- * Such as uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_weights_0-64x0-64.csv. No letters that a file system could refuse.
+ * Such as uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_weights_0-64x0-64.csv: characters that every file system allows.
  * @param {NameParts} parts
  * @returns {string}
  */

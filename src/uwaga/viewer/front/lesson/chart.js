@@ -10,7 +10,7 @@ const chartPlot = { left: 56, right: 22, top: 12, bottom: 40 };
 /**
  * @param {number[]} values
  * @param {boolean} log
- * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: 0 to 1
+ * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}  at: position of a value, 0 to 1
  */
 export function lessonScale(values, log) {
   const known = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
@@ -68,8 +68,8 @@ export function makeLessonChart(lesson, chart) {
 }
 
 /**
- * A logarithmic axis from the first place to the last, whose ticks are places.
- * @param {number[]} places  rising
+ * A logarithmic axis from the first x to the last, with ticks at some of them.
+ * @param {number[]} places  x values, ascending
  * @returns {{low: number, high: number, ticks: number[], at: (value: number) => number}}
  */
 function logScaleOfPlaces(places) {
@@ -96,7 +96,7 @@ function chartLine(places, values, which, x, y, chart) {
   return [svgEl("polyline", { class: `lesson-line lesson-line-${which}`, points: points.join(" ") }), ...dots];
 }
 
-/** @param {string[]} columns @param {number} c @returns {string} a column that goes on from the one before it, with its name */
+/** @param {string[]} columns @param {number} c @returns {string} its name, completed if it continues the column before */
 function chartName(columns, c) {
   return columns[c].startsWith("\u2026") ? `${columns[c - 1]}${columns[c].slice(1)}` : columns[c];
 }

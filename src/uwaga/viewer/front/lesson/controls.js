@@ -10,7 +10,7 @@ import { parseSentence } from "./reply.js";
  * @typedef {object} SettingActions
  * @property {(name: string, value: unknown) => void} set
  * @property {() => boolean} readOnly
- * @property {(least: number, most: number) => number} [random]  a whole number
+ * @property {(least: number, most: number) => number} [random]  an integer
  */
 /** @typedef {{element: HTMLElement, update: (lesson: Lesson) => void}} LessonSetting */
 
@@ -34,7 +34,7 @@ export function makeSetting(name, actions) {
   if (name === "heads") return makeHeadsSetting(actions);
   if (name === "order") return makeOrderSetting(actions);
   if (name === "sentences") return makeSentencesSetting(actions);
-  throw new Error(`lesson: there is no control ${name}`);
+  throw new Error(`lesson: unknown control ${name}`);
 }
 
 /** @param {string} name @param {SettingActions} actions @returns {LessonSetting} */

@@ -9,7 +9,7 @@ import { lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 /** @typedef {import("./reply.js").LessonRule} LessonRule */
 
-/** @typedef {string | {cell: LessonCell}} CalculationPart  text, or a number that can be followed */
+/** @typedef {string | {cell: LessonCell}} CalculationPart  text, or a link to a number */
 
 /**
  * @param {import("./reply.js").LessonIndex} index
@@ -25,11 +25,11 @@ export function lessonIndex(index, cell, m) {
   if (index === "m") return m;
   if (typeof index === "object" && "add" in index) return index.add + lessonIndex(index.to, cell, m);
   if (typeof index === "object" && "pick" in index) return index.pick[lessonIndex(index.by, cell, m)];
-  throw new Error(`lesson: ${JSON.stringify(index)} is no index`);
+  throw new Error(`lesson: invalid index ${JSON.stringify(index)}`);
 }
 
 /**
- * The rule of a cell: where each column has its own, that column's.
+ * The rule of a cell: of its column if each column has its own.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {LessonRule}
@@ -40,7 +40,7 @@ export function lessonRule(lesson, cell) {
 }
 
 /**
- * The cells that one of a rule's references names, for m = 0, 1, ... where it runs over m.
+ * The cells of one of a rule's references, for m = 0, 1, ... if it depends on m.
  * @param {LessonRule} rule
  * @param {number} which
  * @param {LessonCell} cell
@@ -58,7 +58,7 @@ function lessonTerms(rule, which, cell) {
 }
 
 /**
- * All cells that a number came from, each once.
+ * All cells that a number was computed from, each once.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {LessonCell[]}
@@ -74,7 +74,7 @@ export function lessonSources(lesson, cell) {
 }
 
 /**
- * The calculation of a number, written out with its numbers; nothing where words explain it (lessonRuleText).
+ * The calculation of a number with its operands; empty if a text explains it instead (lessonRuleText).
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {CalculationPart[]}
@@ -82,7 +82,7 @@ export function lessonSources(lesson, cell) {
 export function lessonCalculation(lesson, cell) {
   const rule = lessonRule(lesson, cell);
   const write = calculationWriters[rule.op];
-  if (!write) throw new Error(`lesson: there is no rule ${rule.op}`);
+  if (!write) throw new Error(`lesson: unknown rule ${rule.op}`);
   return write(rule.from.map((_, which) => lessonTerms(rule, which, cell)), rule, lesson);
 }
 
@@ -129,7 +129,7 @@ const calculationWriters = {
 };
 
 /**
- * What explains a number that no calculation does: the rule's own words.
+ * The text that explains a number without a calculation.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {string}
@@ -143,15 +143,15 @@ export function lessonRuleText(lesson, cell) {
   return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at place p = ${cell.row}`;
 }
 
-// The panel that says where a number came from, as far back as one asks.
+// The explanation panel: the calculation of the selected number, and the chain of numbers followed so far.
 
 /**
- * "scores[this, pen]", as one names a cell.
+ * The name of a cell, such as "scores [this, pen]".
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {string}
  */
-export function lessonCellName(lesson, cell) {
+function lessonCellName(lesson, cell) {
   const matrix = lessonMatrix(lesson, cell.of);
   const title = tokenText(matrix.title.split(",")[0]);
   const query = matrix.sliced && cell.slice !== null ? `, query ${tokenText(lesson.question.tokens[cell.slice])}` : "";
@@ -210,7 +210,7 @@ export function makeExplanation(actions) {
  * @param {import("./reply.js").LessonMatrix} matrix
  * @param {LessonCell} cell
  * @param {number} value
- * @param {number} least  digits behind the point, but for counts and bits
+ * @param {number} least  decimals, except for counts and bits, which have none
  * @returns {string}
  */
 function cellNumber(matrix, cell, value, least) {
@@ -247,7 +247,7 @@ function calculationPartElement(lesson, piece, actions) {
 }
 
 /**
- * Where the number stands, if not on this page.
+ * A link to the step that shows the number, if it is another one.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @param {number} step

@@ -1,7 +1,7 @@
 // A matrix as a table: numbers whose calculation can be followed, or inputs where the user may write.
 
 import { el, tokenText } from "../dom.js";
-import { lessonNumber, parseNumber, inputText } from "./numbers.js";
+import { inputText, lessonNumber, parseNumber } from "./numbers.js";
 import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
@@ -20,13 +20,13 @@ import { lessonCellKey, lessonDigits, lessonHas, lessonMatrix, lessonValue } fro
  * @property {string} id
  * @property {(lesson: Lesson, slice: number) => void} update
  * @property {(selected: LessonCell | null, sources: Set<string>) => void} showSelection
- * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and gives it the focus
+ * @property {(cell: LessonCell) => void} reveal  scrolls to a cell and focuses it
  */
 
 /**
  * @param {Lesson} lesson
  * @param {string} id
- * @param {number} slice  of a sliced matrix, the query
+ * @param {number} slice  the query of a sliced matrix
  * @param {MatrixActions} actions
  * @returns {MatrixTable}
  */
@@ -160,12 +160,12 @@ export function makeMatrixTable(lesson, id, slice, actions) {
   };
 }
 
-/** @typedef {{place: HTMLElement, target: HTMLElement}} MatrixCell  the td, and what in it has the focus */
+/** @typedef {{place: HTMLElement, target: HTMLElement}} MatrixCell  the td, and the element in it that takes the focus */
 
-// One cell of a matrix in the lesson.
+// One cell of a matrix.
 
 /** @param {number} row @param {number} column @param {boolean} editable @returns {MatrixCell} */
-export function makeMatrixCell(row, column, editable) {
+function makeMatrixCell(row, column, editable) {
   const props = { role: "gridcell", class: "lesson-cell", "data-row": row, "data-column": column };
   if (!editable) {
     const place = el("td", props);
@@ -182,9 +182,9 @@ export function makeMatrixCell(row, column, editable) {
  * @param {number} largest
  * @param {string} name
  * @param {boolean} readOnly
- * @param {boolean} isInvalid  what stands in it is no number yet
+ * @param {boolean} isInvalid  the input does not hold a valid number
  */
-export function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
+function fillMatrixCell({ place, target }, matrix, value, largest, name, readOnly, isInvalid) {
   const heat = matrix.shade === "none" || Number.isNaN(value) ? 0 : matrix.shade === "signed" ? value / largest : value;
   place.style.setProperty("--lesson-heat", String(Math.min(1, Math.abs(heat) || 0)));
   place.classList.toggle("lesson-negative", heat < 0);
@@ -192,7 +192,7 @@ export function fillMatrixCell({ place, target }, matrix, value, largest, name, 
   if (target instanceof HTMLInputElement) {
     target.readOnly = readOnly;
     target.setAttribute("aria-label", name);
-    // What is being typed stays as it is typed.
+    // An input with the focus keeps the text as typed.
     if (!isInvalid && target !== target.ownerDocument.activeElement) target.value = inputText(value);
     else if (!isInvalid && Math.fround(Number(target.value.replace("\u2212", "-").replace(",", "."))) !== value)
       target.value = inputText(value);
@@ -204,7 +204,7 @@ export function fillMatrixCell({ place, target }, matrix, value, largest, name, 
 }
 
 /** @param {Float32Array} data @returns {number} */
-export function largestMagnitude(data) {
+function largestMagnitude(data) {
   let largest = 0;
   for (const value of data) if (Math.abs(value) > largest) largest = Math.abs(value);
   return largest || 1;

@@ -1,8 +1,8 @@
 // Numbers of the lesson as text, and parsing of typed numbers.
 
 /**
- * @param {number} value  nan: hidden
- * @param {number} [digits]  behind the point
+ * @param {number} value  NaN: masked
+ * @param {number} [digits]  decimals
  * @returns {string}
  */
 export function lessonNumber(value, digits = 2) {
@@ -19,7 +19,7 @@ export function lessonNumber(value, digits = 2) {
 }
 
 /**
- * A float32 in the fewest digits that give it again, as it stands in an input.
+ * The shortest decimal that gives the same float32 again, for inputs.
  * @param {number} value
  * @returns {string}
  */
@@ -32,7 +32,7 @@ export function inputText(value) {
 }
 
 /**
- * What a user has typed: the number, or what is wrong with it.
+ * The number that the user has typed, or an error message.
  * @param {string} text
  * @param {{least: number, most: number, whole?: boolean}} rule
  * @returns {{value: number} | {error: string}}

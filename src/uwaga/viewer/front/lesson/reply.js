@@ -17,9 +17,9 @@ import { storeEqual } from "../store.js";
  * @property {string} formula
  * @property {string[]} rows
  * @property {string[]} columns
- * @property {boolean} sliced  one table per query
+ * @property {boolean} sliced  one matrix per query
  * @property {LessonRule} source
- * @property {string | null} field  the argument that sets it, where the user may
+ * @property {string | null} field  the question's field that an edit changes; null: read-only
  * @property {"none" | "signed" | "share" | "bits"} shade
  * @property {number} digits
  * @property {string} note
@@ -50,7 +50,7 @@ import { storeEqual } from "../store.js";
  * @typedef {{question: import("../types.js").Question, limits: LessonLimits, steps: LessonStep[], matrices: Map<string,
  *   LessonMatrix>}} Lesson
  */
-/** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  one number */
+/** @typedef {{of: string, row: number, column: number, slice: number | null}} LessonCell  the address of one number */
 
 /**
  * @param {import("../types.js").Reply} reply
@@ -73,12 +73,12 @@ export function readLesson(reply) {
  */
 export function lessonMatrix(lesson, id) {
   const matrix = lesson.matrices.get(id);
-  if (!matrix) throw new Error(`lesson: there is no matrix ${id}`);
+  if (!matrix) throw new Error(`lesson: unknown matrix ${id}`);
   return matrix;
 }
 
 /**
- * The number of a cell; nan: hidden.
+ * The number of a cell; NaN: masked.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {number}
@@ -90,7 +90,7 @@ export function lessonValue(lesson, cell) {
 }
 
 /**
- * Digits behind the point: none where a column counts.
+ * Decimals of a column: 0 if all of it are integers.
  * @param {LessonMatrix} matrix
  * @param {number} column
  * @returns {number}
@@ -106,7 +106,7 @@ export function lessonCellKey(cell) {
 }
 
 /**
- * Whether the cell is there: after another number of tokens it may not be.
+ * Whether the cell exists: with fewer tokens it may not.
  * @param {Lesson} lesson
  * @param {LessonCell} cell
  * @returns {boolean}
@@ -117,9 +117,9 @@ export function lessonHas(lesson, cell) {
     && (!matrix.sliced || (cell.slice ?? 0) * matrix.rows.length * matrix.columns.length < matrix.data.length);
 }
 
-// What the user changes: from the question that the numbers answer to the next one.
+// Edits of the question: each returns a changed copy.
 
-/** Settings that speak of each token, and make no sense for another number of them. */
+/** Settings per token, which are invalid for another number of tokens. */
 const perTokenSettings = ["order", "payload", "length"];
 
 /**
@@ -145,7 +145,7 @@ export function lessonWithSetting(question, name, value) {
 }
 
 /**
- * Another sentence: words that stay keep their vectors, new ones get their own.
+ * Another sentence: words that stay keep their vectors, new ones get theirs from the host.
  * @param {Question} question
  * @param {string[]} tokens
  * @returns {Question}
@@ -168,7 +168,7 @@ export function lessonWithTokens(question, tokens) {
 }
 
 /**
- * The words of a sentence, or what is wrong with it.
+ * The words of a sentence, or an error message.
  * @param {string} text
  * @param {number} most
  * @returns {{words: string[]} | {error: string}}

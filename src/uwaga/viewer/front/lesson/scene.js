@@ -11,7 +11,7 @@ const sceneWidth = 1000, sceneGap = 28, sceneSide = 90;
  * @param {import("./reply.js").Lesson | null} lesson
  * @param {number} step
  * @param {number} query
- * @param {HTMLElement} element  whose colours it takes
+ * @param {HTMLElement} element  whose theme colours are used
  * @returns {import("../types.js").Scene}
  */
 export function lessonScene(lesson, step, query, element) {

@@ -2,6 +2,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { numberText } from "../format.js";
+import { statisticsQuestion } from "../questions.js";
 import { makeLessonChart } from "./chart.js";
 import { makeSetting } from "./controls.js";
 import { makeMatrixTable } from "./matrix_table.js";
@@ -15,7 +16,7 @@ import { lessonMatrix } from "./reply.js";
 /**
  * @typedef {object} StepPage
  * @property {HTMLElement} element
- * @property {string} structure  pages of one shape can be updated into each other
+ * @property {string} structure  a page can be updated in place to another of the same structure
  * @property {HTMLElement} heading
  * @property {import("./matrix_table.js").MatrixTable[]} grids
  * @property {(lesson: Lesson, query: number) => void} update
@@ -27,7 +28,7 @@ import { lessonMatrix } from "./reply.js";
  */
 
 /**
- * What two pages share if only their numbers and words differ.
+ * The structure of a step's page: equal if only numbers and text differ.
  * @param {Lesson} lesson
  * @param {number} step
  * @returns {string}
@@ -76,7 +77,8 @@ export function makeStepPage(lesson, step, query, actions) {
   };
 }
 
-/** The heads that a step names; the last step, which has no tables, those of all others.
+/**
+ * The statistics by which a step looks for a head of the loaded model; for the last step, which has no matrices, those of all steps.
  * @param {Lesson} lesson
  * @param {number} step
  * @returns {import("./reply.js").LessonHead[]}
@@ -91,7 +93,8 @@ function stepHeads(lesson, step) {
  *   query: number) => void}} SectionView
  */
 
-/** The matrix form and the token by token form stand side by side.
+/**
+ * Places the sections: the matrix form and the form token by token side by side.
  * @param {SectionView[]} parts
  * @returns {HTMLElement[]}
  */
@@ -165,14 +168,14 @@ function makeQuerySelect(actions) {
   };
 }
 
-// From the lesson to the model that is loaded: the head that does most clearly what a step shows.
+// The head of the loaded model that shows most clearly what a step explains.
 
 /** @typedef {{kind: import("../types.js").Kind, layer: number, head: number, value: number}} FoundHead */
 
 /**
- * Whether there is a model to open a head of, or why not.
+ * Why there is no model to open a head of.
  * @param {App} app
- * @returns {string} "" where there is one
+ * @returns {string} "" if a model is loaded
  */
 export function noModelText(app) {
   const side = app.about.sides[0];
@@ -180,7 +183,7 @@ export function noModelText(app) {
 }
 
 /**
- * The best of all heads of one kind by a statistic; null where the model's table has no such number.
+ * The best of all heads of one kind by a statistic; null if the model has no such statistic.
  * @param {{layer: number, columns: {[name: string]: (number | null)[]}}[]} tables
  * @param {LessonHead} criterion
  * @returns {{layer: number, head: number, value: number} | null}
@@ -211,7 +214,7 @@ async function findBestHead(app, criterion, signal) {
   const tables = await Promise.all(side.maps.filter((map) => map.kind === kind).map(async ({ layer }) => {
     /** @type {{[name: string]: (number | null)[]}} */
     let columns = {};
-    await app.client.follow({ ask: "statistics", side: side.id, kind, layer },
+    await app.client.follow(statisticsQuestion({ side: side.id, kind, layer }),
       (reply) => { columns = reply.meta.columns; }, { signal, priority: -1 });
     return { layer, columns };
   }));
@@ -224,7 +227,7 @@ async function findBestHead(app, criterion, signal) {
  * @param {LessonHead} criterion
  * @returns {{element: HTMLElement, dispose: () => void}}
  */
-export function makeModelHead(app, criterion) {
+function makeModelHead(app, criterion) {
   const missing = noModelText(app);
   const text = el("p", { text: missing });
   const button = el("button", { type: "button", class: "lesson-open", text: "Open this head in the real model", disabled: true });

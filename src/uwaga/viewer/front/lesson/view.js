@@ -2,14 +2,16 @@
 
 import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
-import { makeExplanation, lessonSources } from "./explanation.js";
-import { lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence, readLesson } from "./reply.js";
+import { lessonSources, makeExplanation } from "./explanation.js";
+import {
+  lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence, readLesson,
+} from "./reply.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
 
 /** @typedef {import("./reply.js").LessonCell} LessonCell */
 
-/** Between a key and the question: as long as one types on, nobody is asked. */
+/** Debounce of edits in milliseconds. */
 const lessonInputPause = 200;
 const lessonReadOnlyNote =
   "This page is saved: there is no program behind it to calculate other numbers. "
@@ -24,7 +26,7 @@ export function lessonView(app) {
   const start = { ask: "lesson" };
   /** @type {import("./reply.js").Lesson | null} */
   let lesson = null;
-  /** @type {import("../types.js").Question} what the user wants, which may not be answered yet */
+  /** @type {import("../types.js").Question} the latest edit, which may not be answered yet */
   let requested = start;
   /** @type {LessonCell[]} */
   let chain = [];
@@ -65,7 +67,7 @@ export function lessonView(app) {
 
   function reset() {
     chain = [];
-    // What is written wrongly somewhere goes with the page.
+    // A new page is built, without invalid inputs.
     if (page) page.structure = "";
     change(start, 0);
   }
@@ -105,7 +107,7 @@ export function lessonView(app) {
     if (!isFirst) app.announce("The numbers have been calculated again.");
   }
 
-  /** The page of the step, new or with other numbers, and what is marked in it. */
+  /** Builds or updates the page of the step, and marks the selection in it. */
   function draw() {
     if (!lesson) return;
     if (page && page.structure === stepStructure(lesson, step)) page.update(lesson, query);
@@ -117,7 +119,7 @@ export function lessonView(app) {
     showSelection();
   }
 
-  /** @param {LessonCell[]} [also]  cells to mark besides */
+  /** @param {LessonCell[]} [also]  cells to mark instead of the sources */
   function showSelection(also) {
     if (!lesson || !page) return;
     const cell = chain.at(-1) ?? null;
@@ -132,7 +134,7 @@ export function lessonView(app) {
     explain();
   }
 
-  /** @param {LessonCell | null} cell  on from the last one; null: as it is */
+  /** @param {LessonCell | null} cell  appended to the chain; null: the chain stays */
   function follow(cell) {
     if (cell) {
       chain = [...chain, cell];
@@ -161,7 +163,7 @@ export function lessonView(app) {
     explain();
   }
 
-  /** @param {LessonCell | null} cell  the number in the panel that is pointed at */
+  /** @param {LessonCell | null} cell  the hovered number of the explanation */
   function hover(cell) {
     showSelection(cell ? [cell] : undefined);
   }
@@ -182,13 +184,13 @@ export function lessonView(app) {
     steps.update(lesson, step);
     draw();
     explanation.show(lesson, chain, step);
-    // Which of the two scrolls depends on the width.
+    // Which of the two elements scrolls depends on the width.
     main.scrollTo({ top: 0 });
     element.scrollTo({ top: 0 });
     app.announce(`Step ${step + 1} of ${lesson.steps.length}: ${lesson.steps[step].title}`);
   }
 
-  /** @param {number} next  on through the lesson: what was followed is done with */
+  /** @param {number} next  and clears the chain of followed numbers */
   function goToStep(next) {
     if (!lesson || next < 0 || next >= lesson.steps.length) return;
     chain = [];
@@ -196,7 +198,7 @@ export function lessonView(app) {
     page?.heading.focus({ preventScroll: true });
   }
 
-  /** @param {number} next  where the number that is followed stands */
+  /** @param {number} next  shows the step that contains the followed number, and focuses its cell */
   function showCellInStep(next) {
     openStep(next);
     const cell = chain.at(-1);
@@ -243,13 +245,13 @@ export function lessonView(app) {
   };
 }
 
-// The sentence that the lesson is about, and the way back to the first numbers.
+// The input of the sentence, and the reset button.
 
 /**
  * @param {{write: (tokens: string[]) => void, reset: () => void, isReadOnly: boolean}} actions
  * @returns {{element: HTMLElement, update: (lesson: import("./reply.js").Lesson) => void}}
  */
-export function makeSentenceInput({ write, reset, isReadOnly }) {
+function makeSentenceInput({ write, reset, isReadOnly }) {
   let most = 1;
   const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
@@ -279,13 +281,13 @@ export function makeSentenceInput({ write, reset, isReadOnly }) {
   };
 }
 
-// The way through the lesson: all steps by name, the one before and the one after, and how far one is.
+// Step navigation: list of steps, previous and next step, progress.
 
 /**
  * @param {(step: number) => void} go
  * @returns {{element: HTMLElement, footer: HTMLElement, update: (lesson: import("./reply.js").Lesson, step: number) => void}}
  */
-export function makeStepNavigation(go) {
+function makeStepNavigation(go) {
   let at = 0;
   const list = el("ol", { class: "lesson-list" });
   const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });

@@ -13,7 +13,7 @@ import { el, tokenText } from "../dom.js";
  * @property {(axis: LineAxis) => void} focus
  */
 
-/** The columns of queries and of keys. */
+/** The columns of queries and of keys; while locked, both scroll together. */
 export class LineColumns {
   /**
    * @param {string} idPrefix
@@ -55,10 +55,10 @@ export class LineColumns {
   }
 
   /**
-   * Brings an item into its window; a locked column moves as far.
+   * Scrolls an item into its window; a locked column scrolls by the same distance.
    * @param {LineAxis} axis
    * @param {number} item
-   * @param {boolean} [middle]  to the middle of the window, unless it is there already
+   * @param {boolean} [middle]  to the middle of the window, unless it is in view
    */
   reveal(axis, item, middle = false) {
     const column = this.column(axis);
@@ -72,7 +72,7 @@ export class LineColumns {
   }
 
   /**
-   * Brings what is picked into its windows. Locked columns may not show both picks: that of the side where the keys act counts.
+   * Scrolls the selection into view. Locked columns may not show both items: that of the active column has precedence.
    * @param {{query: number | null, key: number | null}} selection
    * @param {LineAxis} side
    */
@@ -85,7 +85,7 @@ export class LineColumns {
   }
 
   /**
-   * Where a step of the keys leads.
+   * The item that a key moves to.
    * @param {LineAxis} axis
    * @param {import("./view.js").LineStep} step
    * @returns {number}
@@ -99,7 +99,7 @@ export class LineColumns {
     return Math.min(last, Math.max(0, to));
   }
 
-  /** @param {LineAxis} from @param {LineAxis} axis @returns {number} the item beside the one that the keys were on */
+  /** @param {LineAxis} from @param {LineAxis} axis @returns {number} the item beside the caret of the other column */
   beside(from, axis) {
     const column = this.column(axis);
     if (column.caret >= 0) return column.caret;
@@ -107,15 +107,15 @@ export class LineColumns {
   }
 }
 
-/** @param {Event} event @returns {LineAxis | null} the column it is over; null: between them */
+/** @param {Event} event @returns {LineAxis | null} the column under the pointer; null: between them */
 export function lineAxisAt({ target }) {
   const over = target instanceof Element ? target.closest("[data-axis]")?.getAttribute("data-axis") : null;
   return over === "query" || over === "key" ? over : null;
 }
 
-// A column of tokens, of which only those in the window are in the page.
+// A column of tokens; only those in the window are in the DOM.
 
-/** Tokens of one side, scrolled by pixels. */
+/** A virtually scrolled column of tokens. */
 export class LineColumn {
   /**
    * @param {LineAxis} axis
@@ -186,8 +186,8 @@ export class LineColumn {
   }
 
   /**
-   * Puts the tokens of the window in their places.
-   * @param {(item: number) => {selected: boolean, weightLabel: string}} stateOf  aside: what is written beside the token
+   * Places the tokens of the window.
+   * @param {(item: number) => {selected: boolean, weightLabel: string}} stateOf  weightLabel: text beside the token
    */
   render(stateOf) {
     const [first, last] = this.range();
@@ -225,7 +225,7 @@ function columnItem(target) {
   return token instanceof HTMLElement ? Number(token.dataset.item) : null;
 }
 
-// A window of rows over a long column: which items are in it, and where they stand.
+// The window of a virtually scrolled column: which items are in it, and where.
 
 /**
  * @typedef {object} LineWindow
@@ -235,7 +235,7 @@ function columnItem(target) {
  * @property {number} total  items
  */
 
-/** @param {LineWindow} window @returns {number} the nearest offset that shows no emptiness */
+/** @param {LineWindow} window @returns {number} the nearest offset without empty space at the ends */
 export function windowClamp({ offset, height, row, total }) {
   return Math.max(0, Math.min(offset, total * row - height));
 }
@@ -252,7 +252,7 @@ export function windowMiddle({ offset, row }, item) {
   return (item + 0.5) * row - offset;
 }
 
-/** @param {LineWindow} window @param {number} item @returns {number} the offset that brings it into the window, else the same */
+/** @param {LineWindow} window @param {number} item @returns {number} the offset that scrolls the item into view */
 export function windowReveal(window, item) {
   const { offset, height, row } = window;
   const [top, bottom] = [item * row, (item + 1) * row];

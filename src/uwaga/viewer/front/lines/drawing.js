@@ -14,11 +14,11 @@ import { isOffscreen, manyHeads } from "./weights.js";
 /**
  * @typedef {object} LinesFigure
  * @property {import("./weights.js").Line[]} lines
- * @property {number} high  the weight of a full line
+ * @property {number} high  the weight of an opaque line
  * @property {number[]} heads
  * @property {{axis: "query" | "key", item: number} | null} only
  * @property {(weight: number) => number} opacity
- * @property {(head: number) => string} hue  "": the page's own
+ * @property {(head: number) => string} hue  "": the theme's accent colour
  * @property {LineColumn} query
  * @property {LineColumn} key
  * @property {boolean} all
@@ -34,7 +34,7 @@ const maxBoxSize = 9; // pixels
  */
 export function layoutLines(figure, width, accent, muted) {
   const count = figure.heads.length;
-  // Boxes stand beside the tokens that a single one is joined with; lines of all tokens have the whole room.
+  // Head boxes are drawn only for a single token; lines of all tokens use the whole width.
   const size = figure.all && count && figure.only ? Math.min(maxBoxSize, Math.max(1, (width * 0.22) / count)) : 0;
   const lane = size * count + (size ? 6 : 0);
   const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : figure.hue(head) || accent);
@@ -46,7 +46,7 @@ export function layoutLines(figure, width, accent, muted) {
 }
 
 /**
- * Beside each token that a single one is joined with: a box for each head.
+ * Boxes beside the single token and beside each token that it has a line to: one per head.
  * @param {LinesFigure} figure
  * @param {number} size
  * @param {number} width
@@ -116,7 +116,7 @@ export function lineScene(figure, { canvas, stage, titles }) {
 }
 
 /**
- * A line as a path: whole, or in dashes where its other end is not in view.
+ * A line as a path: dashed if one end is not in view.
  * @param {DrawnLine} line
  * @param {number} left
  * @param {number} top
@@ -128,12 +128,12 @@ function dashedPath({ x1, y1, x2, y2, offscreen }, left, top) {
   return Array.from({ length: pieces }, (_, i) => [["M", ...at(i / pieces)], ["L", ...at((i + (offscreen ? 0.5 : 1)) / pieces)]]).flat();
 }
 
-/** @param {string} text @returns {string} what fits beside the lines */
+/** @param {string} text @returns {string} the text, shortened to 28 characters */
 function shortLabel(text) {
   return text.length > 28 ? `${text.slice(0, 27)}\u2026` : text;
 }
 
-// Lines on a canvas: many at once, in a few strokes of the same colour and opacity.
+// Lines are batched into few strokes of the same colour and opacity.
 
 /**
  * @typedef {object} DrawnLine
@@ -143,13 +143,13 @@ function shortLabel(text) {
  * @property {number} y2
  * @property {string} colour
  * @property {number} opacity  in [0, 1]
- * @property {boolean} offscreen  its other end is not in view
+ * @property {boolean} offscreen  one end is not in view
  */
 
-const opacitySteps = 24; // opacities that can be told apart
+const opacitySteps = 24; // distinct opacities
 
 /**
- * Lines with their places.
+ * Lines with their end points.
  * @param {Line[]} lines
  * @param {object} how
  * @param {(query: number) => number} how.left  pixels from the top
@@ -159,8 +159,8 @@ const opacitySteps = 24; // opacities that can be told apart
  * @param {number} how.height
  * @param {(head: number) => string} how.colour
  * @param {(weight: number) => number} how.opacity
- * @param {number} how.offscreen  times the opacity of lines whose other end is not in view: each stands for many
- * @returns {DrawnLine[]} the faintest first, so that the strong ones lie on top
+ * @param {number} how.offscreen  factor on the opacity of lines that leave the view: each stands for many
+ * @returns {DrawnLine[]} faintest first, so that strong ones are drawn on top
  */
 export function placeLines(lines, { left, right, x1, x2, height, colour, opacity, offscreen }) {
   const place = (/** @type {number} */ item, /** @type {(item: number) => number} */ of) =>
@@ -204,11 +204,11 @@ export function drawLines(context, lines, width) {
 }
 
 /**
- * Boxes beside a token, one for each head, as deep as its weight.
+ * Boxes beside a token, one per head, with the opacity of its weight.
  * @param {CanvasRenderingContext2D} context
  * @param {{x: number, y: number, size: number, colours: string[], opacities: number[]}} boxes  x: the left of the first; y: the middle
  */
-export function drawBoxes(context, { x, y, size, colours, opacities }) {
+function drawBoxes(context, { x, y, size, colours, opacities }) {
   colours.forEach((colour, i) => {
     context.globalAlpha = opacities[i];
     context.fillStyle = colour;
@@ -217,24 +217,24 @@ export function drawBoxes(context, { x, y, size, colours, opacities }) {
   context.globalAlpha = 1;
 }
 
-// A colour for each head.
+// A distinct colour per head.
 
 /**
- * Colours that go around the circle in steps which keep neighbours apart.
+ * Hues spread over the colour circle, far apart for neighbouring heads.
  * @param {number} head
  * @param {number} heads
  * @param {"light" | "dark"} theme
  * @returns {string} #rrggbb
  */
 export function headColour(head, heads, theme) {
-  // Neighbouring heads are a third of the circle apart; the circle is used as finely as there are heads.
+  // Neighbouring heads are about a third of the circle apart; the steps are coprime so that all hues are distinct.
   const steps = Math.max(1, heads);
   const stride = Math.max(1, Math.round(steps / 3));
   const place = (head * nextCoprime(stride, steps)) % steps;
   return hslToHex((360 * place) / steps + 24, theme === "dark" ? 0.75 : 0.72, theme === "dark" ? 0.66 : 0.42);
 }
 
-/** @param {number} stride @param {number} steps @returns {number} the next number that visits every step */
+/** @param {number} stride @param {number} steps @returns {number} the next number that is coprime to steps */
 function nextCoprime(stride, steps) {
   const divisor = (/** @type {number} */ a, /** @type {number} */ b) => { while (b) [a, b] = [b, a % b]; return a; };
   let number = stride;

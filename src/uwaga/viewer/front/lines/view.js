@@ -1,12 +1,13 @@
 // Two columns of tokens and the lines between them, as in the figures of "Attention Is All You Need" (Vaswani et al., 2017).
 
 import { makeShading } from "../colours.js";
+import { arrowKeysFree } from "../commands.js";
 import { segmentedControl, toggle } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
 import { lineAxisAt, LineColumns } from "./columns.js";
 import { drawLinesCanvas, headColour, lineScene } from "./drawing.js";
-import { collectLines, strongestLines, isOffscreen, OffscreenMass, LineWeights, wholeMapLimit } from "./weights.js";
+import { collectLines, isOffscreen, LineWeights, OffscreenMass, strongestLines, wholeMapLimit } from "./weights.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("./columns.js").LineAxis} LineAxis */
@@ -33,18 +34,18 @@ export function linesView(app) {
   };
 }
 
-/** The windows over both columns, the heads that are on, and the token whose lines are shown alone. */
-export class LinesView {
+/** The windows over both columns, the heads shown, and the token whose lines are shown alone. */
+class LinesView {
   /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.shown = false;
     /** @type {Set<number> | null} */
-    this.chosen = null; // of all heads; null: all
+    this.chosen = null; // heads; null: all
     /** @type {LineToken | null} */
     this.hovered = null;
     /** @type {LineAxis} */
-    this.side = "query"; // where the keys act
+    this.side = "query"; // the active column
     this.itemsName = "";
     this.loadCount = 0;
     this.frameAsked = 0;
@@ -65,7 +66,7 @@ export class LinesView {
     this.weights = new LineWeights(app, () => this.draw());
     this.offscreenMass = new OffscreenMass(app, this.weights, () => this.draw());
     this.elements.stage.addEventListener("wheel", (event) => {
-      if (event.ctrlKey || !this.columns.wheel(event)) return; // with Ctrl it is the browser's zoom
+      if (event.ctrlKey || !this.columns.wheel(event)) return; // Ctrl and wheel: the browser's zoom
       event.preventDefault();
       this.update();
     }, { passive: false });
@@ -118,7 +119,7 @@ export class LinesView {
     this.removeCommands();
   }
 
-  /** Brings texts and windows to what the store says. */
+  /** Updates texts and windows from the store. */
   async refresh() {
     const { app } = this;
     const { merge, specials, kind, side } = app.store.get();
@@ -127,7 +128,7 @@ export class LinesView {
     const loadCount = ++this.loadCount;
     if (name !== this.itemsName) {
       const loaded = await Promise.all([app.items(side, stacks.queries), app.items(side, stacks.keys)]).catch(() => null);
-      if (!loaded || loadCount !== this.loadCount || !this.shown) return; // the client has told the user
+      if (!loaded || loadCount !== this.loadCount || !this.shown) return; // the client has reported the error
       this.itemsName = name;
       this.columns.query.setItems(loaded[0]);
       this.columns.key.setItems(loaded[1]);
@@ -153,7 +154,7 @@ export class LinesView {
     return !this.all ? [head] : this.chosen ? all.filter((i) => this.chosen?.has(i)) : all;
   }
 
-  /** Asks for what the windows show, and draws. */
+  /** Requests the weights in view, and draws. */
   update() {
     if (!this.shown || !this.columns.query.items.total) return;
     const { app, elements } = this;
@@ -177,7 +178,7 @@ export class LinesView {
     return Math.max(lineThresholds[this.app.store.get().linesThreshold] ?? 0, this.app.store.get().colour.threshold);
   }
 
-  /** The token whose lines are shown alone: under the pointer, else picked. @returns {LineToken | null} */
+  /** The token whose lines are shown alone: hovered, else selected. @returns {LineToken | null} */
   only() {
     if (this.hovered) return this.hovered;
     const selection = this.app.store.get();
@@ -196,7 +197,7 @@ export class LinesView {
       const { cell } = this.weights;
       this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
         : `Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`;
-      // The list is read, not watched: while the columns move it waits.
+      // The list is updated after scrolling: making it anew in each frame is slow.
       clearTimeout(this.listTimer);
       this.listTimer = setTimeout(() => drawLineList(this, figure), linesListPause);
     });
@@ -233,10 +234,10 @@ export class LinesView {
   }
 }
 
-// The parts of the lines view, put together.
+// The elements of the view.
 
-/** What the slider's places mean: lines of smaller weights are left out. */
-export const lineThresholds = [0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8];
+/** The thresholds of the slider's positions: lines of smaller weights are left out. */
+const lineThresholds = [0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8];
 
 /**
  * @param {object} handlers
@@ -273,13 +274,13 @@ export function makeLinesElements({ which, heads, lock, threshold }, queries, ke
   return { element, switchHeads, boxes, locked, slider, least, canvas, stage, titles, list, note };
 }
 
-// The heads of the layer as coloured boxes that are switched on and off.
+// The heads of the layer as coloured toggle buttons.
 
 /**
  * @param {(heads: Set<number>) => void} onChange
  * @returns {{element: HTMLElement, show: (total: number, on: Set<number>, colour: (head: number) => string) => void}}
  */
-export function makeHeadButtons(onChange) {
+function makeHeadButtons(onChange) {
   const element = el("div", { class: "uwaga-lines-heads", role: "group", "aria-label": "Heads; with Shift, that head alone" });
   /** @type {Set<number>} */
   let shown = new Set();
@@ -307,15 +308,15 @@ export function makeHeadButtons(onChange) {
   };
 }
 
-// What the lines view shows at a moment: lines, the weights beside tokens, the list of the strongest.
+// What is shown: the lines, the weights beside tokens, the list of the strongest.
 
 /** @typedef {ReturnType<typeof makeLinesFigure>} LineFigure */
 
 /**
- * All that the figure shows at the moment.
+ * The lines figure from the present state.
  * @param {LinesView} view
  */
-export function makeLinesFigure(view) {
+function makeLinesFigure(view) {
   const { app } = view;
   const { kind, layer, colour } = app.store.get();
   const total = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 1;
@@ -333,7 +334,7 @@ export function makeLinesFigure(view) {
 }
 
 /** @param {LinesView} view @param {LineFigure} figure */
-export function drawLineTokens(view, { lines, only, heads }) {
+function drawLineTokens(view, { lines, only, heads }) {
   const { query, key } = view.app.store.get();
   const beside = (/** @type {LineAxis} */ axis) => {
     if (!only || only.axis === axis || heads.length !== 1) return () => "";
@@ -348,7 +349,7 @@ export function drawLineTokens(view, { lines, only, heads }) {
 }
 
 /** @param {LinesView} view @param {LineFigure} figure */
-export function drawLineList(view, { lines, only, hue }) {
+function drawLineList(view, { lines, only, hue }) {
   const own = only && view.columns.column(only.axis).items.labels[only.item];
   showLineList(view.elements.list, lines, {
     queries: view.columns.query.items, keys: view.columns.key.items, one: only !== null, colour: (head) => hue(head) || "var(--accent)",
@@ -357,7 +358,7 @@ export function drawLineList(view, { lines, only, hue }) {
   });
 }
 
-// The strongest lines in view, or of one token, in numbers.
+// The list of the strongest lines in view, or of one token.
 
 const maxListedLines = 24;
 
@@ -366,9 +367,9 @@ const maxListedLines = 24;
  * @param {Line[]} lines
  * @param {{queries: Items, keys: Items, colour: (head: number) => string, title: (string | Node)[], one: boolean}} how
  */
-export function showLineList(element, lines, { queries, keys, colour, title, one }) {
+function showLineList(element, lines, { queries, keys, colour, title, one }) {
   const inside = strongestLines(lines.filter((line) => !isOffscreen(line)), maxListedLines);
-  // Sums over all that is out of view, of many tokens, say little: of one, they complete its row.
+  // Sums over what is out of view are listed only for a single token, whose row they complete.
   const best = one ? [...inside, ...strongestLines(lines.filter(isOffscreen), maxListedLines)] : inside;
   element.replaceChildren(el("h3", {}, ...title), el("table", { class: "uwaga-lines-table" },
     el("thead", {}, el("tr", {}, ["head", "query", "key", "weight"].map((name) => el("th", { scope: "col", text: name })))),
@@ -392,7 +393,7 @@ function lineEnd(item, items) {
   return [el("span", { class: "uwaga-lines-place", text: `${item} ` }), tokenElement(items.labels[item])];
 }
 
-// What the keys do among the lines.
+// Keyboard commands.
 
 /** @typedef {"up" | "down" | "pageup" | "pagedown" | "first" | "last"} LineStep */
 
@@ -409,8 +410,8 @@ const lineSteps = [
  *   lock: () => void, less: (by: number) => void, clear: () => void}} act
  * @returns {() => void} removes the commands
  */
-export function addLineCommands(app, act) {
-  const moves = () => act.shown() && lineKeysFree(app.root);
+function addLineCommands(app, act) {
+  const moves = () => act.shown() && arrowKeysFree(app.root);
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
     /** @type {() => void} */ run, when = act.shown) =>
     app.commands.add({ id: `lines.${id}`, title, keys, group: "Lines", run, when });
@@ -426,10 +427,4 @@ export function addLineCommands(app, act) {
     add("clear", "Lines of all tokens again", ["Escape"], act.clear),
   ];
   return () => removals.forEach((remove) => remove());
-}
-
-/** @param {HTMLElement} root @returns {boolean} whether the focus is on nothing that uses arrow keys itself */
-function lineKeysFree(root) {
-  const scope = /** @type {Document | ShadowRoot} */ (root.getRootNode());
-  return !scope.activeElement?.closest('[role="tab"], [role="tablist"], [role="slider"], [role="dialog"], dialog, select, input');
 }

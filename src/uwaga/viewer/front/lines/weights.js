@@ -1,5 +1,6 @@
 // Which lines there are: the weights of several heads between two windows, and the sums that leave the windows.
 
+import { tileQuestion } from "../questions.js";
 import { savedCells } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -9,7 +10,7 @@ import { savedCells } from "../weights.js";
 
 const lineTile = 256;
 
-/** Tiles of level 0 by head and place: asked for when wanted, given up when not. */
+/** Tiles of level 0 by head and position: requested while in view, cancelled when not. */
 export class LineWeights {
   /**
    * @param {App} app
@@ -22,7 +23,7 @@ export class LineWeights {
     this.tiles = new Map();
     /** @type {Map<string, AbortController>} */
     this.asked = new Map();
-    this.cell = 1; // items of a cell's side; more than 1: means; 0: not in this saved page at all
+    this.cell = 1; // side of a cell in items; more than 1: means; 0: not in this saved page
     /** @type {Map<string, import("../weights.js").SavedCells | null>} */
     this.coarse = new Map();
     this.map = "";
@@ -41,7 +42,7 @@ export class LineWeights {
         for (let column = Math.floor(columns[0] / lineTile); column * lineTile < columns[1]; column++) {
           const name = `${head} ${row} ${column}`;
           wanted.add(name);
-          const question = { ask: "tile", ...where, head, how: "mass", level: 0, row, column };
+          const question = tileQuestion({ where: { ...where, head }, how: "mass" }, 0, row, column);
           if (!this.app.host.has(question)) this.requestCoarse({ ...where, head });
           else if (!this.asked.has(name)) this.ask(name, question);
         }
@@ -64,7 +65,7 @@ export class LineWeights {
       this.tiles.set(name, { data: arrays[0].data, columns: arrays[0].shape[1] });
       this.onChange();
     }, { signal: controller.signal, priority: 4 }).catch(() => {
-      // The client has told the user; wanting it again asks again.
+      // The client has reported the error; the next request asks again.
       if (this.asked.get(name) === controller) this.asked.delete(name);
     });
   }
@@ -87,7 +88,7 @@ export class LineWeights {
     this.onChange();
   }
 
-  /** @param {number} head @param {number} query @param {number} key @returns {number} nan: not known yet */
+  /** @param {number} head @param {number} query @param {number} key @returns {number} NaN: not known yet */
   weight(head, query, key) {
     const tile = this.tiles.get(`${head} ${Math.floor(query / lineTile)} ${Math.floor(key / lineTile)}`);
     if (tile) return tile.data[(query % lineTile) * tile.columns + (key % lineTile)];
@@ -95,11 +96,11 @@ export class LineWeights {
   }
 
   /**
-   * The sum of what one query gives a range of keys, or one key gets of a range of queries.
+   * The summed weight of a query on a range of keys, or of a range of queries on a key.
    * @param {number} head
    * @param {Range} queries
    * @param {Range} keys
-   * @returns {number} nan: not all of it is known
+   * @returns {number} NaN: not all of it is known
    */
   sum(head, queries, keys) {
     let sum = 0;
@@ -118,7 +119,7 @@ export class LineWeights {
   }
 }
 
-// What goes to, or comes from, tokens outside of the windows: so that lines at the edge say how much is not in view.
+// Summed weights of tokens outside of the windows, so that the lines at the edge show how much is not in view.
 
 
 /**
@@ -130,12 +131,12 @@ export class LineWeights {
  * @property {{queries: number, keys: number}} sizes
  */
 
-/** Maps up to this size are held in tiles altogether, and their sums need no question. */
+/** Maps up to this size are loaded as a whole, and the sums are computed here. */
 export const wholeMapLimit = 512;
 const spansPerQuestion = 64; // spans of one question
-const offscreenPause = 180; // milliseconds that scrolling rests before the host is asked
+const offscreenPause = 180; // milliseconds without scrolling before the host is asked
 
-/** Sums over what lies before and behind the windows, by head and token. */
+/** Sums over the items before and after the windows, by head and token. */
 export class OffscreenMass {
   /**
    * @param {App} app
@@ -176,12 +177,12 @@ export class OffscreenMass {
   }
 
   /**
-   * What one token of the window has beyond the other column's window.
+   * The summed weight of a token in view on the items before or after the other column's window.
    * @param {"query" | "key"} axis  the token's own
    * @param {number} head
    * @param {number} item
    * @param {"before" | "behind"} end
-   * @returns {number} nan: not known
+   * @returns {number} NaN: not known
    */
   of(axis, head, item, end) {
     const { wanted } = this;
@@ -229,11 +230,11 @@ export class OffscreenMass {
     const [own, others] = [items.map((item) => [item, item + 1]), ends.map(({ range }) => range)];
     const question = { ask: "between", ...where, spans: axis === "query" ? own : others, key_spans: axis === "query" ? others : own };
     if (!this.app.host.has(question)) return;
-    const reply = await this.app.client.ask(question, { signal, priority: 1 }).catch(() => null); // the client tells the user
+    const reply = await this.app.client.ask(question, { signal, priority: 1 }).catch(() => null); // the client reports errors
     if (!reply || signal.aborted) return;
     const masses = reply.arrays[0].data;
     items.forEach((item, i) => ends.forEach(({ name, range }, j) => {
-      // A mass is the mean over the queries of a span: of keys, the sum over them is wanted.
+      // A mass is a mean over the queries of a span; for a key the sum over them is needed.
       const sum = axis === "query" ? masses[i * ends.length + j] : masses[j * items.length + i] * (range[1] - range[0]);
       this.sums.set(`${axis} ${where.head} ${item} ${name}`, sum);
     }));
@@ -241,15 +242,15 @@ export class OffscreenMass {
   }
 }
 
-// Which lines there are between two windows, and how strong each is.
+// The lines between two windows, and their weights.
 
-/** In place of a head's number. */
+/** In place of a head's number: the mean over all that are shown. */
 export const manyHeads = -1;
 
 /**
  * @typedef {object} Line
- * @property {number} head  manyHeads: the mean over those that are shown
- * @property {number} query  -1: from before the window, Infinity: from behind it
+ * @property {number} head  or manyHeads
+ * @property {number} query  -1: from before the window, Infinity: from after it
  * @property {number} key  the same
  * @property {number} weight
  */
@@ -262,13 +263,13 @@ export const manyHeads = -1;
  * @property {(head: number, query: number, key: number) => number} weight
  * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "behind") => number} offscreenMass
  * @property {number} threshold
- * @property {{axis: "query" | "key", item: number} | null} only  lines of this token alone
+ * @property {{axis: "query" | "key", item: number} | null} only  only the lines of this token; null: of all
  * @property {boolean} hideSink
  */
 
 /**
- * The lines of weights that are known, not zero and not below the threshold; nan is left out. What leaves the windows has a
- * line for each head of a single token, and one for all heads together of many tokens: these lines would hide the others.
+ * The lines of weights that are known, not zero and not below the threshold. Weight that leaves the windows is one line per head of
+ * a single token; of many tokens it is one line for the mean over the heads, because more lines would hide the others.
  * @param {CollectInput} input
  * @returns {{lines: Line[], high: number}} high: the largest weight between two tokens in view
  */
@@ -314,13 +315,13 @@ function singleItemRange(item, range) {
   return item >= range[0] && item < range[1] ? [item, item + 1] : [0, 0];
 }
 
-/** @param {{query: number, key: number}} line @returns {boolean} whether its other end is not in view */
+/** @param {{query: number, key: number}} line @returns {boolean} whether one end is not in view */
 export function isOffscreen({ query, key }) {
   return query === -1 || key === -1 || query === Infinity || key === Infinity;
 }
 
 /**
- * The strongest, the strongest first.
+ * The strongest lines in descending order.
  * @param {Line[]} lines
  * @param {number} count
  * @returns {Line[]}

@@ -10,17 +10,17 @@ import { countText } from "../format.js";
 /**
  * @typedef {object} MapAxis
  * @property {Items} items
- * @property {(string | undefined)[]} texts  as drawn, made when first in view
- * @property {number} room  the width that texts were shortened to
+ * @property {(string | undefined)[]} texts  cache of shortened texts
+ * @property {number} room  the width in pixels that texts were shortened to
  * @property {string} font  the font they were measured in
- * @property {Map<number, string>} strong  the same in bold, of those picked or pointed at lately
+ * @property {Map<number, string>} strong  cached bold texts of selected and hovered items
  */
 
-/** Middles and sizes of the labels that come before the others, in turn. Frames must not make garbage. */
+/** Middles and sizes, alternating, of labels with priority. Reused: frames must not allocate. */
 const mapPlacedLabels = [0, 0, 0, 0];
 
 /**
- * @typedef {object} MapAxisDrawing  one axis of one frame; the object is used again in the next
+ * @typedef {object} MapAxisDrawing  one axis of one frame; the object is reused
  * @property {MapAxis | null} axis
  * @property {boolean} down  the axis of the queries
  * @property {MapBox} plot
@@ -30,19 +30,19 @@ const mapPlacedLabels = [0, 0, 0, 0];
  * @property {number} room  pixels beside the plot
  * @property {number | null} selected
  * @property {number} hovered  -1: none
- * @property {string} colour  of the picked one
+ * @property {string} colour  of the selected item
  */
 
 /**
  * @param {CanvasRenderingContext2D} context
  * @param {MapAxisDrawing} drawing
  * @param {MapStyle} style
- * @param {Map<number, string>} counts  numbers as texts, kept from frame to frame
+ * @param {Map<number, string>} counts  cache of numbers as text
  */
 export function drawMapAxis(context, drawing, style, counts) {
   const { axis, scale, total, first, down, plot } = drawing;
   const length = down ? plot.h : plot.w;
-  // Along the upper edge tokens stand upright where a cell is wide enough for the widest, and on end elsewhere.
+  // Along the upper edge labels are horizontal if a cell is wide enough for the widest, else vertical.
   const upright = !down && axis !== null && scale >= drawing.room - 6 && scale >= style.size * 3;
   const line = upright ? drawing.room : style.size * 1.28;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
@@ -69,7 +69,7 @@ export function drawMapAxis(context, drawing, style, counts) {
 }
 
 /**
- * A label that is always drawn, and what it keeps free.
+ * Draws a label with priority (hovered or selected) and reserves its space.
  * @param {CanvasRenderingContext2D} context
  * @param {MapAxisDrawing} drawing
  * @param {MapStyle} style
@@ -78,7 +78,7 @@ export function drawMapAxis(context, drawing, style, counts) {
  * @param {number} kept
  * @param {boolean} upright
  * @param {Map<number, string>} counts
- * @returns {number} entries of mapPlacedLabels that count
+ * @returns {number} used entries of mapPlacedLabels
  */
 function drawPriorityLabel(context, drawing, style, item, colour, kept, upright, counts) {
   const middle = (item + 0.5 - drawing.first) * drawing.scale;
@@ -153,12 +153,12 @@ function cachedCountText(counts, count) {
   return text;
 }
 
-// The texts of an axis: measured, shortened, kept.
+// Label texts: measured, shortened, cached.
 
-/** Labels of a long axis that are measured: the widest of so many is near enough. */
+/** How many labels of a long axis are measured: a sample is accurate enough. */
 const maxMeasuredLabels = 500;
 
-/** The part of the labels that may be too long for their room. */
+/** The share of the labels that may be shortened. */
 const shortenedShare = 0.04;
 
 /** @param {Items} items @returns {MapAxis} */
@@ -167,7 +167,7 @@ export function makeMapAxis(items) {
 }
 
 /**
- * Pixels that nearly all labels fit in: the few that are longer are shortened.
+ * The width in pixels that fits nearly all labels (a quantile).
  * @param {MapAxis} axis
  * @param {CanvasRenderingContext2D} context  with its font set
  */
@@ -181,7 +181,7 @@ export function axisLabelWidth(axis, context) {
 }
 
 /**
- * A label as it is drawn: visible, shortened, made once.
+ * A label's text as drawn: invisible characters made visible, shortened, cached.
  * @param {MapAxis} axis
  * @param {number} item
  * @param {number} room  pixels
@@ -208,7 +208,7 @@ export function mapAxisText(axis, item, room, context) {
  * @param {number} room
  * @param {CanvasRenderingContext2D} context
  */
-export function mapAxisTextStrong(axis, item, room, context) {
+function mapAxisTextStrong(axis, item, room, context) {
   let text = axis.strong.get(item);
   if (text === undefined || axis.room !== room) {
     if (axis.strong.size > 64) axis.strong.clear();
@@ -218,16 +218,15 @@ export function mapAxisTextStrong(axis, item, room, context) {
   return text;
 }
 
-// Which labels of an axis are drawn, and where: never one over another.
+// Which labels are drawn, without overlap.
 
 /** @typedef {{mode: "tokens" | "positions", step: number}} MapTicks */
 
 /**
- * How an axis is labelled at a scale. Tokens as long as every one or every second fits: beyond that a word here and there
- * says nothing of its neighbours, and positions say where one is.
+ * How an axis is labelled at a scale: with tokens while at least every second one fits, else with positions.
  * @param {number} scale  CSS pixels per item
- * @param {number} line  CSS pixels that a label takes along the axis
- * @param {number} wide  CSS pixels that a number takes along the axis
+ * @param {number} line  CSS pixels of a label along the axis
+ * @param {number} wide  CSS pixels of a number along the axis
  * @returns {MapTicks}
  */
 export function mapTicks(scale, line, wide) {
@@ -237,7 +236,7 @@ export function mapTicks(scale, line, wide) {
 }
 
 /**
- * The least of 1, 2, 5, 10, 20, 50... that is not below a number.
+ * The smallest of 1, 2, 5, 10, 20, 50... that is at least the given number.
  * @param {number} least
  */
 export function niceStep(least) {
@@ -247,7 +246,7 @@ export function niceStep(least) {
 }
 
 /**
- * The longest beginning of a text that is not wider than so many pixels, with "…" where something is left out.
+ * The longest prefix of a text that fits a width, with "…" if something is cut off.
  * @param {string} text
  * @param {number} maxWidth
  * @param {(text: string) => number} measure
@@ -266,22 +265,22 @@ export function shortenText(text, maxWidth, measure) {
 }
 
 /**
- * Letters with their accents, so that none is cut in two.
+ * Grapheme clusters, so that no accent is cut off its letter.
  * @param {string} text
  */
 function graphemes(text) {
-  // A label that fits no axis needs no more of its beginning than this.
+  // More than 256 characters fit no axis.
   const head = text.slice(0, 256);
   if (typeof Intl === "undefined" || !("Segmenter" in Intl)) return [...head];
   return [...new Intl.Segmenter(undefined, { granularity: "grapheme" }).segment(head)].map((part) => part.segment);
 }
 
 /**
- * Which of the labels may be drawn beside those that have to be: items whose stretch overlaps none of theirs.
+ * Whether a label overlaps none of those already drawn.
  * @param {number} middle  of the label, in pixels along the axis
- * @param {number} size  that it takes along the axis
- * @param {readonly number[]} kept  middles and sizes of labels drawn already, in turn
- * @param {number} count  entries of kept that count
+ * @param {number} size  of the label along the axis
+ * @param {readonly number[]} kept  middles and sizes, alternating, of labels already drawn
+ * @param {number} count  used entries of kept
  */
 export function mapLabelFits(middle, size, kept, count) {
   for (let i = 0; i < count; i += 2) {

@@ -9,7 +9,7 @@ import { layerScaleMax } from "./tiles.js";
 /** @typedef {import("../types.js").Colour} Colour */
 
 /**
- * @typedef {object} MapColouring  all that colours depend on, with every choice made
+ * @typedef {object} MapColouring  the mapping from weight to colour of a panel, all settings resolved
  * @property {boolean} log
  * @property {number} low
  * @property {number} high
@@ -17,13 +17,13 @@ import { layerScaleMax } from "./tiles.js";
  * @property {boolean} hideSink
  * @property {boolean} signed
  * @property {Uint8Array | Uint8ClampedArray} table  256 colours, RGBA
- * @property {number} unknown  the colour of nan, 0xAABBGGRR
- * @property {number} sink  the colour of a sink that is set aside
- * @property {number} version  another number for another look
+ * @property {number} unknown  the colour of NaN, 0xAABBGGRR
+ * @property {number} sink  the colour of the first key's column while it is hidden
+ * @property {number} version  changes with any of these
  */
 
 /**
- * The end of the logarithmic scale at which the first colour stands, as colourPosition has it.
+ * The weight of the first colour on a logarithmic scale, as in colourPosition.
  * @param {{low: number, high: number}} colouring
  */
 export function mapLogFloor(colouring) {
@@ -31,7 +31,7 @@ export function mapLogFloor(colouring) {
 }
 
 /**
- * Where a weight stands between the first and the last colour, in [0, 1]; nan of nan.
+ * The position of a weight on the colour scale, in [0, 1]; NaN for NaN. renderer.js has the same in GLSL.
  * @param {MapColouring} colouring
  * @param {number} value
  */
@@ -40,7 +40,7 @@ export function mapColourPosition(colouring, value) {
 }
 
 /**
- * The weight at a place of the colour bar: mapColourPosition backwards.
+ * The weight at a position of the colour bar: the inverse of mapColourPosition.
  * @param {MapColouring} colouring
  * @param {number} place
  */
@@ -57,10 +57,10 @@ export function mapColourValue(colouring, place) {
  * @param {MapColouring} colouring
  * @param {Float32Array} data
  * @param {number} columns
- * @param {boolean} first  whether the tile begins with the first key
- * @param {number} factor  what a cell's number is multiplied by
+ * @param {boolean} first  whether the tile contains the first key
+ * @param {number} factor  factor on a cell's value
  * @param {Uint32Array} into
- * @param {boolean} transparent  nan is left transparent
+ * @param {boolean} transparent  NaN is drawn transparent
  */
 export function colourMapCells(colouring, data, columns, first, factor, into, transparent) {
   const table = new Uint32Array(colouring.table.buffer, colouring.table.byteOffset, 256);
@@ -74,7 +74,7 @@ export function colourMapCells(colouring, data, columns, first, factor, into, tr
 }
 
 /**
- * How light a colour looks, 0 to 1: text on it is dark above a half.
+ * The luminance of a colour, 0 to 1: whether text on it is dark above 0.5.
  * @param {Uint8Array | Uint8ClampedArray} table
  * @param {number} index
  */
@@ -83,17 +83,17 @@ export function mapLightness(table, index) {
   return (0.2126 * table[at] + 0.7152 * table[at + 1] + 0.0722 * table[at + 2]) / 255;
 }
 
-// What colours depend on, for the panels on show: one scale for both sides, one of its own for their difference.
+// The colouring of the panels: one scale for both sides, another for their difference.
 
-/** Two looks of one number are one look. Numbers go on over all maps of a page. */
+/** The last version of a colouring, over all maps of a page. */
 const colouringVersions = { last: 0 };
 
 /**
- * Gives every panel the shade that its colours follow from; one that stays as it was stays the same object.
+ * Sets the colouring of every panel; an unchanged one stays the same object.
  * @param {MapPanel[]} panels
  * @param {Colour} colour
  * @param {MapStyle} style
- * @param {number} level  by whose measure
+ * @param {number} level  whose scale is used
  */
 export function colourMapPanels(panels, colour, style, level) {
   for (const signed of [false, true]) {
@@ -118,7 +118,7 @@ function sameColouring(left, right) {
     && left.unknown === right.unknown && left.sink === right.sink;
 }
 
-// Colours and fonts of the drawing, read from the page when they may have changed and never while drawing.
+// Theme colours and fonts, read from the page when they may have changed and never while drawing.
 
 /**
  * @typedef {object} MapStyle
@@ -133,8 +133,8 @@ function sameColouring(left, right) {
  * @property {number} backgroundPixel  0xAABBGGRR
  * @property {number} unknown
  * @property {number} sink
- * @property {boolean} sinkIsLight  text on it is dark
- * @property {number} size  CSS pixels of a label's font
+ * @property {boolean} sinkIsLight  whether text on it is dark
+ * @property {number} size  font size of labels in CSS pixels
  * @property {string} font
  * @property {string} strong
  * @property {string} numbers
@@ -184,10 +184,10 @@ function hexParts(text) {
   return found ? [parseInt(found[1], 16), parseInt(found[2], 16), parseInt(found[3], 16)] : [128, 128, 128];
 }
 
-// The scale of colours with its numbers.
+// The colour bar.
 
 /**
- * Where numbers stand on the bar, and which.
+ * The ticks of the colour bar.
  * @param {MapColouring} colouring
  * @returns {{place: number, value: number}[]}
  */
@@ -200,7 +200,7 @@ export function colourBarTicks(colouring) {
 }
 
 /**
- * The number at a place of the bar; whatever is larger has the last colour too.
+ * A tick's text; the last colour also stands for larger weights.
  * @param {number} place
  * @param {number} value
  */
@@ -209,7 +209,7 @@ export function colourBarTickText(place, value) {
 }
 
 /**
- * What the bar says in words.
+ * The accessible name of the colour bar.
  * @param {MapColouring} colouring
  */
 export function colourBarLabel(colouring) {

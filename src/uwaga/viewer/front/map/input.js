@@ -1,14 +1,14 @@
-// Mouse, pen, touch, wheel and keyboard input of the map.
+// Mouse, pen, touch, wheel and keyboard input of the map. Handlers change numbers and request a frame; they neither draw nor measure.
 
 /**
- * @typedef {object} MapInputHandlers  what the gestures mean; places are CSS pixels from the stage's top left
+ * @typedef {object} MapInputHandlers  called by the gestures; coordinates are CSS pixels from the stage's top left
  * @property {(x: number, y: number) => void} hover
  * @property {() => void} leave
  * @property {(dx: number, dy: number) => void} pan
  * @property {(factor: number, x: number, y: number) => void} zoom
  * @property {(x: number, y: number) => void} click
- * @property {(x: number, y: number, dx: number, dy: number) => boolean} grab  true: the drag that begins here moves something
- *   else than the map, and goes on being told by `drag`
+ * @property {(x: number, y: number, dx: number, dy: number) => boolean} grab  true: the drag that starts here moves something
+ *   else than the map, and is reported to `drag`
  * @property {(x: number, y: number) => void} drag
  * @property {() => boolean} takesWheel  whether a wheel without Ctrl is for the map
  */
@@ -16,9 +16,9 @@
 const minDragDistance = 4;
 const wheelZoomRate = 0.0022;
 const pinchZoomRate = 0.012;
-/** Pixels of a wheel that counts in lines. */
+/** Pixels per line of wheel events in lines. */
 const wheelLinePixels = 16;
-/** Milliseconds for which the stage stays where it was. */
+/** Milliseconds for which the measured position of the stage is reused. */
 const measureInterval = 250;
 
 /**
@@ -39,7 +39,7 @@ export function addMapInput(element, inputs) {
   let measured = -Infinity;
 
   /**
-   * Where the stage is. Asking for it makes the page lay itself out: once in a while is enough.
+   * Measures the stage's position, at most once per interval: each measurement forces a layout.
    * @param {MouseEvent} event
    */
   function place(event) {
@@ -111,11 +111,11 @@ export function addMapInput(element, inputs) {
     const dx = event.deltaX * unit;
     const dy = event.deltaY * unit;
     if (!pinch && (event.shiftKey || Math.abs(dx) > Math.abs(dy))) {
-      // Shift turns a wheel sideways; some browsers have turned it already.
+      // Shift and wheel pan sideways; some browsers swap the deltas themselves.
       inputs.pan(-(dx || dy), event.shiftKey ? 0 : -dy);
       return;
     }
-    // A notch of a wheel is about a hundred pixels, a pinch is a few at a time.
+    // A wheel notch is about a hundred pixels, a pinch event only a few.
     const rate = pinch && Math.abs(dy) < 50 ? pinchZoomRate : wheelZoomRate;
     inputs.zoom(Math.exp(-Math.max(-300, Math.min(300, dy)) * rate), event.clientX - left, event.clientY - top);
   }
@@ -131,7 +131,7 @@ export function addMapInput(element, inputs) {
 }
 
 /**
- * Two fingers: what is between them stays between them.
+ * A pinch with two fingers: what is between them stays between them.
  * @param {Map<number, {x: number, y: number}>} down
  * @param {number} moved  the finger that moved
  * @param {number} x  where it is now
@@ -149,14 +149,14 @@ function onPinch(down, moved, x, y, inputs) {
   }
 }
 
-// Keys of the map. The help lists them.
+// Keyboard commands.
 
 /**
  * @param {import("../types.js").App} app
  * @param {ReturnType<typeof import("./viewport.js").makeMapNavigation>} navigation
  * @param {() => boolean} shown
- * @param {() => void} used  a key moved the place pointed at
- * @returns {(() => void)[]} what removes them
+ * @param {() => void} used  called when a key moves the hovered cell
+ * @returns {(() => void)[]} removes them
  */
 export function addMapCommands(app, navigation, shown, used) {
   /** @type {[string, string, string[], () => void][]} */
@@ -197,5 +197,5 @@ export function addMapCommands(app, navigation, shown, used) {
   return removes;
 }
 
-/** CSS pixels of a step. */
+/** CSS pixels of a keyboard pan. */
 const keyPanPixels = 80;

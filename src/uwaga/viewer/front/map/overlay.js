@@ -1,14 +1,14 @@
 // What is drawn over the cells: grid, weights, crosshair, frames of inexact tiles, minimap, titles.
 
 import { shortenText } from "./axes.js";
-import { mapLightness, mapColourPosition } from "./colours.js";
+import { mapColourPosition, mapLightness } from "./colours.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {import("./colours.js").MapStyle} MapStyle */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
-/** CSS pixels of a cell from which on its weight is written in it, and lines stand between cells. */
+/** Smallest cell in CSS pixels that shows its weight as text. */
 export const minNumberScale = 36;
 const minGridScale = 9;
 
@@ -43,7 +43,7 @@ export function drawMapGrid(context, panel, view, style) {
 }
 
 /**
- * Weights as text, dark on light cells first and light on dark ones then: changing the colour for each cell is what costs.
+ * Weights as text, in two passes for light and dark cells, because changing fillStyle per cell is slow.
  * @param {CanvasRenderingContext2D} context
  * @param {MapPanel} panel
  * @param {ViewBox} view
@@ -81,7 +81,7 @@ export function drawMapNumbers(context, panel, view, style) {
 }
 
 /**
- * Lines through a query and a key, and a box where they cross.
+ * Lines along a query's row and a key's column (a crosshair).
  * @param {CanvasRenderingContext2D} context
  * @param {MapPanel} panel
  * @param {ViewBox} view
@@ -112,7 +112,7 @@ export function drawMapCross(context, panel, view, query, key, queryColour, keyC
 }
 
 /**
- * Both edges of a row or column of cells, or one line where they would meet.
+ * Both edges of a row or column of cells, or a single line if cells are thin.
  * @param {CanvasRenderingContext2D} context
  * @param {number} x
  * @param {number} y
@@ -134,12 +134,12 @@ function drawBand(context, x, y, length, thick, down) {
 }
 
 /**
- * A dashed frame around what is from a sample.
+ * Dashed frames around tiles that are not exact.
  * @param {CanvasRenderingContext2D} context
  * @param {MapPanel} panel
  * @param {ViewBox} view
  * @param {MapStyle} style
- * @param {boolean} live  what is missing is on its way
+ * @param {boolean} live  missing tiles will arrive; false in a saved page
  */
 export function drawSampledFrames(context, panel, view, style, live) {
   const { plot, range, layer, level } = panel;
@@ -173,7 +173,7 @@ export function drawMapMinimap(context, panel, view, style) {
   if (!box) return;
   const scale = box.w / sizes.keys;
   const down = box.h / sizes.queries;
-  // Lines and numbers of the cells behind it are not its own.
+  // Clear grid lines and numbers of the cells behind it.
   context.clearRect(box.x - 1, box.y - 1, box.w + 2, box.h + 2);
   context.lineWidth = 1;
   context.strokeStyle = style.muted;
@@ -212,17 +212,17 @@ export function drawMapTitle(context, panel, style) {
   context.font = style.font;
 }
 
-// A weight as the text on its cell.
+// A weight as the text in its cell.
 
-/** Weights as the texts on cells, by thousandths. */
+/** Texts of weights in thousandths. */
 const cellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
 
 const negativeCellTexts = cellTexts.map((text) => `\u2212${text}`);
 
-/** Cells so wide have room for an exponent. */
+/** Smallest cell in CSS pixels that fits an exponent. */
 const minExponentScale = 60;
 
-/** The weights that were written so, for the next frame. */
+/** Cache of texts with exponents. */
 const exponentTexts = /** @type {Map<number, string>} */ (new Map());
 
 /**

@@ -9,7 +9,7 @@ import { axisLabelWidth } from "./axes.js";
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 /**
- * The sides on show, in order: the store's, or both, or both and what is between them.
+ * The sides shown, in order: the store's, or both, or both and their difference.
  * @param {App} app
  * @returns {Side[]}
  */
@@ -27,9 +27,9 @@ export function comparedSides(app) {
  * @param {string} kind
  * @param {number} layer
  * @param {number} head
- * @returns {string} why the side has no such map, or ""
+ * @returns {string} the reason the reason why the side has no such map, or ""
  */
-export function missingMapText(app, side, kind, layer, head) {
+function missingMapText(app, side, kind, layer, head) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   if (map && head < map.heads) return "";
   if (!side.maps.length) return `${side.title}: there are no maps`;
@@ -39,7 +39,7 @@ export function missingMapText(app, side, kind, layer, head) {
 }
 
 /**
- * A panel without tiles and labels yet.
+ * A panel, before its tiles and labels are loaded.
  * @param {App} app
  * @param {Side} side
  * @returns {MapPanel}
@@ -64,7 +64,7 @@ export function makeMapPanel(app, side) {
 }
 
 /**
- * What the panels show, in words.
+ * The accessible name of the map.
  * @param {App} app
  * @param {MapPanel[]} panels
  */
@@ -77,7 +77,7 @@ export function mapLabel(app, panels) {
   return `Attention map, ${kindTitle(kind)} layer ${layer} head ${head}, ${pooled}: ${what}`;
 }
 
-// Boxes of the panels, from the size of the stage and the widths of labels.
+// Boxes of the panels on the stage, from its size and the widths of labels.
 
 /**
  * @param {import("./stage.js").MapDisplay} display  whose panels are given their boxes
@@ -101,8 +101,6 @@ export function arrangeMapPanels({ panels, sizes, style }, context, width, heigh
   });
 }
 
-// Where the panels stand on the stage, and how much of each its labels take. CSS pixels.
-
 /** @typedef {{x: number, y: number, w: number, h: number}} MapBox */
 /** @typedef {{title: number, left: number, top: number}} MapGutters */
 
@@ -110,8 +108,8 @@ const mapPanelGap = 12;
 const minPanelWidth = 260;
 
 /**
- * The plots of one, two or three panels, all of one size: locked navigation needs that. Side by side where they are wide
- * enough to be read, one below another otherwise.
+ * The plots of one, two or three panels, all of one size because they share a viewport. Side by side if they are wide enough, else
+ * stacked.
  * @param {number} width
  * @param {number} height
  * @param {number} count
@@ -136,7 +134,7 @@ export function panelBoxes(width, height, count, gutters) {
 }
 
 /**
- * Room for labels: what the widest needs, but never so much that the map becomes small.
+ * Space for labels: what the widest needs, limited to a share of the panel.
  * @param {number} widestQuery
  * @param {number} widestKey
  * @param {number} width  of a panel
@@ -152,7 +150,7 @@ export function panelGutters(widestQuery, widestKey, width, height, font, titled
 }
 
 /**
- * The overview in a corner of the plot; null where it would show nothing or hide too much.
+ * The minimap in a corner of the plot; null if it would be too small or hide too much.
  * @param {MapBox} plot
  * @param {{queries: number, keys: number}} sizes
  * @returns {MapBox | null}

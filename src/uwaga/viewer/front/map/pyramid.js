@@ -6,11 +6,11 @@
 
 /** @typedef {{level: number, row: number, column: number, priority: number}} TileRequest */
 
-/** Cells of a tile's side; a power of two, and what `about` says. */
+/** Side of a tile in cells; a power of two, equal to the `tile` of `about`. */
 export const mapTileSide = 256;
 
 /**
- * Cells that cover so many items at a level.
+ * The number of cells that cover the given items at a level.
  * @param {number} items
  * @param {number} level
  */
@@ -29,7 +29,7 @@ export function mapTopLevel(sizes) {
 }
 
 /**
- * The finest level whose cells are not smaller than a pixel of the device: smaller ones would be left out at random.
+ * The finest level whose cells are at least a device pixel: smaller ones would be aliased.
  * @param {number} scale  CSS pixels per item
  * @param {number} ratio  device pixels per CSS pixel
  * @param {number} top
@@ -40,7 +40,7 @@ export function mapLevelFor(scale, ratio, top) {
 }
 
 /**
- * The tiles of a level that a window touches: [first row, one past the last, first column, one past the last].
+ * The tiles of a level in view: [first row, one past the last, first column, one past the last].
  * @param {ViewBox} view
  * @param {MapPlot} plot
  * @param {MapSizes} sizes
@@ -59,13 +59,13 @@ export function mapTileRange(view, plot, sizes, level, into = [0, 0, 0, 0]) {
 }
 
 /**
- * What to ask for, the most urgent first: the whole map as it fits one tile, so that something is there at once, then the
- * tiles in view from the middle outwards, and last those around them, which a small move would need.
+ * Tile requests by descending priority: first the whole map in one tile, so that something is shown at once, then the tiles in view
+ * from the middle outwards, then those around them (prefetch).
  * @param {ViewBox} view
  * @param {MapPlot} plot
  * @param {MapSizes} sizes
  * @param {number} ratio  device pixels per CSS pixel
- * @param {(level: number, row: number, column: number) => boolean} offered  whether the host can ever answer for a tile
+ * @param {(level: number, row: number, column: number) => boolean} offered  whether the host has the tile
  * @returns {TileRequest[]}
  */
 export function planTileRequests(view, plot, sizes, ratio, offered) {
@@ -90,7 +90,7 @@ export function planTileRequests(view, plot, sizes, ratio, offered) {
   const inView = tilesInRange(range[0], range[1], range[2], range[3]);
   inView.sort((left, right) => distance(left[0], left[1]) - distance(right[0], right[1]));
   for (const [row, column] of inView) add({ level, row, column, priority: 90 - Math.min(60, distance(row, column)) });
-  // Exact tiles around the window are cheap; coarse ones are most of the map's work each, and wait until they are in view.
+  // Only exact tiles are prefetched: a coarse one takes most of the map's computation.
   if (level === 0 && sizes.queries * sizes.keys > 0) {
     const rows = Math.ceil(sizes.queries / side);
     const columns = Math.ceil(sizes.keys / side);
@@ -117,8 +117,7 @@ function tilesInRange(firstRow, lastRow, firstColumn, lastColumn) {
 }
 
 /**
- * A tile, or the finest one above it that the host has: a saved page holds coarse levels, of which some are coarser than
- * any that a window would ask for.
+ * The tile, or the finest one above it that the host has: a saved page may hold only coarse levels.
  * @param {TileRequest} request
  * @param {(level: number, row: number, column: number) => boolean} offered
  * @param {MapSizes} sizes

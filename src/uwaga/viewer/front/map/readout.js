@@ -1,7 +1,7 @@
 // The numbers of the hovered cell and of the selected one, and how exact the picture is, in words.
 
 import { el, tokenElement } from "../dom.js";
-import { countText, ordinalText, numberText } from "../format.js";
+import { countText, numberText, ordinalText } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { finestKnownCell, mapTileAt } from "./tiles.js";
 
@@ -9,7 +9,7 @@ import { finestKnownCell, mapTileAt } from "./tiles.js";
 
 /** @typedef {{weight: number | null, score: number | null, rank: number | null, visible: boolean}} MapEntry */
 
-/** Milliseconds that a pointer rests before its entry is asked for. */
+/** Milliseconds that the pointer must rest before its entry is requested. */
 const hoverPause = 120;
 
 /**
@@ -17,8 +17,8 @@ const hoverPause = 120;
  * @param {import("../types.js").App} options.app
  * @param {string} options.title
  * @param {string} options.name  of the line
- * @param {string} options.empty  what stands there while there is no cell
- * @param {(text: string) => void} options.onText  the cell in words, when all of it is known
+ * @param {string} options.empty  the text while there is no cell
+ * @param {(text: string) => void} options.onText  called with the cell's description once it is complete
  */
 export function makeMapReadout({ app, title, name, empty, onText }) {
   const body = el("span", { class: "uwaga-map-read" });
@@ -38,7 +38,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
    * @param {MapPanel[]} panels
    * @param {number} query  -1: none
    * @param {number} key
-   * @param {number} wait  milliseconds before questions are asked
+   * @param {number} wait  milliseconds before the entry is requested
    */
   function show(panels, query, key, wait = hoverPause) {
     if (panels === shownPanels && query === shownQuery && key === shownKey) return;
@@ -60,7 +60,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     later = setTimeout(() => void askEntries(panels, query, key, entries), wait);
   }
 
-  /** A label that is pointed at, or a query picked without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
+  /** A hovered label, or a query selected without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
   function showAxisItem(panels, query, key) {
     const item = Math.max(query, key);
     const axes = panels.map((panel) => (key < 0 ? panel.queries : panel.keys));
@@ -78,7 +78,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
         const { meta } = await app.client.ask(question, { signal: controller.signal, priority: 300 });
         entries[at] = /** @type {MapEntry} */ (meta);
       } catch (error) {
-        // Whoever watches the client says what was refused; what a tile knew of the entry stays.
+        // The client reports the error; the weight from the tile stays.
         if (isAbort(error)) return;
       }
     }));
@@ -111,7 +111,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   return {
     element,
     show,
-    /** Once more what is known, after tiles have come. @param {MapPanel[]} panels @param {number} query @param {number} key */
+    /** Updates the text after tiles have arrived. @param {MapPanel[]} panels @param {number} query @param {number} key */
     renew(panels, query, key) {
       if (query >= 0 && key >= 0 && panels.length) fill(panels, query, key, panels.map((panel) => knownEntry(app, panel, query, key)));
     },
@@ -128,39 +128,39 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   };
 }
 
-// What is known of one entry of a map, and how it is said.
+// One entry of a map: its question, its known values, its text.
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
-export function panelContains(panel, query, key) {
+function panelContains(panel, query, key) {
   return Boolean(panel.layer) && query < panel.sizes.queries && key < panel.sizes.keys;
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key */
-export function entryQuestion(panel, query, key) {
+function entryQuestion(panel, query, key) {
   return panelContains(panel, query, key) && panel.layer ? { ask: "entry", ...panel.layer.where, query, key } : null;
 }
 
 /**
- * Whether an entry is there to be asked for and has not been.
+ * Whether the host has an entry that has not been requested yet.
  * @param {import("../types.js").App} app
  * @param {MapPanel} panel
  * @param {number} query
  * @param {number} key
  */
-export function isEntryUnknown(app, panel, query, key) {
+function isEntryUnknown(app, panel, query, key) {
   const question = entryQuestion(panel, query, key);
   return question !== null && app.host.has(question) && !app.client.peek(question);
 }
 
 /**
- * What is known of an entry without asking.
+ * What is known of an entry without a request: from the cache, or its weight from a tile.
  * @param {import("../types.js").App} app
  * @param {MapPanel} panel
  * @param {number} query
  * @param {number} key
  * @returns {MapEntry | null}
  */
-export function knownEntry(app, panel, query, key) {
+function knownEntry(app, panel, query, key) {
   const question = entryQuestion(panel, query, key);
   if (!question || !panel.layer) return null;
   const kept = app.client.peek(question);
@@ -171,14 +171,14 @@ export function knownEntry(app, panel, query, key) {
 }
 
 /** @param {import("./axes.js").MapAxis | null} axis @param {number} item @param {"query" | "key"} role */
-export function axisTokenElement(axis, item, role) {
+function axisTokenElement(axis, item, role) {
   return el("span", { class: `uwaga-map-token uwaga-map-${role}` },
     axis && item < axis.items.total ? tokenElement(axis.items.labels[item]) : null,
     el("span", { class: "uwaga-map-at", text: countText(item) }));
 }
 
 /** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
-export function entryValueElements(panel, query, key, entry) {
+function entryValueElements(panel, query, key, entry) {
   if (panel.missing) return [el("span", { text: "no such head" })];
   if (!panelContains(panel, query, key)) return [el("span", { text: "beyond its text" })];
   const parts = [];
@@ -215,7 +215,7 @@ function coarseCellElement(panel, query, key, cell) {
 }
 
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
-export function entryText(panel, entry, many) {
+function entryText(panel, entry, many) {
   if (!entry) return "";
   const parts = [`${panel.side.signed ? "difference" : "weight"} ${numberText(entry.weight)}`];
   if (!entry.visible) parts.push("masked");
@@ -223,7 +223,7 @@ export function entryText(panel, entry, many) {
   return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;
 }
 
-// What the page says of how fine and how exact the picture is.
+// The status line: the level and the completeness of the picture.
 
 /** @param {"mass" | "max"} how @param {number} level */
 export function colourBarTitle(how, level) {
@@ -232,11 +232,11 @@ export function colourBarTitle(how, level) {
 
 /**
  * @param {object} shown
- * @param {number} shown.level  of the cells on show
- * @param {number} shown.percent  of their queries that were read
+ * @param {number} shown.level  of the cells shown
+ * @param {number} shown.percent  of their queries read
  * @param {string} shown.merge
  * @param {"mass" | "max"} shown.how
- * @param {boolean} shown.live  finer cells can come
+ * @param {boolean} shown.live  finer cells can be loaded
  */
 export function mapStatusText({ level, percent, merge, how, live }) {
   const side = countText(2 ** level);
@@ -247,7 +247,7 @@ export function mapStatusText({ level, percent, merge, how, live }) {
 }
 
 /**
- * The level of what is seen in the middle of the window; that which it should be where nothing is there.
+ * The level shown in the middle of the view; the panel's level if nothing is loaded there.
  * @param {MapPanel} panel
  * @param {import("../types.js").ViewBox} view
  */

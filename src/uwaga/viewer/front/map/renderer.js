@@ -1,30 +1,30 @@
 // Renderers of tiles: WebGL2 with the colours as uniforms, and a 2D canvas where WebGL2 is missing.
 
-import { mapLogFloor, colourMapCells } from "./colours.js";
+import { colourMapCells, mapLogFloor } from "./colours.js";
 import { mapTileSide } from "./pyramid.js";
 
 /** @typedef {import("./tiles.js").MapTile} MapTile */
 /** @typedef {import("./colours.js").MapColouring} MapColouring */
 
 /**
- * @typedef {object} MapRenderer  places are in pixels of the device, from the top left of the canvas
+ * @typedef {object} MapRenderer  coordinates are device pixels from the top left of the canvas
  * @property {"webgl2" | "canvas"} kind
  * @property {HTMLCanvasElement} canvas
  * @property {(width: number, height: number) => void} resize
- * @property {(colour: number) => void} begin  a frame, all of one colour (0xAABBGGRR)
+ * @property {(colour: number) => void} begin  starts a frame, filled with one colour (0xAABBGGRR)
  * @property {(left: number, top: number, right: number, bottom: number, colour: number) => void} fill
  * @property {(tile: MapTile, x: number, y: number, cell: number, left: number, top: number, right: number, bottom: number,
  *   colouring: MapColouring, factor: number, transparent: boolean) => void} paint  the part of a tile between left, top, right and bottom
- *   (whole pixels); its corner is at x, y and a cell is `cell` wide; through: what is not known leaves what is below
+ *   (whole pixels); its corner is at x, y and a cell is `cell` wide; transparent: unknown cells show what is below
  * @property {() => void} end
  * @property {(tile: MapTile) => void} forget
  * @property {() => void} dispose
  */
 
 /**
- * Null where the browser has no WebGL2 with float textures.
+ * The WebGL2 renderer; null if the browser has no WebGL2.
  * @param {HTMLCanvasElement} canvas
- * @param {() => void} onRestored  everything has to be drawn again
+ * @param {() => void} onRestored  called when a lost context is restored: everything must be drawn again
  * @returns {MapRenderer | null}
  */
 export function mapGlRenderer(canvas, onRestored) {
@@ -35,7 +35,7 @@ export function mapGlRenderer(canvas, onRestored) {
   if (!made) return null;
   /** @type {NonNullable<ReturnType<typeof mapGlProgram>>} */
   let program = made;
-  let age = 1; // textures of a context that was lost are of an age before
+  let age = 1; // generation of the context: textures of a lost one are invalid
   let lost = false;
   /** @type {Uint8Array | Uint8ClampedArray | null} */
   let table = null;
@@ -49,11 +49,11 @@ export function mapGlRenderer(canvas, onRestored) {
     program = again;
     age += 1;
     table = null;
-    shadeVersion = -1;
+    colouringVersion = -1;
     lost = false;
     onRestored();
   };
-  let shadeVersion = -1;
+  let colouringVersion = -1;
   const scratch = new Float32Array(mapTileSide * mapTileSide);
   canvas.addEventListener("webglcontextlost", onLost);
   canvas.addEventListener("webglcontextrestored", onBack);
@@ -70,12 +70,12 @@ export function mapGlRenderer(canvas, onRestored) {
   }
 
   /** @param {MapColouring} colouring */
-  function colouringVersion(colouring) {
-    if (colouring.version === shadeVersion) return;
-    shadeVersion = colouring.version;
+  function setColouring(colouring) {
+    if (colouring.version === colouringVersion) return;
+    colouringVersion = colouring.version;
     gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, mapLogFloor(colouring));
     mapGlColour(gl, program.u_unknown, colouring.unknown);
-    mapGlColour(gl, program.u_aside, colouring.sink);
+    mapGlColour(gl, program.u_sink, colouring.sink);
     if (colouring.table === table) return;
     table = colouring.table;
     gl.activeTexture(gl.TEXTURE1);
@@ -105,10 +105,10 @@ export function mapGlRenderer(canvas, onRestored) {
     },
     paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       if (lost || right <= left || bottom <= top) return;
-      colouringVersion(colouring);
+      setColouring(colouring);
       texture(tile);
       gl.scissor(left, canvas.height - bottom, right - left, bottom - top);
-      // Counted from the first cell in view: a corner a million pixels away leaves float32 no digits for the pixels here.
+      // Relative to the first cell in view: with a corner a million pixels away float32 is too inexact.
       const column = Math.min(Math.max(Math.floor((left + 0.5 - x) / cell), 0), tile.columns - 1);
       const row = Math.min(Math.max(Math.floor((top + 0.5 - y) / cell), 0), tile.rows - 1);
       gl.uniform2f(program.u_origin, x + column * cell, y + row * cell);
@@ -127,17 +127,17 @@ export function mapGlRenderer(canvas, onRestored) {
     dispose() {
       canvas.removeEventListener("webglcontextlost", onLost);
       canvas.removeEventListener("webglcontextrestored", onBack);
-      // A browser keeps few contexts alive: a notebook with many views needs this one back.
+      // Browsers limit the number of WebGL contexts: a notebook with many views needs this one released.
       gl.getExtension("WEBGL_lose_context")?.loseContext();
     },
   };
 }
 
-// What a WebGL2 context is given: the program, textures, numbers.
+// The shader program, textures and uniforms of WebGL2.
 
 const mapVertex = `#version 300 es
 void main() {
-  // One triangle that covers everything; the scissor says how much of it is drawn.
+  // One triangle that covers the canvas; the scissor limits it.
   gl_Position = vec4(gl_VertexID == 1 ? 3.0 : -1.0, gl_VertexID == 2 ? 3.0 : -1.0, 0.0, 1.0);
 }`;
 
@@ -156,7 +156,7 @@ uniform float u_factor;
 uniform vec4 u_range;     // low, high, threshold, low end of the logarithm
 uniform ivec4 u_flags;    // log, signed, sink set aside here, unknown left transparent
 uniform vec4 u_unknown;
-uniform vec4 u_aside;
+uniform vec4 u_sink;
 out vec4 colour;
 
 float position(float size) {
@@ -171,7 +171,7 @@ void main() {
   vec2 at = vec2(gl_FragCoord.x, u_height - gl_FragCoord.y);
   ivec2 cell = u_first + ivec2(floor((at - u_origin) / u_cell));
   cell = clamp(cell, ivec2(0), u_size - 1);
-  if (u_flags.z == 1 && cell.x == 0) { colour = u_aside; return; }
+  if (u_flags.z == 1 && cell.x == 0) { colour = u_sink; return; }
   float value = texelFetch(u_tile, cell, 0).r;
   if (value < -1e30) { // not known yet
     if (u_flags.w == 1) discard;
@@ -186,7 +186,7 @@ void main() {
 /**
  * @param {WebGL2RenderingContext} gl
  */
-export function mapGlProgram(gl) {
+function mapGlProgram(gl) {
   const program = gl.createProgram();
   for (const [kind, source] of /** @type {[number, string][]} */ ([[gl.VERTEX_SHADER, mapVertex], [gl.FRAGMENT_SHADER, mapFragment]])) {
     const shader = gl.createShader(kind);
@@ -205,16 +205,16 @@ export function mapGlProgram(gl) {
   gl.uniform1i(at("u_table"), 1);
   return {
     program, u_height: at("u_height"), u_origin: at("u_origin"), u_first: at("u_first"), u_size: at("u_size"), u_cell: at("u_cell"),
-    u_factor: at("u_factor"), u_range: at("u_range"), u_flags: at("u_flags"), u_unknown: at("u_unknown"), u_aside: at("u_aside"),
+    u_factor: at("u_factor"), u_range: at("u_range"), u_flags: at("u_flags"), u_unknown: at("u_unknown"), u_sink: at("u_sink"),
   };
 }
 
 /**
- * The tile's numbers, with one that no weight can be in the place of nan: graphics cards need not keep nan.
+ * The tile's weights with -3e38 in place of NaN, which graphics cards need not preserve.
  * @param {MapTile} tile
  * @param {Float32Array} scratch
  */
-export function mapGlNumbers(tile, scratch) {
+function mapGlNumbers(tile, scratch) {
   if (tile.data.length > scratch.length) return tile.data;
   for (let i = 0; i < tile.data.length; i++) {
     const value = tile.data[i];
@@ -224,7 +224,7 @@ export function mapGlNumbers(tile, scratch) {
 }
 
 /** @param {WebGL2RenderingContext} gl */
-export function mapGlTexture(gl) {
+function mapGlTexture(gl) {
   const texture = gl.createTexture();
   gl.bindTexture(gl.TEXTURE_2D, texture);
   for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) gl.texParameteri(gl.TEXTURE_2D, name, gl.NEAREST);
@@ -237,11 +237,11 @@ export function mapGlTexture(gl) {
  * @param {WebGLUniformLocation | null} at
  * @param {number} colour
  */
-export function mapGlColour(gl, at, colour) {
+function mapGlColour(gl, at, colour) {
   gl.uniform4f(at, (colour & 255) / 255, ((colour >> 8) & 255) / 255, ((colour >> 16) & 255) / 255, 1);
 }
 
-// Tiles drawn without WebGL2: the same pixels, by a colour per cell and rows that are copied.
+// The renderer without WebGL2: the same pixels on a 2D canvas.
 
 /**
  * @param {HTMLCanvasElement} canvas
@@ -286,7 +286,7 @@ export function mapCanvasRenderer(canvas) {
 }
 
 /**
- * A tile's cells as colours, kept until its numbers or the look change.
+ * A tile's cells as colours, cached until its data or the colouring change.
  * @param {MapTile} tile
  * @param {import("./colours.js").MapColouring} colouring
  * @param {number} factor
@@ -309,7 +309,7 @@ function mapCanvasColours(tile, colouring, factor, transparent) {
 }
 
 /**
- * Cells to pixels: a pixel has the colour of the cell that its middle is in. Colours of 0 leave what is there.
+ * Draws cells: a pixel gets the colour of the cell at its centre. With `transparent`, colour 0 leaves the pixel as it is.
  * @param {Uint32Array} pixels
  * @param {number} width  of the image
  * @param {Int32Array} columnOf  at least as long as the image is wide; overwritten

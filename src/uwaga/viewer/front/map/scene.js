@@ -1,8 +1,8 @@
 // The visible map as a scene for files: an image of its cells, axis labels, titles and colour bars.
 
-import { kindTitle, countText } from "../format.js";
+import { countText, kindTitle } from "../format.js";
 import { mapAxisText, mapTicks } from "./axes.js";
-import { colourBarTicks, mapLightness, mapColourPosition, colourMapCells, colourBarTickText } from "./colours.js";
+import { colourBarTicks, colourBarTickText, colourMapCells, mapColourPosition, mapLightness } from "./colours.js";
 import { cellText, minNumberScale } from "./overlay.js";
 import { mapCanvasBlit } from "./renderer.js";
 import { drawMapPanel } from "./tile_drawing.js";
@@ -13,7 +13,7 @@ import { mapTileAt } from "./tiles.js";
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
 const mapSceneLegendHeight = 54;
-/** Pixels of the image per CSS pixel. */
+/** Image pixels per CSS pixel. */
 const mapScenePixelRatio = 2;
 
 /**
@@ -85,7 +85,7 @@ function mapSceneFrame(x, y, w, h, stroke) {
 }
 
 /**
- * The cells as they are drawn, in pixels.
+ * The cells as pixels.
  * @param {MapPanel} panel
  * @param {import("../types.js").ViewBox} view
  * @param {number} w
@@ -96,7 +96,7 @@ function mapScenePixels(panel, view, w, h) {
   const rows = Math.max(1, Math.round(h * mapScenePixelRatio));
   const pixels = new Uint32Array(columns * rows);
   const columnOf = new Int32Array(columns);
-  /** @type {any} the part of a renderer that draws panels */
+  /** @type {any} the methods of a renderer that drawMapPanel uses */
   const renderer = {
     fill(/** @type {number} */ left, /** @type {number} */ top, /** @type {number} */ right,
       /** @type {number} */ bottom, /** @type {number} */ colour) {
@@ -144,10 +144,10 @@ function mapSceneNumbers(panel, view, top, style) {
   return items;
 }
 
-// Labels and scale of the map's picture in a file.
+// Axis labels and colour bar.
 
 /** CSS pixels above the map, for its title. */
-export const mapSceneTitleHeight = 30;
+const mapSceneTitleHeight = 30;
 
 /**
  * @param {MapPanel} panel
@@ -157,7 +157,7 @@ export const mapSceneTitleHeight = 30;
  * @param {number} length
  * @returns {SceneItem[]}
  */
-export function mapSceneAxis(panel, display, context, down, length) {
+function mapSceneAxis(panel, display, context, down, length) {
   const { view } = display;
   const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
   const axis = down ? panel.queries : panel.keys;
@@ -193,7 +193,7 @@ export function mapSceneAxis(panel, display, context, down, length) {
  * @param {import("./colours.js").MapStyle} style
  * @returns {SceneItem[]}
  */
-export function mapSceneBar(panel, x, y, style) {
+function mapSceneBar(panel, x, y, style) {
   const width = 200;
   const name = panel.side.signed ? "difference" : panel.level === 0 ? "weight" : panel.layer?.how === "max"
     ? "largest weight of a cell" : "mass of a cell";

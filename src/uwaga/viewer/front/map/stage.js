@@ -2,38 +2,38 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawSampledFrames, drawMapTitle } from "./overlay.js";
+import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapTitle, drawSampledFrames } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
-import { setPanelTiles, drawMapPanel, drawMinimapTiles } from "./tile_drawing.js";
+import { drawMapPanel, drawMinimapTiles, setPanelTiles } from "./tile_drawing.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 /** @typedef {import("./colours.js").MapStyle} MapStyle */
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
 /**
- * @typedef {object} MapDisplay  what a frame shows; changed in place
+ * @typedef {object} MapDisplay  the state that a frame draws; mutated in place
  * @property {MapPanel[]} panels
  * @property {{queries: number, keys: number}} sizes  of the longest axes
- * @property {ViewBox} view
+ * @property {ViewBox} view  of the map
  * @property {boolean} fit
- * @property {number} query  pointed at; -1: nothing
+ * @property {number} query  hovered; -1: none
  * @property {number} key
  * @property {number | null} selectedQuery
  * @property {number | null} selectedKey
  * @property {number} ratio
  * @property {MapStyle | null} style
- * @property {boolean} live  what is missing is on its way
+ * @property {boolean} live  missing tiles will arrive; false in a saved page
  */
 
-/** A graphics card that does not come back is done without after so many milliseconds. */
+/** Milliseconds after which a lost WebGL context that is not restored is replaced by a 2D canvas. */
 const contextLostTimeout = 1500;
 
 /**
  * @param {object} options
  * @param {MapDisplay} options.display
  * @param {"auto" | "canvas"} options.renderer
- * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level by whose measure its panels are coloured
+ * @param {(level: number) => void} options.onBeforeFrame  before each frame, with the level whose scale colours its panels
  * @param {() => void} options.onFrame  after each frame
  */
 export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFrame }) {
@@ -48,7 +48,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
   let frame = 0;
   let frameRequest = 0;
   let running = false;
-  let cellsDue = true; // else only what stands over them has changed
+  let cellsDue = true; // false: only the overlay has changed
   /** @type {Map<number, string>} */
   const counts = new Map();
   /** @type {import("./axes.js").MapAxisDrawing} */
@@ -69,7 +69,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     const next = mapCanvasRenderer(cellsCanvas());
     renderer.dispose();
     canvas.replaceWith(next.canvas);
-    // What the lost one kept of the tiles means nothing to this one.
+    // The textures of the lost context are invalid.
     for (const panel of display.panels) panel.layer?.levels.forEach((tiles) => tiles.forEach((tile) => { tile.drawn = null; }));
     renderer = next;
     renderer.resize(width, height);
@@ -148,7 +148,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     element,
     context,
     requestFrame,
-    /** A frame in which the cells stay what they are. */
+    /** Requests a frame that draws only the overlay. */
     requestOverlay,
     /** Counts the frames that drew cells. */
     frame: () => frame,
@@ -166,7 +166,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
       if (overlay.width !== width) overlay.width = width;
       if (overlay.height !== height) overlay.height = height;
     },
-    /** Draws at once: a canvas of another size is empty, and would be seen so until the next frame. */
+    /** Draws at once: resizing clears a canvas, which would be blank until the next frame. */
     now() {
       if (frameRequest) cancelAnimationFrame(frameRequest);
       cellsDue = true;

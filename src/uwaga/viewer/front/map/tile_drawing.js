@@ -11,7 +11,7 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
  * @typedef {object} MapPanel
  * @property {import("../types.js").Side} side
  * @property {string} title
- * @property {string} missing  why there is no map, or ""
+ * @property {string} missing  the reason why there is no map, or ""
  * @property {{queries: number, keys: number}} sizes
  * @property {import("./tiles.js").MapLayer | null} layer
  * @property {import("./axes.js").MapAxis | null} queries
@@ -20,15 +20,15 @@ import { mapLevelFactor, mapTileAt } from "./tiles.js";
  * @property {import("./panels.js").MapGutters} gutters
  * @property {MapBox | null} minimap
  * @property {import("./colours.js").MapColouring} colouring
- * @property {number} level  of its tiles in view
- * @property {number} colouringLevel  by whose measure all panels are coloured
+ * @property {number} level  of the tiles in view
+ * @property {number} colouringLevel  the level whose scale colours all panels
  * @property {Int32Array} range  tiles in view: first row, one past the last, first column, one past the last
  * @property {number} titleRoom
  * @property {string} titleShown
  */
 
 /**
- * Level and tiles of a panel in this view.
+ * Sets the level and the range of tiles of a panel for a view.
  * @param {MapPanel} panel
  * @param {ViewBox} view
  * @param {number} ratio
@@ -72,7 +72,7 @@ export function drawMapPanel(renderer, panel, view, ratio, frame) {
 }
 
 /**
- * The pixel that is the first whose middle lies behind an edge.
+ * The first pixel whose centre lies after an edge.
  * @param {number} edge
  */
 function firstPixelAfter(edge) {
@@ -80,7 +80,7 @@ function firstPixelAfter(edge) {
 }
 
 /**
- * The place of one tile: that tile where it is complete, what else is known of the place where it is not.
+ * Draws the place of one tile: coarser tiles first if it is incomplete or missing, else finer ones if they are loaded.
  * @param {MapRenderer} renderer
  * @param {MapPanel} panel
  * @param {number} row
@@ -99,7 +99,7 @@ function drawTilePlace(renderer, panel, row, column, originX, originY, pixels, x
   const { level, colouring, colouringLevel } = panel;
   const own = mapTileAt(layer, level, row, column);
   const last = mapLastLevel(panel.sizes);
-  // From here downwards: the finest level above that knows all of the place.
+  // Start at the finest complete level above.
   let from = level;
   for (let above = level; above <= last; above++) {
     const tile = mapTileAt(layer, above, row >> (above - level), column >> (above - level));
@@ -151,7 +151,7 @@ function drawMapTile(renderer, tile, colouring, factor, originX, originY, pixels
 }
 
 /**
- * The whole map, small, in its corner.
+ * Draws the whole map in the minimap.
  * @param {MapRenderer} renderer
  * @param {MapPanel} panel
  * @param {number} ratio
@@ -176,7 +176,7 @@ export function drawMinimapTiles(renderer, panel, ratio, frame) {
 }
 
 /**
- * How much of what is in view is exact, 0 to 1.
+ * The share of the view that is exact, 0 to 1.
  * @param {MapPanel} panel
  */
 export function panelComplete(panel) {

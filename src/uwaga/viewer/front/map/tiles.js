@@ -18,51 +18,51 @@ import { tileQuestion } from "../questions.js";
  * @property {Float32Array} data  rows x columns
  * @property {number} rows  cells
  * @property {number} columns
- * @property {number} complete  part of its queries that were read, 0 to 1
- * @property {number} version  another number for other data
- * @property {number} scaleMax  largest size of a weight in it
- * @property {number} scaleMaxNoSink  the same without the first key's column
- * @property {number} used  the frame that drew it last
- * @property {any} drawn  what a renderer keeps of it
+ * @property {number} complete  share of its queries that were read, 0 to 1
+ * @property {number} version  incremented with the data
+ * @property {number} scaleMax  upper end of the colour scale of its weights (colourScaleMax)
+ * @property {number} scaleMaxNoSink  the same without the column of the first key
+ * @property {number} used  the frame that drew it last, for LRU eviction
+ * @property {any} drawn  the renderer's cached texture or colours
  * @property {MapLayer} layer
  */
 
 /** @typedef {{controller: AbortController, request: TileRequest}} PendingTile */
 
 /**
- * @typedef {object} MapLayer  the tiles of one map, pooled in one way
+ * @typedef {object} MapLayer  the tiles of one map, for one kind of pooling
  * @property {string} name
  * @property {Where} where
  * @property {"mass" | "max"} how
- * @property {Map<number, MapTile>[]} levels  by level, then by place
+ * @property {Map<number, MapTile>[]} levels  by level, then by tileKey
  * @property {Map<number, PendingTile>[]} pending
- * @property {Float64Array} scaleMax  by level: the largest weight of its complete tiles, also of those forgotten
+ * @property {Float64Array} scaleMax  by level: the maximum over its complete tiles, evicted ones included
  * @property {Float64Array} scaleMaxNoSink
- * @property {string} failed  why the host refused, or ""
+ * @property {string} failed  the host's error message, or ""
  */
 
 /**
  * @typedef {object} MapTiles
  * @property {(where: Where, how: "mass" | "max") => MapLayer} layer
- * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  these and no others
- * @property {(layer: MapLayer) => void} abandon  nothing more is wanted
- * @property {(frame: number) => void} trim  forgets what the last drawn frame did not need, where memory is over its bound
+ * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  requests these tiles and cancels all others
+ * @property {(layer: MapLayer) => void} abandon  cancels all requests
+ * @property {(frame: number) => void} trim  evicts the least recently drawn tiles while memory is over its limit
  * @property {() => void} dispose
  * @property {() => number} bytes
  */
 
-/** Cells of an axis are told apart by this many bits of a place. */
+/** Bits of the column in a tile key. */
 const tileKeyBits = 20;
-/** What has been seen once goes on to sharpen behind everything that has not. */
+/** How far the priority of refining a tile lies below that of its first reply. */
 const sharpenPriorityDrop = 200;
-/** A wish that is so much more urgent than before is told to the client. */
+/** The least increase of priority that is passed on to the client. */
 const minPriorityRaise = 15;
 
 /**
  * @param {object} options
  * @param {import("../types.js").Client} options.client
  * @param {number} [options.maxBytes]
- * @param {(tile: MapTile) => void} options.onTile  one came or changed
+ * @param {(tile: MapTile) => void} options.onTile  a tile arrived or changed
  * @param {(tile: MapTile) => void} options.onForget
  * @param {(layer: MapLayer) => void} [options.onFail]
  * @returns {MapTiles}
@@ -104,7 +104,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
     const question = tileQuestion(layer, request.level, request.row, request.column);
     const signal = pendingTile.controller.signal;
     try {
-      // A first answer for everything in view comes before a second one for anything.
+      // First replies for all tiles in view have precedence over refinements.
       if (!client.peek(question)) receive(layer, request, await client.ask(question, { signal, priority: request.priority }));
       if (!signal.aborted) {
         const follow = { signal, priority: request.priority - sharpenPriorityDrop };
@@ -173,7 +173,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
     trim(frame) {
       if (bytes <= maxBytes) return;
       const tiles = [...layers.values()].flatMap((layer) => layer.levels.flatMap((level) => [...level.values()]));
-      // One that came since the last frame has not been drawn yet: its turn is now.
+      // A tile that arrived since the last frame has not been drawn yet: it counts as used now.
       for (const tile of tiles) if (tile.used === Infinity) tile.used = frame;
       tiles.sort((left, right) => left.used - right.used);
       for (const tile of tiles) {
@@ -194,7 +194,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
 }
 
 /**
- * A tile that was wanted in case, and has come into view.
+ * Raises the priority of a prefetched tile that has come into view.
  * @param {PendingTile} pendingTile
  * @param {TileRequest} request
  * @param {Question} question
@@ -215,7 +215,7 @@ function tileKey(row, column) {
 }
 
 /**
- * A small integer's name costs nothing: this is what frames use.
+ * A tile by level and position. Frames use this: an integer key allocates nothing.
  * @param {MapLayer} layer
  * @param {number} level
  * @param {number} row
@@ -227,27 +227,27 @@ export function mapTileAt(layer, level, row, column) {
 
 /** @param {MapTile} tile */
 function mapTileBytes(tile) {
-  // The numbers, and as much again for what is drawn from them.
+  // The weights, and as much again for the renderer's texture or colours.
   return tile.rows * tile.columns * 8 + 512;
 }
 
-// The largest weights of what is loaded, by level.
+// The upper ends of the colour scale, by level.
 
-/** Levels of a map at most. */
-export const mapMaxLevels = 40;
+/** Maximum number of levels of a map. */
+const mapMaxLevels = 40;
 
 /** @param {MapTile} tile */
-export function measureTile(tile) {
+function measureTile(tile) {
   const { data, columns } = tile;
   tile.scaleMax = colourScaleMax(data);
   tile.scaleMaxNoSink = tile.column === 0 ? colourScaleMax(data, 0, data.length, columns, 1) : tile.scaleMax;
 }
 
 /**
- * Where the colours of a level end, by the weights seen there; estimated from another level where none of this one is there.
+ * The upper end of the colour scale of a level, from its loaded tiles; if there are none, estimated from the nearest level.
  * @param {MapLayer} layer
  * @param {number} level
- * @param {boolean} noSink  without the first key's column
+ * @param {boolean} noSink  without the column of the first key
  */
 export function layerScaleMax(layer, level, noSink) {
   const own = knownScaleMax(layer, level, noSink);
@@ -274,7 +274,7 @@ function knownScaleMax(layer, level, noSink) {
 }
 
 /**
- * What makes a cell of one level comparable with the cells of another: masses are sums over a cell's keys.
+ * The factor from cells of one level to those of another: masses are sums over a cell's keys.
  * @param {{how: "mass" | "max"}} layer
  * @param {number} from
  * @param {number} to
@@ -283,10 +283,10 @@ export function mapLevelFactor(layer, from, to) {
   return layer.how === "mass" ? 2 ** (to - from) : 1;
 }
 
-// The finest cell that is known of a place.
+// The finest known cell at a position.
 
 /**
- * What one cell of a coarser level holds: its number at that level.
+ * The finest loaded cell that contains an entry, from the panel's level upwards, and its level.
  * @param {MapPanel} panel
  * @param {number} query
  * @param {number} key

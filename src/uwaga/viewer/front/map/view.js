@@ -5,11 +5,11 @@ import { tileQuestion } from "../questions.js";
 import { makeStrongestList } from "../strongest_list.js";
 import { WeightsReader } from "../weights.js";
 import { makeMapAxis } from "./axes.js";
-import { makeMapColourBar, readMapStyle, colourMapPanels } from "./colours.js";
+import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
 import { addMapCommands, addMapInput } from "./input.js";
-import { arrangeMapPanels, makeMapPanel, comparedSides, mapLabel } from "./panels.js";
+import { arrangeMapPanels, comparedSides, makeMapPanel, mapLabel } from "./panels.js";
 import { planTileRequests } from "./pyramid.js";
-import { makeMapReadout, colourBarTitle, levelInMiddle, mapStatusText } from "./readout.js";
+import { colourBarTitle, levelInMiddle, makeMapReadout, mapStatusText } from "./readout.js";
 import { mapScene } from "./scene.js";
 import { makeMapStage } from "./stage.js";
 import { panelComplete } from "./tile_drawing.js";
@@ -19,9 +19,9 @@ import { makeMapNavigation } from "./viewport.js";
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
 
-/** Tiles are asked for so many milliseconds apart while the view moves. */
+/** Milliseconds between tile requests while the view moves. */
 const tileRequestInterval = 70;
-/** The view is told to the others once it rests. */
+/** Milliseconds without movement after which the view is written to the store. */
 const publishViewAfter = 200;
 const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "how", "merge", "specials", "compare"]);
 
@@ -30,7 +30,7 @@ const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "
  * @param {{renderer?: "auto" | "canvas"}} [options]
  * @returns {import("../types.js").View & {block: () => {rows: [number, number], columns: [number, number]} | null,
  *   questions: () => import("../types.js").Question[], renderer: () => "webgl2" | "canvas"}}
- *   block: the items in view; questions: those whose replies are the tiles in view, for a page that keeps them
+ *   block: the items in view; questions: those whose replies are the tiles in view
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
@@ -42,7 +42,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   let width = 0;
   let height = 0;
   let shown = false;
-  let changed = true; // the store has changed while nobody looked
+  let changed = true; // the store has changed while the view was hidden
   let coloursDue = true;
   let colouringLevel = -1;
   let percent = -1;
@@ -63,7 +63,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const sidePanel = makeMapSidePanel({ app, go: (query, key) => {
     store.set({ query, key });
     navigation.go(query ?? display.query, key ?? display.key);
-    // The list is made anew, and its buttons would take the focus with them.
+    // The list is rebuilt: without this the focus on its button would be lost.
     frame.focus({ preventScroll: true });
   } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
@@ -72,8 +72,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
     sidePanel: sidePanel.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
-
-  // Questions.
 
   /** @param {MapPanel} panel */
   const offered = (panel) => (/** @type {number} */ level, /** @type {number} */ row, /** @type {number} */ column) =>
@@ -96,8 +94,6 @@ export function mapView(app, { renderer = "auto" } = {}) {
     stage.requestFrame();
   }
 
-  // Frames.
-
   /** @param {number} level */
   function updateColours(level) {
     if (!display.style || (!coloursDue && level === colouringLevel)) return;
@@ -112,7 +108,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     if (signed) bars[1].show(signed.colouring, "difference");
   }
 
-  /** After a frame: the cell that is pointed at, and in the status line how exact everything is. */
+  /** After a frame: the hovered cell's readout, and in the status line how exact the picture is. */
   function report() {
     const { panels } = display;
     hoverReadout.show(panels, display.query, display.key, byKeys ? 300 : undefined);
@@ -146,12 +142,10 @@ export function mapView(app, { renderer = "auto" } = {}) {
     store.set({ view: publishedView });
   }
 
-  /** The readout follows with the frame: a drag points at many cells between two frames, and its text costs a layout. */
+  /** The readout is updated with the next frame: a drag hovers many cells between two frames, and each text costs a layout. */
   function pointed() {
     stage.requestOverlay();
   }
-
-  // The store.
 
   function rebuildPanels() {
     changed = false;
@@ -194,13 +188,13 @@ export function mapView(app, { renderer = "auto" } = {}) {
       selectedReadout.refresh(display.panels, display.selectedQuery ?? -1, display.selectedKey ?? -1);
       sidePanel.show(display.panels);
     } catch {
-      // Said by whoever watches the client; positions stand where names would.
+      // The client reports the error; positions are shown instead of labels.
     }
   }
 
   const arrange = () => arrangeMapPanels(display, stage.context, width, height);
 
-  /** The store's view, where another than this has set it. */
+  /** Applies the store's view if something else has set it. */
   function applyStoreView() {
     const { view } = store.get();
     if (view.x !== publishedView.x || view.y !== publishedView.y || view.scale !== publishedView.scale) {
@@ -247,7 +241,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
     store.subscribe(["view"], ({ view }) => { if (!shown) changed = true; else if (view !== publishedView) applyStoreView(); }),
     store.subscribe(["query", "key"], () => { if (shown) showSelection(); else changed = true; }),
     store.subscribe(["colour"], () => { if (shown) restyle(); }),
-    // The page turns dark after this is told; its colours are read when it has.
+    // The theme attribute changes after this notification; colours are read in the next frame.
     store.subscribe(["theme", "dark"], () => { if (shown) requestAnimationFrame(restyle); }),
     addMapInput(stage.element, {
       ...navigation,
@@ -302,7 +296,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   };
 }
 
-// The elements of the tab around the stage: zoom buttons, scales of colours, what is read off.
+// The elements around the stage: zoom buttons, colour bars, readouts.
 
 /**
  * @param {object} parts
@@ -312,9 +306,9 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @param {HTMLElement} parts.sidePanel
  * @param {(factor: number) => void} parts.zoom
  * @param {() => void} parts.fit
- * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement}} frame: what has the focus; note: over the stage
+ * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement}} frame: takes the focus; note: a message over the stage
  */
-export function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
+function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
@@ -330,7 +324,7 @@ export function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
   return { element, frame, note };
 }
 
-// Beside the map, where it leaves room: the strongest keys of the picked query, and the strongest queries of the picked key.
+// The side panel of a wide page: the strongest keys of the selected query, and the strongest queries of the selected key.
 
 const sidePanelCount = 18;
 const sidePanelCountOfBoth = 9;
@@ -340,7 +334,7 @@ const sidePanelCountOfBoth = 9;
  * @param {import("../types.js").App} options.app
  * @param {(query: number | null, key: number | null) => void} options.go  to a cell
  */
-export function makeMapSidePanel({ app, go }) {
+function makeMapSidePanel({ app, go }) {
   const hint = el("p", { class: "uwaga-map-side-hint",
     text: "Pick a cell: here are then the strongest keys of its query, and the strongest queries of its key." });
   const keys = makeStrongestList((item) => go(app.store.get().query, item));
@@ -351,7 +345,7 @@ export function makeMapSidePanel({ app, go }) {
   const column = new WeightsReader(app, "column", draw);
   /** @type {MapPanel | null} */
   let panel = null;
-  // Nothing is asked for what a narrow page has no room for.
+  // Nothing is requested while the panel is hidden on a narrow page.
   const visible = () => element.offsetParent !== null;
 
   function draw() {
@@ -364,7 +358,7 @@ export function makeMapSidePanel({ app, go }) {
 
   return {
     element,
-    /** @param {MapPanel[]} panels  lists are of one map: of several there are none */
+    /** @param {MapPanel[]} panels  the lists are shown for a single map only */
     show(panels) {
       panel = panels.length === 1 && !panels[0].missing ? panels[0] : null;
       const { query, key } = app.store.get();
@@ -381,7 +375,7 @@ export function makeMapSidePanel({ app, go }) {
 }
 
 /**
- * @param {import("./axes.js").MapAxis | null | undefined} own  of the picked item
+ * @param {import("./axes.js").MapAxis | null | undefined} own  of the selected item
  * @param {import("./axes.js").MapAxis | null | undefined} others  of the list
  * @param {number | null} item
  * @param {WeightsReader} reading

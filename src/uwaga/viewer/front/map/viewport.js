@@ -7,9 +7,9 @@
 /** @typedef {{queries: number, keys: number}} MapSizes  items along the axes */
 /** @typedef {{w: number, h: number}} MapPlot  CSS pixels that the cells may fill */
 
-/** Cells larger than this tell nothing more. */
+/** Largest zoom in CSS pixels per item. */
 export const mapMaxScale = 160;
-/** A map of few tokens does not fill a large window: its cells stay this small at first. */
+/** Largest scale of the whole map: a map of few tokens does not fill a large window. */
 const mapMaxFitScale = 112;
 
 /**
@@ -24,7 +24,7 @@ export function wholeMapScale(sizes, plot) {
 }
 
 /**
- * The view changed, in place, to the nearest that shows no more emptiness than it has to.
+ * Clamps the view, in place, so that it shows no unnecessary empty space.
  * @param {ViewBox} view
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
@@ -43,13 +43,13 @@ export function clampView(view, sizes, plot) {
  * @param {number} shown
  */
 function clampEdge(first, total, shown) {
-  // A map narrower than the window stands at its left and top, beside its labels.
+  // A map smaller than the window is at its top left, beside its labels.
   if (!Number.isFinite(first) || shown >= total) return 0;
   return Math.min(Math.max(first, 0), total - shown);
 }
 
 /**
- * Nearer by a factor; the item under a point of the plot stays there.
+ * Zooms by a factor; the item under the given point stays there.
  * @param {ViewBox} view  changed in place
  * @param {number} factor
  * @param {number} px  CSS pixels from the plot's left edge
@@ -68,7 +68,7 @@ export function zoomViewAt(view, factor, px, py, sizes, plot) {
 }
 
 /**
- * Moves the least that brings an item into view, with some room beside it.
+ * Pans as little as needed to bring a cell into view, with a margin.
  * @param {ViewBox} view  changed in place
  * @param {number} query
  * @param {number} key
@@ -94,7 +94,7 @@ function revealEdge(first, item, shown) {
 }
 
 /**
- * The whole map is in view.
+ * Whether the whole map is in view.
  * @param {ViewBox} view
  * @param {MapSizes} sizes
  * @param {MapPlot} plot
@@ -118,17 +118,17 @@ export function itemsInView(view, sizes, plot) {
   ];
 }
 
-// Moving over the map: what keys, pointer and wheel do to the view, the place pointed at, and what is picked.
+// Navigation: what keys, pointer and wheel do to the view, the hovered cell and the selection.
 
 /**
  * @param {object} options
  * @param {MapDisplay} options.display
  * @param {import("../types.js").Store} options.store
- * @param {() => void} options.moved  the view is another
- * @param {() => void} options.pointed  the place pointed at is another
+ * @param {() => void} options.moved  the view has changed
+ * @param {() => void} options.pointed  the hovered cell has changed
  */
 export function makeMapNavigation({ display, store, moved, pointed }) {
-  /** The place pointed at is a key's doing: it stays while the view moves. */
+  /** The hovered cell was set by a key: it stays while the view moves. */
   let byKey = false;
   let pointerX = -1;
   let pointerY = -1;
@@ -136,7 +136,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
 
   const plot = () => display.panels[0]?.plot ?? { x: 0, y: 0, w: 8, h: 8 };
 
-  /** @param {number} x @param {number} y @returns {MapPanel | null} the panel whose plot or labels are there */
+  /** @param {number} x @param {number} y @returns {MapPanel | null} the panel whose plot or labels contain the point */
   function panelAt(x, y) {
     for (const panel of display.panels) {
       const { plot: box, gutters } = panel;
@@ -182,7 +182,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
     applyView();
   }
 
-  /** @param {number} factor  about the key's place where it is in view, else about the middle */
+  /** @param {number} factor  around the hovered cell if it is in view, else around the middle */
   function zoomMiddle(factor) {
     const box = plot();
     const { view } = display;
@@ -209,7 +209,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
   }
 
   /**
-   * Where the keys are: the place pointed at, else what is picked, else the middle of what is in view.
+   * Where keyboard steps start: the hovered cell, else the selected one, else the middle of the view.
    * @returns {[number, number]} query and key
    */
   function start() {
@@ -224,13 +224,13 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
   }
 
   /**
-   * The place pointed at moves and the view with it.
+   * Moves the hovered cell by a step, and the view with it.
    * @param {number} down  cells; of items at the finest level
    * @param {number} along
    */
   function step(down, along) {
     const [query, key] = start();
-    // A step that nobody sees is none: at least a few pixels.
+    // At least four pixels, so that the step is visible.
     const items = Math.max(1, Math.round(4 / display.view.scale));
     go(query + down * items, key + along * items);
   }
@@ -247,7 +247,7 @@ export function makeMapNavigation({ display, store, moved, pointed }) {
     applyView();
   }
 
-  /** @param {number} query  -1: as it was @param {number} key */
+  /** @param {number} query  -1: unchanged @param {number} key */
   function select(query, key) {
     const state = store.get();
     const same = (query < 0 || query === state.query) && (key < 0 || key === state.key);

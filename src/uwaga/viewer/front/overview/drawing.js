@@ -1,6 +1,8 @@
 // Small maps as images in an LRU cache, their drawing in view with layer and head numbers, and the overview as a scene for files.
 
-import { colourPosition, colourTable, colourScaleMax, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
+import {
+  colourPosition, colourScaleMax, colourTable, signedColourPosition, signedColourTable, unknownColour,
+} from "../colours.js";
 import { kindTitle } from "../format.js";
 
 /** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
@@ -8,22 +10,22 @@ import { kindTitle } from "../format.js";
 /** @typedef {import("../types.js").Colour} Colour */
 
 const maxCachedImages = 40;
-const imageTimeBudget = 6; // milliseconds of a frame for new pictures: scrolling goes on while they come
+const imageTimeBudget = 6; // milliseconds per frame for new images, so that scrolling stays smooth
 
 /**
  * @param {import("../types.js").App} app
  * @param {HTMLCanvasElement} canvas
  * @param {{name: (row: OverviewRow) => string, peek: (row: OverviewRow) => import("../types.js").Reply | undefined,
- *   missing: (row: OverviewRow) => boolean}} loading
+ *   isUnavailable: (row: OverviewRow) => boolean}} loading
  */
 export function makeOverviewDrawing(app, canvas, loading) {
   const images = makeImageCache(maxCachedImages);
   /**
-   * The largest weight of each head, by the data that it was read from.
+   * The end of the colour scale of each head, by the array it was computed from.
    * @type {WeakMap<Float32Array, {hideKeys: number, scaleMax: number[]}>}
    */
   const scaleMaxima = new WeakMap();
-  // Grows while layers come and falls only with the question: colours that jump back and forth tell nothing.
+  // Only grows while layers arrive, and is reset with the question, so that colours do not jump back and forth.
   let shared = { of: "", high: 0 };
 
   const colouring = (/** @type {OverviewRow} */ row) => {
@@ -78,8 +80,8 @@ export function makeOverviewDrawing(app, canvas, loading) {
    * @param {OverviewLayout} layout
    * @param {HTMLElement} scroll
    * @param {[number, number]} visible  rows
-   * @param {{row: number, head: number}} current  the head that is chosen
-   * @returns {boolean} all is drawn; false: another frame is needed
+   * @param {{row: number, head: number}} current  the selected head
+   * @returns {boolean} false: another frame is needed
    */
   function draw(layout, scroll, [first, end], current) {
     const ratio = window.devicePixelRatio || 1, width = scroll.clientWidth, height = scroll.clientHeight;
@@ -120,14 +122,14 @@ export function makeOverviewDrawing(app, canvas, loading) {
    * @param {number} chosen
    */
   function drawRow(context, { left, pitch, cell }, row, image, scroll, width, colours, chosen) {
-    const y = row.y - scroll.scrollTop, missing = loading.missing(row);
+    const y = row.y - scroll.scrollTop, missing = loading.isUnavailable(row);
     const first = Math.max(0, Math.floor((scroll.scrollLeft) / pitch) - 1);
     for (let head = first; head < row.heads; head++) {
       const x = left + head * pitch - scroll.scrollLeft;
       if (x > width) break;
       if (image?.canvas) {
         const { rows, columns } = image.cells;
-        // Enlarged cells keep their edges; reduced ones are averaged.
+        // Enlarged cells have sharp edges; reduced ones are averaged.
         context.imageSmoothingEnabled = Math.max(rows, columns) > cell * (window.devicePixelRatio || 1);
         context.drawImage(image.canvas, head * columns, 0, columns, rows, x, y, cell, cell);
       } else {
@@ -146,7 +148,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
 }
 
 /**
- * Numbers of layers and heads over the maps, so that they stay in view.
+ * Layer and head numbers over the maps, always in view.
  * @param {CanvasRenderingContext2D} context
  * @param {OverviewLayout} layout
  * @param {OverviewRow[]} rows  in view
@@ -190,13 +192,13 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
   context.fillText("layer", 4, top / 2);
 }
 
-// Small maps as pictures: one canvas per layer, its heads beside each other, made when first drawn and kept while few.
+// Images of small maps: one canvas per layer, its heads beside each other, in an LRU cache.
 
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} OverviewCells */
-/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewColouring  hideKeys: columns drawn as zero */
+/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewColouring  hideKeys: first columns hidden */
 
 /**
- * Where the colours of some heads end, by their weights; what is hidden does not count.
+ * The end of the colour scale of some heads, without hidden columns.
  * @param {OverviewCells} cells
  * @param {number} hideKeys
  * @param {number} [first]
@@ -233,20 +235,20 @@ export function overviewPixels({ data, heads, rows, columns }, colouring, highOf
 }
 
 /**
- * Pictures by layer; the longest unused ones are forgotten.
- * @param {number} scaleMax
+ * An LRU cache of images by layer.
+ * @param {number} maxImages
  */
-export function makeImageCache(scaleMax) {
+function makeImageCache(maxImages) {
   /** @type {Map<string, {key: unknown, canvas: HTMLCanvasElement}>} */
   const kept = new Map();
   return {
     /**
      * @param {string} name
-     * @param {unknown[]} key  another key: it is drawn anew
+     * @param {unknown[]} key  another key: the image is drawn again
      * @param {OverviewCells} cells
      * @param {() => Uint8ClampedArray<ArrayBuffer>} pixels
-     * @param {boolean} mayDraw  false: what there is, as it is
-     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  late: another picture is due
+     * @param {boolean} mayDraw  false: the cached image is returned even if it is stale
+     * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  stale: the image must be drawn again
      */
     of(name, key, cells, pixels, mayDraw) {
       const text = key.join(" "), there = kept.get(name), stale = there?.key !== text && !mayDraw;
@@ -259,19 +261,19 @@ export function makeImageCache(scaleMax) {
         canvas.getContext("2d")?.putImageData(new ImageData(pixels(), canvas.width, canvas.height), 0, 0);
       }
       kept.set(name, { key: text, canvas });
-      if (kept.size > scaleMax) kept.delete([...kept.keys()][0]);
+      if (kept.size > maxImages) kept.delete([...kept.keys()][0]);
       return { canvas, drawn: there?.key !== text, stale };
     },
     clear: () => kept.clear(),
   };
 }
 
-// The overview as a scene: all layers, not those in view alone.
+// The overview as a scene: all layers, not only those in view.
 
 /**
  * @param {import("../types.js").App} app
  * @param {import("./layout.js").OverviewLayout} layout
- * @param {ReturnType<typeof import("./view.js").overviewLoading>} loading
+ * @param {{loadAll: (rows: OverviewRow[]) => Promise<void>}} loading
  * @param {{imageOf: (row: import("./layout.js").OverviewRow) => {canvas: HTMLCanvasElement | null,
  *   cells: OverviewCells} | null, updateSharedScale: (rows: import("./layout.js").OverviewRow[]) => void}} drawing
  * @returns {Promise<import("../types.js").Scene>}
@@ -281,7 +283,7 @@ export async function overviewScene(app, layout, loading, drawing) {
   const { left, top, pitch, cell } = layout, size = Math.min(13, Math.max(9, top * 0.52));
   /** @type {import("../types.js").SceneItem[]} */
   const items = [];
-  await loading.some(layout.rows);
+  await loading.loadAll(layout.rows);
   drawing.updateSharedScale(layout.rows);
   const heads = Math.max(0, ...layout.rows.map((row) => row.heads));
   for (let head = 0; head < heads; head++) {
@@ -295,7 +297,7 @@ export async function overviewScene(app, layout, loading, drawing) {
     items.push({ kind: "text", x: left - 10, y: row.y + cell / 2 + size / 3, text: String(row.layer),
       size, anchor: "end", fill: paint("--muted") });
     const context = image?.canvas?.getContext("2d");
-    // Read at once: a browser is slow to give a canvas's pixels back in parts.
+    // One call: reading a canvas in parts is slow.
     const all = image?.canvas && context?.getImageData(0, 0, image.canvas.width, image.canvas.height);
     for (let head = 0; head < row.heads; head++) {
       const x = left + head * pitch;

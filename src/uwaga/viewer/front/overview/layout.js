@@ -11,15 +11,15 @@
  * @property {OverviewRow[]} rows
  * @property {OverviewBand[]} bands
  * @property {number} cell  side of a small map
- * @property {number} pitch  from one to the next
- * @property {number} left  room for the layers' numbers
- * @property {number} top  room for the heads' numbers, in view at all times
+ * @property {number} pitch  distance from one small map to the next
+ * @property {number} left  space for the layer numbers
+ * @property {number} top  space for the head numbers, always in view
  * @property {number} width
  * @property {number} height
  */
 
 /**
- * Cells as wide as the width allows, times `zoom`, within sizes that can be read and seen.
+ * Small maps as wide as the width allows, times `zoom`, within a readable range.
  * @param {{side: Side, kind: Kind, title: string}[]} parts  the bands
  * @param {number} width  in view
  * @param {number} rem  CSS pixels
@@ -32,7 +32,7 @@ export function overviewLayout(parts, width, rem, zoom) {
   const most = Math.max(1, ...maps.flat().map(({ heads }) => heads));
   const rows = maps.flat().length;
   const fits = (width - left - 0.5 * rem) / most - gap;
-  // One map alone may be large; many shall leave room for each other.
+  // A single map may be large; many share the space.
   const largest = (rows * most === 1 ? 24 : 7) * rem;
   const cell = Math.round(Math.max(1.25 * rem, Math.min(largest, Math.max(2 * rem, fits)) * zoom));
   const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap,
@@ -51,7 +51,7 @@ export function overviewLayout(parts, width, rem, zoom) {
 }
 
 /**
- * The rows that any pixel between `top` and `bottom` belongs to, as first and one past the last.
+ * The rows between `top` and `bottom`: first, one past the last.
  * @param {OverviewLayout} layout
  * @param {number} top
  * @param {number} bottom
@@ -66,7 +66,7 @@ export function overviewVisible({ rows, pitch }, top, bottom) {
 }
 
 /**
- * The small map at a place; null beside them.
+ * The small map at a point, or null.
  * @param {OverviewLayout} layout
  * @param {number} x
  * @param {number} y
@@ -79,12 +79,12 @@ export function overviewHit({ rows, left, pitch, cell }, x, y) {
 }
 
 /**
- * Where a key leads from a small map.
+ * The small map that a key moves to.
  * @param {OverviewLayout} layout
  * @param {{row: number, head: number}} from
  * @param {string} key
  * @param {number} page  rows in view
- * @returns {{row: number, head: number} | null} null: the key leads nowhere
+ * @returns {{row: number, head: number} | null} null: not a navigation key
  */
 export function overviewStep({ rows }, { row, head }, key, page) {
   const to = {

@@ -3,7 +3,7 @@
 import { segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
-import { statisticsQuestion } from "../questions.js";
+import { makeQuestionSet, statisticsQuestion } from "../questions.js";
 import { kindsOf, layersOf } from "../shell/head_navigation.js";
 import { makeOverviewDrawing, overviewScene } from "./drawing.js";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
@@ -31,7 +31,7 @@ export function overviewView(app) {
   let hovered = null;
 
   const canvas = el("canvas", { "aria-hidden": "true" });
-  // Two cells in turn, so that a screen reader hears of another one at each step.
+  // Two gridcell elements in turn: a screen reader announces a step only if aria-activedescendant changes.
   const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
   const cells = [0, 1].map((i) => el("div", { class: "uwaga-overview-cell", role: "gridcell", id: `${prefix}-cell-${i}` }));
   const line = el("div", { role: "row" }, cells);
@@ -47,12 +47,12 @@ export function overviewView(app) {
     { name: "all", title: "Shared", hint: "One scale of colours for all heads that are loaded" },
   ], (name) => store.set({ overviewScale: /** @type {"all" | "head"} */ (name) }));
   const bar = el("div", { class: "uwaga-overview-bar" }, scale.element,
-    el("div", { class: "uwaga-segmentedControl", role: "group", "aria-label": "Size of the small maps" },
+    el("div", { class: "uwaga-segments", role: "group", "aria-label": "Size of the small maps" },
       el("button", { type: "button", text: "\u2212", "aria-label": "Smaller maps", on: { click: () => resize(-1) } }),
       el("button", { type: "button", text: "+", "aria-label": "Larger maps", on: { click: () => resize(1) } })),
     el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it" }));
   const element = el("section", { class: "uwaga-overview", "aria-label": "Overview" }, bar, stage);
-  const loading = overviewLoading(app, schedule);
+  const loading = makeOverviewLoader(app, schedule);
   const drawing = makeOverviewDrawing(app, canvas, loading);
   const sizes = new ResizeObserver(() => relayout());
 
@@ -78,7 +78,7 @@ export function overviewView(app) {
     schedule();
   }
 
-  /** @returns {Place} the head that the store names */
+  /** @returns {Place} the head of the store */
   function current() {
     const { side, kind, layer, head } = store.get();
     const row = layout.rows.findIndex((one) => one.side === side && one.kind === kind && one.layer === layer);
@@ -91,14 +91,14 @@ export function overviewView(app) {
       frame = 0;
       if (!shown) return;
       const [first, end] = overviewVisible(layout, scroll.scrollTop + layout.top, scroll.scrollTop + scroll.clientHeight);
-      loading.want(layout.rows.slice(first, end));
+      loading.request(layout.rows.slice(first, end));
       if (!drawing.draw(layout, scroll, [first, end], current())) schedule();
-      const open = loading.open();
+      const open = loading.pending();
       app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still to come or to sharpen` : "");
     });
   }
 
-  /** Puts the accessible cell over the active small map. */
+  /** Places the gridcell element over the active small map. */
   function placeActiveCell() {
     const row = layout.rows[active.row];
     if (!row) return;
@@ -248,19 +248,19 @@ export function overviewView(app) {
   };
 }
 
-// What is known of one head, beside its small map.
+// The card beside the hovered small map: the statistics of its head.
 
 /** @param {OverviewRow} row @param {number} head @param {import("../types.js").App} app @returns {string} */
-export function headTitle({ side, kind, layer }, head, app) {
+function headTitle({ side, kind, layer }, head, app) {
   const several = app.about.sides.length > 1 ? `${app.side(side).title}, ` : "";
   return `${several}${kindTitle(kind)} layer ${layer}, head ${head}`;
 }
 
 /**
  * @param {import("../types.js").App} app
- * @param {() => void} changed  statistics have come
+ * @param {() => void} changed  called when statistics have arrived
  */
-export function headCard(app, changed) {
+function headCard(app, changed) {
   const title = el("strong"), list = el("dl"), note = el("p", { class: "uwaga-card-note" });
   const element = el("div", { class: "uwaga-card", role: "tooltip", hidden: true }, title, list, note);
   /** @type {AbortController | null} */
@@ -308,7 +308,7 @@ export function headCard(app, changed) {
       asking = null;
       shown = "";
     },
-    /** @param {OverviewRow} row @param {number} head @returns {string} in words, for screen readers */
+    /** @param {OverviewRow} row @param {number} head @returns {string} as text for screen readers */
     words(row, head) {
       const values = app.client.peek(statisticsQuestion(row))?.meta.columns;
       const known = values ? app.about.statistics.filter(({ name }) => (values[name]?.[head] ?? null) !== null).map(({ name,
@@ -319,18 +319,13 @@ export function headCard(app, changed) {
   };
 }
 
-// Asks for the overviews of the layers in view, and forgets to ask for those that left it.
-
 /**
+ * The overviews of layers: requested while in view.
  * @param {import("../types.js").App} app
- * @param {(row: OverviewRow) => void} arrived
+ * @param {() => void} onChange
  */
-export function overviewLoading(app, arrived) {
-  /** @type {Map<string, AbortController>} */
-  const asking = new Map();
-  /** @type {Set<string>} */
-  const refused = new Set();
-
+function makeOverviewLoader(app, onChange) {
+  const questions = makeQuestionSet(app, 1, onChange);
   /** @param {OverviewRow} row */
   const question = ({ side, kind, layer }) => {
     const { how, merge, specials } = app.store.get();
@@ -338,38 +333,18 @@ export function overviewLoading(app, arrived) {
   };
   return {
     name: (/** @type {OverviewRow} */ row) => JSON.stringify(question(row)),
-    /** @param {OverviewRow} row @returns {Reply | undefined} the best that is known */
+    /** @param {OverviewRow} row @returns {Reply | undefined} the most complete reply so far */
     peek: (row) => app.client.peek(question(row)),
     /** @param {OverviewRow} row */
-    missing: (row) => refused.has(JSON.stringify(question(row))) || !app.host.has(question(row)),
+    isUnavailable: (row) => questions.isUnavailable(question(row)),
     /** @param {OverviewRow[]} rows  in view */
-    want(rows) {
-      const wanted = new Map(rows.map((row) => [JSON.stringify(question(row)), row]));
-      for (const [name, controller] of asking) {
-        if (wanted.has(name)) continue;
-        controller.abort();
-        asking.delete(name);
-      }
-      for (const [name, row] of wanted) {
-        if (asking.has(name) || refused.has(name) || !app.host.has(question(row))) continue;
-        const known = app.client.peek(question(row));
-        if (known && !(known.meta.complete < 1)) continue;
-        const controller = new AbortController();
-        asking.set(name, controller);
-        app.client.follow(question(row), () => arrived(row), { signal: controller.signal, priority: 1 })
-          .then(() => asking.delete(name), () => { asking.delete(name); refused.add(name); arrived(row); });
-      }
+    request: (rows) => questions.request(rows.map(question)),
+    /** @param {OverviewRow[]} rows  each has a reply afterwards, unless the host refuses it */
+    async loadAll(rows) {
+      const unknown = rows.map(question).filter((one) => !app.client.peek(one) && app.host.has(one));
+      await Promise.allSettled(unknown.map((one) => app.client.ask(one, { priority: 1 })));
     },
-    /** @param {OverviewRow[]} rows  of which something is known afterwards, unless the host refuses it */
-    async some(rows) {
-      const unknown = rows.map(question).filter((asked) => !app.client.peek(asked) && app.host.has(asked));
-      await Promise.allSettled(unknown.map((asked) => app.client.ask(asked, { priority: 1 })));
-    },
-    stop() {
-      for (const controller of asking.values()) controller.abort();
-      asking.clear();
-    },
-    /** @returns {number} questions that are still open */
-    open: () => asking.size,
+    stop: questions.stop,
+    pending: questions.pending,
   };
 }

@@ -9,7 +9,7 @@ import { initialState, makeStore } from "../store.js";
 /** @typedef {import("../types.js").SideId} SideId */
 
 const itemsPerReply = 200_000;
-/** Letters of a title that are seen where there is little room. */
+/** Characters of a title that are visible where space is short. */
 const visibleTitleLength = 14;
 
 /**
@@ -59,7 +59,7 @@ export function makeApp(root, host, client, received, reporter) {
 }
 
 /**
- * The same sides with titles that differ: two models may read one text, and one model the same text twice.
+ * The sides with distinct titles: two models may read one text, or one model the same text twice.
  * @param {Side[]} sides
  * @returns {Side[]}
  */
@@ -76,7 +76,7 @@ export function withDistinctTitles(sides) {
 }
 
 /**
- * Whether the host has the items so: a saved page holds tokens, and may hold nothing else.
+ * Whether the host has the items with these settings: a saved page holds tokens, and may hold no words.
  * @param {App} app
  * @param {{merge?: "tokens" | "words", specials?: "show" | "hide"}} change
  * @returns {boolean}
@@ -88,7 +88,7 @@ export function hasItems(app, change) {
 }
 
 /**
- * All items of an axis, asked for in parts.
+ * All items of an axis, fetched in parts.
  * @param {import("../types.js").Client} client
  * @param {import("../types.js").Question} question
  * @returns {Promise<Items>}
@@ -100,7 +100,7 @@ async function fetchItems(client, question) {
   const spans = [];
   do {
     const { meta, arrays } = await client.ask({ ...question, first: items.labels.length, count: itemsPerReply }, { priority: 5 });
-    if (!meta.labels.length && meta.total) throw new Error("items: fewer came than there are");
+    if (!meta.labels.length && meta.total) throw new Error("items: the reply is incomplete");
     for (const label of meta.labels) items.labels.push(label);
     for (const glued of meta.glued) items.glued.push(glued);
     for (const at of meta.specials) items.specials.add(at);
@@ -117,7 +117,7 @@ async function fetchItems(client, question) {
  * @param {string} stack
  * @param {"tokens" | "words"} merge
  * @param {"show" | "hide"} specials
- * @returns {number} items of an axis
+ * @returns {number} how many items an axis has
  */
 export function stackSize(side, stack, merge, specials) {
   const counts = side.stacks[stack];
@@ -125,7 +125,7 @@ export function stackSize(side, stack, merge, specials) {
 }
 
 /**
- * That head, or the nearest one that the side has.
+ * The given head, or the nearest one that the side has.
  * @param {Side} side
  * @param {string} kind
  * @param {number} layer
@@ -140,7 +140,7 @@ export function nearestHead(side, kind, layer, head) {
 }
 
 /**
- * What is set to show a side: "difference" is shown exactly while the difference is compared.
+ * The state that shows a side: side is "difference" if and only if compare is.
  * @param {SideId} id
  * @param {string} compare
  * @returns {Partial<import("../types.js").State>}

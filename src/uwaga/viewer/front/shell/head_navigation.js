@@ -23,7 +23,7 @@ export function headsOf(side, kind, layer) {
   return Array.from({ length: map?.heads ?? 0 }, (_, head) => head);
 }
 
-/** Each goes somewhere and tells a screen reader where that is. */
+/** Navigation that is announced to screen readers. */
 export const goTo = {
   /** @param {App} app @param {number} layer */
   layer: (app, layer) => goToHead(app, app.store.get().kind, layer, app.store.get().head),
@@ -49,7 +49,7 @@ function goToHead(app, kind, layer, head) {
 }
 
 /**
- * The value so many places on, staying at the ends.
+ * The value `by` places further, clamped to the ends.
  * @template Value
  * @param {Value[]} values
  * @param {Value} value
@@ -60,13 +60,13 @@ function clampedStep(values, value, by) {
   return values[Math.max(0, Math.min(values.length - 1, values.indexOf(value) + by))];
 }
 
-/** @template Value @param {Value[]} values @param {Value} value @returns {Value} the next, round and round */
+/** @template Value @param {Value[]} values @param {Value} value @returns {Value} the next value, cyclic */
 function nextInCycle(values, value) {
   return values[(values.indexOf(value) + 1) % values.length];
 }
 
 /**
- * The commands of the whole page.
+ * Adds the commands of the whole page.
  * @param {App} app
  * @param {{name: import("../types.js").Tab, title: string}[]} tabs
  */

@@ -5,7 +5,7 @@ import { segmentedControl, stepper, toggle } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { hasItems } from "./app.js";
-import { headsOf, kindsOf, layersOf, goTo } from "./head_navigation.js";
+import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
 
 /**
  * @param {import("../types.js").App} app
@@ -74,7 +74,7 @@ function makeToolbar(app, colours) {
     { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
   app.commands.add({ id: "shell.colours", title: "Colours: show or hide", keys: ["o"], group: "Display", run() {
     const toolbar = colours.parentElement;
-    // On a narrow page the controls may be folded away, and the colours with them.
+    // On a narrow page the controls may be collapsed, and the colours with them.
     colours.hidden = !colours.hidden && !toolbar?.hasAttribute("data-folded");
     if (!colours.hidden) toolbar?.removeAttribute("data-folded");
     colour.setAttribute("aria-expanded", String(!colours.hidden));
@@ -92,14 +92,14 @@ function makeToolbar(app, colours) {
     words.element.disabled = !hasItems(app, { merge: state.merge === "words" ? "tokens" : "words" });
     specials.element.disabled = !hasItems(app, { specials: state.specials === "hide" ? "show" : "hide" });
     how.show(state.how);
-    // The lesson has numbers of its own, and only maps have cells of many weights.
+    // The lesson has its own numbers; only maps have pooled cells.
     element.hidden = state.tab === "lesson";
     how.element.hidden = state.tab !== "overview" && state.tab !== "map";
   }
   const element = el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
     choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
-    el("span", { class: "uwaga-segmentedControl" }, words.element, specials.element), colour, how.element, colours);
+    el("span", { class: "uwaga-segments" }, words.element, specials.element), colour, how.element, colours);
   store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how", "tab"], draw);
   draw();
   return element;
@@ -134,13 +134,13 @@ function makeTabs(app, tabs) {
   return { element, panelId };
 }
 
-// How weights become colours: scheme, logarithm, ends of the scale, threshold, the first key.
+// Colour settings: scheme, logarithmic scale, ends of the scale, threshold, hiding the first key.
 
 const sliderSteps = 100;
 const sliderDecades = 5;
 
 /**
- * A weight from a slider's step: 0 at its start, then logarithmic from 10^-5 to 1.
+ * The weight of a slider position: 0 at the start, then logarithmic from 10^-5 to 1.
  * @param {number} step  0 to 100
  * @returns {number}
  */
@@ -150,7 +150,7 @@ export function sliderToWeight(step) {
 
 /**
  * @param {number} weight
- * @returns {number} the step nearest to it
+ * @returns {number} the nearest slider position
  */
 export function weightToSlider(weight) {
   if (weight <= 0) return 0;
@@ -161,7 +161,7 @@ export function weightToSlider(weight) {
  * @param {import("../types.js").App} app
  * @returns {{element: HTMLElement}}
  */
-export function makeColourSettings(app) {
+function makeColourSettings(app) {
   const { store } = app;
   const change = (/** @type {Partial<import("../types.js").Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
   const scheme = el("select", { on: { change: () => change({ scheme: scheme.value }) } },
@@ -169,7 +169,7 @@ export function makeColourSettings(app) {
   const log = el("input", { type: "checkbox", on: { change: () => change({ log: log.checked }) } });
   const sink = el("input", { type: "checkbox", on: { change: () => change({ hideSink: sink.checked }) } });
   const low = weightSlider((step) => change({ low: sliderToWeight(step) }));
-  // The last step of this one means: the largest weight in view.
+  // The last position means: chosen from the weights in view.
   const high = weightSlider((step) => change({ high: step >= sliderSteps ? null : sliderToWeight(Math.max(1, step)) }));
   const threshold = weightSlider((step) => change({ threshold: sliderToWeight(step) }));
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });

@@ -11,7 +11,7 @@ import { el } from "../dom.js";
 export function makePageFrame(root, mode) {
   root.classList.add("uwaga");
   root.dataset.mode = mode;
-  // Jupyter's own single keys shall not run while this page has the focus.
+  // Jupyter's single-key shortcuts must not run while the explorer has the focus.
   root.dataset.lmSuppressShortcuts = "true";
   root.tabIndex = 0;
   root.setAttribute("role", "group");
@@ -45,7 +45,7 @@ export function makePageFrame(root, mode) {
     }
     shownErrors.set(message, note);
     errors.append(note);
-    // Many errors at once shall not cover what still works.
+    // At most three errors, so that they do not cover the page.
     if (shownErrors.size > 3) {
       const [oldest, element] = [...shownErrors][0];
       element.remove();
@@ -56,12 +56,12 @@ export function makePageFrame(root, mode) {
   return {
     header, panel, fail,
     announce(/** @type {string} */ message) {
-      // The same words twice are read twice only if they differ.
+      // Screen readers repeat a message only if the text changes.
       live.textContent = live.textContent === message ? `${message}\u00a0` : message;
     },
     status: (/** @type {string} */ message) => void (text.textContent = message),
     setBusy: (/** @type {boolean} */ on) => void (activity.textContent = on ? "computing\u2026" : ""),
-    /** @param {string | null} message  null: all is well again */
+    /** @param {string | null} message  null: the connection has recovered */
     setConnectionError(message) {
       connectionError?.remove();
       connectionError = message ? el("div", { class: "uwaga-error", role: "alert" }, el("span", { text: message })) : null;
@@ -70,7 +70,7 @@ export function makePageFrame(root, mode) {
   };
 }
 
-// One view at a time: made when it is first shown, told when it is hidden.
+// The tab panel: one view at a time, made when first shown.
 
 /**
  * @param {import("../types.js").App} app
@@ -101,7 +101,7 @@ export function makeTabPanel(app, panel, views) {
     if (next === current) return;
     if (current) {
       const focused = /** @type {Document | ShadowRoot} */ (panel.getRootNode()).activeElement;
-      // What is hidden loses the focus, and the keys would go nowhere.
+      // A hidden element loses the focus, and key presses would no longer reach the page.
       if (current.element.contains(focused)) app.root.focus({ preventScroll: true });
       current.hide();
       current.element.hidden = true;
@@ -114,7 +114,7 @@ export function makeTabPanel(app, panel, views) {
   }
 
   return {
-    /** Makes those that were not shown yet, so that the help can list what they do. */
+    /** Makes the views that were not shown yet, so that the help lists their commands. */
     createAll: () => views.forEach(({ name }) => viewOf(name)),
     current: () => /** @type {View} */ (current),
     start() {

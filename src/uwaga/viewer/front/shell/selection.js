@@ -4,8 +4,8 @@
 /** @typedef {import("../types.js").Items} Items */
 
 /**
- * The item that holds a token; the next one where no item does; null behind the last.
- * @param {Int32Array} spans  (total, 2), rising
+ * The item that contains a token, or the next item if none does; null after the last.
+ * @param {Int32Array} spans  (total, 2), ascending
  * @param {number} token
  * @returns {number | null}
  */
@@ -45,7 +45,7 @@ export function renumberedSpan(span, from, to) {
 
 /**
  * @param {App} app
- * @returns {() => void} what ends it
+ * @returns {() => void} unsubscribes
  */
 export function keepSelection(app) {
   const axes = () => {
@@ -60,7 +60,7 @@ export function keepSelection(app) {
     before = axes();
     const sameText = old.text === before.text;
     if (sameText && old.queries === before.queries && old.keys === before.keys && old.numbering === before.numbering) return;
-    // What is set together with the axes, as an address does, is meant for them.
+    // A selection that is set together with the axes, as the URL does, refers to the new items.
     if (["query", "key", "span", "keySpan", "view"].some((name) => changed.has(name))) {
       items = itemsLoader(app, before);
       return;
@@ -73,7 +73,7 @@ export function keepSelection(app) {
     const now = app.store.get(), newItems = items;
     Promise.all([oldItems(), newItems()]).then(([[fromQueries, fromKeys], [toQueries, toKeys]]) => {
       const later = app.store.get();
-      // Whoever has picked anew meanwhile means that.
+      // A selection made meanwhile wins.
       if (items !== newItems || later.query !== now.query || later.key !== now.key || later.span !== now.span) return;
       app.store.set({
         query: query ? renumberedItem(state.query, fromQueries, toQueries) : null, key: key ? renumberedItem(state.key, fromKeys, toKeys) : null,
@@ -85,7 +85,7 @@ export function keepSelection(app) {
 }
 
 /**
- * Asks for both axes' items when called, of the numbering that is in force now.
+ * A function that loads both axes' items with the present settings of merge and specials.
  * @param {App} app
  * @param {{side: import("../types.js").SideId, queries: string, keys: string}} axes
  * @returns {() => Promise<[Items, Items]>}

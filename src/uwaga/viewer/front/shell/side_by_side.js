@@ -18,7 +18,7 @@ export function sideBySideView(app, make) {
   if (about.sides.length < 2) return make(app);
   const first = makeHalf(appOfSide(app, 0), make);
   /** @type {ReturnType<typeof makeHalf> | null} */
-  let second = null; // made when it is first wanted
+  let second = null; // made when first shown
   const element = el("div", { class: "uwaga-halves" }, first.element);
   let shown = false;
 
@@ -27,7 +27,7 @@ export function sideBySideView(app, make) {
     const both = store.get().compare === "both";
     if (both && !second) element.append((second = makeHalf(appOfSide(app, 1), make)).element);
     element.dataset.halves = both ? "2" : "1";
-    // Which side it shows depends on the comparison, of which a view knows nothing.
+    // Views do not know which side they show: hiding and showing makes them read it again.
     first.hide();
     first.show(both);
     if (both) second?.show(true);
@@ -61,7 +61,7 @@ export function sideBySideView(app, make) {
 }
 
 /**
- * A view under the title of its side; where the side has no such head, that is said.
+ * A view under the title of its side, or a note if the side has no such head.
  * @param {App} app
  * @param {(app: App) => View} make
  */
@@ -90,7 +90,7 @@ function makeHalf(app, make) {
   };
 }
 
-/** @param {App} app @returns {string} why the side has no such map, or "" */
+/** @param {App} app @returns {string} the reason the reason why the side has no such map, or "" */
 function missingHeadText(app) {
   const { kind, layer, head } = app.store.get(), side = app.side();
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
@@ -102,12 +102,12 @@ function missingHeadText(app) {
 }
 
 /**
- * The same app, of which the side is another while both are compared. The keys act on the first, and the second follows.
+ * The app with a fixed side while both are compared. Commands act on the first half; the second follows through the store.
  * @param {App} app
  * @param {0 | 1} index
  * @returns {App}
  */
-export function appOfSide(app, index) {
+function appOfSide(app, index) {
   const own = app.about.sides.filter(({ id }) => id !== "difference")[index];
   const get = () => {
     const state = app.store.get();
@@ -134,11 +134,11 @@ export function appOfSide(app, index) {
 }
 
 /**
- * Pictures from left to right.
+ * Places scenes side by side.
  * @param {Scene[]} scenes
  * @returns {Scene}
  */
-export function joinScenes(scenes) {
+function joinScenes(scenes) {
   /** @type {Scene} */
   const joined = { width: 0, height: Math.max(...scenes.map(({ height }) => height)), background: scenes[0].background, items: [] };
   for (const { width, items } of scenes) {
@@ -152,6 +152,6 @@ export function joinScenes(scenes) {
 function translatedItem(item, by) {
   if (item.kind === "line") return { ...item, x1: item.x1 + by, x2: item.x2 + by };
   if (item.kind !== "path") return { ...item, x: item.x + by };
-  // A path's numbers are places: x and y in turn.
+  // A path's numbers alternate between x and y.
   return { ...item, d: item.d.map(([name, ...at]) => [name, ...at.map((number, i) => (i % 2 ? number : Number(number) + by))]) };
 }

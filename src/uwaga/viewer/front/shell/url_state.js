@@ -5,12 +5,12 @@ import { storeEqual } from "../store.js";
 /** @typedef {import("../types.js").State} State */
 
 const urlTabs = ["overview", "map", "text", "lines", "table", "lesson"];
-/** Going to another of these is a step that "back" undoes. */
+/** A change of these adds a history entry, which "back" undoes. */
 const historyKeys = /** @type {const} */ (["tab", "side", "kind", "layer", "head", "compare"]);
 
 /**
  * @param {Readonly<State>} state
- * @param {Readonly<State>} defaults  what needs no mention
+ * @param {Readonly<State>} defaults  the defaults, which are not written
  * @returns {URLSearchParams}
  */
 export function stateToParams(state, defaults) {
@@ -33,7 +33,7 @@ export function stateToParams(state, defaults) {
 }
 
 /**
- * What an address says; what it says wrongly is left out.
+ * Parses the URL's fragment; invalid values are ignored.
  * @param {string} hash
  * @param {import("../types.js").About} about
  * @param {Readonly<State>} defaults
@@ -91,7 +91,7 @@ function parseColourParam(text, defaults) {
 }
 
 /**
- * Keeps address and store the same until disposed.
+ * Keeps the URL's fragment and the store in sync; returns the cleanup function.
  * @param {import("../types.js").App} app
  * @param {Window} window
  * @returns {() => void}
@@ -111,7 +111,7 @@ export function syncUrl(app, window) {
     shown = state;
     const address = `#${params}`;
     if (address === window.location.hash) return;
-    // Browsers limit how often the history may change and throw; the next change writes again.
+    // Browsers throw DOMException if the history changes too often; the next change writes again.
     try {
       if (isHistoryStep) window.history.pushState(null, "", address);
       else window.history.replaceState(null, "", address);
@@ -130,7 +130,7 @@ export function syncUrl(app, window) {
     const state = { ...omittedState(defaults), ...hashToState(window.location.hash, about, defaults) };
     shown = { ...store.get(), ...state };
     store.set(state);
-    // An address with a code that is pasted into a page which is open: it stays unused, and does not stay there.
+    // An access code pasted into the URL of an open page is not used; it is removed from the URL.
     if (new URLSearchParams(window.location.hash.replace(/^#/, "")).has("code")) write(false);
   };
   window.addEventListener("popstate", onPopState);
@@ -142,7 +142,7 @@ export function syncUrl(app, window) {
   };
 }
 
-/** @param {Readonly<State>} defaults @returns {Partial<State>} what an address that does not mention them means */
+/** @param {Readonly<State>} defaults @returns {Partial<State>} the values of keys that the URL omits */
 function omittedState({ how, merge, specials, overviewScale, colour, theme, view, tab }) {
   return { how, merge, specials, overviewScale, colour, theme, view, tab, query: null, key: null, span: null, keySpan: null };
 }

@@ -62,7 +62,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
       row.style.setProperty("height", `${count * rowHeight}px`);
       return row;
     };
-    // Rows that move out of view take the focus with them; the table keeps it.
+    // Rows that leave the view lose the focus; the table takes it.
     const shown = rows.slice(first, end).map((row, i) => rowElement(row, first + i));
     body.replaceChildren(...(first ? [filler(first)] : []), ...shown, ...(end < rows.length ? [filler(rows.length - end)] : []));
     const height = shown[0]?.offsetHeight;
@@ -121,7 +121,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 
   return {
     element,
-    /** @param {TableContent} next @param {boolean} anew  another order or other rows: from the top */
+    /** @param {TableContent} next @param {boolean} anew  another order or other rows: scroll to the top */
     show(next, anew) {
       content = next;
       active = anew ? 0 : Math.min(active, Math.max(0, next.rows.length - 1));
@@ -134,7 +134,7 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
 }
 
 /**
- * A number with a bar behind it, from zero to the column's largest; below zero to the other side.
+ * A number over a bar from zero, scaled to the column's largest; negative numbers to the other side.
  * @param {TableRow} row
  * @param {TableColumn} column
  * @param {[number, number] | undefined} range

@@ -13,7 +13,7 @@
 const tableKinds = ["encoder", "decoder", "cross"];
 
 /**
- * A row per head of what a side has.
+ * A row per head.
  * @param {{side: SideId, kind: Kind, layer: number, heads: number}[]} maps
  * @param {(side: SideId, kind: Kind, layer: number) => {columns: {[name: string]: (number | null)[]}, complete?: number,
  *   sampled: number | null} | undefined} statistics
@@ -31,7 +31,7 @@ export function tableRows(maps, statistics) {
 }
 
 /**
- * In the order of a column, equal ones by side, kind, layer and head; what has no number comes last, rising or falling.
+ * Sorted by a column, ties by kind, layer, head and side; rows without a number come last in both directions.
  * @param {TableRow[]} rows
  * @param {TableOrder} order
  * @returns {TableRow[]}
@@ -64,7 +64,7 @@ function compareHeads(left, right) {
 }
 
 /**
- * The order after a click on a heading: names rise first, statistics fall first, the same again turns round.
+ * The order after a click on a heading: names ascending first, statistics descending first, a second click reverses.
  * @param {TableOrder} order
  * @param {TableColumn} column
  * @returns {TableOrder}
@@ -74,7 +74,7 @@ export function nextOrder(order, column) {
 }
 
 /**
- * The smallest and the largest number of each statistic, zero included: what a full bar means.
+ * The range of each statistic, zero included: the scale of its bars.
  * @param {TableRow[]} rows
  * @param {string[]} names
  * @returns {{[name: string]: [number, number]}}
@@ -94,10 +94,10 @@ export function tableRanges(rows, names) {
 }
 
 /**
- * Rows as text with a separator, headings first, numbers in full precision.
+ * Rows as delimited text with a header line, numbers in full precision.
  * @param {TableRow[]} rows
  * @param {string[]} names  of statistics
- * @param {boolean} sides  several
+ * @param {boolean} sides  with a column for the side
  * @param {string} separator  "," or a tab
  * @returns {string}
  */
@@ -112,7 +112,7 @@ export function tableText(rows, names, sides, separator) {
 }
 
 /**
- * Which rows stand in view: first, and one past the last, with some more at both ends.
+ * The rows in view with overscan: first, one past the last.
  * @param {number} top  scrolled pixels
  * @param {number} height  in view
  * @param {number} rowHeight
@@ -120,6 +120,6 @@ export function tableText(rows, names, sides, separator) {
  * @returns {[number, number]}
  */
 export function tableWindow(top, height, rowHeight, count) {
-  const more = 12, first = Math.max(0, Math.floor(top / rowHeight) - more);
-  return [Math.min(first, count), Math.min(count, Math.ceil((top + height) / rowHeight) + more)];
+  const overscan = 12, first = Math.max(0, Math.floor(top / rowHeight) - overscan);
+  return [Math.min(first, count), Math.min(count, Math.ceil((top + height) / rowHeight) + overscan)];
 }

@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
-import { statisticsQuestion } from "../questions.js";
+import { makeQuestionSet, statisticsQuestion } from "../questions.js";
 import { kindsOf } from "../shell/head_navigation.js";
 import { makeTableGrid } from "./grid.js";
 import { nextOrder, sortedRows, tableRanges, tableRows, tableText } from "./rows.js";
@@ -41,9 +41,9 @@ export function tableView(app) {
     el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" },
       kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Show " }), kind),
       el("label", {}, el("span", { class: "uwaga-visually-hidden", text: "Layers " }), layer), bar,
-      statusText, el("span", { class: "uwaga-segmentedControl" }, copy, save)),
+      statusText, el("span", { class: "uwaga-segments" }, copy, save)),
     grid.element);
-  const loading = tableLoading(app, schedule);
+  const loading = makeStatisticsLoader(app, schedule);
   const sizes = new ResizeObserver(schedule);
 
   const several = () => store.get().compare === "both";
@@ -55,7 +55,7 @@ export function tableView(app) {
   }
 
   /**
-   * Statistics that no head has, such as that of learned sinks, take no room.
+   * The columns; a statistic that no head has, such as that of learned sinks, is left out.
    * @param {import("./rows.js").TableRow[]} all
    * @returns {TableColumn[]}
    */
@@ -102,7 +102,7 @@ export function tableView(app) {
   }
   function filter() {
     anew = true;
-    loading.want(maps());
+    loading.request(maps());
     draw();
   }
   async function copyRows() {
@@ -137,7 +137,7 @@ export function tableView(app) {
     show() {
       shown = true;
       sizes.observe(element);
-      loading.want(maps());
+      loading.request(maps());
       draw();
     },
     hide() {
@@ -157,44 +157,25 @@ export function tableView(app) {
   };
 }
 
-// Statistics, layer by layer, while the table is in view.
 
 /** @typedef {{side: import("../types.js").SideId, kind: import("../types.js").Kind, layer: number, heads: number}} TableMap */
 
 /**
+ * The statistics of layers: requested while the table is shown.
  * @param {import("../types.js").App} app
- * @param {() => void} arrived
+ * @param {() => void} onChange
  */
-export function tableLoading(app, arrived) {
-  /** @type {Map<string, AbortController>} */
-  const asking = new Map();
-  /** @type {Set<string>} */
-  const refused = new Set();
-  const nameOf = (/** @type {TableMap} */ map) => JSON.stringify(statisticsQuestion(map));
+function makeStatisticsLoader(app, onChange) {
+  const questions = makeQuestionSet(app, -1, onChange);
   const reply = (/** @type {{side: string, kind: string, layer: number}} */ map) => app.client.peek(statisticsQuestion(map));
   const share = (/** @type {TableMap} */ map) => {
     const meta = reply(map)?.meta;
-    return refused.has(nameOf(map)) || !app.host.has(statisticsQuestion(map)) ? 1 : meta ? (meta.complete ?? 1) : 0;
+    return questions.isUnavailable(statisticsQuestion(map)) ? 1 : meta ? (meta.complete ?? 1) : 0;
   };
   return {
     reply,
     /** @param {TableMap[]} maps */
-    want(maps) {
-      const wanted = new Set(maps.map(nameOf));
-      for (const [name, controller] of asking) {
-        if (wanted.has(name)) continue;
-        controller.abort();
-        asking.delete(name);
-      }
-      for (const map of maps) {
-        const name = nameOf(map);
-        if (asking.has(name) || share(map) >= 1) continue;
-        const controller = new AbortController();
-        asking.set(name, controller);
-        app.client.follow(statisticsQuestion(map), arrived, { signal: controller.signal, priority: -1 })
-          .then(() => asking.delete(name), () => { asking.delete(name); refused.add(name); arrived(); });
-      }
-    },
+    request: (maps) => questions.request(maps.map(statisticsQuestion)),
     /** @param {TableMap[]} maps @returns {{done: number, total: number, share: number, missing: number}} */
     progress(maps) {
       const shares = maps.map(share);
@@ -204,17 +185,14 @@ export function tableLoading(app, arrived) {
         missing: maps.filter((map) => !reply(map) && share(map) >= 1).length,
       };
     },
-    stop() {
-      for (const controller of asking.values()) controller.abort();
-      asking.clear();
-    },
+    stop: questions.stop,
   };
 }
 
-// The table as a scene, for pictures.
+// The table as a scene, for files.
 
 const tableSceneRow = 20;
-const tableSceneMaxRows = 2000; // rows: a picture that is longer helps nobody
+const tableSceneMaxRows = 2000; // rows of a picture
 
 /**
  * @param {HTMLElement} root
@@ -224,7 +202,7 @@ const tableSceneMaxRows = 2000; // rows: a picture that is longer helps nobody
  * @param {(id: string) => string} sideTitle
  * @returns {import("../types.js").Scene}
  */
-export function tableScene(root, rows, columns, ranges, sideTitle) {
+function tableScene(root, rows, columns, ranges, sideTitle) {
   const style = getComputedStyle(root), paint = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
   const widths = columns.map(({ title, statistic }) => Math.max(statistic ? 84 : 56, title.length * 7 + 16));
   const shown = rows.slice(0, tableSceneMaxRows), width = widths.reduce((sum, one) => sum + one, 0) + 16;

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { colourPosition, colourSchemes, colourTable, signedColourPosition, signedColourTable, colourScaleMax } from "../colours.js";
+import {
+  colourPosition, colourScaleMax, colourSchemes, colourTable, signedColourPosition, signedColourTable,
+} from "../colours.js";
 
 /** CIE L* of a table's entry. */
 function lightness(table, at) {

@@ -82,7 +82,7 @@ test("single keys can be turned off; help, arrows and Escape stay", () => {
 test("a name is given once, and free again when removed", () => {
   const commands = makeCommands(), command = { id: "one", title: "", keys: [], group: "", run() {} };
   const remove = commands.add(command);
-  assert.throws(() => commands.add(command), { message: "commands: one is there already" });
+  assert.throws(() => commands.add(command), { message: "commands: one already exists" });
   remove();
   commands.add(command);
   assert.deepEqual(commands.list().map(({ id }) => id), ["one"]);

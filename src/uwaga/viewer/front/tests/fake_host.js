@@ -3,7 +3,7 @@
 
 import { fakeItems } from "./fake_text.js";
 import { fakeMerged, fakePool, fakeRandom, fakeWeights } from "./fake_matrix.js";
-import { HostError, abortError } from "../hosts.js";
+import { abortError, HostError } from "../hosts.js";
 
 /** @typedef {import("../types.js").Question} Question */
 /** @typedef {import("../types.js").Reply} Reply */

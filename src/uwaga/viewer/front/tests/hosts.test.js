@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { gzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
-import { servedHost, takeAccessCode, savedHost, widgetHost } from "../hosts.js";
+import { savedHost, servedHost, takeAccessCode, widgetHost } from "../hosts.js";
 import { canonical } from "../wire.js";
 
 const kept = JSON.parse(readFileSync(new URL("./wire.json", import.meta.url), "utf8")).replies[0];

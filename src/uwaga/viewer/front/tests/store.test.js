@@ -37,5 +37,5 @@ test("a subscription ends, also while it is being told", () => {
 });
 
 test("a key that does not exist is a mistake", () => {
-  assert.throws(() => makeStore(initialState()).set({ haed: 1 }), { message: "store: there is no haed" });
+  assert.throws(() => makeStore(initialState()).set({ haed: 1 }), { message: "store: unknown key haed" });
 });

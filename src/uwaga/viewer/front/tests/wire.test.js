@@ -28,8 +28,8 @@ test("questions have Python's names", () => {
 test("bytes that are no reply are refused", () => {
   const good = bytes(kept.replies[0].base64);
   assert.throws(() => decodeReply(new ArrayBuffer(2)), { message: "reply: too short" });
-  assert.throws(() => decodeReply(good.slice(0, 9)), { message: "reply: its header is cut" });
-  assert.throws(() => decodeReply(good.slice(0, good.byteLength - 8)), { message: "reply: its arrays are cut" });
+  assert.throws(() => decodeReply(good.slice(0, 9)), { message: "reply: the header is truncated" });
+  assert.throws(() => decodeReply(good.slice(0, good.byteLength - 8)), { message: "reply: the arrays are truncated" });
 });
 
 test("a view into a longer buffer becomes a buffer that starts at 0", () => {

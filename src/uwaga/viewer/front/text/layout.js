@@ -4,14 +4,14 @@ import { el, tokenText } from "../dom.js";
 
 /** @typedef {import("../types.js").Items} Items */
 
-const overscanLines = 12; // lines in the page above and below the view
+const overscanLines = 12; // lines kept in the DOM above and below the view
 
-/** Text of any length in a scrolled element. */
+/** Text of any length in a scrolled element: only lines in view and some around them are in the DOM. */
 export class TextLayout {
   /**
    * @param {HTMLElement} scroller
    * @param {string} prefix  of the ids of tokens
-   * @param {(element: HTMLElement, item: number) => void} paint  how a token looks now
+   * @param {(element: HTMLElement, item: number) => void} paint  styles a token
    */
   constructor(scroller, prefix, paint) {
     this.scroller = scroller;
@@ -40,7 +40,7 @@ export class TextLayout {
     this.relayout();
   }
 
-  /** Sets the text again where the width or the letters have changed; what was on top stays there. */
+  /** Breaks the lines again if the width or the font has changed; the first item in view stays on top. */
   relayout() {
     const font = fontOf(this.scroller);
     const width = this.body.clientWidth;
@@ -73,8 +73,8 @@ export class TextLayout {
   }
 
   /**
-   * Brings the lines in view into the page, and takes the others out.
-   * @param {number} [top] where the text is scrolled to: read by the caller before it changes the page, which costs less
+   * Adds the lines in view to the DOM, and removes the others.
+   * @param {number} [top] scroll position, if the caller has read it already: reading it after a change of the DOM forces a layout
    */
   render(top = this.scroller.scrollTop) {
     const { height } = this;
@@ -114,7 +114,7 @@ export class TextLayout {
     return token;
   }
 
-  /** Paints every token in the page again. */
+  /** Styles every token in the DOM again. */
   repaint() {
     for (const line of this.shown.values()) {
       for (const token of line.children) this.paint(/** @type {HTMLElement} */ (token),
@@ -136,7 +136,7 @@ export class TextLayout {
   }
 
   /**
-   * Scrolls as little as it takes, or to the middle.
+   * Scrolls an item into view: as little as needed, or to the middle.
    * @param {number} item
    * @param {"nearest" | "middle"} [how]
    */
@@ -152,13 +152,13 @@ export class TextLayout {
   }
 }
 
-// Running text set in lines of our own, so that the place of every item is known without it being in the page.
+// Line breaking: the position of every item is known without its being in the DOM.
 
 /**
  * @typedef {object} FlowInput
  * @property {ArrayLike<number>} widths  pixels of each item
- * @property {ArrayLike<number>} glued  1: no space before it, and no new line if that can be helped
- * @property {ArrayLike<number>} ends  1: a new line begins behind it
+ * @property {ArrayLike<number>} glued  1: no space before it, and preferably no line break
+ * @property {ArrayLike<number>} ends  1: a line break after it
  * @property {number} width  pixels of a line
  * @property {number} gap  pixels of a space
  */
@@ -171,7 +171,7 @@ export class TextLayout {
  */
 
 /**
- * Items into lines, as many as fit. Glued pieces stay with what they are glued to unless they are wider than a line together.
+ * Greedy line breaking. Glued items stay together unless they are wider than a line.
  * @param {FlowInput} input
  * @returns {Flow}
  */
@@ -205,7 +205,7 @@ export function breakLines({ widths, glued, ends, width, gap }) {
 /**
  * @param {Int32Array} starts ascending
  * @param {number} item
- * @returns {number} the last index whose start is not behind the item: its line
+ * @returns {number} the line that contains the item
  */
 export function lineOfItem(starts, item) {
   let [low, high] = [0, Math.max(0, starts.length - 2)];
@@ -218,7 +218,7 @@ export function lineOfItem(starts, item) {
 }
 
 /**
- * The lines to have in the page: those in view and some around them, so that scrolling finds them there.
+ * The lines in view, with overscan.
  * @param {{top: number, height: number, lineHeight: number, lines: number, extra: number}} view  pixels; extra in lines
  * @returns {[number, number]} first, one past the last
  */
@@ -229,7 +229,7 @@ export function linesInView({ top, height, lineHeight, lines, extra }) {
 }
 
 /**
- * The item of another line that stands nearest to a place.
+ * The item of a line that is nearest to x.
  * @param {Flow} flow
  * @param {ArrayLike<number>} widths
  * @param {number} line
@@ -246,7 +246,7 @@ export function nearestItem(flow, widths, line, x) {
 
 /**
  * @param {string[]} labels
- * @returns {boolean} whether most letters are of a script written from right to left
+ * @returns {boolean} whether most letters are of a right-to-left script
  */
 export function isRightToLeft(labels) {
   let [right, left] = [0, 0];
@@ -257,22 +257,22 @@ export function isRightToLeft(labels) {
   return right > left;
 }
 
-// How wide tokens are in the page's own letters.
+// Token widths in the page's font.
 
 /**
  * @typedef {object} TextFont
- * @property {string} font  as a canvas takes it
+ * @property {string} font  for a canvas
  * @property {number} size  pixels
  */
 
-/** Room beside a token's letters, in parts of the font's size; text.css says the same. */
+/** Spacing of tokens relative to the font size; text.css has the same values. */
 export const tokenSpacing = { plain: 0.16, special: 0.9, specialSize: 0.82, gap: 0.12, lineHeight: 1.9 };
 
 /**
  * @param {TextFont} font
- * @returns {(label: string, special: boolean) => number} pixels of a token with its room
+ * @returns {(label: string, special: boolean) => number} width of a token with its padding in pixels
  */
-export function makeTokenMeasure({ font, size }) {
+function makeTokenMeasure({ font, size }) {
   const context = document.createElement("canvas").getContext("2d");
   /** @type {Map<string, number>} */
   const known = new Map();
@@ -288,7 +288,7 @@ export function makeTokenMeasure({ font, size }) {
       width = letters(label);
       known.set(label, width);
     }
-    // Browsers set text on whole or half pixels: rounding up keeps a full line within its width.
+    // Browsers position text on whole or half pixels: rounding up keeps a line within its width.
     const room = special ? width * tokenSpacing.specialSize + tokenSpacing.special * size + 2 : width + tokenSpacing.plain * size;
     return Math.ceil(room * 4) / 4;
   };
@@ -298,7 +298,7 @@ export function makeTokenMeasure({ font, size }) {
  * @param {Element} element
  * @returns {TextFont}
  */
-export function fontOf(element) {
+function fontOf(element) {
   const { fontStyle, fontWeight, fontSize, fontFamily } = getComputedStyle(element);
   return { font: `${fontStyle} ${fontWeight} ${fontSize} ${fontFamily}`, size: parseFloat(fontSize) || 16 };
 }

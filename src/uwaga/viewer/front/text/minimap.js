@@ -13,7 +13,7 @@ import { el } from "../dom.js";
  * @property {(top: number, height: number) => void} view  what is in view, in parts of the document
  */
 
-const minMinimapShade = 0.02; // shades below it would draw a line along the whole strip
+const minMinimapShade = 0.02; // fainter rows would draw a line along the whole minimap
 
 /**
  * @param {string} label
@@ -59,7 +59,7 @@ export function makeMinimap(label, onJump) {
 }
 
 /**
- * A bar for each row of pixels: as long as its share of the weight, as deep as its deepest shade.
+ * A bar per row of pixels: its length is the row's mass, its opacity the row's largest shade.
  * @param {HTMLCanvasElement} canvas
  * @param {HTMLElement} element
  * @param {MinimapLayer[]} layers
@@ -95,19 +95,19 @@ function drawMinimapLane(context, { weights, shade, colour, negative }, starts, 
   for (let row = 0; row < height; row++) {
     if (Math.abs(shades[row]) < minMinimapShade) continue;
     context.fillStyle = shades[row] < 0 ? negative : colour;
-    // The least that can be told from nothing, so that a single far token is not lost.
+    // A minimal opacity, so that a single token remains visible.
     context.globalAlpha = 0.25 + 0.75 * Math.abs(shades[row]);
     context.fillRect(left, row, Math.max(3, (Math.abs(mass[row]) / most) * width), 2);
   }
 }
 
 /**
- * A document in as many rows as a strip has pixels: how much weight each row holds and the largest shade in it.
+ * The mass and the largest shade of each pixel row of the minimap.
  * @param {ArrayLike<number>} weights
  * @param {(item: number) => number} shade
  * @param {Int32Array} starts  the first item of each line of text, then their number
  * @param {number} rows
- * @returns {{mass: Float32Array, shades: Float32Array}} masses are sums of what is known
+ * @returns {{mass: Float32Array, shades: Float32Array}} masses are sums over known weights
  */
 export function minimapRows(weights, shade, starts, rows) {
   const mass = new Float32Array(rows);
@@ -119,7 +119,7 @@ export function minimapRows(weights, shade, starts, rows) {
       const item = starts[line] + k;
       const part = shade(item);
       if (part === 0) continue;
-      // The items of a line share its height, so that a short text too shows where in a line the weight is.
+      // The items of a line share its height, so that also a short text shows where in a line the weight is.
       const first = Math.min(rows - 1, Math.floor(((line + k / count) / lines) * rows));
       const last = Math.max(first + 1, Math.floor(((line + (k + 1) / count) / lines) * rows));
       for (let row = first; row < last; row++) {

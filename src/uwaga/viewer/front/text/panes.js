@@ -21,10 +21,10 @@ const emptyItems = { labels: [], glued: [], specials: new Set(), spans: new Int3
  * @property {(axis: Axis, item: number) => void} select
  * @property {(axis: Axis, range: Range, isNew: boolean, done: boolean) => void} span
  * @property {(column: Column, item: number | null, event: PointerEvent | null) => void} hover
- * @property {(column: Column) => void} enter  the keys act on it from now on
+ * @property {(column: Column) => void} enter  it becomes the active pane
  */
 
-/** The panes and their items, exchanged when the map is of other texts. */
+/** The panes of the current map: one if queries and keys are the same text, else two. */
 export class TextColumns {
   /**
    * @param {App} app
@@ -50,7 +50,7 @@ export class TextColumns {
     return this.all[this.all.length - 1];
   }
 
-  /** Queries and keys are the same text. */
+  /** Whether queries and keys are the same text. */
   get one() {
     return this.all.length === 1;
   }
@@ -61,8 +61,8 @@ export class TextColumns {
   }
 
   /**
-   * Brings the texts of the current map into place.
-   * @returns {Promise<"same" | "other" | "failed">} failed: or another map was wanted meanwhile
+   * Loads the texts of the current map.
+   * @returns {Promise<"same" | "other" | "failed">} "failed" also if another load has started meanwhile
    */
   async load() {
     const { app } = this;
@@ -120,14 +120,14 @@ export class TextColumns {
   }
 }
 
-// One running text: its lines, what is picked and shaded in it, and the strip of the whole document beside it.
+// One pane: heading, scrolled text, minimap.
 
 /** @typedef {{weights: ArrayLike<number>, shade: Shading}} PaneLayer */
 
 /**
  * @typedef {object} PaneHighlights
- * @property {PaneLayer | null} row  what the picked query attends to
- * @property {PaneLayer | null} column  what attends to the picked key
+ * @property {PaneLayer | null} row  the row of the selected query
+ * @property {PaneLayer | null} column  the column of the selected key
  * @property {number | null} query
  * @property {number | null} key
  * @property {Range[]} spans
@@ -137,11 +137,11 @@ export class TextColumns {
 /**
  * @typedef {object} PaneHandlers
  * @property {(item: number) => void} select
- * @property {(range: Range, isNew: boolean, done: boolean) => void} span  fresh: another span, not the last one stretched
+ * @property {(range: Range, isNew: boolean, done: boolean) => void} span  isNew: a new span; false: the last one was extended
  * @property {(item: number | null, event: PointerEvent | null) => void} hover
  */
 
-/** A scrolled text with a strip. */
+/** A scrolled text with a minimap. */
 export class TextPane {
   /**
    * @param {string} prefix  of ids
@@ -159,8 +159,8 @@ export class TextPane {
     this.layout = new TextLayout(this.scroller, prefix, (element, item) => this.paint(element, item));
     /** @type {PaneHighlights} */
     this.highlights = { row: null, column: null, query: null, key: null, spans: [], found: null };
-    this.caret = -1; // the item that the keys move from
-    this.anchor = -1; // where the span begins that the keys stretch
+    this.caret = -1; // the item that keys move from
+    this.anchor = -1; // where the span begins that Shift and arrow keys extend
     this.extending = false;
     this.stop = watchPointer(this.scroller, {
       select: (item) => this.select(item),
@@ -173,7 +173,7 @@ export class TextPane {
 
   /** @param {string} title @param {string} rest  such as its length @param {Items} items */
   setItems(title, rest, items) {
-    // A title that is read from right to left leaves the rest where it is.
+    // <bdi>: a right-to-left title must not reorder the rest.
     this.heading.replaceChildren(el("bdi", { text: title }), rest);
     this.caret = this.anchor = -1;
     this.layout.setItems(items);
@@ -188,7 +188,7 @@ export class TextPane {
     this.drawMinimapOfPane();
   }
 
-  /** The page's size or letters have changed. */
+  /** After a change of the page's size or font. */
   resize() {
     this.layout.relayout();
     this.scrolled();
@@ -250,7 +250,7 @@ export class TextPane {
     this.handlers.span([Math.min(anchor, item), Math.max(anchor, item) + 1], isNew, done);
   }
 
-  /** From where the last pick or span began to here. @param {number} item */
+  /** Extends the selection from its anchor to the item. @param {number} item */
   extend(item) {
     if (this.anchor < 0) this.anchor = this.caret < 0 ? item : this.caret;
     const isNew = !this.extending;
@@ -268,7 +268,7 @@ export class TextPane {
   }
 
   /**
-   * The item that a step leads to.
+   * The item that a key moves to.
    * @param {"left" | "right" | "up" | "down" | "home" | "end" | "pageup" | "pagedown" | "first" | "last"} step
    * @returns {number}
    */
@@ -294,7 +294,7 @@ export class TextPane {
     return step === "first" ? 0 : last;
   }
 
-  /** @param {number} part of the document that shall stand in the middle */
+  /** @param {number} part of the document to scroll to the middle */
   jump(part) {
     const height = this.layout.flow.lines * this.layout.lineHeight;
     this.scroller.scrollTop = part * height - this.scroller.clientHeight / 2;
@@ -310,25 +310,25 @@ function isInRange(range, item) {
   return range !== null && item >= range[0] && item < range[1];
 }
 
-// A pointer over running text: a click picks, a drag marks a span, Shift and a click stretch it, hovering asks.
+// Pointer input: click selects, drag marks a span, Shift and click extend it.
 
 /**
  * @typedef {object} PointerHandlers
  * @property {(item: number) => void} select
  * @property {(anchor: number, item: number, done: boolean) => void} span
- * @property {(item: number) => void} extend  from where the last pick or span began
+ * @property {(item: number) => void} extend  from the anchor of the last selection or span
  * @property {(item: number | null, event: PointerEvent | null) => void} hover
  */
 
-const autoScrollEdge = 24; // pixels from the edge at which a drag begins to scroll
+const autoScrollEdge = 24; // pixels from the edge within which a drag scrolls
 const autoScrollSpeed = 14; // pixels per frame
 
 /**
  * @param {HTMLElement} scroller
  * @param {PointerHandlers} handlers
- * @returns {() => void} ends a drag that is going on
+ * @returns {() => void} removes the listeners on the document
  */
-export function watchPointer(scroller, handlers) {
+function watchPointer(scroller, handlers) {
   /** @type {{anchor: number, item: number, moved: boolean, y: number, x: number, frame: number} | null} */
   let drag = null;
 
@@ -363,7 +363,7 @@ export function watchPointer(scroller, handlers) {
       return;
     }
     drag = { anchor: item, item, moved: false, x: event.clientX, y: event.clientY, frame: 0 };
-    // A finger scrolls the text: only a mouse or a pen marks by dragging.
+    // Touch scrolls the text: only mouse and pen mark spans.
     if (event.pointerType !== "touch") drag.frame = requestAnimationFrame(follow);
   });
   scroller.addEventListener("pointermove", (event) => {

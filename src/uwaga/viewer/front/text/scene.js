@@ -9,7 +9,7 @@ import { tokenSpacing } from "./layout.js";
 /** @typedef {import("./panes.js").TextPane} TextPane */
 
 const textSceneMargin = 16;
-/** How opaque the deepest shade is; text.css says the same. */
+/** Opacity of the full shade; text.css has the same value. */
 const maxShadeOpacity = 0.8;
 
 /**

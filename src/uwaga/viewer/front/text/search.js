@@ -5,7 +5,7 @@ import { el } from "../dom.js";
 /** @typedef {import("../types.js").Items} Items */
 /** @typedef {import("../types.js").Range} Range */
 
-/** @typedef {{text: string, starts: Int32Array}} SearchIndex  the text in small letters; where each item begins in it */
+/** @typedef {{text: string, starts: Int32Array}} SearchIndex  the text in lower case; the offset of each item in it */
 
 /**
  * @param {string[]} labels
@@ -18,7 +18,7 @@ export function searchIndex(labels, glued) {
   const parts = [];
   let at = 0;
   labels.forEach((label, i) => {
-    // Small letters one label at a time: some of them are longer than what they come from, and places must agree.
+    // Lower case label by label: it may change the length, and offsets must agree.
     const part = label.toLowerCase();
     if (i && !glued[i]) {
       parts.push(" ");
@@ -35,7 +35,7 @@ export function searchIndex(labels, glued) {
  * @param {SearchIndex} index
  * @param {string} wanted  "#17" is the item at position 17
  * @param {number} [limit]
- * @returns {[number, number][]} first item and one past the last of each place
+ * @returns {[number, number][]} range of items of each match
  */
 export function searchItems({ text, starts }, wanted, limit = 10_000) {
   const position = /^#(\d+)$/.exec(wanted.trim());
@@ -53,7 +53,7 @@ export function searchItems({ text, starts }, wanted, limit = 10_000) {
   return found;
 }
 
-/** @param {Int32Array} starts @param {number} place @returns {number} the item that holds it */
+/** @param {Int32Array} starts @param {number} place @returns {number} the item that contains the character */
 function itemAtCharacter(starts, place) {
   let [low, high] = [0, starts.length - 1];
   while (low < high) {
@@ -64,7 +64,7 @@ function itemAtCharacter(starts, place) {
   return low;
 }
 
-// The search box: tokens and words, found across tokens, one after the other.
+// The search box.
 
 /**
  * @param {(range: Range | null) => void} onFound

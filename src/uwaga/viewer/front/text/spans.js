@@ -13,13 +13,13 @@ import { spanMasses } from "../weights.js";
 const spanPanelHint = "Drag over the text, or hold Shift and use the arrow keys, to mark a span; mark a second one to see how much " +
   "each attends to the other.";
 
-/** The spans of the texts on show. */
+/** The panel of marked spans and the table of their masses. */
 export class SpanPanel {
   /**
    * @param {App} app
    * @param {HTMLElement} element
    * @param {TextColumns} columns
-   * @param {() => void} onChange  which spans there are has changed
+   * @param {() => void} onChange  called when the spans have changed
    */
   constructor(app, element, columns, onChange) {
     this.app = app;
@@ -45,7 +45,7 @@ export class SpanPanel {
     if (done) this.publish();
   }
 
-  /** The newest spans are the store's, which the map shows too. */
+  /** Writes the newest spans to the store, which other views show too. */
   publish() {
     const { columns } = this;
     const newest = (/** @type {Column} */ column, /** @type {number} */ back) => this.ranges(column).at(-1 - back) ?? null;
@@ -53,16 +53,16 @@ export class SpanPanel {
     this.requestMasses();
   }
 
-  /** What another view has marked is kept here too. */
+  /** Adds the spans that another view has marked. */
   adoptStoreSpans() {
     const { span, keySpan } = this.app.store.get();
-    // A view that follows another lets go with it.
+    // The second half of a split view also follows when spans are cleared.
     if (this.app.idPrefix && !span && !keySpan) this.spanList = new SpanList();
     for (const column of this.columns.all) {
       const { axis, items } = column;
       for (const range of axis === "both" ? [keySpan, span] : [axis === "query" ? span : keySpan]) {
         if (!range || range[1] > items.total || range[0] >= range[1]) continue;
-        // Items, not tokens: of a word, the other views may know more pieces than were marked here.
+        // Compared by items, not tokens: a word merged in other views may contain more tokens than were marked here.
         const kept = this.ranges(column).some((other) => other.join() === range.join());
         if (!kept) this.spanList.put(axis, items, range, true);
       }
@@ -91,7 +91,7 @@ export class SpanPanel {
     this.name = "";
   }
 
-  /** Asks for the masses among the spans, and shows them. */
+  /** Requests the masses between the spans, and shows them. */
   async requestMasses() {
     const { app, columns } = this;
     if (!columns.all.length) return;
@@ -111,7 +111,7 @@ export class SpanPanel {
       this.show({ ...table, masses, note: masses ? "" : "This saved page holds no weights of these spans." });
       if (masses) this.announceMasses(table, masses.masses);
     } catch {
-      if (this.name === name) this.name = ""; // the client has told the user; the next change asks again
+      if (this.name === name) this.name = ""; // the client has reported the error; the next change asks again
     }
   }
 
@@ -123,7 +123,7 @@ export class SpanPanel {
       ? el("p", { class: "uwaga-text-note", text: spanPanelHint })
       : spanTable(table, { remove: (id) => this.remove(id),
         go: (span, range) => this.columns.of(span.axis)?.pane.layout.reveal(range[0], "middle") }));
-    // The pressed button is gone with its row: the keys shall still reach the page.
+    // The pressed button is removed with its row: the pane takes the focus.
     if (focused) this.columns.all[this.columns.current]?.pane.scroller.focus({ preventScroll: true });
   }
 
@@ -136,13 +136,13 @@ export class SpanPanel {
   }
 }
 
-// Spans that are kept, and how much each attends to each.
+// The list of marked spans.
 
 /** @typedef {{id: number, axis: "query" | "key" | "both", tokens: Range}} MarkedSpan */
 
-const maxSpans = 16; // a table of more can no longer be read, and a question takes 64
+const maxSpans = 16; // a larger table is not readable; a question takes at most 64
 
-/** The spans of a text, as ranges of tokens, so that they outlast merging and hiding. */
+/** Marked spans as ranges of tokens, so that they outlast merging and hiding of items. */
 export class SpanList {
   constructor() {
     /** @type {MarkedSpan[]} */
@@ -179,7 +179,7 @@ export class SpanList {
   /**
    * @param {MarkedSpan["axis"]} axis
    * @param {Items} items
-   * @returns {{span: MarkedSpan, range: Range}[]} those that are not hidden altogether, as ranges of items
+   * @returns {{span: MarkedSpan, range: Range}[]} those that are at least partly visible, as ranges of items
    */
   on(axis, items) {
     return this.spans.filter((span) => span.axis === axis).flatMap((span) => {
@@ -202,7 +202,7 @@ export class SpanList {
  * @param {{remove: (id: number) => void, go: (span: MarkedSpan, range: Range) => void}} handlers
  * @returns {HTMLElement}
  */
-export function spanTable({ rows, columns, masses, note }, handlers) {
+function spanTable({ rows, columns, masses, note }, handlers) {
   const own = rows.length > 0 && rows[0].span.axis === "both";
   const name = (/** @type {SpanTable["rows"][number]} */ row, /** @type {boolean} */ removable) => [
     el("button", { type: "button", class: "uwaga-text-span-name", title: `items ${row.range[0]} to ${row.range[1] - 1}`,
@@ -219,13 +219,13 @@ export function spanTable({ rows, columns, masses, note }, handlers) {
   const coarse = masses && masses.cell > 1 ? ` From means over ${masses.cell} by ${masses.cell} items.` : "";
   const caption = "How much of its weight each span (rows) puts on each span (columns): the mean over its tokens.";
   return el("div", {}, el("p", { class: "uwaga-text-note", text: caption + coarse }),
-    // A table that is scrolled sideways shall be so with the keys too.
+    // Focusable, so that the table can be scrolled with the keys.
     el("div", { class: "uwaga-text-span-scroll", tabindex: 0, role: "region", "aria-label": "Masses among the spans" },
       el("table", { class: "uwaga-text-span-table", "aria-label": caption }, el("thead", {}, head), el("tbody", {}, body))),
     note && el("p", { class: "uwaga-text-note", text: note }));
 }
 
-// Places in a text that outlast merging and hiding: as ranges of tokens, from which the items of the moment follow.
+// Conversion between ranges of items and ranges of tokens.
 
 /** @typedef {{spans: Int32Array, total: number}} RangeItems */
 
@@ -241,7 +241,7 @@ export function tokensOfItems({ spans }, [first, last]) {
 /**
  * @param {RangeItems} items
  * @param {Range} range of tokens
- * @returns {Range | null} the items that hold any of them; null: they are all hidden
+ * @returns {Range | null} the items that contain any of the tokens; null: all are hidden
  */
 export function itemsOfTokens({ spans, total }, [first, last]) {
   const from = firstItemWhere(total, (item) => spans[2 * item + 1] > first);
@@ -249,7 +249,11 @@ export function itemsOfTokens({ spans, total }, [first, last]) {
   return from < to ? [from, to] : null;
 }
 
-/** @param {number} total @param {(item: number) => boolean} holds false, then true @returns {number} where it begins to */
+/**
+ * @param {number} total
+ * @param {(item: number) => boolean} holds  monotonic
+ * @returns {number} the first item where it holds, by binary search
+ */
 function firstItemWhere(total, holds) {
   let [low, high] = [0, total];
   while (low < high) {
@@ -264,7 +268,7 @@ function firstItemWhere(total, holds) {
  * @param {{labels: string[], glued: ArrayLike<number>}} items
  * @param {Range} range
  * @param {number} [most] letters
- * @returns {string} the text of the items, the middle left out where it is long
+ * @returns {string} the text of the items, shortened in the middle
  */
 export function rangeText({ labels, glued }, [first, last], most = 40) {
   const piece = (/** @type {number} */ item, /** @type {boolean} */ begins) => (begins || glued[item] ? "" : " ") + labels[item];

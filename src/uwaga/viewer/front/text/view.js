@@ -1,6 +1,7 @@
 // The text: what the selected token attends to, and what attends to it, over the whole document.
 
 import { makeShading } from "../colours.js";
+import { arrowKeysFree } from "../commands.js";
 import { segmentedControl } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
@@ -29,16 +30,16 @@ export function textView(app) {
   };
 }
 
-/** What is picked, which way it is asked about, and what is known of it. */
+/** The controller of the text tab: selection, direction, loaded weights. */
 class TextView {
   /** @param {App} app */
   constructor(app) {
     this.app = app;
     this.shown = false;
     /** @type {Map<import("./panes.js").Axis, number | null>} */
-    this.revealed = new Map(); // the picks that were last scrolled to
-    this.wasOne = true; // of the texts before
-    this.text = ""; // which text the kept spans are of
+    this.revealed = new Map(); // the selected items that were last scrolled to
+    this.wasOne = true; // columns.one of the texts before
+    this.text = ""; // the text that the marked spans belong to
     /** @type {Range | null} */
     this.found = null;
     /** @type {{column: import("./panes.js").Column, item: number, event: PointerEvent} | null} */
@@ -71,7 +72,7 @@ class TextView {
     });
   }
 
-  /** @returns {Direction} the same in every view of the text */
+  /** @returns {Direction} shared by both halves of a split view */
   get direction() {
     return this.app.store.get().textDirection;
   }
@@ -107,9 +108,9 @@ class TextView {
     this.columns.dispose();
   }
 
-  /** Brings everything to what the store says. */
+  /** Updates everything from the store. */
   async refresh() {
-    // What fails is told to the user by the client.
+    // The client reports errors.
     const loaded = await this.columns.load().catch(() => "failed");
     if (loaded === "failed" || !this.shown) return;
     if (loaded === "other") this.otherTexts();
@@ -131,13 +132,13 @@ class TextView {
     this.text = text;
     this.revealed.clear();
     this.found = null;
-    // Of two texts both ways can be seen at once; of one, two shades on each token are harder to read.
+    // Two texts show both directions at once; on one text two shades per token are hard to read.
     if (this.wasOne !== columns.one) this.app.store.set({ textDirection: columns.one ? "row" : "both" });
     this.wasOne = columns.one;
     elements.searchBox.setItems(columns.all[columns.current].items);
   }
 
-  /** The picked items that are asked about now. */
+  /** The selected query and key as far as the direction shows them. */
   selection() {
     const { query, key } = this.app.store.get();
     const { first, last } = this.columns;
@@ -161,7 +162,7 @@ class TextView {
   /** @param {Direction} direction */
   setDirection(direction) {
     const { query, key } = this.app.store.get();
-    // The token that was asked about one way is now asked about the other way.
+    // The selected token stays selected, in the other direction.
     const selection = !this.columns.one ? {} : direction === "column" ? { key: query ?? key } : direction === "row" ? { query: key ?? query }
       : { query: query ?? key, key: key ?? query };
     this.app.store.set({ textDirection: direction, ...selection });
@@ -197,12 +198,12 @@ class TextView {
     this.paint();
   }
 
-  /** Scrolls to what another view has picked. */
+  /** Scrolls to items that another view has selected. */
   revealSelection() {
     const { query, key } = this.selection();
     for (const { axis, pane } of this.columns.all) {
       const item = axis === "key" ? key : axis === "query" ? query : query ?? key;
-      // Once: a span may be stretched from the pick afterwards.
+      // Once: the user may extend a span from the selected item afterwards.
       const before = this.revealed.get(axis);
       this.revealed.set(axis, item);
       if (item === null || item === before || item === pane.caret) continue;
@@ -211,7 +212,7 @@ class TextView {
     }
   }
 
-  /** Shades, lists and words for what is known now. */
+  /** Draws shades, lists and tooltip from the present state. */
   paint() {
     if (!this.shown || !this.columns.all.length) return;
     const { colour } = this.app.store.get();
@@ -246,7 +247,7 @@ class TextView {
   }
 }
 
-// The parts of the text view, put together.
+// The elements of the view.
 
 /** @typedef {"row" | "column" | "both"} Direction */
 
@@ -256,7 +257,7 @@ class TextView {
  * @param {(range: import("../types.js").Range | null) => void} handlers.found
  * @param {(axis: "query" | "key", item: number) => void} handlers.go
  */
-export function makeTextElements({ setDirection, found, go }) {
+function makeTextElements({ setDirection, found, go }) {
   /** @type {{name: Direction, title: string, hint: string}[]} */
   const choices = [
     { name: "row", title: "attends to", hint: "shade every token by what the picked token gives it (a)" },
@@ -278,16 +279,16 @@ export function makeTextElements({ setDirection, found, go }) {
   return { element, direction, searchBox, hint, progress, places, spans, row, column, tooltip: makeTooltip(element) };
 }
 
-// The strongest tokens beside the text, and how much of the text is read.
+// The lists of the strongest tokens, and the progress of reading.
 
-const strongestCount = 20; // tokens of one list; two lists share the room
+const strongestCount = 20; // items of one list; two lists get half each
 
 /**
  * @param {ReturnType<typeof makeTextElements>} elements
  * @param {TextColumns} columns
- * @param {{query: number | null, key: number | null, row: WeightsReader, column: WeightsReader}} shown  null: not shown now
+ * @param {{query: number | null, key: number | null, row: WeightsReader, column: WeightsReader}} shown  null: not shown
  */
-export function showStrongestLists(elements, { first, last }, { query, key, row, column }) {
+function showStrongestLists(elements, { first, last }, { query, key, row, column }) {
   const count = query !== null && key !== null ? strongestCount / 2 : strongestCount;
   const name = (/** @type {import("../types.js").Items} */ items, /** @type {number} */ item) => tokenElement(items.labels[item]);
   elements.row.show(query === null ? null : { hue: "query", weights: row.weights, items: last.items, note: strongestListNote(row), count,
@@ -305,13 +306,13 @@ function strongestListNote({ weights, unavailable }) {
   return weights ? "" : unavailable ? "This saved page holds no weights of it." : "Reading\u2026";
 }
 
-// What stands at the pointer: the token and its exact weights.
+// The tooltip: the token and its exact weights.
 
 /**
  * @param {HTMLElement} inside
  * @returns {{show: (event: PointerEvent, item: number, label: string, lines: string[]) => void, hide: () => void}}
  */
-export function makeTooltip(inside) {
+function makeTooltip(inside) {
   const element = el("div", { class: "uwaga-text-tooltip", hidden: true, role: "status", "aria-live": "off" });
   inside.append(element);
   let last = "";
@@ -340,16 +341,16 @@ export function makeTooltip(inside) {
 /**
  * @param {import("./panes.js").PaneHighlights} highlights
  * @param {number} item
- * @returns {string[]} the item's weights, in words
+ * @returns {string[]} the item's weights as text
  */
-export function tooltipLines({ row, column }, item) {
+function tooltipLines({ row, column }, item) {
   return [
     ...(row ? [`gets ${weightText(row.weights[item])} of the query`] : []),
     ...(column ? [`gives ${weightText(column.weights[item])} to the key`] : []),
   ];
 }
 
-// What the keys do in the text.
+// Keyboard commands.
 
 /** @typedef {"left" | "right" | "up" | "down" | "home" | "end" | "pageup" | "pagedown" | "first" | "last"} Step */
 
@@ -367,8 +368,8 @@ const textSteps = [
  *   focusFind: () => void, other: () => void, removeSpan: () => void, clear: () => void}} act
  * @returns {() => void} removes the commands
  */
-export function addTextCommands(app, act) {
-  const moves = () => act.shown() && textKeysFree(app.root);
+function addTextCommands(app, act) {
+  const moves = () => act.shown() && arrowKeysFree(app.root);
   const group = "Text";
   const add = (/** @type {string} */ id, /** @type {string} */ title, /** @type {string[]} */ keys,
     /** @type {() => void} */ run, when = act.shown) =>
@@ -391,12 +392,4 @@ export function addTextCommands(app, act) {
     add("clear", "Let go of token and spans", ["Escape"], act.clear),
   );
   return () => removals.forEach((remove) => remove());
-}
-
-/** @param {HTMLElement} root @returns {boolean} whether the focus is on nothing that uses arrow keys itself */
-function textKeysFree(root) {
-  const scope = /** @type {Document | ShadowRoot} */ (root.getRootNode());
-  const focused = scope.activeElement;
-  const roles = ["tab", "tablist", "scrollbar", "slider", "dialog", "grid"].map((role) => `[role="${role}"]`);
-  return !focused?.closest([...roles, "dialog", "select", "input"].join());
 }

@@ -13,7 +13,7 @@ test("indices are numbers, the cell's own, m, sums of these and picks from a lis
   assert.deepEqual([4, "i", "j", "c", "m"].map((index) => lessonIndex(index, here, 9)), [4, 3, 5, 7, 9]);
   assert.equal(lessonIndex({ add: 2, to: "j" }, here, 0), 7);
   assert.equal(lessonIndex({ pick: [9, 8, 7, 6], by: "i" }, here, 0), 6);
-  assert.throws(() => lessonIndex("k", here, 0), { message: 'lesson: "k" is no index' });
+  assert.throws(() => lessonIndex("k", here, 0), { message: 'lesson: invalid index "k"' });
 });
 
 test("a score came from a row of Q and a row of K", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence } from "../../lesson/reply.js";
-import { lessonNumber, parseNumber, inputText } from "../../lesson/numbers.js";
+import { inputText, lessonNumber, parseNumber } from "../../lesson/numbers.js";
 
 const question = () => ({
   ask: "lesson", tokens: ["a", "pen", "a"], x: [[1, 2], [3, 4], [5, 6]],

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { lessonScale } from "../../lesson/chart.js";
-import { stepStructure, bestHead, noModelText } from "../../lesson/step.js";
+import { bestHead, noModelText, stepStructure } from "../../lesson/step.js";
 import { drawLessonScene } from "../../lesson/scene.js";
 import { keptLesson } from "./saved_reply.js";
 

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
 import { drawLines, placeLines } from "../../lines/drawing.js";
-import { collectLines, strongestLines, isOffscreen, manyHeads } from "../../lines/weights.js";
+import { collectLines, isOffscreen, manyHeads, strongestLines } from "../../lines/weights.js";
 import { headColour } from "../../lines/drawing.js";
 import { OffscreenMass } from "../../lines/weights.js";
 import { LineWeights } from "../../lines/weights.js";

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { drawMapAxis, makeMapAxis, mapAxisText, axisLabelWidth, mapLabelFits, niceStep, shortenText, mapTicks } from "../../map/axes.js";
+import {
+  axisLabelWidth, drawMapAxis, makeMapAxis, mapAxisText, mapLabelFits, mapTicks, niceStep, shortenText,
+} from "../../map/axes.js";
 import { countText, ordinalText } from "../../format.js";
 import { cellText } from "../../map/overlay.js";
 

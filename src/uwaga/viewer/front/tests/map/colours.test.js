@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { colourTable, signedColourTable } from "../../colours.js";
-import { colourBarLabel, colourBarTicks, colourMapPanels, mapLightness, mapColourPosition, colourMapCells, mapColourValue } from "../../map/colours.js";
+import {
+  colourBarLabel, colourBarTicks, colourMapCells, colourMapPanels, mapColourPosition, mapColourValue, mapLightness,
+} from "../../map/colours.js";
 
 const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, signed: false,
   table: colourTable("blue", "light"), unknown: 0xff112233, sink: 0xff445566, version: 1 };

@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { colourScaleMax } from "../../colours.js";
 import { makeClient } from "../../client.js";
-import { makeMapTiles, mapTileAt, layerScaleMax } from "../../map/tiles.js";
+import { layerScaleMax, makeMapTiles, mapTileAt } from "../../map/tiles.js";
 import { HostError } from "../../hosts.js";
 import { fakeHost } from "../fake_host.js";
-import { mapCells, mapLastLevel, mapLevelFor, planTileRequests, mapTileRange, mapTopLevel } from "../../map/pyramid.js";
+import { mapCells, mapLastLevel, mapLevelFor, mapTileRange, mapTopLevel, planTileRequests } from "../../map/pyramid.js";
 import { wholeMapScale } from "../../map/viewport.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };

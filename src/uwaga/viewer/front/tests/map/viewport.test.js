@@ -1,7 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { panelGutters, panelBoxes, minimapBox } from "../../map/panels.js";
-import { makeMapNavigation, itemsInView, clampView, wholeMapScale, isWholeMap, revealCell, mapMaxScale, zoomViewAt } from "../../map/viewport.js";
+import { minimapBox, panelBoxes, panelGutters } from "../../map/panels.js";
+import {
+  clampView, isWholeMap, itemsInView, makeMapNavigation, mapMaxScale, revealCell, wholeMapScale, zoomViewAt,
+} from "../../map/viewport.js";
 import { initialState, makeStore } from "../../store.js";
 
 function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "../../overview/layout.js";
-import { overviewScaleMax, overviewPixels } from "../../overview/drawing.js";
+import { overviewPixels, overviewScaleMax } from "../../overview/drawing.js";
 
 const side = (id, layers, heads,
   kinds = ["encoder"]) => ({ id, maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))) });

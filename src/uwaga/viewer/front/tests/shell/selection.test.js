@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { itemOfToken, renumberedItem, renumberedSpan } from "../../shell/selection.js";
-import { withDistinctTitles, nearestHead, stackSize } from "../../shell/app.js";
+import { nearestHead, stackSize, withDistinctTitles } from "../../shell/app.js";
 
 const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans: Int32Array.from(spans.flat()), total: spans.length });
 const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);

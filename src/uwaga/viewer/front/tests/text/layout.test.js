@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lineOfItem, breakLines, nearestItem, isRightToLeft, linesInView } from "../../text/layout.js";
+import { breakLines, isRightToLeft, lineOfItem, linesInView, nearestItem } from "../../text/layout.js";
 
 const plain = (widths, rest = {}) =>
   breakLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });

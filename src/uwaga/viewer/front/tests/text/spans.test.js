@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { itemsOfTokens, rangeText, tokensOfItems, SpanList } from "../../text/spans.js";
+import { itemsOfTokens, rangeText, SpanList, tokensOfItems } from "../../text/spans.js";
 import { searchIndex, searchItems } from "../../text/search.js";
 
 const tokens = { spans: Int32Array.of(0, 1, 1, 2, 2, 3, 3, 4, 4, 5), total: 5,
