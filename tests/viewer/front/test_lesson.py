@@ -133,7 +133,7 @@ def test_what_is_no_number_is_said_and_asks_nothing(page: Page) -> None:
     field.fill("one")
     page.wait_for_timeout(400)
     assert field.get_attribute("aria-invalid") == "true"
-    said = "“one” is not a number. The numbers below are those of the last one that was."
+    said = "“one” is not a number. The numbers below are those of the last valid input."
     assert page.locator(".lesson-error:visible").text_content() == said
     assert not [each for each in asked if "lesson" in each]
     field.fill("1")

@@ -227,7 +227,7 @@ def test_lines_have_the_weights_and_what_leaves_the_window(serve: Serve, open_pa
     tab(page, "Lines")
     page.click("#uwaga-lines-query-4")
     titled(page, ".uwaga-lines-side h3", 4)
-    page.locator(".uwaga-lines-table tbody tr").filter(has_text="behind the window").wait_for()
+    page.locator(".uwaga-lines-table tbody tr").filter(has_text="after the window").wait_for()
     row = maps["encoder", 0][0, 0, 4]
     shown = page.locator('.uwaga-lines-column[data-axis="key"] [role=option]')
     keys = [int(each) for each in shown.evaluate_all("all => all.map(e => e.dataset.item)")]
@@ -236,7 +236,7 @@ def test_lines_have_the_weights_and_what_leaves_the_window(serve: Serve, open_pa
     )
     best = strongest(row[: max(keys) + 1], 3)
     assert {name.split()[0]: weight for name, weight in cells[:3]} == best
-    beyond = next(weight for name, weight in cells if "behind" in name)
+    beyond = next(weight for name, weight in cells if "after the window" in name)
     assert beyond == pytest.approx(float(row[max(keys) + 1 :].sum()), rel=1e-4)
 
 
@@ -323,7 +323,7 @@ def test_a_saved_page_still_has_its_weights(serve: Serve, open_page: Open, make_
     assert masses(kept).item() == pytest.approx(float(head[20:25, 20:25].sum(-1).mean()), rel=1e-5)
     tab(kept, "Lines")
     kept.locator(".uwaga-lines-table td").first.wait_for()
-    assert kept.locator(".uwaga-lines-note", has_text="does not hold").count() == 0
+    assert kept.locator(".uwaga-lines-note", has_text="saved page").count() == 0
 
 
 def test_two_texts_stand_beside_each_other_and_follow_one_pick(serve: Serve, open_page: Open, make_maps: Maps) -> None:

@@ -133,7 +133,7 @@ function showConnection(frame, event) {
   if (event.type === "failed") frame.fail(event.message);
   if (event.type === "busy") frame.setBusy(event.inFlight > 0);
   if (event.type === "recovered") { frame.setConnectionError(null); frame.announce("The program answers again."); }
-  if (event.type === "slow") frame.setConnectionError("No answer for ten seconds. The program is busy with something else, or was stopped.");
+  if (event.type === "slow") frame.setConnectionError("No answer for ten seconds. The program is busy or was stopped.");
   if (event.type === "unreachable") frame.setConnectionError("The program that computes this page does not answer. Was it stopped? Trying again\u2026");
 }
 

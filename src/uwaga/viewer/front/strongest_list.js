@@ -39,9 +39,9 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [complete < 1 ? `In all ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
-    : `In all ${weightText(known)}.`];
-  if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`);
+  const parts = [complete < 1 ? `Total ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
+    : `Total ${weightText(known)}.`];
+  if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page contains nothing finer here.`);
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
 

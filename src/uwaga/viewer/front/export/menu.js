@@ -33,7 +33,7 @@ export function makeExportMenu(app, currentView) {
   let busy = ""; // the announcement while a file is being made
   const run = async (/** @type {FileFormat} */ format) => {
     if (busy) return void app.announce(busy);
-    busy = `${format.title} waits: another file is being made.`;
+    busy = `Please wait: ${format.title} is being made.`;
     open(false);
     app.status(`Making ${format.title}\u2026`);
     try {
@@ -91,7 +91,7 @@ function fileFormats(app) {
    * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
    */
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
-    if (!view.scene) throw new Error("This view has no picture: the map, the text and the lines have one.");
+    if (!view.scene) throw new Error("This view has no picture.");
     const { data, note } = await write(await view.scene(), exportTitle(app));
     const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
     return { name, blob: new Blob([data], { type }), note };

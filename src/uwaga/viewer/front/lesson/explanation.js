@@ -136,11 +136,11 @@ const calculationWriters = {
  */
 export function lessonRuleText(lesson, cell) {
   const rule = lessonRule(lesson, cell);
-  if (rule.op === "typed") return "This number is typed in: nothing stands behind it.";
+  if (rule.op === "typed") return "This number is typed in; it is not computed.";
   if (rule.op === "given") return rule.say ?? "";
   if (rule.op !== "code") return "";
   const pair = Math.floor(cell.column / 2), wave = cell.column % 2 ? "cos" : "sin";
-  return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at place p = ${cell.row}`;
+  return `${wave}(p / ${rule.base}^(${2 * pair}/${rule.width})) at position p = ${cell.row}`;
 }
 
 // The explanation panel: the calculation of the selected number, and the chain of numbers followed so far.
@@ -166,9 +166,9 @@ function lessonCellName(lesson, cell) {
 export function makeExplanation(actions) {
   const heading = el("h3", { class: "lesson-explained", tabindex: "-1" });
   const back = el("button",
-    { type: "button", text: "\u2190 Back", title: "To the number before (Backspace)", on: { click: actions.back } });
+    { type: "button", text: "\u2190 Back", title: "To the previous number (Backspace)", on: { click: actions.back } });
   const close = el("button",
-    { type: "button", text: "\u00d7", "aria-label": "Mark no number", title: "Mark no number (Escape)", on: { click: actions.close } });
+    { type: "button", text: "\u00d7", "aria-label": "Unmark the number", title: "Unmark the number (Escape)", on: { click: actions.close } });
   const trail = el("ol", { class: "lesson-trail", "aria-label": "Numbers followed so far" });
   const body = el("div", { class: "lesson-why" });
   const element = el("aside", { class: "lesson-explanation", "aria-label": "Where this number comes from" },

@@ -79,7 +79,7 @@ export function makeMatrixTable(lesson, id, slice, actions) {
     else inputErrors.delete(key);
     const first = inputErrors.values().next();
     error.hidden = !!first.done;
-    error.textContent = first.done ? "" : `${first.value} The numbers below are those of the last one that was.`;
+    error.textContent = first.done ? "" : `${first.value} The numbers below are those of the last valid input.`;
     if ("value" in found && matrix.field) actions.write(matrix.field, row, column, found.value);
   }
 

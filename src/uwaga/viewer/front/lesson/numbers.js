@@ -40,7 +40,7 @@ export function inputText(value) {
 export function parseNumber(text, { least, most, whole = false }) {
   const kind = whole ? "a whole number" : "a number";
   const plain = text.trim().replaceAll("\u2212", "-").replace(/^(-?\d*),(\d+)$/, "$1.$2");
-  if (plain === "") return { error: `Nothing is written here; it needs ${kind}.` };
+  if (plain === "") return { error: `This field is empty; it needs ${kind}.` };
   if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(plain)) return { error: `\u201c${text.trim()}\u201d is not ${kind}.` };
   const value = Number(plain);
   if (whole && !Number.isInteger(value)) return { error: `${text.trim()} is not a whole number.` };

@@ -236,7 +236,7 @@ function makeModelHead(app, criterion) {
   let found = null;
 
   async function search() {
-    text.textContent = `Looking through all heads for ${criterion.why}\u2026`;
+    text.textContent = `Searching all heads for ${criterion.why}\u2026`;
     try {
       found = await findBestHead(app, criterion, controller.signal);
     } catch (error) {

@@ -87,7 +87,7 @@ export function lessonView(app) {
       requested = lesson ? lesson.question : start;
       message.hidden = false;
       message.textContent = lesson
-        ? `${error instanceof Error ? error.message : String(error)} The numbers shown are those before.`
+        ? `${error instanceof Error ? error.message : String(error)} The numbers shown are the previous ones.`
         : `The lesson could not be opened: ${error instanceof Error ? error.message : String(error)}`;
     } finally {
       if (!signal.aborted) element.removeAttribute("aria-busy");
@@ -216,15 +216,15 @@ export function lessonView(app) {
   const when = () => visible && !!lesson;
   const removeCommands = [
     app.commands.add({ id: "lesson.next", title: "Next step", keys: ["n"], group: "Lesson", when, run: () => goToStep(step + 1) }),
-    app.commands.add({ id: "lesson.previous", title: "Step before", keys: ["p"], group: "Lesson", when, run: () => goToStep(step - 1) }),
+    app.commands.add({ id: "lesson.previous", title: "Previous step", keys: ["p"], group: "Lesson", when, run: () => goToStep(step - 1) }),
     app.commands.add({ id: "lesson.query", title: "Next query", keys: ["q"], group: "Lesson", when, run: () => nextQuery(1) }),
-    app.commands.add({ id: "lesson.query.before", title: "Query before", keys: ["Shift+Q"],
+    app.commands.add({ id: "lesson.query.before", title: "Previous query", keys: ["Shift+Q"],
       group: "Lesson", when, run: () => nextQuery(-1) }),
-    app.commands.add({ id: "lesson.back", title: "Back to the number before", keys: ["Backspace"],
+    app.commands.add({ id: "lesson.back", title: "Back to the previous number", keys: ["Backspace"],
       group: "Lesson", when: () => when() && chain.length > 1, run: back }),
-    app.commands.add({ id: "lesson.close", title: "Mark no number", keys: ["Escape"], group: "Lesson",
+    app.commands.add({ id: "lesson.close", title: "Unmark the number", keys: ["Escape"], group: "Lesson",
       when: () => when() && chain.length > 0, run: close }),
-    app.commands.add({ id: "lesson.reset", title: "Numbers as they were", keys: ["Shift+R"],
+    app.commands.add({ id: "lesson.reset", title: "Reset sentence and numbers", keys: ["Shift+R"],
       group: "Lesson", when: () => when() && !isReadOnly, run: reset }),
   ];
 
@@ -256,7 +256,7 @@ function makeSentenceInput({ write, reset, isReadOnly }) {
   const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
   const button = el("button",
-    { type: "button", text: "Reset", title: "Sentence and numbers as they were (Shift+R)", disabled: isReadOnly, on: { click: reset } });
+    { type: "button", text: "Reset", title: "Reset sentence and numbers (Shift+R)", disabled: isReadOnly, on: { click: reset } });
 
   function read() {
     const found = parseSentence(input.value, most);
@@ -293,7 +293,7 @@ function makeStepNavigation(go) {
   const select = el("select", { class: "lesson-select", "aria-label": "Step", on: { change: () => go(Number(select.value)) } });
   const progress = el("progress", { class: "lesson-progress", "aria-label": "Progress", value: 0, max: 1 });
   const count = el("span", { class: "lesson-count" });
-  const before = el("button", { type: "button", class: "lesson-before", title: "Step before (p)", on: { click: () => go(at - 1) } });
+  const before = el("button", { type: "button", class: "lesson-before", title: "Previous step (p)", on: { click: () => go(at - 1) } });
   const after = el("button", { type: "button", class: "lesson-after", title: "Next step (n)", on: { click: () => go(at + 1) } });
   return {
     element: el("nav", { class: "lesson-nav", "aria-label": "Steps of the lesson" }, progress, count, select, list),

@@ -195,8 +195,8 @@ class LinesView {
       drawLinesCanvas(figure, this.elements);
       drawLineTokens(this, figure);
       const { cell } = this.weights;
-      this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page holds no weights of this place."
-        : `Means over ${cell} by ${cell} items: this saved page holds nothing finer here.`;
+      this.elements.note.textContent = cell === 1 ? "" : cell === 0 ? "This saved page does not contain these weights."
+        : `Means over ${cell} by ${cell} items: this saved page contains nothing finer here.`;
       // The list is updated after scrolling: making it anew in each frame is slow.
       clearTimeout(this.listTimer);
       this.listTimer = setTimeout(() => drawLineList(this, figure), linesListPause);
@@ -389,7 +389,7 @@ function lineRow({ head, query, key, weight }, queries, keys, colour) {
 /** @param {number} item @param {Items} items @returns {(string | Node)[]} */
 function lineEnd(item, items) {
   if (item === -1) return [el("i", { text: "all before the window" })];
-  if (item === Infinity) return [el("i", { text: "all behind the window" })];
+  if (item === Infinity) return [el("i", { text: "all after the window" })];
   return [el("span", { class: "uwaga-lines-place", text: `${item} ` }), tokenElement(items.labels[item])];
 }
 
@@ -419,12 +419,12 @@ function addLineCommands(app, act) {
     ...lineSteps.map(([step, key, title]) => add(step, title, [key], () => act.step(step), moves)),
     add("queries", "To the queries", ["ArrowLeft"], () => act.side("query"), moves),
     add("keys", "To the keys", ["ArrowRight"], () => act.side("key"), moves),
-    add("pick", "Keep the token picked", ["Enter"], act.select),
+    add("pick", "Pick the token", ["Enter"], act.select),
     add("which", "This head, or all heads of the layer", ["v"], act.which),
     add("lock", "Lock or unlock the columns", ["u"], act.lock),
     add("more", "Fainter lines too", ["<"], () => act.less(-1)),
     add("less", "Stronger lines only", [">"], () => act.less(1)),
-    add("clear", "Lines of all tokens again", ["Escape"], act.clear),
+    add("clear", "Unpick: lines of all tokens", ["Escape"], act.clear),
   ];
   return () => removals.forEach((remove) => remove());
 }

@@ -180,7 +180,7 @@ export function addMapCommands(app, navigation, shown, used) {
     ["in", "Zoom in (wheel or pinch up, double click)", ["+", "="], () => navigation.zoomMiddle(1.6)],
     ["out", "Zoom out (wheel or pinch down, Shift and double click)", ["-", "_"], () => navigation.zoomMiddle(1 / 1.6)],
     ["fit", "Whole map", ["0"], navigation.fit],
-    ["pick", "Pick the cell, or let it go (click)", ["Enter"], navigation.selectCursor],
+    ["pick", "Pick the cell, or unpick it (click)", ["Enter"], navigation.selectCursor],
   ];
   const moves = new Set(["left", "right", "up", "down", "home", "end", "first", "last"]);
   const removes = commands.map(([id, title, keys, run]) => app.commands.add({
@@ -192,7 +192,7 @@ export function addMapCommands(app, navigation, shown, used) {
   }));
   const something = () => shown() && (app.store.get().query !== null || app.store.get().key !== null);
   const release = () => app.store.set({ query: null, key: null });
-  removes.push(app.commands.add({ id: "map.release", title: "Let the picked cell go",
+  removes.push(app.commands.add({ id: "map.release", title: "Unpick the cell",
     keys: ["Escape"], group: "Map", when: something, run: release }));
   return removes;
 }

@@ -180,7 +180,7 @@ function axisTokenElement(axis, item, role) {
 /** @param {MapPanel} panel @param {number} query @param {number} key @param {MapEntry | null} entry @returns {HTMLElement[]} */
 function entryValueElements(panel, query, key, entry) {
   if (panel.missing) return [el("span", { text: "no such head" })];
-  if (!panelContains(panel, query, key)) return [el("span", { text: "beyond its text" })];
+  if (!panelContains(panel, query, key)) return [el("span", { text: "beyond the end of its text" })];
   const parts = [];
   if (entry) {
     parts.push(el("span", { class: "uwaga-map-weight", "data-weight": entry.weight },
@@ -243,7 +243,7 @@ export function mapStatusText({ level, percent, merge, how, live }) {
   const pooled = how === "mass" ? "summed over keys, mean over queries" : "the largest weight";
   const cells = level === 0 ? "Exact weights" : `A cell is ${side} \u00d7 ${side} ${merge}: ${pooled}`;
   if (percent >= 100) return cells;
-  return live ? `${cells}. From a sample, ${percent} % read` : `${cells}. The saved page holds nothing finer here`;
+  return live ? `${cells}. From a sample, ${percent} % read` : `${cells}. The saved page contains nothing finer here`;
 }
 
 /**

@@ -336,7 +336,7 @@ const sidePanelCountOfBoth = 9;
  */
 function makeMapSidePanel({ app, go }) {
   const hint = el("p", { class: "uwaga-map-side-hint",
-    text: "Pick a cell: here are then the strongest keys of its query, and the strongest queries of its key." });
+    text: "Pick a cell to see the strongest keys of its query and the strongest queries of its key." });
   const keys = makeStrongestList((item) => go(app.store.get().query, item));
   const queries = makeStrongestList((item) => go(item, app.store.get().key));
   const element = el("aside", { class: "uwaga-map-side", "aria-label": "Strongest of the picked cell" },
@@ -386,6 +386,6 @@ function makeMapSidePanel({ app, go }) {
  */
 function sidePanelList(own, others, item, { weights, unavailable }, count, hue, [before, behind]) {
   if (!own || !others || item === null || item >= own.items.total) return null;
-  const note = weights ? "" : unavailable ? "This saved page holds no weights of it." : "Reading\u2026";
+  const note = weights ? "" : unavailable ? "This saved page does not contain these weights." : "Loading\u2026";
   return { hue, weights, items: others.items, count, note, title: [before, tokenElement(own.items.labels[item]), ` (${item})${behind}`] };
 }

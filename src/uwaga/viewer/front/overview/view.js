@@ -94,7 +94,7 @@ export function overviewView(app) {
       loading.request(layout.rows.slice(first, end));
       if (!drawing.draw(layout, scroll, [first, end], current())) schedule();
       const open = loading.pending();
-      app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still to come or to sharpen` : "");
+      app.status(open ? `Overview: ${open} ${open === 1 ? "layer" : "layers"} in view still loading` : "");
     });
   }
 
@@ -276,7 +276,7 @@ function headCard(app, changed) {
       .flatMap(({ name, title: what }) => [el("dt", { text: what }), el("dd", { text: numberText(values[name][head]) })]));
     const sampled = reply?.meta.sampled;
     note.textContent = sampled ? `from a sample of ${sampled} queries` : reply
-      ? "" : app.host.has(question) ? "statistics are coming\u2026" : "";
+      ? "" : app.host.has(question) ? "loading statistics\u2026" : "";
   }
   return {
     element,

@@ -95,9 +95,9 @@ function addHeadCommands(app, add) {
   const heads = (/** @type {number} */ by) =>
     goTo.head(app, clampedStep(headsOf(app.side(), store.get().kind, store.get().layer), store.get().head, by));
   add("head.next", "Next head", ["h"], "Heads", () => heads(1));
-  add("head.before", "Head before", ["Shift+h"], "Heads", () => heads(-1));
+  add("head.before", "Previous head", ["Shift+h"], "Heads", () => heads(-1));
   add("layer.next", "Next layer", ["l"], "Heads", () => layers(1));
-  add("layer.before", "Layer before", ["Shift+l"], "Heads", () => layers(-1));
+  add("layer.before", "Previous layer", ["Shift+l"], "Heads", () => layers(-1));
   if (kindsOf(app.about).length > 1) {
     add("kind", "Next kind of attention", ["k"], "Heads",
       () => goTo.kind(app, nextInCycle(kindsOf(app.about).filter((kind) => layersOf(app.side(), kind).length), store.get().kind)));

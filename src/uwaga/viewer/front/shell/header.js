@@ -64,7 +64,7 @@ function makeToolbar(app, colours) {
   const layer = stepper("Layer", (value) => goTo.layer(app, value));
   const head = stepper("Head", (value) => goTo.head(app, value));
   const words = toggle("Words", "Merge subwords into words", () => void app.commands.run("shell.words"));
-  const specials = toggle("Hide specials", "Leave special tokens out and normalise the rest again",
+  const specials = toggle("Hide specials", "Leave special tokens out and renormalise the rest",
     () => void app.commands.run("shell.specials"));
   const how = segmentedControl("Pooling", [
     { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },

@@ -22,7 +22,7 @@ export function tableView(app) {
   const layers = [...new Set(about.sides.flatMap(({ maps }) => maps.map(({ layer }) => layer)))].sort((a, b) => a - b);
   const layer = el("select", { on: { change: filter } }, el("option", { value: "", text: "all layers" }),
     layers.map((number) => el("option", { value: number, text: `layer ${number}` })));
-  const bar = el("progress", { max: 1, value: 0, "aria-label": "Statistics that have come" }), statusText = el("span", { class: "uwaga-hint" });
+  const bar = el("progress", { max: 1, value: 0, "aria-label": "Loaded statistics" }), statusText = el("span", { class: "uwaga-hint" });
   const copy = el("button", { type: "button", text: "Copy", title: "Copy the rows shown, for a spreadsheet", on: { click: copyRows } });
   const save = el("button",
     { type: "button", text: "CSV", "aria-label": "Save the table as CSV", title: "Save the rows shown as CSV", on: { click: saveRows } });
@@ -113,7 +113,7 @@ export function tableView(app) {
       app.status(`Copied ${rows().length} rows`);
     } catch (error) {
       if (!(error instanceof DOMException || error instanceof TypeError)) throw error;
-      app.fail("The browser does not let this page copy. Save the table as CSV instead.");
+      app.fail("The browser does not allow this page to copy. Save the table as CSV instead.");
     }
   }
   function saveRows() {

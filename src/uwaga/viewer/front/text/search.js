@@ -107,8 +107,8 @@ export function makeSearchBox(onFound) {
   const button = (/** @type {string} */ sign, /** @type {string} */ label, /** @type {number} */ by) =>
     el("button", { type: "button", text: sign, "aria-label": label, on: { click: () => step(by) } });
   return {
-    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", "Find the one before", -1),
-      button("\u2193", "Find the next one", 1), count),
+    element: el("div", { class: "uwaga-text-search", role: "search" }, input, button("\u2191", "Find previous", -1),
+      button("\u2193", "Find next", 1), count),
     setItems(next) {
       items = next;
       index = null;

@@ -108,7 +108,7 @@ export class SpanPanel {
     try {
       const masses = await spanMasses(app, where, app.sizes(), spans, keySpans, signal);
       if (signal.aborted) return;
-      this.show({ ...table, masses, note: masses ? "" : "This saved page holds no weights of these spans." });
+      this.show({ ...table, masses, note: masses ? "" : "This saved page does not contain the weights of these spans." });
       if (masses) this.announceMasses(table, masses.masses);
     } catch {
       if (this.name === name) this.name = ""; // the client has reported the error; the next change asks again

@@ -260,8 +260,8 @@ class TextView {
 function makeTextElements({ setDirection, found, go }) {
   /** @type {{name: Direction, title: string, hint: string}[]} */
   const choices = [
-    { name: "row", title: "attends to", hint: "shade every token by what the picked token gives it (a)" },
-    { name: "column", title: "attended by", hint: "shade every token by what it gives the picked token (b)" },
+    { name: "row", title: "attends to", hint: "shade every token by its weight in the picked token's row (a)" },
+    { name: "column", title: "attended by", hint: "shade every token by its weight in the picked token's column (b)" },
     { name: "both", title: "both", hint: "both, in two colours (x)" },
   ];
   const direction = segmentedControl("What is shown of the picked token", choices, setDirection);
@@ -303,7 +303,7 @@ function showStrongestLists(elements, { first, last }, { query, key, row, column
 
 /** @param {WeightsReader} reading @returns {string} */
 function strongestListNote({ weights, unavailable }) {
-  return weights ? "" : unavailable ? "This saved page holds no weights of it." : "Reading\u2026";
+  return weights ? "" : unavailable ? "This saved page does not contain these weights." : "Loading\u2026";
 }
 
 // The tooltip: the token and its exact weights.
@@ -356,7 +356,7 @@ function tooltipLines({ row, column }, item) {
 
 /** @type {[Step, string, string][]} */
 const textSteps = [
-  ["left", "ArrowLeft", "Token before"], ["right", "ArrowRight", "Token after"], ["up", "ArrowUp", "Token above"],
+  ["left", "ArrowLeft", "Previous token"], ["right", "ArrowRight", "Next token"], ["up", "ArrowUp", "Token above"],
   ["down", "ArrowDown", "Token below"], ["home", "Home", "First token of the line"], ["end", "End", "Last token of the line"],
   ["pageup", "PageUp", "A page up"], ["pagedown", "PageDown", "A page down"],
 ];
@@ -376,7 +376,7 @@ function addTextCommands(app, act) {
     app.commands.add({ id: `text.${id}`, title, keys, group, run, when });
   const removals = textSteps.flatMap(([step, key, title]) => [
     add(step, title, [key], () => act.step(step, false), moves),
-    add(`stretch-${step}`, `${title}, stretching the span`, [`Shift+${key}`], () => act.step(step, true), moves),
+    add(`extend-${step}`, `${title}, extending the span`, [`Shift+${key}`], () => act.step(step, true), moves),
   ]);
   removals.push(
     add("first", "First token of the text", ["Ctrl+Home"], () => act.step("first", false), moves),
@@ -385,11 +385,11 @@ function addTextCommands(app, act) {
     add("column", "Show what attends to the token", ["b"], () => act.direction("column")),
     add("both", "Show both", ["x"], () => act.direction("both")),
     add("find", "Find in the text", ["/"], act.focusFind),
-    add("find-next", "Find the next one", ["n"], () => act.find(1)),
-    add("find-before", "Find the one before", ["Shift+N"], () => act.find(-1)),
+    add("find-next", "Find next", ["n"], () => act.find(1)),
+    add("find-before", "Find previous", ["Shift+N"], () => act.find(-1)),
     add("other", "The other text", ["e"], act.other),
     add("remove-span", "Remove the newest span", ["Delete"], act.removeSpan),
-    add("clear", "Let go of token and spans", ["Escape"], act.clear),
+    add("clear", "Unpick the token, clear the spans", ["Escape"], act.clear),
   );
   return () => removals.forEach((remove) => remove());
 }

@@ -73,8 +73,8 @@ test("what is hidden says so, and has no share", () => {
 });
 
 test("what is typed, measured or a code of a place is said in words", () => {
-  assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in: nothing stands behind it.");
-  assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at place p = 2");
+  assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in; it is not computed.");
+  assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at position p = 2");
   assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);
 });
 

@@ -61,11 +61,11 @@ test("what is typed is a number, in the forms that people type", () => {
 });
 
 test("what is wrong with it is said in words", () => {
-  assert.deepEqual(parseNumber("", range), { error: "Nothing is written here; it needs a number." });
+  assert.deepEqual(parseNumber("", range), { error: "This field is empty; it needs a number." });
   assert.deepEqual(parseNumber("two", range), { error: "\u201ctwo\u201d is not a number." });
   assert.deepEqual(parseNumber("0x10", range), { error: "\u201c0x10\u201d is not a number." });
   assert.deepEqual(parseNumber("Infinity", range), { error: "\u201cInfinity\u201d is not a number." });
   assert.deepEqual(parseNumber("1001", range), { error: "1001 is not between \u22121000 and 1000." });
   assert.deepEqual(parseNumber("1.5", { least: 0, most: 12, whole: true }), { error: "1.5 is not a whole number." });
-  assert.deepEqual(parseNumber("", { least: 0, most: 12, whole: true }), { error: "Nothing is written here; it needs a whole number." });
+  assert.deepEqual(parseNumber("", { least: 0, most: 12, whole: true }), { error: "This field is empty; it needs a whole number." });
 });

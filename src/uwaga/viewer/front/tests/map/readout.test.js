@@ -10,7 +10,7 @@ test("the status says how fine and how exact the picture is", () => {
   assert.equal(mapStatusText({ ...shown, level: 9, how: "max", merge: "words", percent: 12 }),
     "A cell is 512 \u00d7 512 words: the largest weight. From a sample, 12 % read");
   assert.equal(mapStatusText({ ...shown, level: 2, percent: 0, live: false }),
-    "A cell is 4 \u00d7 4 tokens: summed over keys, mean over queries. The saved page holds nothing finer here");
+    "A cell is 4 \u00d7 4 tokens: summed over keys, mean over queries. The saved page contains nothing finer here");
   assert.deepEqual([colourBarTitle("mass", 0), colourBarTitle("mass", 1), colourBarTitle("max", 1)],
     ["weight", "mass of a cell", "largest of a cell"]);
 });
