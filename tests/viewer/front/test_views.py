@@ -61,9 +61,10 @@ def keep() -> Callable[..., np.ndarray]:
 
 
 def settled_screenshot(page: Any) -> Image.Image:
-    """A screenshot once the view is drawn and no longer changes: the same twice, a quarter of a second apart."""
+    """A screenshot once every reply is there and the view no longer changes: the same twice, a quarter of a second apart."""
     before, image = None, None
     for _ in range(40):
+        page.wait_for_function("() => !document.querySelector('.uwaga-activity').textContent")
         image = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
         shot = image.tobytes()
         if shot == before and is_drawn(np.asarray(image)):
