@@ -172,9 +172,9 @@ def test_prompts_that_cannot_be_read(writer: Path) -> None:
     ("options", "message"),
     [
         (["--max-new-tokens", "0"], "max_new_tokens must be a whole number of at least 1, not 0"),
-        (["--temperature", "0.5"], "temperature changes nothing without do_sample=True"),
+        (["--temperature", "0.5"], "temperature has no effect without do_sample=True"),
         (["--do-sample", "--top-p", "2"], "top_p must be greater than 0 and at most 1, not 2.0"),
-        (["--length-penalty", "2"], "length_penalty changes nothing without num_beams > 1"),
+        (["--length-penalty", "2"], "length_penalty has no effect without num_beams > 1"),
     ],
     ids=lambda x: "-".join(x) if isinstance(x, list) else "",
 )
@@ -184,7 +184,7 @@ def test_options_that_do_not_fit(writer: Path, options: list[str], message: str)
 
 def test_models_that_do_not_fit(writer: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
     bert = write_model(tmp_path / "bert")
-    assert refusal(bert, "the cat") == f"{bert}: a BertModel writes no text"
+    assert refusal(bert, "the cat") == f"{bert}: a BertModel does not generate text"
     (writer / "tokenizer.json").unlink()
     assert refusal(writer, "Once") == (
         f"there is no {writer / 'tokenizer.json'}; transformers writes one: "
@@ -208,7 +208,7 @@ def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("uwaga.models.generation.generate.generate", interrupted)
     result = CliRunner().invoke(app, ["generate", "--model", str(writer), "Once"])
     assert result.exit_code == 130
-    assert result.stderr == "\nuwaga generate: stopped\n"
+    assert result.stderr == "\nuwaga generate: interrupted\n"
 
 
 def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`uwaga generate`: what a model writes after prompts, shown as it comes."""
+"""`uwaga generate`: text that a model generates after prompts, printed token by token."""
 
 import json
 import sys
@@ -24,8 +24,8 @@ class PromptError(ValueError):
     """A prompt that cannot be read."""
 
 
-class _Writer(NamedTuple):
-    """A model and its tokenizer, and that of its decoder, which may have one of its own."""
+class _LoadedModel(NamedTuple):
+    """A model, its tokenizer, and that of its decoder, which may be another one."""
 
     model: "Generator"
     tokenizer: "Tokenizer"
@@ -33,21 +33,23 @@ class _Writer(NamedTuple):
 
 
 def generate(
-    prompts: Annotated[list[str], typer.Argument(help="What to go on with, or to answer; - reads one from stdin.")],
+    prompts: Annotated[list[str], typer.Argument(help="Texts to continue, or to answer; - reads one from stdin.")],
     model: Annotated[str, typer.Option(help="bard, speller, a model's directory, or its id on the hub.")] = "bard",
-    max_new_tokens: Annotated[int, typer.Option(help="At most so many tokens are written.")] = 20,
-    do_sample: Annotated[bool, typer.Option("--do-sample", help="Draw each token; else take the likeliest.")] = False,
-    temperature: Annotated[float | None, typer.Option(help="Divides the logits before drawing.")] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest that together reach this.")] = None,
-    num_beams: Annotated[int, typer.Option(help="Texts that a beam search follows at once.")] = 1,
+    max_new_tokens: Annotated[int, typer.Option(help="The largest number of new tokens.")] = 20,
+    do_sample: Annotated[
+        bool, typer.Option("--do-sample", help="Sample each token; else take the most probable.")
+    ] = False,
+    temperature: Annotated[float | None, typer.Option(help="Divides the logits before sampling.")] = None,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the most probable that reach this in sum.")] = None,
+    num_beams: Annotated[int, typer.Option(help="Beams of a beam search; 1 for none.")] = 1,
     length_penalty: Annotated[float | None, typer.Option(help="Of a beam search: above 0 favours long texts.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of drawing; the same one gives the same text.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of sampling; the same seed gives the same text.")] = None,
     dtype: Annotated[Storage, typer.Option(help="Of weights and arithmetic.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per prompt, for programs.")] = False,
 ) -> None:
-    """Write on after prompts, or answer them. One prompt's text is shown as it comes, the prompt itself is not."""
-    how = {
+    """Continue prompts, or answer them. The text of a single prompt is printed as it is generated, without the prompt."""
+    options = {
         "max_new_tokens": max_new_tokens,
         "do_sample": do_sample,
         "temperature": temperature,
@@ -58,11 +60,11 @@ def generate(
         "seed": seed,
     }
     try:
-        _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], how, as_json=as_json)
+        _write(_load(model, dtype), [_text(n, each) for n, each in enumerate(prompts)], options, as_json=as_json)
     except (CheckpointError, PromptError) as error:
         fail("generate", str(error))
     except KeyboardInterrupt:
-        echo("\nuwaga generate: stopped", err=True)
+        echo("\nuwaga generate: interrupted", err=True)
         raise typer.Exit(130) from None
 
 
@@ -71,7 +73,7 @@ def _text(number: int, prompt: str) -> str:
         text = prompt
         if prompt == "-":
             text = untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode()
-        text.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
+        text.encode()  # an argument that is not UTF-8 arrives with halves of surrogate pairs
     except UnicodeError as error:
         raise PromptError(f"prompt {number} is not valid UTF-8") from error
     except OSError as error:
@@ -79,8 +81,8 @@ def _text(number: int, prompt: str) -> str:
     return text
 
 
-def _load(model: str, dtype: str) -> _Writer:
-    """Raises CheckpointError, before any weight is read where there is no tokenizer."""
+def _load(model: str, dtype: str) -> _LoadedModel:
+    """Raises CheckpointError: before weights are read, where there is no tokenizer."""
     import torch
 
     from uwaga.models import directories
@@ -88,53 +90,56 @@ def _load(model: str, dtype: str) -> _Writer:
     from uwaga.models.text.tokenizer import Tokenizer
 
     folder = directories.find(model, None)
-    place = directories.transformer(folder)
-    own = Tokenizer.load(place)
-    target = Tokenizer.load_target(place) or own
-    loaded = load(folder, dtype=getattr(torch, dtype))
-    if not hasattr(loaded, "decoding"):
-        raise CheckpointError(f"{folder}: a {type(loaded).__name__} writes no text")
-    return _Writer(cast("Generator", loaded), own, target)
+    transformer = directories.transformer(folder)
+    tokenizer = Tokenizer.load(transformer)
+    target = Tokenizer.load_target(transformer) or tokenizer
+    found = load(folder, dtype=getattr(torch, dtype))
+    if not hasattr(found, "decoding"):
+        raise CheckpointError(f"{folder}: a {type(found).__name__} does not generate text")
+    return _LoadedModel(cast("Generator", found), tokenizer, target)
 
 
-def _write(writer: _Writer, texts: Sequence[str], how: dict[str, Any], *, as_json: bool) -> None:
-    """Raises PromptError: a prompt or an option that does not fit the model, or options that do not go together."""
+def _write(loaded: _LoadedModel, texts: Sequence[str], options: dict[str, Any], *, as_json: bool) -> None:
+    """Raises PromptError: a prompt or an option that the model does not take, or options that contradict each other."""
     from uwaga.models.generation.generate import generate
 
-    own = writer.tokenizer
-    prompts = [[*own.prefix_ids, *each.ids, *own.suffix_ids] for each in own.encode(texts, with_offsets=False)]
+    tokenizer = loaded.tokenizer
+    prompts = [
+        [*tokenizer.prefix_ids, *each.ids, *tokenizer.suffix_ids]
+        for each in tokenizer.encode(texts, with_offsets=False)
+    ]
     for number, ids in enumerate(prompts):
         if not ids:
             raise PromptError(f"prompt {number} is empty: it has no tokens")
-    streams = len(prompts) == 1 and how["num_beams"] == 1 and not as_json
-    screen = _Screen(writer.decoder) if streams else None
+    streams = len(prompts) == 1 and options["num_beams"] == 1 and not as_json
+    streamer = _TextStreamer(loaded.decoder) if streams else None
     try:
         # Lists in, lists out.
-        written = cast("list[list[int]]", generate(writer.model, prompts, streamer=screen, **how))
+        written = cast("list[list[int]]", generate(loaded.model, prompts, streamer=streamer, **options))
     except ValueError as error:
         raise PromptError(str(error).removeprefix("generate: ")) from error
-    if screen is not None:
+    if streamer is not None:
         return
     for text, ids in zip(texts, written, strict=True):
-        said = writer.decoder.decode(ids)
+        said = loaded.decoder.decode(ids)
         if as_json:
             echo_json(json.dumps({"prompt": text, "text": said, "tokens": ids}))
         else:
             echo(said)
 
 
-class _Screen:
-    """A streamer that shows text as soon as it is certain: a letter may consist of several tokens."""
+class _TextStreamer:
+    """A streamer that prints text as soon as its characters are complete: one may consist of several tokens."""
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
         from tokenizers.decoders import DecodeStream
 
         self._tokenizer, self._stream = tokenizer, DecodeStream(skip_special_tokens=True)
-        self._ids: list[int] | None = None  # None: the prompt has not been told
+        self._ids: list[int] | None = None  # None: before the prompt
         self._shown = ""
 
     def put(self, value: "Tensor") -> None:
-        """The prompt, or where an answer begins, which are not shown; then every new token."""
+        """First the prompt (or a decoder's start token), which is not printed; then every new token."""
         if self._ids is None:
             self._ids = []
             return
@@ -143,7 +148,7 @@ class _Screen:
             self._show(self._tokenizer.step(self._stream, token))
 
     def end(self) -> None:
-        """What was held back, as it is: the text may end inside a letter."""
+        """Print the rest: the text may end with an incomplete character."""
         whole = self._tokenizer.decode(self._ids or [])
         self._show(whole.removeprefix(self._shown) if whole.startswith(self._shown) else "")
         echo()

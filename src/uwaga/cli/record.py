@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from uwaga._base import untrusted
-from uwaga.cli.progress import bar
+from uwaga.cli.terminal import progress_bar
 
 if TYPE_CHECKING:
     from torch import nn
@@ -132,7 +132,7 @@ def _layer_by_layer(model: "nn.Module") -> Iterator[None]:
     from uwaga.nn import DecoderLayer, EncoderLayer
 
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
-    with bar("reading") as progress, ExitStack() as hooks:
+    with progress_bar("reading") as progress, ExitStack() as hooks:
         for number, layer in enumerate(layers, start=1):
             done = number / len(layers)
             hooks.callback(layer.register_forward_hook(lambda *_, done=done: progress(done)).remove)

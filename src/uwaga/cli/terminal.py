@@ -1,11 +1,13 @@
-"""The one way in which the commands write to a terminal: what comes of files, models and libraries cannot control it.
+"""Output of the commands. Control characters in text from files, models and libraries are escaped.
 
-Tables and bars are rich's, made of numbers and of text that went through `escaped` as well.
+Tables and progress bars are rich's, made of numbers and of text that went through `escape_controls` as well.
 """
 
 import sys
 import traceback
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import NoReturn, TextIO
 
@@ -20,7 +22,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def echo_json(text: str) -> None:
-    """A line of JSON in ASCII, for programs. JSON escapes all control characters but DEL."""
+    """A line of JSON in ASCII, for programs. JSON escapes all control characters except DEL."""
     typer.echo(text.replace("\x7f", "\\u007f"))
 
 
@@ -30,8 +32,24 @@ def fail(verb: str, message: str) -> NoReturn:
     raise typer.Exit(1)
 
 
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[float], None]]:
+    """A progress bar on standard error, where that is a terminal; it disappears at the end.
+
+    Gives a function to call with the completed share, from 0 to 1.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(title), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=1.0)
+        yield lambda done: progress.update(task, completed=done)
+
+
 def escape_library_output() -> None:
-    """Warnings and uncaught errors quote what they are about; for the process of the command."""
+    """Escape control characters in warnings and uncaught errors of this process, which may quote files."""
 
     def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         echo("".join(traceback.format_exception(kind, error, trace)), err=True, nl=False)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.progress import bar
 from uwaga.cli.record import LoadedModel, RecordError, load, read_text, record_text, reporting_errors
-from uwaga.cli.terminal import echo, fail
+from uwaga.cli.terminal import echo, fail, progress_bar
 
 if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
@@ -155,7 +154,7 @@ def _save(view_model: "ViewModel", path: Path, exact: list["Exact"]) -> None:
     from uwaga.viewer.service import ViewService
 
     service = ViewService(view_model)
-    with bar("saving") as progress, reporting_errors():
+    with progress_bar("saving") as progress, reporting_errors():
         save_snapshot(service, path, exact=exact, progress=progress)
     _print_heads(service)
     echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB, self-contained HTML")

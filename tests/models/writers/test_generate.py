@@ -64,12 +64,12 @@ def _until_end(row: list[int], ends: tuple[int, ...]) -> list[int]:
 
 
 def test_greedy_texts_are_those_of_transformers(twins, prompts: list[list[int]]) -> None:
-    free = generate(twins.ours, prompts, max_new_tokens=12, eos=())
+    free = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=())
     assert free == theirs(twins, prompts, (), max_new_tokens=12)
     assert {len(row) for row in free} == {12}
     # Rows end at different steps where what ends one of them late is not written by the others.
     for ends in [(row[place],) for row, place in zip(free, (0, 2, 4, 7, 11), strict=True)] + [ENDS["many"]]:
-        found = generate(twins.ours, prompts, max_new_tokens=12, eos=ends)
+        found = generate(twins.ours, prompts, max_new_tokens=12, eos_token_ids=ends)
         assert found == [_until_end(row, ends) for row in free]
         assert found == theirs(twins, prompts, ends, max_new_tokens=12)
 
@@ -80,19 +80,19 @@ def test_the_best_of_several_beams_is_that_of_transformers(
     twins, prompts: list[list[int]], ends: tuple[int, ...], options: dict
 ) -> None:
     options = options | {"max_new_tokens": 9, "num_beams": 3}
-    assert generate(twins.ours, prompts, eos=ends, **options) == theirs(twins, prompts, ends, **options)
+    assert generate(twins.ours, prompts, eos_token_ids=ends, **options) == theirs(twins, prompts, ends, **options)
 
 
 def test_more_beams_than_words_to_begin_with(twins, prompts: list[list[int]]) -> None:
     options = {"max_new_tokens": 4, "num_beams": 30}
-    assert generate(twins.ours, prompts, eos=(3,), **options) == theirs(twins, prompts, (3,), **options)
+    assert generate(twins.ours, prompts, eos_token_ids=(3,), **options) == theirs(twins, prompts, (3,), **options)
 
 
 def test_the_ends_of_the_config_are_the_default(twins, prompts: list[list[int]]) -> None:
     ends = twins.ours.config.eos_token_ids
     assert ends
     short = [ids[:4] for ids in prompts]
-    assert generate(twins.ours, short) == generate(twins.ours, short, eos=ends, max_new_tokens=20)
+    assert generate(twins.ours, short) == generate(twins.ours, short, eos_token_ids=ends, max_new_tokens=20)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "seed": 5}], ids=lambda x: "-".join(x))
@@ -102,19 +102,22 @@ def test_a_prompt_goes_on_alone_as_among_others(twins, prompts: list[list[int]],
 
 
 def test_prompts_come_back_as_what_they_are(twins, prompts: list[list[int]]) -> None:
-    expected = generate(twins.ours, prompts, max_new_tokens=7, eos=ENDS["many"])
+    expected = generate(twins.ours, prompts, max_new_tokens=7, eos_token_ids=ENDS["many"])
     packed = generate(
-        twins.ours, Ragged.from_list([torch.tensor(ids) for ids in prompts]), max_new_tokens=7, eos=ENDS["many"]
+        twins.ours,
+        Ragged.from_list([torch.tensor(ids) for ids in prompts]),
+        max_new_tokens=7,
+        eos_token_ids=ENDS["many"],
     )
     assert isinstance(packed, Ragged)
     assert [row.tolist() for row in packed.to_list()] == expected
     longest = max(map(len, prompts))
     padded = torch.tensor([ids + [4] * (longest - len(ids)) for ids in prompts])
     lengths = torch.tensor([len(ids) for ids in prompts])
-    rows = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos=ENDS["many"], pad=2)
+    rows = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos_token_ids=ENDS["many"], pad_token_id=2)
     assert isinstance(rows, Tensor)
     assert rows.tolist() == [row + [2] * (max(map(len, expected)) - len(row)) for row in expected]
-    filled = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos=ENDS["many"])
+    filled = generate(twins.ours, padded, lengths=lengths, max_new_tokens=7, eos_token_ids=ENDS["many"])
     assert set(filled[rows != filled].tolist()) <= {twins.ours.config.pad_token_id}
 
 
@@ -136,7 +139,7 @@ class Listener:
 @pytest.mark.parametrize("options", [{}, {"do_sample": True, "seed": 1}], ids=["greedy", "drawn"])
 def test_a_streamer_hears_what_transformers_tells(twins, prompts: list[list[int]], options: dict) -> None:
     ours = Listener()
-    written = generate(twins.ours, prompts[:1], max_new_tokens=5, eos=(), streamer=ours, **options)
+    written = generate(twins.ours, prompts[:1], max_new_tokens=5, eos_token_ids=(), streamer=ours, **options)
     assert ours.ends == 1
     assert [token for told in ours.told[1:] for token in told] == written[0]
     if not options:

@@ -1,4 +1,4 @@
-"""Text that goes on: greedy search, sampling and beam search over ragged prompts, with a key-value cache.
+"""Greedy search, sampling and beam search over ragged prompts, with a key-value cache.
 
-`uwaga.models.generate` is the door. A model takes part by offering what decoding.py's `Generator` lists.
+`uwaga.models.generate` is the public function. A model takes part by offering what `Generator` in decoding.py lists.
 """

@@ -1,20 +1,25 @@
-"""The door of generation. Letters: R rows, T tokens, N packed tokens."""
+"""`uwaga.models.generate`: checks prompts and options, packs the prompts, and gives the new tokens in the form of the prompts.
+
+Letters: R rows, T tokens, N packed tokens.
+"""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from uwaga.models.generation import beams, loop
-from uwaga.models.generation import prompts as given
-from uwaga.models.generation.choosing import chooser
+from uwaga._base import renamed
+from uwaga.models import inputs
+from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.decoding import Generator
-from uwaga.models.generation.loop import Streamer
-from uwaga.models.generation.options import Options
-from uwaga.models.generation.prompts import Prompts
+from uwaga.models.generation.options import GenerationOptions
+from uwaga.models.generation.sampling import Streamer, generate_tokens, token_chooser
 from uwaga.ops.ragged import Ragged
 
+Prompts = Sequence[Sequence[int]] | Ragged | Tensor
 
+
+@renamed.parameters(eos="eos_token_ids", pad="pad_token_id")
 @torch.no_grad()
 def generate(
     model: Generator,
@@ -29,41 +34,41 @@ def generate(
     num_beams: int = 1,
     length_penalty: float | None = None,
     early_stopping: bool | str | None = None,
-    eos: int | Sequence[int] | None = None,
-    pad: int | None = None,
+    eos_token_ids: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None,
     seed: int | None = None,
     streamer: Streamer | None = None,
 ) -> list[list[int]] | Ragged | Tensor:
-    """What a model writes after each prompt: greedy, drawn, or the best of a beam search.
+    """New tokens after each prompt, by greedy search, sampling or beam search.
 
-    Prompts of different lengths are packed: none is padded, and a row that has ended leaves the batch. Token for token what
-    transformers gives for a prompt alone, as far as rounding does not decide between two tokens.
+    Prompts of different lengths are packed without padding, and a finished row leaves the batch. The tokens are those that
+    transformers generates for each prompt alone, unless rounding decides between two tokens.
 
     Args:
         model: a GPT2Model, T5Model or Transformer, in evaluation mode; an encoder-decoder reads the prompts with its encoder.
         prompts: token ids as a list of lists, as Ragged (N,), or as a tensor (R, T) with padding on the right.
         lengths: (R,) tokens of each padded prompt; None: there is no padding.
-        max_new_tokens: at most so many are written.
-        do_sample: draw each token; else take the likeliest.
-        temperature: divides the logits before drawing; 1 by default.
-        top_k: draw from the k likeliest tokens; all by default.
-        top_p: draw from the likeliest tokens that together have this probability; 1 by default.
-        num_beams: texts that a beam search follows at once.
-        length_penalty: a finished text's log probability is divided by its length to this power; 1 by default.
-        early_stopping: True ends a beam search with the num_beams-th finished text; False, the default, when it is unlikely
-            that a better one comes; "never", when none can come.
-        eos: ids of tokens that end a text, which are written too; None for the model's own, () for none.
-        pad: what fills up rows where the prompts are a tensor; by default the model's padding, else its first eos.
-        seed: of drawing; the same seed and prompt give the same text in any batch. None: drawn from PyTorch's generator.
-        streamer: has put(ids) and end(), as those of transformers: told of the prompt's ids and of each new one, of one
-            prompt without beams.
+        max_new_tokens: the largest number of new tokens of a prompt.
+        do_sample: sample each token; else take the most probable one.
+        temperature: divides the logits before sampling; 1 by default.
+        top_k: sample from the k most probable tokens; all by default.
+        top_p: sample from the most probable tokens that together have this probability; 1 by default.
+        num_beams: number of beams of a beam search; 1 for none.
+        length_penalty: the log probability of a finished text is divided by its length to this power; 1 by default.
+        early_stopping: when a beam search ends: True, with the num_beams-th finished text; False, the default, when a better
+            one is unlikely; "never", when a better one is impossible.
+        eos_token_ids: ids of tokens that end a text, which are part of the result; None for the model's own, () for none.
+        pad_token_id: fills up rows where the prompts are a tensor; by default the model's, else its first end token.
+        seed: of sampling; the same seed and prompt give the same text in any batch. None: taken from PyTorch's generator.
+        streamer: an object with put(ids) and end(), as those of transformers, which is given the prompt and then each new token;
+            for a single prompt without beam search.
 
     Returns:
-        the new tokens of each prompt, of the kind that the prompts are: lists, Ragged (N,) or a tensor (R, longest).
+        the new tokens of each prompt, in the form of the prompts: lists, Ragged (N,) or a tensor (R, longest).
 
     Raises:
-        ValueError: an option that has no meaning or no effect, ids that are not in the vocabulary, an empty prompt, more
-            tokens than the model has positions for, a model in training mode.
+        ValueError: an option of a wrong value or without effect, ids outside the vocabulary, an empty prompt, more tokens than
+            the model has positions, a model in training mode.
 
     >>> from uwaga.models.gpt2.config import GPT2Config
     >>> from uwaga.models.gpt2.model import GPT2Model
@@ -72,8 +77,8 @@ def generate(
     [4, 4]
     """
     if model.training:
-        raise ValueError("generate: the model is in training mode, where dropout disturbs it; call model.eval() first")
-    options = Options(
+        raise ValueError("generate: the model is in training mode, with dropout; call model.eval() first")
+    options = GenerationOptions(
         max_new_tokens=max_new_tokens,
         do_sample=do_sample,
         temperature=temperature,
@@ -83,47 +88,47 @@ def generate(
         length_penalty=length_penalty,
         early_stopping=early_stopping,
         seed=seed,
-        ends=_ends(eos, model),
+        eos_token_ids=_eos_token_ids(eos_token_ids, model),
     )
-    packed = given.packed(prompts, lengths, model)
-    given.check_room(packed, max_new_tokens, model)
-    fill = _fill(pad, prompts, options, model)
+    packed = _pack(prompts, lengths, model)
+    _check_positions(packed, max_new_tokens, model)
+    fill = _pad_token_id(pad_token_id, prompts, options, model)
     _check_streamer(streamer, packed, options)
-    return given.as_given(_written(model, packed, options, streamer), prompts, fill)
+    return _in_form_of_prompts(_new_tokens(model, packed, options, streamer), prompts, fill)
 
 
-def _written(model: Generator, prompts: Ragged, options: Options, streamer: Streamer | None) -> Ragged:
+def _new_tokens(model: Generator, prompts: Ragged, options: GenerationOptions, streamer: Streamer | None) -> Ragged:
     if not len(prompts):
         return prompts
     decoding = model.decoding(prompts, options.max_new_tokens)
     if options.num_beams > 1:
-        return beams.search(decoding, options)
+        return beam_search(decoding, options)
     if streamer is not None:
         streamer.put(decoding.first.values.cpu())
-    return loop.run(decoding, chooser(options, prompts), options, streamer)
+    return generate_tokens(decoding, token_chooser(options, prompts), options, streamer)
 
 
-def _ends(eos: int | Sequence[int] | None, model: Generator) -> tuple[int, ...]:
-    if eos is None:
+def _eos_token_ids(given: int | Sequence[int] | None, model: Generator) -> tuple[int, ...]:
+    if given is None:
         return model.config.eos_token_ids
-    ends = (eos,) if isinstance(eos, int) else tuple(eos)
-    for each in ends:
-        _check_id("eos", each, model)
-    return ends
+    ids = (given,) if isinstance(given, int) else tuple(given)
+    for each in ids:
+        _check_id("eos_token_ids", each, model)
+    return ids
 
 
-def _fill(pad: int | None, prompts: Prompts, options: Options, model: Generator) -> int | None:
+def _pad_token_id(given: int | None, prompts: Prompts, options: GenerationOptions, model: Generator) -> int | None:
     if not isinstance(prompts, Tensor):
-        if pad is not None:
-            raise ValueError("generate: pad fills up rows of a tensor, and these prompts are not one")
+        if given is not None:
+            raise ValueError("generate: pad_token_id needs prompts that are a tensor")
         return None
-    if pad is not None:
-        _check_id("pad", pad, model)
-        return pad
+    if given is not None:
+        _check_id("pad_token_id", given, model)
+        return given
     if model.config.pad_token_id is not None:
         return model.config.pad_token_id
-    # Without an end all rows are of one length.
-    return options.ends[0] if options.ends else 0
+    # Without end tokens all rows have the same length.
+    return options.eos_token_ids[0] if options.eos_token_ids else 0
 
 
 def _check_id(name: str, found: object, model: Generator) -> None:
@@ -133,10 +138,71 @@ def _check_id(name: str, found: object, model: Generator) -> None:
         )
 
 
-def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Options) -> None:
+def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: GenerationOptions) -> None:
     if streamer is None:
         return
     if options.num_beams > 1:
-        raise ValueError("generate: a beam search knows no token before its end, and has nothing to stream")
+        raise ValueError(
+            "generate: a streamer cannot be used with a beam search, which has no certain token before its end"
+        )
     if len(prompts) != 1:
         raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
+
+
+def _pack(prompts: Prompts, lengths: Tensor | None, model: Generator) -> Ragged:
+    """(N,) ids of all prompts, checked."""
+    if lengths is not None and not isinstance(prompts, Tensor):
+        raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
+    found = _as_ragged(prompts, lengths)
+    inputs.check_ids("generate", "prompts", found, model.config.vocab_size)
+    empty = (found.lengths == 0).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"generate: prompt {empty[0]} is empty")
+    return found.with_values(found.values.long())
+
+
+def _as_ragged(prompts: Prompts, lengths: Tensor | None) -> Ragged:
+    if isinstance(prompts, Ragged):
+        return prompts
+    if isinstance(prompts, Tensor):
+        if prompts.dim() != 2:
+            raise ValueError(f"generate: padded prompts must be (R, T), not {tuple(prompts.shape)}")
+        whole = torch.full(prompts.shape[:1], prompts.shape[1], device=prompts.device)
+        return Ragged.from_padded(prompts, whole if lengths is None else lengths)
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not all(map(_is_ids, prompts)):
+        raise ValueError("generate: prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)")
+    if not prompts:
+        return Ragged(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    return Ragged.from_list([torch.as_tensor(ids, dtype=torch.int64) for ids in prompts])
+
+
+def _is_ids(prompt: object) -> bool:
+    if isinstance(prompt, Tensor):
+        return prompt.dim() == 1 and not prompt.dtype.is_floating_point
+    return isinstance(prompt, Sequence) and all(type(each) is int for each in prompt)
+
+
+def _check_positions(prompts: Ragged, new_tokens: int, model: Generator) -> None:
+    """The model has a position for every token that it will read: the last new one is not read."""
+    most = model.config.max_tokens
+    if most is None or not len(prompts):
+        return
+    longest = int(prompts.lengths.argmax())
+    read = prompts.max_length if model.prompt_counts else 1
+    if read + new_tokens - 1 > most:
+        beside = f"prompt {longest} has {prompts.max_length} tokens, and " if model.prompt_counts else ""
+        raise ValueError(
+            f"generate: {beside}{new_tokens} new ones take {read + new_tokens - 1} positions; the model has {most}"
+        )
+
+
+def _in_form_of_prompts(
+    tokens: Ragged, prompts: Prompts, pad_token_id: int | None
+) -> list[list[int]] | Ragged | Tensor:
+    """Lists, Ragged or a padded tensor, as the prompts are."""
+    if isinstance(prompts, Ragged):
+        return tokens
+    if isinstance(prompts, Tensor):
+        assert pad_token_id is not None
+        return tokens.to_padded(fill=pad_token_id)
+    return [ids.tolist() for ids in tokens.to_list()]

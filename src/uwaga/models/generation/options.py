@@ -1,15 +1,15 @@
-"""How to go on: the options of `generate`, and what can be wrong with them."""
+"""The options of `generate`, checked."""
 
 import math
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """The options of `generate` that say which token comes next, checked. None and False: not asked for.
+class GenerationOptions:
+    """The options of `generate` that decide which tokens come next. None and False: not given.
 
     Raises:
-        ValueError: an option that is not of its kind, or that would change nothing beside the others.
+        ValueError: an option of a wrong type or value, or one that has no effect with the others.
     """
 
     max_new_tokens: int
@@ -21,14 +21,14 @@ class Options:
     length_penalty: float | None
     early_stopping: bool | str | None
     seed: int | None
-    ends: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
 
     def __post_init__(self) -> None:
         _need("max_new_tokens", "a whole number of at least 1", self.max_new_tokens, _is_whole(self.max_new_tokens, 1))
         _need("do_sample", "True or False", self.do_sample, isinstance(self.do_sample, bool))
         _need("num_beams", "a whole number of at least 1", self.num_beams, _is_whole(self.num_beams, 1))
         if self.do_sample and self.num_beams > 1:
-            raise ValueError("generate: do_sample draws tokens and num_beams searches for the best: choose one of them")
+            raise ValueError("generate: do_sample=True and num_beams > 1 exclude each other")
         self._check_sampling()
         self._check_beams()
 
@@ -65,10 +65,10 @@ def _need(name: str, words: str, value: object, fits: bool) -> None:
 
 
 def _need_mode(mode: str, is_on: bool, **options: object) -> None:
-    """An option that another one would make a dead letter is a mistake of the caller's."""
+    """An option without effect is an error of the caller."""
     for name, value in options.items():
         if value is not None and not is_on:
-            raise ValueError(f"generate: {name} changes nothing without {mode}")
+            raise ValueError(f"generate: {name} has no effect without {mode}")
 
 
 def _is_whole(x: object, least: int) -> bool:

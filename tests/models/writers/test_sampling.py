@@ -1,4 +1,4 @@
-"""Drawing tokens: from which distribution, and that a seed says which. Letters: R rows, V vocabulary, T tokens."""
+"""Sampling: the distributions, and that a seed decides the tokens. Letters: R rows, V vocabulary, T tokens."""
 
 from collections.abc import Callable
 
@@ -7,14 +7,16 @@ import torch
 
 from uwaga import Ragged
 from uwaga.models import GPT2Config, GPT2Model, generate
-from uwaga.models.generation.choosing import at_share, likely
-from uwaga.models.generation.options import Options
+from uwaga.models.generation.options import GenerationOptions
+from uwaga.models.generation.sampling import inverse_cdf, process_logits
 
 _NOTHING = dict.fromkeys(("temperature", "top_k", "top_p", "length_penalty", "early_stopping", "seed"))
 
 
-def _options(**given) -> Options:
-    return Options(**(_NOTHING | {"max_new_tokens": 3, "do_sample": True, "num_beams": 1, "ends": ()} | given))
+def _options(**given) -> GenerationOptions:
+    return GenerationOptions(
+        **(_NOTHING | {"max_new_tokens": 3, "do_sample": True, "num_beams": 1, "eos_token_ids": ()} | given)
+    )
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def test_what_may_be_drawn_is_what_transformers_leaves(transformers, given: dict
     for name, kind in kinds.items():
         if name in given:
             expected_RV = kind(given[name])(None, expected_RV)
-    assert torch.equal(likely(logits_RV, _options(**given)), expected_RV)
+    assert torch.equal(process_logits(logits_RV, _options(**given)), expected_RV)
 
 
 def test_tokens_are_drawn_as_often_as_they_are_likely(model: GPT2Model) -> None:
@@ -63,7 +65,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(model: GPT2Model) -> None:
     counts_V = torch.bincount(torch.tensor(written).flatten(), minlength=12).double()
     with torch.no_grad():
         logits_RV = model(torch.tensor([prompt])).logits[:, -1]
-    chance_V = likely(logits_RV, _options(temperature=0.8, top_k=6)).double().softmax(-1)[0]
+    chance_V = process_logits(logits_RV, _options(temperature=0.8, top_k=6)).double().softmax(-1)[0]
     assert (chance_V > 0).sum() == 6
     # Four standard deviations of a binomial count, and nothing where there is no chance.
     assert ((counts_V - draws * chance_V).abs() <= 4 * (draws * chance_V * (1 - chance_V)).sqrt()).all()
@@ -72,7 +74,7 @@ def test_tokens_are_drawn_as_often_as_they_are_likely(model: GPT2Model) -> None:
 def test_a_share_is_in_the_token_that_it_falls_into() -> None:
     chance_V = torch.tensor([0.0, 0.25, 0.0, 0.75, 0.0]).double()
     shares = torch.tensor([0.0, 0.2499, 0.25, 1 - 2**-53], dtype=torch.float64)
-    assert at_share(chance_V.expand(4, 5), shares).tolist() == [1, 1, 3, 3]
+    assert inverse_cdf(chance_V.expand(4, 5), shares).tolist() == [1, 1, 3, 3]
 
 
 def test_a_seed_says_what_is_drawn(model: GPT2Model) -> None:
@@ -117,15 +119,15 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "drawn beams": (
         [[3]],
         {"do_sample": True, "num_beams": 2},
-        "do_sample draws tokens and num_beams searches for the best: choose one of them",
+        "do_sample=True and num_beams > 1 exclude each other",
     ),
     "a cold text": (
         [[3]],
         {"do_sample": True, "temperature": 0},
         "temperature must be a positive number, not 0",
     ),
-    "temperature of greed": ([[3]], {"temperature": 0.5}, "temperature changes nothing without do_sample=True"),
-    "seed of greed": ([[3]], {"seed": 1}, "seed changes nothing without do_sample=True"),
+    "temperature of greed": ([[3]], {"temperature": 0.5}, "temperature has no effect without do_sample=True"),
+    "seed of greed": ([[3]], {"seed": 1}, "seed has no effect without do_sample=True"),
     "top_k": (
         [[3]],
         {"do_sample": True, "top_k": 0},
@@ -137,7 +139,7 @@ WRONG: dict[str, tuple[object, dict, str]] = {
         {"do_sample": True, "seed": -1},
         "seed must be a whole number from 0 to 2**64 - 1, not -1",
     ),
-    "a penalty of one beam": ([[3]], {"length_penalty": 2.0}, "length_penalty changes nothing without num_beams > 1"),
+    "a penalty of one beam": ([[3]], {"length_penalty": 2.0}, "length_penalty has no effect without num_beams > 1"),
     "a penalty of nan": (
         [[3]],
         {"num_beams": 2, "length_penalty": float("nan")},
@@ -148,10 +150,14 @@ WRONG: dict[str, tuple[object, dict, str]] = {
         {"num_beams": 2, "early_stopping": "soon"},
         "early_stopping must be True, False or 'never', not 'soon'",
     ),
-    "an unknown end": ([[3]], {"eos": 12}, "eos must be an id from 0 to 11, not 12"),
-    "an end that is a word": ([[3]], {"eos": ["."]}, "eos must be an id from 0 to 11, not '.'"),
-    "padding of lists": ([[3]], {"pad": 0}, "pad fills up rows of a tensor, and these prompts are not one"),
-    "unknown padding": (torch.ones(1, 2).long(), {"pad": -1}, "pad must be an id from 0 to 11, not -1"),
+    "an unknown end": ([[3]], {"eos_token_ids": 12}, "eos_token_ids must be an id from 0 to 11, not 12"),
+    "an end that is a word": ([[3]], {"eos_token_ids": ["."]}, "eos_token_ids must be an id from 0 to 11, not '.'"),
+    "padding of lists": ([[3]], {"pad_token_id": 0}, "pad_token_id needs prompts that are a tensor"),
+    "unknown padding": (
+        torch.ones(1, 2).long(),
+        {"pad_token_id": -1},
+        "pad_token_id must be an id from 0 to 11, not -1",
+    ),
     "a text": (
         "once upon a time",
         {},
@@ -159,7 +165,7 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     ),
     "one prompt": ([3, 4], {}, "prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)"),
     "a flat tensor": (torch.ones(3).long(), {}, "padded prompts must be (R, T), not (3,)"),
-    "lengths of lists": ([[3]], {"lengths": torch.tensor([1])}, "lengths are of padded prompts, a tensor (R, T)"),
+    "lengths of lists": ([[3]], {"lengths": torch.tensor([1])}, "lengths need prompts that are a padded tensor (R, T)"),
     "an unknown id": ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but they reach from 3 to 12"),
     "ids with fractions": (torch.ones(1, 2), {}, "prompts must be int64 or int32, not torch.float32"),
     "an empty prompt": ([[3], []], {}, "prompt 1 is empty"),
@@ -177,7 +183,7 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "a streamer of beams": (
         [[3]],
         {"streamer": print, "num_beams": 2},
-        "a beam search knows no token before its end, and has nothing to stream",
+        "a streamer cannot be used with a beam search, which has no certain token before its end",
     ),
 }
 
@@ -200,9 +206,7 @@ def test_the_last_position_is_used() -> None:
 def test_a_model_in_training_mode_is_refused() -> None:
     with pytest.raises(ValueError) as caught:
         generate(GPT2Model(GPT2Config(**_MODEL)), [[3]])
-    assert str(caught.value) == (
-        "generate: the model is in training mode, where dropout disturbs it; call model.eval() first"
-    )
+    assert str(caught.value) == ("generate: the model is in training mode, with dropout; call model.eval() first")
 
 
 def test_models_that_write_nothing_say_so(make_twins: Callable) -> None:
@@ -220,7 +224,7 @@ def test_logits_that_are_nan_are_refused() -> None:
     model.norm.weight.data[0] = torch.nan
     with pytest.raises(ValueError) as caught:
         generate(model, [[3]], max_new_tokens=2)
-    assert str(caught.value) == "generate: the model's logits hold nan"
+    assert str(caught.value) == "generate: the model's logits contain NaN"
 
 
 def test_int32_prompts_are_those_of_int64() -> None:
@@ -229,3 +233,10 @@ def test_int32_prompts_are_those_of_int64() -> None:
     expected = generate(model, packed, max_new_tokens=3)
     found = generate(model, packed.with_values(packed.values.int()), max_new_tokens=3)
     assert torch.equal(found.values, expected.values)
+
+
+@pytest.mark.parametrize(("old", "new"), [("eos", "eos_token_ids"), ("pad", "pad_token_id")])
+def test_former_names_of_options_are_refused(model: GPT2Model, old: str, new: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        generate(model, [[3]], **{old: 1})
+    assert str(caught.value) == f"generate: {old} is now called {new}"

@@ -1,6 +1,6 @@
-"""Beam search: the most probable texts found, several followed at once.
+"""Beam search.
 
-Which texts are kept and when a row ends is as in transformers, so that both find the same ones. Letters: R rows, W beams of a
+Which texts are kept and when a row ends is as in transformers, so that both find the same texts. Letters: R rows, W beams of a
 row, C candidates of a row, V vocabulary, T new tokens.
 """
 
@@ -8,39 +8,39 @@ import torch
 from torch import Tensor
 
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.generation.options import Options
+from uwaga.models.generation.options import GenerationOptions
 from uwaga.ops.ragged import Ragged
 
-_NONE = -torch.inf  # the score of a place where no text stands
+_NONE = -torch.inf  # the score where there is no text
 
 
 class Beams:
-    """The texts of R rows: those that are followed, and the best that have ended."""
+    """The beams of R rows: running texts, and the best finished ones."""
 
-    def __init__(self, rows: int, options: Options, device: torch.device) -> None:
+    def __init__(self, rows: int, options: GenerationOptions, device: torch.device) -> None:
         beams = options.num_beams
         self.options, self.step = options, 0
-        self.ends = torch.tensor(options.ends, dtype=torch.int64, device=device)
+        self.eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=device)
         self.penalty = 1.0 if options.length_penalty is None else options.length_penalty
         self.running_RWT = torch.zeros(rows, beams, options.max_new_tokens, dtype=torch.int64, device=device)
-        # All beams of a row start as the same text: one is followed.
+        # All beams of a row start as the same text: only one is continued.
         self.running_score_RW = torch.full((rows, beams), _NONE, device=device)
         self.running_score_RW[:, 0] = 0.0
         self.done_RWT, self.done_score_RW = self.running_RWT.clone(), torch.full_like(self.running_score_RW, _NONE)
         self.done_length_RW = torch.zeros(rows, beams, dtype=torch.int64, device=device)
 
     def advance(self, logits_RWV: Tensor) -> Tensor:
-        """One more token for every beam; (R, W), which beam of its row each is now the continuation of."""
+        """Add one token to every beam. Returns (R, W): the former beam of its row that each one continues."""
         beams, vocabulary = logits_RWV.shape[1:]
         score_RWV = logits_RWV.log_softmax(-1) + self.running_score_RW[..., None]
-        # So many that enough of them go on, even if each end follows each beam.
-        count = min(max(2, 1 + len(self.ends)) * beams, beams * vocabulary)
+        # Enough that W unfinished ones are among them, even if every end token follows every beam.
+        count = min(max(2, 1 + len(self.eos)) * beams, beams * vocabulary)
         score_RC, place_RC = score_RWV.flatten(1).topk(count)
         beam_RC, token_RC = place_RC // vocabulary, place_RC % vocabulary
         text_RCT = _taken(self.running_RWT, beam_RC)
         text_RCT[:, :, self.step] = token_RC
         self.step += 1
-        has_ended_RC = torch.isin(token_RC, self.ends)
+        has_ended_RC = torch.isin(token_RC, self.eos)
         if self.step == self.options.max_new_tokens:
             has_ended_RC = torch.ones_like(has_ended_RC)
         self._keep_ended(text_RCT, score_RC, has_ended_RC)
@@ -50,7 +50,7 @@ class Beams:
         return beam_RC.gather(1, chosen_RW)
 
     def _keep_ended(self, text_RCT: Tensor, score_RC: Tensor, has_ended_RC: Tensor) -> None:
-        """The best W of the texts that had ended, and those of the W best candidates that do now."""
+        """Keep the best W of the finished texts and of those among the best W candidates that finish now."""
         beams = self.done_score_RW.shape[1]
         is_best_C = torch.arange(score_RC.shape[1], device=score_RC.device) < beams
         ended_RC = (score_RC / self.step**self.penalty).masked_fill(~(has_ended_RC & is_best_C), _NONE)
@@ -59,8 +59,8 @@ class Beams:
         self.done_length_RW = lengths.gather(1, chosen_RW)
         self.done_RWT = _taken(torch.cat((self.done_RWT, text_RCT), 1), chosen_RW)
 
-    def goes_on(self) -> Tensor:
-        """(R,) bool: which rows may still find a better text than the worst that is kept."""
+    def continues(self) -> Tensor:
+        """(R,) bool: whether a row may still find a better text than its worst finished one."""
         is_full_R = (self.done_score_RW > _NONE).all(1)
         length = self.step
         if self.options.early_stopping == "never" and self.penalty > 0.0:
@@ -71,34 +71,34 @@ class Beams:
         return could_R if self.step < self.options.max_new_tokens else torch.zeros_like(could_R)
 
     def best(self) -> tuple[Tensor, Tensor]:
-        """(R, T) tokens of the best text of each row that has ended, and (R,) how many they are."""
+        """(R, T) the tokens of the best finished text of each row, and (R,) their number."""
         return self.done_RWT[:, 0], self.done_length_RW[:, 0]
 
     def keep(self, rows: Tensor) -> None:
-        """Only these rows."""
+        """Drop all other rows."""
         for name in ("running_RWT", "running_score_RW", "done_RWT", "done_score_RW", "done_length_RW"):
             setattr(self, name, getattr(self, name)[rows])
 
 
-def search(decoding: Decoding, options: Options) -> Ragged:
-    """(N,) ids: the tokens of the best text of each row, the one that ends it included."""
+def beam_search(decoding: Decoding, options: GenerationOptions) -> Ragged:
+    """(N,) ids: the new tokens of the best text of each row, the end token included."""
     device, count, beams = decoding.first.values.device, len(decoding.first), options.num_beams
-    written_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
+    tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
     length_R = torch.zeros(count, dtype=torch.int64, device=device)
     rows, found = torch.arange(count, device=device), Beams(count, options, device)
-    # The prompts are read once; what is known of them is shared out to the beams by the first reordering.
-    logits_RWV, width = decoding.begin()[:, None].expand(-1, beams, -1), 1
+    # The prompts are read once; the first reordering of the cache copies them to the beams.
+    logits_RWV, width = decoding.first_logits()[:, None].expand(-1, beams, -1), 1
     while True:
         beam_RW = found.advance(logits_RWV)
-        goes_on = found.goes_on()
-        written_RT[rows[~goes_on]], length_R[rows[~goes_on]] = (x[~goes_on] for x in found.best())
-        if not bool(goes_on.any()):
-            return Ragged.from_padded(written_RT, length_R)
+        continues = found.continues()
+        tokens_RT[rows[~continues]], length_R[rows[~continues]] = (x[~continues] for x in found.best())
+        if not bool(continues.any()):
+            return Ragged.from_padded(tokens_RT, length_R)
         first_R1 = torch.arange(len(rows), device=device)[:, None] * width
-        decoding.reorder((first_R1 + beam_RW.clamp(max=width - 1))[goes_on].flatten())
-        found.keep(goes_on)
-        rows, width = rows[goes_on], beams
-        logits_RWV = decoding.go_on(found.running_RWT[:, :, found.step - 1].flatten()).unflatten(0, (-1, beams))
+        decoding.reorder((first_R1 + beam_RW.clamp(max=width - 1))[continues].flatten())
+        found.keep(continues)
+        rows, width = rows[continues], beams
+        logits_RWV = decoding.next_logits(found.running_RWT[:, :, found.step - 1].flatten()).unflatten(0, (-1, beams))
 
 
 def _taken(text_RWT: Tensor, beam_RC: Tensor) -> Tensor:

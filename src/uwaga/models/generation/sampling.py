@@ -1,0 +1,122 @@
+"""Greedy search and sampling, one token at a time for every row. Letters: R rows, V vocabulary, T new tokens."""
+
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from uwaga.models.generation.decoding import Decoding
+from uwaga.models.generation.options import GenerationOptions
+from uwaga.ops.ragged import Ragged
+
+# The next token of each row, (R,), from logits (R, V), the number of the step, and which rows these are, (R,).
+NextToken = Callable[[Tensor, int, Tensor], Tensor]
+
+
+class Streamer(Protocol):
+    """Receives tokens as they are generated, as TextStreamer and TextIteratorStreamer of transformers do."""
+
+    def put(self, value: Tensor) -> None:
+        """First the prompt, (T,) ids, then every new token, (1,)."""
+
+    def end(self) -> None:
+        """After the last token."""
+
+
+def generate_tokens(
+    decoding: Decoding, next_token: NextToken, options: GenerationOptions, streamer: Streamer | None
+) -> Ragged:
+    """(N,) ids: the new tokens of each row, the end token included. A row that has ended leaves the batch."""
+    device, count = decoding.first.values.device, len(decoding.first)
+    eos = torch.tensor(options.eos_token_ids, dtype=torch.int64, device=device)
+    tokens_RT = torch.zeros(count, options.max_new_tokens, dtype=torch.int64, device=device)
+    length_R = torch.zeros(count, dtype=torch.int64, device=device)
+    rows = torch.arange(count, device=device)
+    logits_RV = decoding.first_logits()
+    for step in range(options.max_new_tokens):
+        token_R = next_token(logits_RV, step, rows)
+        tokens_RT[rows, step], length_R[rows] = token_R, step + 1
+        if streamer is not None:
+            streamer.put(token_R.cpu())
+        continues = ~torch.isin(token_R, eos)
+        if step + 1 == options.max_new_tokens or not bool(continues.any()):
+            break
+        if not bool(continues.all()):
+            decoding.reorder(continues.nonzero().squeeze(-1))
+            rows, token_R = rows[continues], token_R[continues]
+        logits_RV = decoding.next_logits(token_R)
+    if streamer is not None:
+        streamer.end()
+    return Ragged.from_padded(tokens_RT, length_R)
+
+
+def token_chooser(options: GenerationOptions, prompts: Ragged) -> NextToken:
+    """Greedy or sampling, by the options."""
+    return sampler(options, prompts) if options.do_sample else greedy
+
+
+def greedy(logits_RV: Tensor, step: int, rows: Tensor) -> Tensor:
+    """The most probable token; of several that are equally probable the first."""
+    return logits_RV.argmax(-1)
+
+
+def sampler(options: GenerationOptions, prompts: Ragged) -> NextToken:
+    """Tokens sampled from the distributions that `process_logits` leaves, by inverting their cumulative distribution function.
+
+    The random numbers of a prompt are a function of the seed, the prompt, and how many equal prompts come before it. Other
+    prompts in the batch and the position among them do not change them.
+    """
+    seed = int(torch.randint(2**63 - 1, ())) if options.seed is None else options.seed
+    uniform_RT = torch.stack([_uniform(each, options.max_new_tokens) for each in _seeds(seed, prompts)])
+    uniform_RT = uniform_RT.to(prompts.values.device)
+
+    def sample(logits_RV: Tensor, step: int, rows: Tensor) -> Tensor:
+        return inverse_cdf(process_logits(logits_RV, options).double().softmax(-1), uniform_RT[rows, step])
+
+    return sample
+
+
+def process_logits(logits_RV: Tensor, options: GenerationOptions) -> Tensor:
+    """Logits processors, with the bits of those of transformers: temperature, then top-k, then top-p (nucleus sampling,
+    Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020). Excluded tokens get -inf; tokens as probable as the
+    k-th are kept."""
+    x = logits_RV if options.temperature is None else logits_RV / options.temperature
+    if options.top_k is not None:
+        least_R1 = x.topk(min(options.top_k, x.shape[-1])).values[..., -1:]
+        x = x.masked_fill(x < least_R1, -torch.inf)
+    if options.top_p is not None and options.top_p < 1.0:
+        rising, order = x.sort()
+        is_rest = rising.softmax(-1).cumsum(-1) <= 1.0 - options.top_p
+        is_rest[..., -1] = False
+        x = x.masked_fill(is_rest.scatter(-1, order, is_rest), -torch.inf)
+    return x
+
+
+def inverse_cdf(probability_RV: Tensor, uniform_R: Tensor) -> Tensor:
+    """The first token whose cumulative probability is above uniform_R, 0 <= uniform_R < 1.
+
+    >>> inverse_cdf(torch.tensor([[0.5, 0.0, 0.5], [0.5, 0.0, 0.5]]).double(), torch.tensor([0.49, 0.5]).double())
+    tensor([0, 2])
+    """
+    sum_RV = probability_RV.cumsum(-1)
+    return torch.searchsorted(sum_RV / sum_RV[:, -1:], uniform_R[:, None], right=True).squeeze(-1)
+
+
+def _seeds(seed: int, prompts: Ragged) -> list[int]:
+    """The seed of each prompt."""
+    before: Counter[bytes] = Counter()
+    seeds = []
+    for ids in prompts.to_list():
+        text = ids.cpu().numpy().tobytes()
+        hashed = blake2b(text, digest_size=8, key=seed.to_bytes(8, "little") + before[text].to_bytes(8, "little"))
+        before[text] += 1
+        seeds.append(int.from_bytes(hashed.digest(), "little"))
+    return seeds
+
+
+def _uniform(seed: int, tokens: int) -> Tensor:
+    """(T,) float64 in [0, 1), one number per token; a longer result begins with a shorter one."""
+    return torch.rand(tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
