@@ -84,7 +84,7 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "an lse": (
         lambda: AttentionMap(Q, K, lse=_x(2, 4, 1)),
         """
-        AttentionMap: lse must be (2, 4, 5), a number per query
+        AttentionMap: lse must be (2, 4, 5), one value per query
           query  (2, 4, 5, 8)
           lse    (2, 4, 1)         <- is not
         """,
@@ -92,7 +92,7 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "a ragged lse": (
         lambda: AttentionMap(RAGGED, RAGGED, lse=RAGGED.with_values(_x(5))),
         """
-        AttentionMap: lse must be (5, 2), a number per query
+        AttentionMap: lse must be (5, 2), one value per query
           query  (5, 2, 8)
           lse    (5,)           <- is not
         """,
@@ -100,7 +100,7 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
     "weights of rows": (
         lambda: _map().received(weights=_x(4)),
         """
-        AttentionMap: weights must broadcast to (2, 4, 5), a number per query
+        AttentionMap: weights must broadcast to (2, 4, 5), one value per query
           query    (2, 4, 5, 8)
           weights  (4,)              <- does not broadcast
         """,
@@ -247,9 +247,9 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "how": (lambda: _map().pool(2, 2, how="mean"), "AttentionMap.pool: how must be 'mass' or 'max', not 'mean'"),
     "no rows": (lambda: _map().pool(0, 2), "AttentionMap.pool: rows must be at least 1, not 0"),
-    "falling edges": (
+    "descending edges": (
         lambda: _map().pool([0, 3, 2], 2),
-        "AttentionMap.pool: edges of rows must not fall, but they are [0, 3, 2]",
+        "AttentionMap.pool: edges of rows must be ascending, not [0, 3, 2]",
     ),
     "edges outside": (
         lambda: _map().pool(2, [0, 8]),
@@ -270,11 +270,11 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "fractions of rows": (
         lambda: _map().pool([0.5, 1.0], 1),
-        "AttentionMap.pool: rows must be a number or a list of rising edges, of integers, not torch.float32",
+        "AttentionMap.pool: rows must be a number or a list of ascending edges, of integers, not torch.float32",
     ),
     "rows by name": (
         lambda: _map().pool("all", 1),
-        "AttentionMap.pool: rows must be a number or a list of rising edges, not 'all'",
+        "AttentionMap.pool: rows must be a number or a list of ascending edges, not 'all'",
     ),
     "spans that are none": (
         lambda: _map().between([1, 2]),
@@ -286,7 +286,7 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "spans backwards": (
         lambda: _map().between([(3, 1)]),
-        "AttentionMap.between: spans must be pairs (start, stop) that do not stop before they start, but they are [[3, 1]]",
+        "AttentionMap.between: spans must be pairs (start, stop) with start <= stop, not [[3, 1]]",
     ),
     "spans outside": (
         lambda: _map().between([(0, 2)], [(0, 8)]),
@@ -294,7 +294,7 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no softmax": (
         lambda: attend(Q, K, K, normalize=None),
-        "attend: a map is of the weights of a softmax; normalize=None has none",
+        "attend: a map needs softmax weights, which normalize=None does not have",
     ),
     "no top": (lambda: attend(Q, K, K, topk=0), "attend: topk must be at least 1 or None, not 0"),
 }

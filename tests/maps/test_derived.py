@@ -40,7 +40,7 @@ def test_ragged_maps_differ_sequence_by_sequence() -> None:
 
 def test_difference_it_says_what_it_is() -> None:
     shown = repr(DifferenceMap(difference_operand(), difference_operand()))
-    assert shown == "DifferenceMap(shape=(2, 4, 5), mask=None less mask=None, float64, 320 bytes as a dense matrix)"
+    assert shown == "DifferenceMap(shape=(2, 4, 5), mask=None minus mask=None, float64, 320 bytes as a dense matrix)"
 
 
 def test_maps_of_different_shapes() -> None:
@@ -103,7 +103,7 @@ def test_kept_a_ragged_map_is_refused() -> None:
     x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(5, 2, 4)])
     with pytest.raises(ValueError) as caught:
         KeptMap(AttentionMap(x, x), [0])
-    assert str(caught.value) == "KeptMap: the sequences of a ragged map have each their own tokens: KeptMap(m[r], ...)"
+    assert str(caught.value) == "KeptMap: a ragged map has other tokens in each sequence; use KeptMap(m[r], ...)"
 
 
 def test_kept_a_position_out_of_range_is_refused() -> None:
@@ -160,7 +160,7 @@ def test_words_a_weight_has_the_same_bits_however_it_is_read(monkeypatch: pytest
     whole = m.to_dense()
     assert torch.equal(m[1, 0, 2, 2], whole[1, 0, 2, 2])
     assert torch.equal(m[..., [4, 2], 1::2], whole[:, :, [4, 2], 1::2])
-    monkeypatch.setattr(derived, "_BLOCK", 1)
+    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 1)
     assert torch.equal(m.to_dense(), whole)
 
 
@@ -205,9 +205,9 @@ def test_words_labels_are_the_words() -> None:
     ("words", "message"),
     [
         ([0, 1], "WordMap: there must be one word id for each of the 7 tokens, not 2"),
-        ([(0, 2), (1, 3)], "WordMap: spans must rise within the 7 tokens, without overlap: [(0, 2), (1, 3)]"),
-        ([(2, 2)], "WordMap: spans must rise within the 7 tokens, without overlap: [(2, 2)]"),
-        ([(5, 8)], "WordMap: spans must rise within the 7 tokens, without overlap: [(5, 8)]"),
+        ([(0, 2), (1, 3)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(0, 2), (1, 3)]"),
+        ([(2, 2)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(2, 2)]"),
+        ([(5, 8)], "WordMap: spans must be ascending, without overlap, within the 7 tokens: [(5, 8)]"),
     ],
 )
 def test_words_that_do_not_fit(words, message: str) -> None:
@@ -220,7 +220,7 @@ def test_words_a_ragged_map_needs_words_for_every_sequence() -> None:
     x = uwaga.Ragged.from_list([torch.randn(3, 2, 4), torch.randn(2, 2, 4)])
     with pytest.raises(ValueError) as caught:
         WordMap(AttentionMap(x, x), [[0, 0, 1]])
-    assert str(caught.value) == "WordMap: a ragged map of 2 sequences needs as many lists of words, not 1"
+    assert str(caught.value) == "WordMap: a ragged map of 2 sequences needs one list of words per sequence, not 1"
 
 
 def test_words_it_says_what_it_is() -> None:

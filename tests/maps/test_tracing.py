@@ -117,8 +117,8 @@ def test_the_lengths_of_a_ragged_map_are_not_written_down(read: Callable) -> Non
     with pytest.raises(NotImplementedError) as error:
         make_fx(f)(torch.tensor([0, 2, 5]))
     assert str(error.value) == (
-        "AttentionMap: no tracer can write down a ragged map, whose lengths are numbers for Python; trace dense maps, or "
-        "the output of attend alone"
+        "AttentionMap: tracers cannot record a ragged map, whose lengths are Python numbers; trace dense maps, or the "
+        "output of attend alone"
     )
 
 
@@ -162,8 +162,8 @@ def test_a_map_that_was_made_before_is_not_recorded() -> None:
     with pytest.raises(RuntimeError) as error:
         make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
     assert str(error.value) == (
-        "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map inside "
-        "of what is traced, or with impl='reference'"
+        "AttentionMap: tracers cannot record the engine 'cpu', which serves this map; make the map inside the "
+        "traced function, or with impl='reference'"
     )
     m = AttentionMap(QUERY, KEY, impl="reference")
     traced = make_fx(lambda x: x + m.entropy())(QUERY[..., 0])
@@ -172,7 +172,7 @@ def test_a_map_that_was_made_before_is_not_recorded() -> None:
 
 @needs_native
 def test_the_native_engine_by_name_is_not_recorded() -> None:
-    with pytest.raises(ValueError, match="no tracer can write down what its kernels do"):
+    with pytest.raises(ValueError, match="tracers cannot record its kernels"):
         make_fx(lambda x: AttentionMap(x, KEY, impl="cpu").entropy())(QUERY)
 
 
@@ -231,7 +231,7 @@ def test_weights_without_memory_are_refused() -> None:
     with pytest.raises(TypeError) as error:
         torch.func.vmap(lambda w: m.received(weights=w))(torch.ones(3, 5))
     assert str(error.value) == (
-        "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors; 'reference' takes all"
+        "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors only; impl='reference' takes all"
     )
 
 
@@ -285,7 +285,7 @@ def test_the_native_engine_by_name_reads_memory(name: str) -> None:
     with pytest.raises(ValueError) as error:
         AttentionMap(**given, impl="cpu")
     assert str(error.value) == (
-        "AttentionMap: engine 'cpu' cannot serve this map: it reads memory, and not all tensors have some of their own"
+        "AttentionMap: engine 'cpu' cannot serve this map: it reads memory, and not every tensor is a plain one with memory"
     )
 
 

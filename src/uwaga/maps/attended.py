@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import has_tangent, is_intercepted
-from uwaga.maps.engines import available as engines_of_maps
+from uwaga.maps.engines import available as map_engines
 from uwaga.maps.map import AttentionMap, describe_mask
 from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.maps.statistics import arguments
@@ -25,7 +25,7 @@ from uwaga.ops.ragged import Operand
 
 
 class Attended(NamedTuple):
-    """What `attend` gives."""
+    """The result of `attend`."""
 
     output: Operand  # (..., H, Q, E) in the query's dtype; Ragged where the query is
     lse: Operand  # (..., H, Q) float32 (float64 for float64), or Ragged (N, H); -inf where no key is visible
@@ -48,22 +48,22 @@ def attend(
     entropy: bool = False,
     topk: int | None = None,
 ) -> Attended:
-    """Attention, and the map of its weights, which knows its lse already.
+    """Attention and the map of its weights, from one pass.
 
     Args:
         query, key, value, mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
-        normalize: "softmax"; without it there are no weights to look at.
-        dropout: as in `uwaga.attention`, of the output alone: the map is of the weights before it.
-        impl: None chooses; "cpu" or "reference" computes output and map with that engine or raises.
-        entropy: whether to find `map.entropy()` in the same pass.
-        topk: how many of the largest weights to find in the same pass, for `map.topk(k)` and `map.peak()`.
+        normalize: "softmax"; without softmax there is no map.
+        dropout: as in `uwaga.attention`; for the output only, the map has the weights before dropout.
+        impl: None chooses an engine; "cpu" or "reference" uses that engine for output and map, or raises.
+        entropy: whether to compute `map.entropy()` in the same pass.
+        topk: how many of the largest weights per query to compute in the same pass, for `map.topk(k)` and `map.peak()`.
 
     Returns:
-        The output and the lse, which are differentiable, and the map, whose lse and entropy are too. Where gradients or
-        dropout are wanted, the output comes from `uwaga.attention`, and entropy and topk, if asked for, from a second pass.
+        output (..., H, Q, E) and lse (..., H, Q), both differentiable, and the map, which has the lse already. With
+        gradients or dropout the output is computed by `uwaga.attention`, and entropy and topk, if wanted, in a second pass.
 
     Raises:
-        ShapeError, ValueError: as `uwaga.attention`.
+        ShapeError, ValueError: as `uwaga.attention`; normalize=None, or topk below 1.
 
     >>> x = torch.eye(3) * 9.0
     >>> output, lse, weights = attend(x, x, x, topk=1)
@@ -71,23 +71,23 @@ def attend(
     tensor([0, 1, 2])
     """
     if normalize is None:
-        raise ValueError("attend: a map is of the weights of a softmax; normalize=None has none")
+        raise ValueError("attend: a map needs softmax weights, which normalize=None does not have")
     if topk is not None and (isinstance(topk, bool) or not isinstance(topk, int) or topk < 1):
         raise ValueError(f"attend: topk must be at least 1 or None, not {topk!r}")
     call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
     bare = replace(call, value=call.key[..., :0], seed=None, options=replace(call.options, dropout=0.0))
-    engine = engines_of_maps.chosen(call, impl)
+    engine = map_engines.choose(call, impl)
     wanted = RowsWanted(entropy=entropy, top=topk or 0)
     output, lse, rows = _run(call, bare, engine, impl, wanted)
     m = AttentionMap._of(query, key, bare, describe_mask(mask), engine, rows.normalizer)
-    m._rows.keep(rows, wanted)
+    m._rows.store(rows, wanted)
     return Attended(restore(query, output), m.lse if lse is None else restore_lse(query, lse), m)
 
 
 def _run(
     call: Call, bare: Call, engine: ModuleType, impl: str | None, wanted: RowsWanted
 ) -> tuple[Tensor, Tensor | None, Rows]:
-    """The output, the lse where autograd has it from there, and what is known of the rows."""
+    """The output, the lse if autograd computes it with the output, and the rows of the map."""
     if not _needs_operator(call):
         with torch.no_grad():
             rows = engine.rows(call, replace(wanted, output=True))
@@ -98,16 +98,16 @@ def _run(
         known = arguments.of_lse(lse)
         rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
         return output, lse, rows
-    # The other engines have no lse, or make it of the whole matrix.
+    # The other engines have no lse, or compute it from the whole matrix.
     call = replace(call, options=replace(call.options, wants_lse=False))
     output, _ = run.run(call, available.chosen(call, impl))
     return output, None, _rows(bare, engine, wanted)
 
 
 def _needs_operator(call: Call) -> bool:
-    """Whether the output is that of `uwaga.attention`: for gradients, dropout, tracers, torch.func and tensor subclasses."""
+    """Whether `uwaga.attention` must compute the output: for gradients, dropout, tracers, torch.func, tensor subclasses."""
     if call.options.dropout or is_intercepted() or not may_branch_on(call.query):
-        return not has_tangent(*call.operands)  # which it has not
+        return not has_tangent(*call.operands)  # it has no forward-mode derivatives
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands)
 
 

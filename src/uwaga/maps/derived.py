@@ -4,23 +4,22 @@ Letters: S sequences, H query heads, Q and K queries and keys, W words.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from uwaga.maps.base import WeightMap
+from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.indexing import expand
 from uwaga.maps.spec import Selection
 
-_BLOCK = 1 << 22  # weights that are held at once
-_BLOCK = 1 << 22  # weights between tokens that are held at once
-# What says which tokens are a word: an id per token (None: a special token), or (start, stop) pairs.
+_MAX_WEIGHTS = 1 << 22  # read at once
+# Which tokens are a word: an id per token (None for a special token), or (start, stop) pairs.
 Words = Sequence[int | None] | Sequence[tuple[int, int]]
 
 
 class DerivedMap(WeightMap):
-    """A map whose numbers are those of another kind and place: of `map`, which a subclass sets."""
+    """A map with the dtype and device of another one, `map`, which a subclass sets."""
 
     __slots__ = ("map",)
 
@@ -36,11 +35,11 @@ class DerivedMap(WeightMap):
 
 
 class DifferenceMap(WeightMap):
-    """left - right, computed when read; its rows sum to 0 where those of both sum to the same.
+    """left - right, computed when read: of two layers, of two checkpoints, with and without an edit.
 
     Args:
-        left: a map of any kind.
-        right: a map of the same shape, on the same device. Float64 if one of them is.
+        left: any map.
+        right: a map of the same shape, on the same device. The dtype is float64 if either is.
 
     Raises:
         ValueError: maps of different shapes, or on different devices.
@@ -57,7 +56,7 @@ class DifferenceMap(WeightMap):
         self.left, self.right = left, right
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> Shape:
         return self.left.shape
 
     @property
@@ -69,7 +68,7 @@ class DifferenceMap(WeightMap):
         return self.left.device
 
     def describe(self) -> str:
-        return f"{self.left.describe()} less {self.right.describe()}"
+        return f"{self.left.describe()} minus {self.right.describe()}"
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         return self.left.read(selection, keys) - self.right.read(selection, keys)
@@ -82,16 +81,16 @@ class DifferenceMap(WeightMap):
 
 
 class KeptMap(DerivedMap):
-    """The weights between the tokens that are kept, every row divided by its sum: as if the others had never been keys.
+    """The weights between some of the tokens, with every row divided by its sum, as if there were no other keys.
 
-    So it is read what a head does with the words of a text when most of its weight rests on [SEP], or on the first token
-    (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023). A row whose kept keys have no weight
-    is 0. Rows are added up when they are first read: O(Q) memory.
+    It shows what a head does with the words of a text where most of its weight is on [SEP], or on the first token (Xiao et
+    al., "Efficient Streaming Language Models with Attention Sinks", 2023). A row without weight on the kept keys is 0. The
+    sums of rows are computed when these are first read, and stored: O(Q) memory.
 
     Args:
-        map: a dense map of any kind, of a ragged one take m[r].
-        queries: the positions that are kept, rising and unique.
-        keys: the same for the keys; None: as the queries.
+        map: any dense map; of a ragged one take m[r].
+        queries: the positions that are kept, in ascending order, unique.
+        keys: the same for the keys; None: those of the queries.
 
     Raises:
         ValueError: a ragged map.
@@ -102,7 +101,7 @@ class KeptMap(DerivedMap):
 
     def __init__(self, map: WeightMap, queries: Sequence[int], keys: Sequence[int] | None = None) -> None:
         if map.parts() is not None:
-            raise ValueError("KeptMap: the sequences of a ragged map have each their own tokens: KeptMap(m[r], ...)")
+            raise ValueError("KeptMap: a ragged map has other tokens in each sequence; use KeptMap(m[r], ...)")
         wanted = [list(queries), list(queries if keys is None else keys)]
         rows, columns = expand(tuple(wanted), map.shape[-2:], ["queries", "keys"], "KeptMap")
         self.map = map
@@ -128,10 +127,10 @@ class KeptMap(DerivedMap):
         return None
 
     def _sums_of(self, selection: Selection) -> Tensor:
-        """(sequences, heads, queries) float64: the weight on all kept keys."""
+        """(sequences, heads, queries) float64: the sum of the weights on the kept keys."""
         s, h = (torch.tensor(x, device=self.device) for x in selection[:2])
         is_known = self._known[s[:, None, None], h[:, None], selection.queries].flatten(0, 1).all(0)
-        height = max(_BLOCK // max(len(self._keys) * len(s) * len(h), 1), 1)
+        height = max(_MAX_WEIGHTS // max(len(self._keys) * len(s) * len(h), 1), 1)
         for queries in selection.queries[~is_known].split(height):
             if len(queries):
                 block = self.map.read(selection._replace(queries=self._queries[queries]), self._keys)
@@ -140,34 +139,34 @@ class KeptMap(DerivedMap):
         return self._sums[s[:, None, None], h[:, None], selection.queries]
 
 
-class Members(NamedTuple):
-    """The tokens of some words, one after the other."""
+class _Tokens(NamedTuple):
+    """The tokens of some words, one word after the other."""
 
-    tokens: Tensor  # (n,) int64
-    word: Tensor  # (n,) int64: which of the words each belongs to
-    lengths: Tensor  # (W,) tokens of each word
+    positions: Tensor  # (n,) int64
+    word: Tensor  # (n,) int64: the index of its word
+    lengths: Tensor  # (W,) int64: the number of tokens of each word
 
     @staticmethod
-    def of(spans: Sequence[tuple[int, int]], device: torch.device) -> "Members":
+    def of(spans: Sequence[tuple[int, int]], device: torch.device) -> "_Tokens":
         starts, stops = torch.tensor(spans, dtype=torch.int64, device=device).reshape(-1, 2).unbind(1)
         lengths = stops - starts
         word = torch.repeat_interleave(torch.arange(len(spans), device=device), lengths)
         first = lengths.cumsum(0) - lengths
-        return Members(torch.arange(len(word), device=device) - first[word] + starts[word], word, lengths)
+        return _Tokens(torch.arange(len(word), device=device) - first[word] + starts[word], word, lengths)
 
 
 class WordMap(DerivedMap):
-    """The weights between words: summed over the tokens of the key's word, averaged over those of the query's.
+    """The weights between words: summed over the tokens of the key's word, averaged over those of the query's word.
 
-    Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4: attention to a split word is
-    the sum over its tokens, attention from it the mean. So rows that sum to 1 still do. Special tokens are kept, as
-    words; no weight is normalised again.
+    Clark et al., "What Does BERT Look At? An Analysis of BERT's Attention" (2019), section 4: attention to a split-up word
+    is the sum over its tokens, attention from it the mean. So rows that sum to 1 still do. Special tokens stay, each as a
+    word; nothing is normalised.
 
     Args:
-        map: a map of any kind.
-        words: which queries are a word, the same in every sequence of a batch: what a tokenizer's `word_ids()` gives, or
+        map: any map.
+        words: which queries form a word, the same in every sequence of a batch: `word_ids()` of a tokenizer's encoding, or
             (start, stop) pairs; see `word_spans`. Of a ragged map a list of these, one per sequence.
-        key_words: the same for the keys; None: as the queries.
+        key_words: the same for the keys; None: those of the queries.
 
     Raises:
         ValueError: words that do not fit the tokens, or not one list of words per sequence.
@@ -179,33 +178,36 @@ class WordMap(DerivedMap):
         self, map: WeightMap, words: Words | Sequence[Words], key_words: Words | Sequence[Words] | None = None
     ) -> None:
         self.map = map
+        self._spans: list[tuple[int, int]] | None = None
+        self._key_spans: list[tuple[int, int]] | None = None
+        self._parts: list[WordMap] | None = None
         parts = map.parts()
         key_words = words if key_words is None else key_words
-        if parts is None:
+        if parts is None:  # the map decides which of the two types of `words` is meant
             queries, keys = map.shape[-2:]
-            self._spans, self._key_spans = word_spans(words, queries), word_spans(key_words, keys)
-            self._parts = None
+            self._spans = word_spans(cast("Words", words), queries)
+            self._key_spans = word_spans(cast("Words", key_words), keys)
             return
         for given in (words, key_words):
             if len(given) != len(parts):
-                rule = f"a ragged map of {len(parts)} sequences needs as many lists of words, not {len(given)}"
+                rule = f"a ragged map of {len(parts)} sequences needs one list of words per sequence, not {len(given)}"
                 raise ValueError(f"WordMap: {rule}")
-        self._spans = self._key_spans = None
-        self._parts = [WordMap(*three) for three in zip(parts, words, key_words, strict=True)]
+        per_sequence = zip(parts, cast("Sequence[Words]", words), cast("Sequence[Words]", key_words), strict=True)
+        self._parts = [WordMap(*each) for each in per_sequence]
 
     @property
     def spans(self) -> list[tuple[int, int]] | None:
-        """The tokens [start, stop) of each word along the queries; None of a ragged map, whose parts have each theirs."""
+        """The tokens [start, stop) of each word of the queries; None of a ragged map, whose `parts()` have theirs."""
         return self._spans
 
     @property
     def key_spans(self) -> list[tuple[int, int]] | None:
-        """The same along the keys."""
+        """The same of the keys."""
         return self._key_spans
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
-        if self._spans is None:
+    def shape(self) -> Shape:
+        if self._spans is None or self._key_spans is None:
             return self.map.shape
         return (*self.map.shape[:-2], len(self._spans), len(self._key_spans))
 
@@ -213,52 +215,55 @@ class WordMap(DerivedMap):
         return f"{self.map.describe()}, merged into words"
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        columns = Members.of([self._key_spans[j] for j in keys.tolist()], self.device)
+        assert self._spans is not None
+        assert self._key_spans is not None
+        columns = _Tokens.of([self._key_spans[j] for j in keys.tolist()], self.device)
         spans = [self._spans[i] for i in selection.queries.tolist()]
-        widest = len(columns.tokens) * len(selection.sequences) * len(selection.heads)
+        widest = len(columns.positions) * len(selection.sequences) * len(selection.heads)
         blocks = [
-            self._merge(selection._replace(queries=rows.tokens), rows, columns)
-            for rows in _blocks(spans, max(_BLOCK // max(widest, 1), 1), self.device)
+            self._merge(selection._replace(queries=rows.positions), rows, columns)
+            for rows in _blocks(spans, max(_MAX_WEIGHTS // max(widest, 1), 1), self.device)
         ]
         return torch.cat(blocks, dim=2)
 
     def parts(self) -> Sequence[WeightMap] | None:
         return self._parts
 
-    def _merge(self, selection: Selection, rows: Members, columns: Members) -> Tensor:
-        """(S, H, W, W) of the words in rows and columns."""
-        # In float64, so that a sum is that of the weights, and added token by token: a nan stays in its word.
-        weights_SHQK = self.map.read(selection, columns.tokens).double()
-        sums_SHQW = _add(weights_SHQK, 3, columns)
-        return (_add(sums_SHQW, 2, rows) / rows.lengths[:, None]).to(self.dtype)
+    def _merge(self, selection: Selection, rows: _Tokens, columns: _Tokens) -> Tensor:
+        """(S, H, W, W): the weights between the words of the rows and those of the columns."""
+        # Summed in float64, and by index_add rather than a matrix product, so that a NaN stays in its word.
+        weights_SHQK = self.map.read(selection, columns.positions).double()
+        sums_SHQW = _sum_words(weights_SHQK, 3, columns)
+        return (_sum_words(sums_SHQW, 2, rows) / rows.lengths[:, None]).to(self.dtype)
 
 
-def _add(weights: Tensor, dimension: int, members: Members) -> Tensor:
+def _sum_words(weights: Tensor, dimension: int, tokens: _Tokens) -> Tensor:
+    """The sums over the tokens of each word along a dimension."""
     shape = list(weights.shape)
-    shape[dimension] = len(members.lengths)
-    return weights.new_zeros(shape).index_add_(dimension, members.word, weights)
+    shape[dimension] = len(tokens.lengths)
+    return weights.new_zeros(shape).index_add_(dimension, tokens.word, weights)
 
 
-def _blocks(spans: Sequence[tuple[int, int]], most: int, device: torch.device) -> Iterator[Members]:
-    """Neighbouring words with about `most` tokens at once; one word at least."""
+def _blocks(spans: Sequence[tuple[int, int]], max_tokens: int, device: torch.device) -> Iterator[_Tokens]:
+    """Blocks of consecutive words with at most `max_tokens` tokens, and at least one word each."""
     block: list[tuple[int, int]] = []
     for span in spans:
-        if block and sum(stop - start for start, stop in (*block, span)) > most:
-            yield Members.of(block, device)
+        if block and sum(stop - start for start, stop in (*block, span)) > max_tokens:
+            yield _Tokens.of(block, device)
             block = []
         block.append(span)
-    yield Members.of(block, device)
+    yield _Tokens.of(block, device)
 
 
 def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
-    """The tokens [start, stop) of every word, from ids as Hugging Face's tokenizers give them by `word_ids()`.
+    """The tokens [start, stop) of every word, from word ids as by `word_ids()` of Hugging Face's tokenizers.
 
-    Neighbours with the same id are one word. A special token, None, is a word of its own: then all weight stays in the
-    matrix and rows sum to 1. Ids may start again, as those of a pair of texts do. Pairs (start, stop) are taken as they
-    are; they must rise and not overlap, and may leave tokens out.
+    Consecutive tokens with the same id are one word. A special token, whose id is None, is a word of its own, so that no
+    weight is lost and rows sum to 1. Ids may start again from 0, as in a pair of texts. Pairs (start, stop) are returned as
+    they are; they must be in ascending order without overlap, and may leave tokens out.
 
     Raises:
-        ValueError: not one id per token, or spans that overlap, fall or leave the tokens.
+        ValueError: not one id per token, or spans that overlap, descend or go beyond the tokens.
 
     >>> word_spans([None, 0, 1, 1, 2, None], 6)
     [(0, 1), (1, 2), (2, 4), (4, 5), (5, 6)]
@@ -268,15 +273,15 @@ def word_spans(words: Words, tokens: int) -> list[tuple[int, int]]:
             raise ValueError(f"WordMap: there must be one word id for each of the {tokens} tokens, not {len(words)}")
         starts = [i for i, word in enumerate(words) if i == 0 or word is None or word != words[i - 1]]
         return list(zip(starts, [*starts, tokens][1:], strict=True))
-    spans = [(int(start), int(stop)) for start, stop in words]
+    spans = [(int(start), int(stop)) for start, stop in cast("Sequence[tuple[int, int]]", words)]
     edges = [edge for span in spans for edge in span]
     if not all(start < stop for start, stop in spans) or edges != sorted(edges) or edges[0] < 0 or edges[-1] > tokens:
-        raise ValueError(f"WordMap: spans must rise within the {tokens} tokens, without overlap: {spans}")
+        raise ValueError(f"WordMap: spans must be ascending, without overlap, within the {tokens} tokens: {spans}")
     return spans
 
 
 def word_labels(tokens: Sequence[str], words: Words) -> list[str]:
-    """A label per word, for figures: its tokens as one string, without the marks that stand for joints and spaces.
+    """A label per word, for figures: its tokens as one string, without the tokenizer's marks for continuations and spaces.
 
     >>> word_labels(["[CLS]", "un", "##seen", "Ġtoken"], [None, 0, 0, 1])
     ['[CLS]', 'unseen', 'token']

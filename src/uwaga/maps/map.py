@@ -1,4 +1,6 @@
-"""The weights of one attention as a virtual array, and the statistics of them.
+"""AttentionMap: the weights of one attention as a virtual array, with their statistics.
+
+Results that are several tensors are NamedTuples; of a ragged map the fields per query or per key are Ragged, (N, H, ...).
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, N packed tokens, R ragged rows.
 """
@@ -35,40 +37,39 @@ _INFINITY = float("inf")
 
 
 class TopK(NamedTuple):
-    """The k largest weights of each query, in falling order, equal ones by position."""
+    """The k largest weights of each query, in descending order, equal ones by position."""
 
     weights: Tensor | Ragged  # (..., H, Q, k); 0 where fewer than k keys are visible
     positions: Tensor | Ragged  # int64; -1 there
 
 
 class Peak(NamedTuple):
-    """The largest weight of each query, and where it is."""
+    """The largest weight of each query and its key."""
 
     weight: Tensor | Ragged  # (..., H, Q); 0 where no key is visible
     position: Tensor | Ragged  # int64; -1 there
 
 
 class Sink(NamedTuple):
-    """Where weight goes that a head has no use for."""
+    """Weights on attention sinks: the first key, and the learned sink of the softmax."""
 
     first_key: Tensor | Ragged  # (..., H, Q): the weight on the first key of the sequence
-    learned: Tensor | Ragged  # (..., H, Q): the share of the learned sink in the denominator, 0 without
+    learned: Tensor | Ragged  # (..., H, Q): the learned sink's share of the denominator; 0 without one
 
 
 class Pooled(NamedTuple):
-    """A map seen from farther away; of a ragged map the sequences are the leading dimension."""
+    """A map pooled into cells; of a ragged map the first dimension is that of the sequences."""
 
     weights: Tensor  # (..., H, rows, cols)
-    positions: (
-        Tensor | None
-    )  # how="max": (..., H, rows, cols, 2) int64, the query and key of the weight; (-1, -1) for none
+    # (..., H, rows, cols, 2) int64, the query and key of the weight, (-1, -1) without one; None unless how="max".
+    positions: Tensor | None
 
 
 class ScoreMap(WeightMap):
     """The scores s_ij = softcap(q_i . k_j * scale) + bias of an `AttentionMap`; -inf where key j is hidden.
 
-    Computed by their definition in PyTorch, at any length. A kernel of its own adds up in another order, so that
-    exp(s_ij - lse_i) agrees with the weight within float32's rounding of a score, and not to the bit.
+    Computed in PyTorch when they are read, at any length. The kernels sum in another order, so that exp(s_ij - lse_i) agrees
+    with the weight within float32's rounding of a score, and not to the bit.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     >>> from uwaga import AttentionMap, Causal
@@ -108,23 +109,23 @@ class ScoreMap(WeightMap):
 class AttentionMap(WeightMap):
     """The weights a_ij of `uwaga.attention(query, key, ...)`, exact at any length: entries are computed when read.
 
-    Nothing of size Q x K is stored. The query and key are kept, not copied: the map is of what they hold when it is read,
-    and must not be read after they change in place. Dropout has no part in a map.
+    Nothing of size Q x K is stored. Query and key are stored without a copy: do not read the map after changing them in
+    place. Dropout is not applied.
 
-    Statistics come as (..., H, Q) or (..., H, K), without H of plain matrices, and of a ragged map as Ragged with values
-    (N, H); they are float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`,
-    `entropy` and `received` are differentiable, twice; everything else is cut from the graph.
+    Statistics are (..., H, Q) or (..., H, K), without H for plain matrices, and Ragged with values (N, H) for a ragged map;
+    their dtype is float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`, `entropy`
+    and `received` are differentiable, twice; all other results are detached.
 
     Args:
         query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D).
         key: (..., G, K, D), with the same leading dimensions.
         mask, bias, scale, softcap, sinks: as in `uwaga.attention`.
-        lse: (..., H, Q) or Ragged (N, H), where it is known already; with the sinks' share, as `attend` gives it. It is
-            believed, and spares the pass over all keys before a weight is read.
-        impl: None chooses; "cpu" or "reference" computes with that engine or raises.
+        lse: (..., H, Q) or Ragged (N, H), if it is known already, with the sinks' terms, as `attend` returns it. It is not
+            checked against the scores, and saves the pass over all keys before a weight is read.
+        impl: None chooses an engine; "cpu" or "reference" uses that engine or raises.
 
     Raises:
-        ShapeError, ValueError: as `uwaga.attention`; an lse that does not fit.
+        ShapeError, ValueError: as `uwaga.attention`; an lse whose shape, dtype or device does not fit.
 
     >>> x = torch.eye(3) * 9.0
     >>> m = AttentionMap(x, x)
@@ -151,13 +152,13 @@ class AttentionMap(WeightMap):
     ) -> None:
         call = make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
         known = None if lse is None else arguments.normalizer(lse, query, call)
-        self._set(query, key, call, describe_mask(mask), available.chosen(call, impl), known)
+        self._set(query, key, call, describe_mask(mask), available.choose(call, impl), known)
 
     @classmethod
     def _of(
         cls, query: Operand, key: Operand, call: Call, mask: str, engine: ModuleType, known: Normalizer | None
     ) -> "AttentionMap":
-        """The map of a call that is lowered already."""
+        """The map of a call."""
         made = cls.__new__(cls)
         made._set(query, key, call, mask, engine, known)
         return made
@@ -172,8 +173,6 @@ class AttentionMap(WeightMap):
     @property
     def _engine(self) -> ModuleType:
         return self._rows.engine
-
-    # What kind of array this is.
 
     @property
     def shape(self) -> Shape:
@@ -193,7 +192,7 @@ class AttentionMap(WeightMap):
         return f"mask={self._mask}"
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
-        normalizer = self._rows.some(selection)
+        normalizer = self._rows.normalizer_of_rows(selection)
         with torch.no_grad():
             return self._engine.weights(self._call, normalizer, selection, keys)
 
@@ -213,10 +212,10 @@ class AttentionMap(WeightMap):
     def select(self, *at: int) -> "AttentionMap":
         """The map of one sequence, or of one head of it: m.select(b) is (H, Q, K) and m.select(b, h) is (Q, K).
 
-        What is asked of it is computed for that part alone. Queries and keys stay where they are.
+        Its statistics are computed for that part alone. Queries and keys are not copied.
 
         Raises:
-            IndexError: an index that is out of range, or more of them than there are leading dimensions.
+            IndexError: too many indices, or one out of range.
         """
         found = _leading_indices(at, self.shape[:-2])
         parts = self.parts()
@@ -229,30 +228,30 @@ class AttentionMap(WeightMap):
 
     @property
     def scores(self) -> ScoreMap:
-        """What softmax is taken of, read as the weights are: m.scores[..., i, j], -inf where j is hidden."""
+        """The scores before softmax as an array like this one: m.scores[..., i, j], -inf where key j is hidden."""
         parts = self.parts()
         inner = None if parts is None else [part.scores for part in parts]
         return ScoreMap(self._call, self.shape, self.describe(), inner)
 
     def diagonal(self, offset: int = 0, start: Start = None) -> Operand:
-        """As every map's; found in one pass over the diagonal's tiles."""
+        """See `WeightMap.diagonal`; computed in one pass over the tiles of the diagonal."""
         offset = integer(offset, "AttentionMap.diagonal: offset")
         start = optional_integers(start, "AttentionMap.diagonal: start")
-        return self._per_query(self._mass(arguments.diagonal(offset, start, self._sizes(), self._call)))
+        return self._per_query(self._mass(arguments.diagonal(offset, start, self._score_shape(), self._call)))
 
-    # One number per query.
+    # Statistics per query.
 
     @property
     def lse(self) -> Operand:
-        """(..., H, Q): the logarithm of the sum of exponentials, sinks included; -inf where it is empty. Differentiable."""
+        """(..., H, Q): log(sum_j exp(s_ij) + exp(sink)); -inf without a visible key or sink. Differentiable."""
         value = tiles.log_sum_exp(self._rows.normalizer())
         return self._per_query(gradients.attach(gradients.LSE, value, self._call))
 
     def entropy(self, normalize: bool = False) -> Operand:
         """(..., H, Q): -sum_j a_ij log a_ij, in nats. Differentiable.
 
-        A learned sink's share is no term of it. With `normalize`, divided by the logarithm of the number of visible keys:
-        1 for a query that looks at all of them alike; 0 where fewer than two are visible.
+        The share of a learned sink adds no term. With `normalize` it is divided by the logarithm of the number of visible
+        keys: 1 for equal weights on all of them; 0 where fewer than two keys are visible.
         """
         value = gradients.attach(gradients.ENTROPY, self._rows.entropy(), self._call)
         if normalize:
@@ -262,7 +261,7 @@ class AttentionMap(WeightMap):
         return self._per_query(value)
 
     def topk(self, k: int) -> TopK:
-        """The k largest weights of every query and their keys, (..., H, Q, k)."""
+        """The k largest weights of every query and their keys, (..., H, Q, k). Raises ValueError for k below 1."""
         if (k := integer(k, "AttentionMap.topk: k")) < 1:
             raise ValueError(f"AttentionMap.topk: k must be at least 1, not {k}")
         return TopK(*(restore(self._query, x) for x in self._rows.top(k)))
@@ -272,59 +271,64 @@ class AttentionMap(WeightMap):
         return Peak(*(self._per_query(x[..., 0]) for x in self._rows.top(1)))
 
     def distance(self, start: Start = None) -> Operand:
-        """(..., H, Q): sum_j a_ij |j - (i + start)|, how far a query looks, in tokens; `start` as in masks."""
+        """(..., H, Q): sum_j a_ij |j - (i + start)|, the mean distance of the keys, in tokens; `start` as in masks."""
         start = optional_integers(start, "AttentionMap.distance: start")
-        return self._per_query(self._rows.distance(resolve_start(self._sizes(), start)))
+        return self._per_query(self._rows.distance(resolve_start(self._score_shape(), start)))
 
     def support(self, order: int = 2) -> Operand:
         """(..., H, Q): the effective number of keys, a Hill number (Hill, "Diversity and Evenness", 1973).
 
-        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of the same weight. Weights are not
-        normalised again without a learned sink's share: where it takes nearly all, order 1 nears 1, and order 2 infinity.
-        0 where no key is visible.
+        Order 2 is 1 / sum_j a_ij^2, order 1 is exp(entropy). Both are n for n keys of weight 1/n. A learned sink's share is
+        not divided out: as it approaches 1, order 1 approaches 1, and order 2 infinity. 0 where no key is visible.
+
+        Raises:
+            ValueError: another order.
         """
         if order not in (1, 2):
             raise ValueError(f"AttentionMap.support: order must be 1 or 2, not {order!r}")
-        self._rows.find(RowsWanted(squares=True, entropy=order == 1, top=self._top_of_support))
+        self._rows.compute(RowsWanted(squares=True, entropy=order == 1, top=self._top_of_support))
         squares = self._rows.squares()
         sees_none = self._rows.top(1)[1][..., 0] < 0 if self._top_of_support else squares == 0
         found = self._rows.entropy().exp() if order == 1 else 1.0 / squares
         return self._per_query(torch.where(sees_none, 0.0, found))
 
     def sink(self) -> Sink:
-        """Weight on the first key, and the learned sinks' shares (Xiao et al., "Efficient Streaming Language Models with
-        Attention Sinks", 2023), each (..., H, Q)."""
+        """The weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023) and the
+        share of the learned sink, each (..., H, Q)."""
         normalizer = self._rows.normalizer()
-        first = self._mass(arguments.first_key(self._sizes(), self._call))
+        first = self._mass(arguments.first_key(self._score_shape(), self._call))
         learned = _sink_share(normalizer, self._call.sinks)
         return Sink(self._per_query(first), self._per_query(learned))
 
     def mass(self, mask: Mask | Tensor) -> Operand:
-        """(..., H, Q): the weight that a query puts on the keys that `mask` shows it (and its own mask too): Causal,
-        Window, Documents, KeyLengths, a bool tensor, or these joined by & and |."""
-        return self._per_query(self._mass(arguments.program(mask, self._sizes(), self._call)))
+        """(..., H, Q): the sum of the weights on the keys that `mask` shows, of those visible in the map.
+
+        Args:
+            mask: Causal, Window, Documents, KeyLengths, a bool tensor, or these combined by & and |.
+        """
+        return self._per_query(self._mass(arguments.program(mask, self._score_shape(), self._call)))
 
     def prepare(self, *, entropy: bool = False, support: bool = False, distance: bool = False, topk: int = 0) -> None:
-        """Find in one pass what later calls will ask for: `lse` always, and what is named here.
+        """Compute in one pass what later calls need: `lse` always, and the statistics named here.
 
         Raises:
-            ValueError: topk is no integer from 0.
+            ValueError: topk is not an integer of at least 0.
         """
         if (topk := integer(topk, "AttentionMap.prepare: topk")) < 0:
             raise ValueError(f"AttentionMap.prepare: topk must be at least 0, not {topk}")
-        start = resolve_start(self._sizes(), None) if distance else None
+        start = resolve_start(self._score_shape(), None) if distance else None
         most = max(topk, self._top_of_support) if support else topk
-        self._rows.find(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
+        self._rows.compute(RowsWanted(entropy=entropy, squares=support, distance=start, top=most))
 
-    # One number per key, and pictures.
+    # Statistics per key, and pooling.
 
     def received(self, last: int | None = None, weights: Operand | None = None) -> Operand:
-        """(..., H, K), or Ragged (N, H): sum_i w_i a_ij, the weight that every key gets from all queries. Differentiable.
+        """(..., H, K), or Ragged (N, H): sum_i w_i a_ij, the weight that each key receives from all queries. Differentiable.
 
         Args:
-            last: only the last so many queries of every sequence count.
-            weights: w, (..., H, Q) or what broadcasts to it, such as (Q,); of a ragged map Ragged with values (N, H) or
-                (N,). None: ones. Rows of weight 0 are not visited.
+            last: the number of queries, at the end of every sequence, that are summed; None: all.
+            weights: w, broadcastable to (..., H, Q), such as (Q,); of a ragged map Ragged with values (N, H) or (N,). None:
+                ones. Rows of weight 0 are left out, even if they hold NaN.
         """
         row_weights = arguments.row_weights(last, weights, self._query, self._call)
         normalizer = self._rows.normalizer()
@@ -333,19 +337,22 @@ class AttentionMap(WeightMap):
         return restore_lse(self._key, gradients.attach(gradients.RECEIVED, value, self._call, row_weights))
 
     def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
-        """The map in cells, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
+        """The map pooled into ranges of queries and keys, (..., H, rows, cols); of a ragged map (R, H, rows, cols).
 
         Args:
-            rows: how many equal ranges of queries, or their rising edges, (rows+1,) or (batch..., rows+1); for a number n
-                range b is floor(b * Q / n) to floor((b + 1) * Q / n), empty for some where n > Q.
+            rows: the number of equal ranges of queries, or their ascending edges, (rows+1,) or (batch..., rows+1). Of n
+                ranges, range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if n > Q.
             cols: the same of keys.
-            how: "mass" sums over the keys of a cell and averages over its queries, so that the result is again an attention
-                matrix, whose rows sum to 1; "max" takes the largest weight, and says which query and key it is of.
+            how: "mass" sums over the keys of a cell and averages over its queries, so that the result is an attention
+                matrix again, whose rows sum to 1; "max" takes the largest weight, with its query and key.
+
+        Raises:
+            ValueError: an unknown `how`, no range, or edges that descend or lie outside a sequence.
         """
         if how not in ("mass", "max"):
             raise ValueError(f"AttentionMap.pool: how must be 'mass' or 'max', not {how!r}")
         queries_B, keys_B = arguments.lengths(self._call)
-        batch = self._sizes().batch
+        batch = self._score_shape().batch
         row_edges = pooling.bin_edges(rows, queries_B, batch, "rows")
         column_edges = pooling.bin_edges(cols, keys_B, batch, "cols")
         cells, positions = self._pool(how, row_edges, column_edges)
@@ -355,11 +362,14 @@ class AttentionMap(WeightMap):
         """(..., H, S, T): the mean over the queries of span s of their weight on the keys of span t.
 
         Args:
-            spans: pairs (start, stop), which may overlap; (S, 2), or (batch..., S, 2) for other ones in each sequence.
-            key_spans: T pairs of keys; None: the same as `spans`, and then the diagonal is the weight that stays inside.
+            spans: pairs (start, stop) of positions, which may overlap; (S, 2), or (batch..., S, 2) for each sequence.
+            key_spans: T pairs of keys; None: `spans`, so that the diagonal is the weight inside each span.
+
+        Raises:
+            ValueError: not pairs, a stop before its start, or a span outside a sequence.
         """
         queries_B, keys_B = arguments.lengths(self._call)
-        batch = self._sizes().batch
+        batch = self._score_shape().batch
         rows = pooling.span_bounds(spans, queries_B, batch, "spans")
         columns = pooling.span_bounds(spans if key_spans is None else key_spans, keys_B, batch, "key_spans")
         row_edges, column_edges = pooling.span_edges(rows), pooling.span_edges(columns)
@@ -372,14 +382,14 @@ class AttentionMap(WeightMap):
             return self._engine.pool(self._call, normalizer, how, row_edges, column_edges)
 
     def _normalizer_of(self, row_edges: Tensor) -> Normalizer:
-        """Its rows between these edges are known: a few cells of a long map need no pass over all of it."""
+        """A normalizer that is known for the rows between the edges: a few cells of a long map need no pass over all rows."""
         sequences, heads, queries, _ = self._call.query.shape
         if self.parts() is not None or not row_edges.numel() or not may_branch_on(row_edges):
             return self._rows.normalizer()
         rows = torch.arange(int(row_edges.min()), int(row_edges.max()), device=self.device)
         if len(rows) == queries:
             return self._rows.normalizer()
-        return self._rows.some(Selection(tuple(range(sequences)), tuple(range(heads)), rows))
+        return self._rows.normalizer_of_rows(Selection(tuple(range(sequences)), tuple(range(heads)), rows))
 
     def _mass(self, program: arguments.Program) -> Tensor:
         normalizer = self._rows.normalizer()
@@ -387,22 +397,22 @@ class AttentionMap(WeightMap):
             return self._engine.mass(self._call, normalizer, *program)
 
     def _log_visible_keys(self) -> Tensor:
-        """(B, H, Q): the logarithm of how many keys a query sees; -inf for none."""
-        return tiles.log_sum_exp(RowCache(_counting(self._call), self._engine).normalizer())
+        """(B, H, Q): the logarithm of the number of keys that a query sees; -inf for none."""
+        return tiles.log_sum_exp(RowCache(_visible_keys_call(self._call), self._engine).normalizer())
 
     @property
     def _top_of_support(self) -> int:
-        """How many of the largest weights tell who sees a key: a learned sink can leave squares that are 0 in a float."""
+        """How many largest weights tell whether a query sees a key: with a learned sink all squares may underflow to 0."""
         return int(self._call.sinks is not None)
 
-    def _sizes(self) -> ScoreShape:
+    def _score_shape(self) -> ScoreShape:
         return score_shape(self._query, self._key, self._call)
 
     def _per_query(self, x_BHQ: Tensor) -> Operand:
         return restore_lse(self._query, x_BHQ)
 
     def _cells(self, x: Tensor) -> Tensor:
-        """(..., H, rows, cols, ...) from (S, H, rows, cols, ...)."""
+        """(..., H, rows, cols, ...) from (S, H, rows, cols, ...), with S sequences."""
         return x.reshape(*self.shape[:-2], *x.shape[2:])
 
 
@@ -410,8 +420,8 @@ def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ..
     """Indices of leading dimensions, counted from the front.
 
     Raises:
-        IndexError: too many of them, or one that is out of range.
-        ValueError: one that is no integer.
+        IndexError: too many indices, or one out of range.
+        ValueError: an index that is not an integer.
     """
     if len(at) > len(leading):
         raise IndexError(f"AttentionMap.select: {len(at)} indices for the leading dimensions {tuple(leading)}")
@@ -423,7 +433,7 @@ def _leading_indices(at: Sequence[int], leading: Sequence[int]) -> tuple[int, ..
 
 
 def _part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: tuple[int, ...]) -> _Part:
-    """The query (..., H, Q, D), the key (..., G, K, D), the call and what is known of its rows, at leading indices."""
+    """The query (..., H, Q, D), the key (..., G, K, D), the call and the normalizer of its rows, at leading indices."""
     batch, heads = query.shape[:-3], call.query.shape[1]
     first, count = _flat_sequences(at[: len(batch)], batch)
     chosen = range(at[-1], at[-1] + 1) if len(at) > len(batch) else range(heads)
@@ -435,7 +445,7 @@ def _part(query: Tensor, key: Tensor, call: Call, known: Normalizer | None, at: 
 
 
 def _flat_sequences(at: tuple[int, ...], batch: Sequence[int]) -> tuple[int, int]:
-    """The first of the sequences at leading indices, and how many they are; they lie side by side."""
+    """The first of the sequences at leading indices, and their number; they are consecutive."""
     first = 0
     for index, size in zip(at, batch, strict=False):
         first = first * size + index
@@ -457,7 +467,7 @@ def _split_normalizer(known: Normalizer | None, query: Ragged) -> list[Normalize
 
 
 def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
-    """(B, H, Q): exp(sink) / (sum_j exp(s_ij) + exp(sink)), 0 without sinks."""
+    """(B, H, Q): exp(sink) / (sum_j exp(s_ij) + exp(sink)); 0 without sinks."""
     if sinks_H is None:
         return torch.zeros_like(normalizer.sum)
     is_empty = normalizer.sum == 0  # no visible key, and a sink of -inf
@@ -465,8 +475,8 @@ def _sink_share(normalizer: Normalizer, sinks_H: Tensor | None) -> Tensor:
     return torch.where(is_empty, 0.0, exponential_BHQ / torch.where(is_empty, 1.0, normalizer.sum))
 
 
-def _counting(call: Call) -> Call:
-    """A call with the same mask and scores of 0: the sum of its exponentials is the number of visible keys."""
+def _visible_keys_call(call: Call) -> Call:
+    """A call with the same mask and scores 0, whose sum of exponentials is the number of visible keys."""
     bias = None if call.bias is None else torch.where(call.bias == -_INFINITY, call.bias.detach(), 0.0)
     zero = call.query.new_zeros(())
     query, key = (zero.expand(*x.shape[:3], 1) for x in (call.query, call.key))
@@ -485,7 +495,7 @@ def _counting(call: Call) -> Call:
 
 
 def describe_mask(mask: object) -> str:
-    """A mask as `repr` shows it: tensors by their shapes."""
+    """A mask as the repr of a map shows it: tensors by dtype and shape."""
     if isinstance(mask, Tensor):
         return f"{str(mask.dtype).removeprefix('torch.')} {tuple(mask.shape)}"
     if not isinstance(mask, Mask) or not dataclasses.is_dataclass(mask):

@@ -1,4 +1,4 @@
-"""What Python may ask of tensors under a tracer or a transform of torch.func: neither may change a number silently."""
+"""Whether Python code may depend on the values of tensors: not under a tracer or a transform of torch.func."""
 
 from torch import Tensor
 
@@ -6,14 +6,14 @@ from uwaga._base.tracing import is_plain_tensor, is_tracing, is_transformed
 
 
 def need_lengths() -> None:
-    """Raise NotImplementedError where a tracer would write down the lengths of ragged sequences as it saw them."""
+    """Raise NotImplementedError where a tracer would record the lengths of ragged sequences as constants."""
     if is_tracing():
         raise NotImplementedError(
-            "AttentionMap: no tracer can write down a ragged map, whose lengths are numbers for Python; trace dense maps, "
-            "or the output of attend alone"
+            "AttentionMap: tracers cannot record a ragged map, whose lengths are Python numbers; trace dense maps, or the "
+            "output of attend alone"
         )
 
 
 def may_branch_on(tensor: Tensor) -> bool:
-    """Whether Python may decide by the values: they are there, and are those of one call alone."""
+    """Whether Python code may branch on the values: the tensor has values, and no tracer or transform is active."""
     return is_plain_tensor(tensor) and not tensor.is_meta and not is_transformed() and not is_tracing()

@@ -70,9 +70,7 @@ def test_what_a_mask_hides_stays_hidden() -> None:
 def test_it_says_what_it_is() -> None:
     x = torch.randn(1, 4, 3)
     m = ScaledMap(AttentionMap(x, x), torch.ones(1, 4))
-    assert (
-        repr(m) == "ScaledMap(shape=(1, 4, 4), mask=None, times a number per key, float32, 64 bytes as a dense matrix)"
-    )
+    assert repr(m) == "ScaledMap(shape=(1, 4, 4), mask=None, scaled per key, float32, 64 bytes as a dense matrix)"
 
 
 def test_a_projection_that_does_not_fit() -> None:
@@ -89,4 +87,4 @@ def test_a_scale_that_does_not_fit() -> None:
     x = torch.randn(2, 4, 3)
     with pytest.raises(ValueError) as caught:
         ScaledMap(AttentionMap(x, x), torch.ones(4))
-    assert str(caught.value) == "ScaledMap: scale must have a number per head and key, [(2, 4)], not [(4,)]"
+    assert str(caught.value) == "ScaledMap: scale must have one factor per head and key, shape [(2, 4)], not [(4,)]"

@@ -190,7 +190,7 @@ def test_the_native_engine_by_name_has_no_forward_mode() -> None:
     query, key = (x.detach() for x in _operands(torch.float32))
     with (
         forward_ad.dual_level(),
-        pytest.raises(ValueError, match=r"serves neither torch\.func nor derivatives of forward"),
+        pytest.raises(ValueError, match=r"supports neither torch\.func nor forward-mode derivatives"),
     ):
         AttentionMap(forward_ad.make_dual(query, query), key, impl="cpu")
 
@@ -200,7 +200,7 @@ def test_what_torch_func_cannot_differentiate_is_said() -> None:
     with pytest.raises(NotImplementedError) as error:
         torch.func.grad(lambda x: AttentionMap(x, key).entropy().sum())(query)
     assert str(error.value) == (
-        "AttentionMap: torch.func does not differentiate entropy; torch.autograd.grad does, twice"
+        "AttentionMap: entropy cannot be differentiated by torch.func; use torch.autograd.grad, which also gives second derivatives"
     )
     rows = torch.func.vmap(lambda x: AttentionMap(x, key[0]).entropy())(query)
     assert torch.allclose(rows, AttentionMap(query, key[:1].expand_as(key)).entropy(), atol=1e-6)

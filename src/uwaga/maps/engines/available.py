@@ -1,20 +1,20 @@
-"""The engines of the maps by name, and which of them serves a map."""
+"""The engines of maps by name, and the choice between them."""
 
 from types import ModuleType
 
 from uwaga.maps.engines import cpu, reference
 from uwaga.ops.attention.call import Call
 
-# In order of preference; the last one serves everything.
+# In order of preference; the last one refuses no call.
 _ENGINES: dict[str, ModuleType] = {"cpu": cpu, "reference": reference}
 NAMES = tuple(sorted(_ENGINES))
 
 
-def chosen(call: Call, impl: str | None) -> ModuleType:
-    """The first engine that does not refuse, or the named one.
+def choose(call: Call, impl: str | None) -> ModuleType:
+    """The named engine, or the first one that does not refuse the call.
 
     Raises:
-        ValueError: no engine of this name, or it refuses. A named engine never falls back.
+        ValueError: no engine has this name, or it refuses the call: a named engine has no fallback.
     """
     if impl is None:
         return next(engine for engine in _ENGINES.values() if engine.refusal(call) is None)
@@ -26,10 +26,10 @@ def chosen(call: Call, impl: str | None) -> ModuleType:
 
 
 def name(engine: ModuleType) -> str:
-    """What the engine is called."""
+    """The name of an engine."""
     return next(known for known, module in _ENGINES.items() if module is engine)
 
 
-def again(call: Call, impl: str) -> ModuleType:
-    """The engine that served a call elsewhere, such as before pickling; another one where it is not to be had here."""
-    return chosen(call, impl if _ENGINES[impl].refusal(call) is None else None)
+def restored(call: Call, impl: str) -> ModuleType:
+    """The named engine, as after unpickling; the first other one where it refuses the call on this machine."""
+    return choose(call, impl if _ENGINES[impl].refusal(call) is None else None)

@@ -1,9 +1,11 @@
-"""The native kernels: a call and what is asked of it are laid out as C structs and handed over.
+"""The native kernels: a call and its arguments are packed as C structs and passed to the library.
 
 Letters as in maps/spec.py.
 """
 
+import ctypes
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,12 +41,12 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 def refusal(call: Call) -> str | None:
     """Why this engine cannot serve the call, or None."""
     if is_transformed() or has_tangent(*call.operands):
-        return "it serves neither torch.func nor derivatives of forward mode"
+        return "it supports neither torch.func nor forward-mode derivatives"
     if is_tracing():
-        return "no tracer can write down what its kernels do"
+        return "tracers cannot record its kernels"
     if not all(map(_has_memory, call.tensors)):
-        return "it reads memory, and not all tensors have some of their own"
-    # A map has no value, or one without width: the key stands in.
+        return "it reads memory, and not every tensor is a plain one with memory"
+    # A map has a value of width 0: the key stands in for it.
     return cpu.refusal(call if call.value.shape[3] else replace(call, value=call.key))
 
 
@@ -71,7 +73,7 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
 
 
 def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
-    """(B, H, Q): the weight on keys that a second mask shows too."""
+    """(B, H, Q): the weight on the keys that a second mask shows too."""
     _check(*tensors)
     if len(program) > MAX_OPERATIONS:
         raise ValueError(f"AttentionMap: a mask has more than {MAX_OPERATIONS} parts")
@@ -93,7 +95,7 @@ def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> 
 def pool(
     call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Cells (S, H, rows, cols), and where the largest weights stand (S, H, rows, cols, 2)."""
+    """Cells (S, H, rows, cols), and for "max" the positions of the largest weights (S, H, rows, cols, 2)."""
     _check(query_edges, key_edges)
     query_edges, key_edges = query_edges.contiguous(), key_edges.contiguous()
     sizes = (call.sequences, call.query.shape[1], query_edges.shape[1] - 1, key_edges.shape[1] - 1)
@@ -118,7 +120,7 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
     chosen, alive = _selection(selection)
     keys = keys.contiguous()
     sizes = (len(selection.sequences), len(selection.heads), selection.queries.shape[0], keys.shape[0])
-    out = _empty(*sizes).zero_()  # what the mask hides is not written
+    out = _empty(*sizes).zero_()  # the kernel does not write entries that the mask hides
     _run(
         "uwaga_weights",
         call,
@@ -131,32 +133,33 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
     return out
 
 
-def _run(name: str, call: Call, *arguments) -> None:
+def _run(name: str, call: Call, *arguments: bytes | int | ctypes.Array[Any] | None) -> None:
+    """Call a function of the library, which raises what its status says."""
     packed, alive = problem(call)
     native.check(getattr(native.library().functions, name)(packed, *arguments))
     del alive
 
 
 def _check(*given: Tensor | None) -> None:
-    """What `refusal` asks, once more: who looks on may have changed since the map was made.
+    """The conditions of `refusal` again: tracers and transforms may have become active since the map was made.
 
     Raises:
-        RuntimeError: a tracer, which would write down uninitialised results.
-        TypeError: something beside the call that is no memory.
+        RuntimeError: under a tracer, which would record uninitialised results.
+        TypeError: an argument is not a plain tensor with memory.
     """
     if is_tracing():
         raise RuntimeError(
-            "AttentionMap: no tracer can write down what the engine 'cpu' does, which serves this map; make the map "
-            "inside of what is traced, or with impl='reference'"
+            "AttentionMap: tracers cannot record the engine 'cpu', which serves this map; make the map inside the "
+            "traced function, or with impl='reference'"
         )
     if not all(map(_has_memory, given)):
         raise TypeError(
-            "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors; 'reference' takes all"
+            "AttentionMap: the engine 'cpu', which serves this map, takes plain tensors only; impl='reference' takes all"
         )
 
 
 def _empty(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """On the CPU, whatever torch.set_default_device says."""
+    """Uninitialised, on the CPU whatever torch.set_default_device says."""
     return torch.empty(sizes, dtype=dtype, device="cpu")
 
 
@@ -180,7 +183,7 @@ def _softmax(normalizer: Normalizer) -> bytes:
 
 
 def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor, ...]]:
-    """A uwaga_selection, and the tensors that it points into."""
+    """A struct uwaga_selection, and the tensors that it points into."""
     if selection is None:
         return None, ()
     listed = (torch.tensor(numbers, dtype=torch.int64, device="cpu") for numbers in selection[:2])
@@ -189,8 +192,8 @@ def _selection(selection: Selection | None) -> tuple[bytes | None, tuple[Tensor,
 
 
 def _has_memory(tensor: Tensor | None) -> bool:
-    """Whether this is no tensor, or a plain one whose memory a kernel can read."""
+    """Whether a kernel can read the memory of the tensor; None counts as readable."""
     if tensor is None or not is_plain_tensor(tensor) or torch.compiler.is_dynamo_compiling():
         return is_plain_tensor(tensor)
-    # PyTorch's own zeros, as derivatives hold them, have no memory either.
+    # PyTorch's zero tensors, which occur as derivatives, have no memory.
     return not tensor._is_zerotensor() and not (is_transformed() and _is_wrapped(tensor))

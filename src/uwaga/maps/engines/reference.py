@@ -25,7 +25,7 @@ _INFINITY = float("inf")
 
 
 def refusal(call: Call) -> None:
-    """It serves every call."""
+    """None: this engine serves every call."""
     return
 
 
@@ -34,7 +34,7 @@ def rows(call: Call, wanted: RowsWanted) -> Rows:
         return _dense_rows(call, wanted)
     need_lengths()
     parts = [_dense_rows(part, _of_sequence(wanted, at)) for at, part in enumerate(split(call))]
-    return _join_rows([_dense_rows(*_nothing(call, wanted)), *parts])
+    return _join_rows([_dense_rows(*_empty_sequence(call, wanted)), *parts])
 
 
 def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -49,7 +49,7 @@ def mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tupl
 def received(call: Call, normalizer: Normalizer, row_weights: Tensor | None) -> Tensor:
     if call.query_offsets is None:
         return _dense_received(call, normalizer, row_weights)
-    given = [None] * call.sequences
+    given: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
         given = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
     found = [_dense_received(*part, weights) for part, weights in zip(_split(call, normalizer), given, strict=True)]
@@ -67,18 +67,22 @@ def pool(
     cells = torch.cat([normalizer.sum.new_zeros((0, *sizes)), *(cells for cells, _ in found)])
     if how == "mass":
         return cells, None
-    return cells, torch.cat([query_edges.new_zeros((0, *sizes, 2)), *(positions for _, positions in found)])
+    positions = [x for _, x in found if x is not None]
+    return cells, torch.cat([query_edges.new_zeros((0, *sizes, 2)), *positions])
 
 
 def _of_sequence(wanted: RowsWanted, at: int) -> RowsWanted:
-    if wanted.distance is None or wanted.distance[2] is None:
+    """The same for one sequence of a ragged call."""
+    if wanted.distance is None:
         return wanted
     mode, value, starts = wanted.distance
+    if starts is None:
+        return wanted
     return replace(wanted, distance=(mode, value, starts[at : at + 1]))
 
 
-def _nothing(call: Call, wanted: RowsWanted) -> tuple[Call, RowsWanted]:
-    """A sequence of no queries and no keys: what a batch of no sequences has its shapes and dtypes from."""
+def _empty_sequence(call: Call, wanted: RowsWanted) -> tuple[Call, RowsWanted]:
+    """A sequence without queries and keys, which gives the results of a batch without sequences their shape and dtype."""
     plain = replace(call.options, mask_program=())
     call = replace(call, query=call.query[:, :, :0], key=call.key[:, :, :0], value=call.value[:, :, :0], options=plain)
     call = replace(call, relative=None, bias=None, query_offsets=None, key_offsets=None, mask_tensors=())
@@ -88,13 +92,14 @@ def _nothing(call: Call, wanted: RowsWanted) -> tuple[Call, RowsWanted]:
 def _split(call: Call, normalizer: Normalizer) -> list[tuple[Call, Normalizer]]:
     """The sequences of a ragged call, each with its part of the normalizer."""
     need_lengths()
+    assert call.query_offsets is not None
     lengths = call.query_offsets.diff().tolist()
     known = zip(*(x.split(lengths, dim=2) for x in normalizer), strict=True)
     return [(part, Normalizer(*x)) for part, x in zip(split(call), known, strict=True)]
 
 
 def _dense_rows(call: Call, wanted: RowsWanted) -> Rows:
-    """All rows, or the tiles that hold the selected ones."""
+    """`rows` of a dense call: all tiles, or those with selected rows."""
     height, selection = tiles.height(call), wanted.selection
     if selection is None:
         return _join_rows([_row_tile(call, tile, wanted) for tile in tiles.tiles(call, height)])
@@ -107,14 +112,14 @@ def _dense_rows(call: Call, wanted: RowsWanted) -> Rows:
 
 
 def _join_rows(parts: Sequence[Rows]) -> Rows:
-    """Rows that follow each other."""
+    """The rows of consecutive parts."""
     return _each(lambda *x: torch.cat(x, dim=2), *parts)
 
 
 def _dense_mass(call: Call, normalizer: Normalizer, program: MaskProgram, tensors: tuple[Tensor, ...]) -> Tensor:
     queries, keys = call.query.shape[2], call.key.shape[2]
     found = []
-    for tile, weights_BHCK in _weighed(call, normalizer):
+    for tile, weights_BHCK in _tiles_and_weights(call, normalizer):
         second_BHCK = visible(program, tensors, queries, keys, call.query.device, tile.rows)
         found.append(torch.where(second_BHCK, weights_BHCK, 0.0).sum(-1))
     return torch.cat(found, dim=2)
@@ -124,7 +129,7 @@ def _dense_received(call: Call, normalizer: Normalizer, row_weights: Tensor | No
     batch, heads, _, _ = call.query.shape
     # Summed in float64: a key may receive from a hundred thousand queries.
     sums_BHK = call.query.new_zeros((batch, heads, call.key.shape[2]), dtype=torch.float64)
-    for tile, weights_BHCK in _weighed(call, normalizer):
+    for tile, weights_BHCK in _tiles_and_weights(call, normalizer):
         if row_weights is not None:
             w_BHC1 = row_weights[:, :, tile.rows, None]
             weights_BHCK = torch.where(w_BHC1 == 0, 0.0, w_BHC1 * weights_BHCK)
@@ -135,9 +140,9 @@ def _dense_received(call: Call, normalizer: Normalizer, row_weights: Tensor | No
 def _dense_pool(
     call: Call, normalizer: Normalizer, how: str, query_edges: Tensor, key_edges: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    kind = {"mass": MassCells, "max": MaxCells}[how]
-    cells = kind(call.query.shape[1], query_edges, key_edges, call.key.shape[2])
-    for tile, weights_BHCK in _weighed(call, normalizer):
+    kind = MassCells if how == "mass" else MaxCells
+    cells: MassCells | MaxCells = kind(call.query.shape[1], query_edges, key_edges, call.key.shape[2])
+    for tile, weights_BHCK in _tiles_and_weights(call, normalizer):
         cells.add(tile, weights_BHCK)
     return cells.finish(normalizer.sum.dtype)
 
@@ -151,16 +156,17 @@ def weights(call: Call, normalizer: Normalizer, selection: Selection, keys: Tens
 
 
 def scores(call: Call, selection: Selection, keys: Tensor) -> Tensor:
-    """(sequences, heads, queries, keys) of the selection: what softmax is taken of, -inf where a key is hidden."""
+    """(sequences, heads, queries, keys): the scores s_ij of the selected rows, -inf where a key is hidden."""
     none = torch.empty(len(selection.sequences), len(selection.heads), 0, len(keys), device=keys.device)
     found = [tile.scores.masked_fill(~tile.visible, -torch.inf) for _, tile in _selected(call, selection, keys)]
     return torch.cat([none.to(compute_dtype(call.query.dtype)), *found], dim=2)
 
 
 def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tile]]:
-    """The selected rows of each tile that holds some, with the wanted keys as columns; and which of them these are."""
+    """For each tile with selected rows: which of the selected queries it holds, and the tile of these and the given keys."""
     height, part = tiles.height(call), tiles.select_heads(call, selection.sequences, selection.heads)
     prepared = tiles.prepare(part, keys)
+    assert prepared.columns is not None
     columns = torch.searchsorted(prepared.columns, keys)
     for start in tiles.starts(selection.queries, height):
         rows = torch.arange(start, min(start + height, call.query.shape[2]), device=keys.device)
@@ -172,14 +178,14 @@ def _selected(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[
 
 
 def _each(function: Callable[..., Tensor], *parts: Rows) -> Rows:
-    """A function over the tensors of a field that are there, for every field."""
+    """The function applied to every field that is not None."""
     normalizers, *others = zip(*parts, strict=True)
     normalizer = Normalizer(*(function(*x) for x in zip(*normalizers, strict=True)))
     return Rows(normalizer, *(None if x[0] is None else function(*x) for x in others))
 
 
 def _place(x: Tensor, call: Call, selection: Selection, places: Tensor) -> Tensor:
-    """The selected rows among all of them."""
+    """The selected rows at their places among all rows; zeros elsewhere."""
     whole = x.new_zeros((*call.query.shape[:3], *x.shape[3:]))
     sequences, heads = (torch.tensor(numbers, device=x.device) for numbers in selection[:2])
     whole[sequences[:, None, None], heads[:, None], places] = x
@@ -187,11 +193,12 @@ def _place(x: Tensor, call: Call, selection: Selection, places: Tensor) -> Tenso
 
 
 def _pick(normalizer: Normalizer, selection: Selection) -> Normalizer:
+    """The normalizer of the selected rows."""
     sequences, heads = list(selection.sequences), list(selection.heads)
     return Normalizer(*(x[sequences][:, heads][:, :, selection.queries] for x in normalizer))
 
 
-def _weighed(call: Call, normalizer: Normalizer) -> Iterator[tuple[Tile, Tensor]]:
+def _tiles_and_weights(call: Call, normalizer: Normalizer) -> Iterator[tuple[Tile, Tensor]]:
     """Every tile with its weights."""
     for tile in tiles.tiles(call, tiles.height(call)):
         yield tile, tiles.weights(tile, Normalizer(*(x[:, :, tile.rows] for x in normalizer)))
@@ -219,20 +226,23 @@ def _output(call: Call, tile: Tile, weights_BHCK: Tensor) -> Tensor:
 
 
 def _entropy(weights_BHCK: Tensor) -> Tensor:
-    # A weight of 0 has no part in it, in derivatives neither: that of x log x is infinite there.
+    # A weight of 0 adds nothing, nor to derivatives: that of x log x is infinite at 0.
     return torch.special.entr(torch.where(weights_BHCK == 0, 1.0, weights_BHCK)).sum(-1)
 
 
 def _distance(call: Call, tile: Tile, weights_BHCK: Tensor, start: tuple[int, int, Tensor | None]) -> Tensor:
     mode, value, starts = start
-    first = {START_LAST: call.key.shape[2] - call.query.shape[2], START_VALUE: value}.get(mode)
-    first_B111 = starts[:, None, None, None] if first is None else first
-    distance_BHCK = torch.arange(call.key.shape[2], device=tile.rows.device) - tile.rows[:, None] - first_B111
+    firsts: dict[int, int | Tensor] = {START_LAST: call.key.shape[2] - call.query.shape[2], START_VALUE: value}
+    first = firsts.get(mode)
+    if first is None:
+        assert starts is not None
+        first = starts[:, None, None, None]
+    distance_BHCK = torch.arange(call.key.shape[2], device=tile.rows.device) - tile.rows[:, None] - first
     return (weights_BHCK * distance_BHCK.abs()).sum(-1)
 
 
 def _top(tile: Tile, weights_BHCK: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    # A stable sort, since torch.topk takes equal weights in no order; hidden keys come behind visible ones of weight 0.
+    # A stable sort, since torch.topk gives equal weights in any order; hidden keys come after visible ones of weight 0.
     order_BHCK, j_BHCK = torch.where(tile.visible, weights_BHCK, -1.0).sort(dim=-1, descending=True, stable=True)
     order_BHCk, j_BHCk = order_BHCK[..., :k], j_BHCK[..., :k]
     missing = (0, k - order_BHCk.shape[-1])
@@ -243,15 +253,15 @@ def _top(tile: Tile, weights_BHCK: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _ranges(edges_BI: Tensor, positions: Tensor) -> Tensor:
-    """(B, n): the range that each position lies in, edges[b, r] <= position < edges[b, r + 1]; the number of ranges for
-    those that lie in none."""
+    """(B, n): the range r of each position, edges[b, r] <= position < edges[b, r + 1]; the number of ranges for positions
+    outside all of them."""
     count = edges_BI.shape[1] - 1
     found = torch.searchsorted(edges_BI, positions.expand(len(edges_BI), -1).contiguous(), right=True) - 1
     return torch.where(found < 0, count, found)
 
 
 class MassCells:
-    """The sum over the keys of a cell, and the mean over the queries of its row range."""
+    """Pooling by mass: the sum over the keys of a cell, the mean over the queries of its row range."""
 
     def __init__(self, heads: int, row_edges_BI: Tensor, column_edges_BJ: Tensor, keys: int) -> None:
         self._rows = row_edges_BI
@@ -276,7 +286,8 @@ class MassCells:
 
 
 class MaxCells:
-    """The largest weight of a cell and where it is: of equal ones the smallest query, then key. A nan is the largest."""
+    """Pooling by maximum: the largest weight of a cell and its position; of equal ones the smallest query, then key. NaN
+    counts as the largest."""
 
     def __init__(self, heads: int, row_edges_BI: Tensor, column_edges_BJ: Tensor, keys: int) -> None:
         self._rows = row_edges_BI
@@ -298,7 +309,7 @@ class MaxCells:
         i_BHCJ = torch.arange(len(tile.rows), device=of_row.device)[:, None].expand(best_BHCJ.shape)
         best_BHIJ, i_BHIJ = _largest(best_BHCJ, i_BHCJ, of_row, 2, self._best.shape[2])
         key_BHIJ = key_BHCJ.gather(2, i_BHIJ) if len(tile.rows) else i_BHIJ
-        is_new = best_BHIJ > self._best  # an equal one of an earlier tile stays: its query is smaller
+        is_new = best_BHIJ > self._best  # of equal ones that of the earlier tile stays: its query is smaller
         found = torch.stack((i_BHIJ + tile.rows[:1].sum(), key_BHIJ), dim=-1)
         self._positions = torch.where(is_new[..., None], found, self._positions)
         self._best = torch.where(is_new, best_BHIJ, self._best)
@@ -309,7 +320,7 @@ class MaxCells:
 
 
 def _largest(values: Tensor, positions: Tensor, group: Tensor, dimension: int, groups: int) -> tuple[Tensor, Tensor]:
-    """The largest value of each group along a dimension, -1 for none, and the first position that holds it, 0 for none."""
+    """The largest value of each group along a dimension and its first position; -1 and 0 for an empty group."""
     sizes = list(values.shape)
     sizes[dimension] = groups
     best = values.new_full(sizes, -1.0).scatter_reduce(dimension, group, values, "amax")

@@ -1,20 +1,18 @@
-"""How much a head looks at the previous token, at equal tokens, and at what came after equal tokens.
+"""Scores of heads for three attention patterns: previous token, duplicate token, induction.
 
-After Olsson et al., "In-context Learning and Induction Heads" (2022), which scores repeated random tokens; the patterns
-are those of TransformerLens's head detector. Choices that all three share:
+The patterns are those of Olsson et al., "In-context Learning and Induction Heads" (2022), and of the head detector of
+TransformerLens. For all three:
 
-- the score is the weight that a query puts on the keys of its pattern, summed over those keys, not divided by their
-  number: 1 means that the head does nothing else;
-- it is averaged over the queries that see something and whose pattern has a key. (TransformerLens's "mul" divides by all
-  queries, so that a text without repetitions scores low there; here it is the head that is scored, and not the text);
-- every such query counts once, whichever sequence it is in;
-- the first token is in: as a key where a pattern names it, with all its weight. Weights are not normalised again without
-  it. A head that rests on the first token has low scores, as it should: it does nothing of the kind then;
-- with learned sinks, what a sink takes is weight that the pattern does not get.
+- the score of a query is the sum of its weights on the keys of the pattern: 1 if it reads no other keys;
+- the score of a head is the mean over the queries that see a key and whose pattern has one, over all sequences at once, in
+  float64; NaN without such a query. (The detector of TransformerLens divides by all queries, so that its score is low for
+  texts without repetitions);
+- the first token is included, and nothing is normalised: a head whose weight is mostly on the first token has low scores;
+- the share of a learned sink is not weight on the pattern.
 
-Queries are the last Q of K positions. Cost is that of one pass over Q and K (a band, for the previous token): no N x N.
+Queries are the last Q of K positions. The cost is one pass over Q and K (a band, for the previous token), O(N) memory.
 
-Letters: H heads, Q queries, K keys, N packed tokens.
+Letters: B batch, H heads, Q queries, K keys, N packed tokens of all sequences.
 """
 
 from dataclasses import dataclass
@@ -31,7 +29,9 @@ PerQuery = Tensor | Ragged  # (..., H, Q); (Q,) of a matrix; Ragged with values 
 
 
 def per_head(values: PerQuery, counted: PerQuery) -> Tensor:
-    """(H,) float64: the mean of `values` over the queries that are `counted` (bool, the same shape).
+    """(H,) float64: the mean of `values` over the queries where `counted` (bool, the same shape) is true; NaN without any.
+
+    Each query has the same weight, whichever sequence it is in: it is not a mean of the means of sequences.
 
     >>> values = torch.tensor([[[1.0, 3.0], [5.0, 7.0]]])
     >>> per_head(values, torch.tensor([[[True, True], [True, False]]]))
@@ -43,14 +43,14 @@ def per_head(values: PerQuery, counted: PerQuery) -> Tensor:
 
 
 def by_head(values: PerQuery) -> Tensor:
-    """(H, N): all queries of all sequences, one after the other."""
+    """(H, N): the values of all queries of all sequences, one sequence after the other."""
     if isinstance(values, Ragged):
         return values.values.T if values.values.dim() == 2 else values.values[None]
     return values[None] if values.dim() == 1 else values.movedim(-2, 0).flatten(1)
 
 
 def previous_token(m: AttentionMap) -> Tensor:
-    """(H,) float64: the mean weight on j = i - 1, over the queries that have such a key."""
+    """(H,) float64, 0 to 1: the mean weight of query i on key i - 1, over the queries that have such a key."""
     places = [torch.arange(k - q, k, device=m.device) >= 1 for q, k in (shape[-2:] for shape in m.shapes)]
     has_previous = torch.cat([*places, torch.ones(0, dtype=torch.bool, device=m.device)])
     if m.parts() is not None and len(m.shape) > 3:
@@ -59,15 +59,15 @@ def previous_token(m: AttentionMap) -> Tensor:
 
 
 def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
-    """(H,) float64: the mean weight on earlier keys of the same token, over the queries that have one.
+    """(H,) float64, 0 to 1: the mean weight on earlier keys with the same token, over the queries that have one.
 
     Args:
         m: the map of one layer.
-        tokens: integers that are equal where the tokens are: (K,), or (batch..., K); of a ragged map (N,) or Ragged, one
-            per packed key. A token is no duplicate of itself.
+        tokens: token ids, (K,) or (batch..., K); of a ragged map (N,) or Ragged, one per packed key. A token is not a
+            duplicate of itself.
 
     Raises:
-        ValueError: tokens that are no integers or not one per key, or more queries than keys.
+        ValueError: tokens that are not integers, one per key, or more queries than keys.
     """
     known = KeyTokens.of(m, tokens)
     mask = Documents(known.of_keys(), query_ids=known.of_queries()) & Causal(include_self=False)
@@ -75,10 +75,11 @@ def duplicate_token(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
 
 
 def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
-    """(H,) float64: the mean weight on keys that follow an earlier occurrence of the query's token: A B ... A looks at B.
+    """(H,) float64, 0 to 1: the mean weight on keys right after an earlier occurrence of the query's token (A B ... A: on B).
 
-    Olsson et al. call it the prefix-matching score. Where a token stands twice in a row, the second is what follows the
-    first, so that its own position belongs to its pattern, as in TransformerLens.
+    Olsson et al. (2022) call it the prefix-matching score. The mean is over the queries whose token occurred before. Where a
+    token occurs twice in a row, the second follows the first, so that its own position belongs to its pattern, as in
+    TransformerLens.
 
     Args:
         m: the map of one layer.
@@ -93,7 +94,7 @@ def induction(m: AttentionMap, tokens: Tensor | Ragged) -> Tensor:
 
 
 def has_visible_key(m: AttentionMap, counted: Tensor | None = None) -> PerQuery:
-    """bool per query and head: those that see a key, of the counted ones."""
+    """bool per query and head: whether it sees a key, and is `counted` if that is given."""
     position = m.peak().position
     sees = (position.values if isinstance(position, Ragged) else position) >= 0
     sees = sees if counted is None else sees & counted
@@ -102,20 +103,20 @@ def has_visible_key(m: AttentionMap, counted: Tensor | None = None) -> PerQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyTokens:
-    """The token of every key of a map whose queries are the last Q of K positions of each sequence."""
+    """The tokens of a map's keys and queries, where queries are the last Q of K positions of each sequence."""
 
-    packed: Tensor  # (N,) int64 from 0: a number for each kind of token; all sequences, one after the other
-    sequence: Tensor  # (N,) int64: which one each token is of
-    queries: Tensor  # int64: where the queries are in `packed`
+    packed: Tensor  # (N,) int64 from 0, equal for equal tokens; one sequence after the other, also of a dense map
+    sequence: Tensor  # (N,) int64: the sequence of each token
+    queries: Tensor  # int64: the positions of the queries in `packed`
     batch: tuple[int, ...] | None  # the dimensions before K of the tokens of a dense map; None of a ragged one
     has_heads: bool  # whether the map has a dimension of heads
 
     @staticmethod
     def of(m: WeightMap, tokens: Tensor | Ragged) -> "KeyTokens":
-        """Checked against the map.
+        """The tokens of a map, checked against its shape.
 
         Raises:
-            ValueError: tokens that are no integers or not one per key, or more queries than keys.
+            ValueError: tokens that are not integers, one per key, or more queries than keys.
         """
         lengths = [(shape[-2], shape[-1]) for shape in m.shapes]
         _check(m, tokens, lengths)
@@ -144,14 +145,14 @@ class KeyTokens:
         return self._unpack(self.packed[self.queries])
 
     def before(self) -> Tensor:
-        """The token before each key, in the shape of `of_keys`; before the first of a sequence, one that equals no other."""
+        """The token before each key, in the shape of `of_keys`; -1, which equals no token, before the first of a sequence."""
         is_first = self.sequence.diff(prepend=self.sequence.new_full((1,), -1)) != 0
         return self._unpack(torch.where(is_first, -1, self.packed.roll(1)))
 
     def occurred(self) -> Tensor:
-        """bool: whether the token of each query stands at an earlier key of its sequence too. It broadcasts to a number
-        per query and head: (Q,), (batch..., 1, Q), or (N, 1) and (N,) of a ragged map."""
-        # One number per token and sequence, so that one pass finds the first place of each.
+        """bool: whether the token of each query occurs at an earlier key of its sequence. Broadcastable to queries and heads:
+        (Q,), (batch..., 1, Q), or (N, 1) and (N,) of a ragged map."""
+        # One id per token and sequence, so that one pass finds the first position of each.
         _, kind = torch.stack((self.sequence, self.packed)).unique(dim=1, return_inverse=True)
         place = torch.arange(len(kind), device=kind.device)
         first = place.new_full((len(kind),), len(kind)).scatter_reduce(0, kind, place, "amin")

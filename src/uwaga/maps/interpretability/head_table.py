@@ -1,4 +1,4 @@
-"""Every statistic of every head as one table. Letters: H heads, Q queries, K keys, N packed tokens."""
+"""Statistics of every head as one table. Letters: H heads, Q queries, K keys, N packed tokens."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from uwaga.ops.ragged import Ragged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTable:
-    """Numbers per layer and head, a column each; `pandas.DataFrame(table.columns)` is the same as a data frame.
+    """Statistics of heads, with a row per layer and head; `pandas.DataFrame(table.columns)` is the same as a data frame.
 
     >>> table = HeadTable(columns={"layer": [0, 0], "head": [0, 1], "entropy": [1.25, 0.5]})
     >>> print(table)
@@ -40,7 +40,7 @@ class HeadTable:
         return list(dict.fromkeys(self.columns["layer"]))
 
     def matrix(self, statistic: str) -> Tensor:
-        """(layers, heads) float64; nan where a layer has no such head. Raises ValueError."""
+        """(layers, heads) float64; NaN where a layer has no such head. Raises ValueError for an unknown column."""
         values = self._column(statistic)
         sizes = (len(self.layers), max(self.columns["head"], default=-1) + 1)
         matrix = torch.full(sizes, torch.nan, dtype=torch.float64, device="cpu")
@@ -51,7 +51,7 @@ class HeadTable:
 
     @renamed.parameters(falling="descending")
     def sorted(self, statistic: str, *, descending: bool = False) -> "HeadTable":
-        """The same rows, in the order of one column; nan last. Raises ValueError."""
+        """The rows sorted by one column, ascending or descending; NaN last. Raises ValueError for an unknown column."""
         values = self._column(statistic)
         missing = [row for row, value in enumerate(values) if value != value]
         order = sorted(set(range(len(values))) - set(missing), key=values.__getitem__, reverse=descending) + missing
@@ -72,7 +72,7 @@ class HeadTable:
         return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
     def _text(self) -> list[list[str]]:
-        """The headings, then the rows."""
+        """The column names, then the cells of the rows."""
         return [list(self.columns), *([_cell(value) for value in row.values()] for row in self.rows)]
 
     def _column(self, name: str) -> list:
@@ -90,29 +90,29 @@ def head_table(
     maps: AttentionMap | Sequence[AttentionMap] | Mapping[Hashable, AttentionMap],
     tokens: Tensor | Ragged | None = None,
 ) -> HeadTable:
-    """Every statistic of every head of one or several layers, a row per head.
+    """Statistics of every head of one or several layers, a row per head.
 
-    Each number is a mean over all queries of all sequences that see something; every query counts the same. Padding is a
-    query like any other where only its keys are hidden: take Ragged instead of a padded batch. The columns:
+    Each value is the mean over all queries, of all sequences, that see a key. Padding counts as queries if a mask hides its
+    keys only: use Ragged instead of a padded batch. The columns:
 
         entropy             -sum_j a_ij log a_ij, in nats
-        normalized_entropy  the same by the log of the number of visible keys: 0 looks at one key, 1 at all alike
+        normalized_entropy  entropy over the log of the number of visible keys: 0 for one key, 1 for equal weights
         peak                the largest weight
-        distance            sum_j a_ij |j - p|, p the query's place among the keys, in tokens
+        distance            sum_j a_ij |j - p|, in tokens, where p is the query's position among the keys
         support             1 / sum_j a_ij^2, the effective number of keys (Hill number of order 2)
         sink                the weight on the first key (Xiao et al., "Efficient Streaming Language Models with Attention
                             Sinks", 2023)
-        learned_sink        the weight that a learned sink takes, 0 without
-        previous_token      see head_scores.py, which averages over the queries that have such a key
-        duplicate_token     the same; where tokens are given
-        induction           the same; where tokens are given
+        learned_sink        the share of a learned sink, 0 without one
+        previous_token      see the function; the mean is over the queries that have such a key
+        duplicate_token     likewise; only with tokens
+        induction           likewise; only with tokens
 
     Args:
         maps: one map; or several, as a sequence (layers 0, 1, ...) or as a mapping from layer to map.
-        tokens: integers that are equal where the tokens are, as for `duplicate_token`; the same for all layers.
+        tokens: token ids, as for `duplicate_token`; the same for all layers.
 
     Returns:
-        The table. A mean over no queries is nan.
+        The table. A mean over no queries is NaN.
     """
     if isinstance(maps, AttentionMap):
         maps = [maps]
@@ -130,7 +130,7 @@ def head_table(
 
 def _statistics(m: AttentionMap, tokens: Tensor | Ragged | None) -> dict[str, Tensor]:
     """(H,) each."""
-    m.prepare(entropy=True, support=True, distance=True, topk=1)  # one pass for all that come of rows
+    m.prepare(entropy=True, support=True, distance=True, topk=1)  # one pass for all statistics of rows
     sink = m.sink()
     per_query: dict[str, PerQuery] = {
         "entropy": m.entropy(),

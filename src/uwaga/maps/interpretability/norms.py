@@ -10,7 +10,7 @@ from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import WeightMap
+from uwaga.maps.base import Shape, WeightMap
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.spec import Selection
 from uwaga.ops.attention.call import compute_dtype
@@ -20,13 +20,14 @@ PerKey = Tensor | Ragged  # (..., H, K), (K,) of a matrix; Ragged with values (N
 
 
 def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
-    """|v_j W_O^h|: how long the vector is that head h adds to the output for one unit of weight on key j.
+    """|v_j W_O^h|: the norm of the vector that head h adds to the output per unit of weight on key j.
 
     Kobayashi et al., "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms" (2020): the |f(x_j)| of
     their equation 5. `ScaledMap(m, value_norms(value, w_o))` is their norm-weighted attention, |a_ij f(x_j)|.
 
-    Choices: the Euclidean norm; the value as attention takes it, so with its bias; without the bias of the output
-    projection, which belongs to no head. Nothing is normalised: rows sum to what they sum to.
+    The norm is Euclidean, in the units of the model's activations. The value is that passed to attention, so it includes
+    the bias of the value projection; the bias of the output projection belongs to no head and is left out. Nothing is
+    normalised, so rows of the norm-weighted attention need not sum to 1.
 
     Args:
         value: (..., G, K, E), a plain matrix (K, E), or Ragged (N, G, E): what was passed to attention.
@@ -44,7 +45,7 @@ def value_norms(value: Tensor | Ragged, output_projection: Tensor) -> PerKey:
     _check(v_GKE, output_projection, is_matrix=dense.dim() == 2)
     compute = compute_dtype(value.values.dtype if isinstance(value, Ragged) else value.dtype)
     w_HEM = output_projection.to(compute).unflatten(0, (-1, v_GKE.shape[-1]))
-    # W_O^h = R^T P with orthonormal rows in P, so |v R^T| is the same length: nothing of size K x M is made.
+    # W_O^h = R^T P with orthonormal rows in P, so that |v R^T| = |v W_O^h|: nothing of size K x M is made.
     v_HKE = v_GKE.to(compute).repeat_interleave(w_HEM.shape[0] // v_GKE.shape[-3], dim=-3)
     with without_autocast(v_HKE.device):
         r_HXE = torch.linalg.qr(w_HEM.mT, mode="r").R
@@ -72,11 +73,11 @@ def _check(v_GKE: Tensor, output_projection: Tensor, *, is_matrix: bool) -> None
 class ScaledMap(DerivedMap):
     """a_ij * scale_j, computed when read: norm-weighted attention where the scale is `value_norms(...)`.
 
-    Where a weight is 0, so is the product, whatever the scale: what a mask hides stays hidden.
+    Where a weight is 0, so is the product, whatever the scale (infinite or NaN too): hidden keys stay hidden.
 
     Args:
         map: a map of any kind.
-        scale: a number per head and key: (..., H, K), (K,) of a map that is a matrix, Ragged (N, H) of a ragged one.
+        scale: a factor per head and key: (..., H, K), (K,) of a map that is a matrix, Ragged (N, H) of a ragged one.
 
     Raises:
         ValueError: a scale of another shape, or on another device.
@@ -88,23 +89,24 @@ class ScaledMap(DerivedMap):
         found = [tuple(part.shape) for part in _per_sequence(scale)]
         wanted = [(*shape[:-2], shape[-1]) for shape in map.shapes]
         if found != wanted:
-            raise ValueError(f"ScaledMap: scale must have a number per head and key, {wanted}, not {found}")
+            raise ValueError(f"ScaledMap: scale must have one factor per head and key, shape {wanted}, not {found}")
         device = scale.values.device if isinstance(scale, Ragged) else scale.device
         if device != map.device:
             raise ValueError(f"ScaledMap: the scale is on {device}, the map on {map.device}")
         self.map, self.scale = map, scale
 
     @property
-    def shape(self) -> tuple[int | None, ...]:
+    def shape(self) -> Shape:
         return self.map.shape
 
     def describe(self) -> str:
-        return f"{self.map.describe()}, times a number per key"
+        return f"{self.map.describe()}, scaled per key"
 
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         weights_BHQK = self.map.read(selection, keys)
-        heads = self.shape[-3] if len(self.shape) > 2 else 1
-        scale_BHK = self.scale.to(self.dtype).reshape(-1, heads, self.shape[-1])
+        assert isinstance(self.scale, Tensor)  # `read` is of dense maps
+        heads, width = self.shape[-3] if len(self.shape) > 2 else 1, self.shape[-1]
+        scale_BHK = self.scale.to(self.dtype).reshape(-1, heads, width)
         scale_BHK = scale_BHK[list(selection.sequences)][:, list(selection.heads)][..., keys]
         return torch.where(weights_BHQK == 0, 0.0, weights_BHQK * scale_BHK[:, :, None])
 

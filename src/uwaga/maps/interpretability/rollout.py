@@ -19,33 +19,32 @@ PerToken = Tensor | Ragged  # (..., N), or Ragged with values (N,)
 def rollout(
     maps: Sequence[AttentionMap] | Mapping[object, AttentionMap], token: int | Tensor = -1, *, residual: float = 0.5
 ) -> PerToken:
-    """Attention rollout of one token: how much of it comes from each token of the input.
+    """Attention rollout of one token: the share of each input token in its representation in the last layer.
 
     Abnar & Zuidema, "Quantifying Attention Flow in Transformers" (2020), equation 1:
 
         rollout = A_L ... A_2 A_1,   A_l = residual * I + (1 - residual) * mean over heads of a^l
 
-    They multiply N x N matrices. Here the row of the chosen token is carried down through the layers, a vector times a
-    matrix each time, by `received(weights=row)`: O(N) memory, and the cost of one pass over each layer's Q and K; the last
+    The paper multiplies N x N matrices. Here the row of the chosen token is multiplied by one matrix after the other, from
+    the last layer to the first, by `received(weights=row)`: O(N) memory, and one pass over Q and K per layer; the last
     layer costs one row only.
 
-    Choices: heads are averaged, all with the same weight; the residual connection is 0.5 of each layer, as in the paper,
-    before any attention of that layer; nothing is normalised on the way. So the result sums to 1 where every row of every
-    map does; what a learned sink takes, or a query that sees nothing, is missing from it. The first token is in.
+    Heads are averaged with equal weights, and nothing is normalised. So the shares sum to 1 where the rows of all maps do;
+    the weight of learned sinks, and of queries that see no key, is missing. The first token is included.
 
     Args:
-        maps: the layers' self-attention, from the first to the last; of a mapping, in its own order.
-        token: its position, from the end where negative, in every sequence; or one per sequence, integers that broadcast
+        maps: the self-attention of each layer, from the first to the last; of a mapping the values, in its order.
+        token: its position in every sequence, from the end where negative; or one per sequence, integers that broadcast
             to the batch dimensions (of ragged maps (R,)).
-        residual: the share of the residual connection, 0 to 1.
+        residual: the share of the residual connection in each layer, 0 to 1; the paper has 0.5.
 
     Returns:
-        (..., N), or Ragged (N,): the share of each input token.
+        (..., N), or Ragged (N,): the share of each input token, in the dtype of the maps.
 
     Raises:
-        ValueError: no maps, maps that are not square, a share that is not in 0..1, or tokens that are no integers or not
-            one per sequence.
-        IndexError: a token that a sequence does not have.
+        ValueError: no maps, maps that are not square or of different tokens, a residual outside 0 to 1, or `token` that
+            is not integers, one per sequence.
+        IndexError: a position that a sequence does not have.
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
     if not layers:
@@ -58,25 +57,27 @@ def rollout(
         if [shape[-2:] for shape in m.shapes] != square or m.shape[:-3] != first.shape[:-3]:
             rule = f"layers must be square maps of the same tokens, and layer {layer} is {m.shape}"
             raise ValueError(f"rollout: {rule}, where layer 0 is {first.shape}")
-    row = _chosen(layers[-1], token)
+    row = _one_hot(layers[-1], token)
     for m in reversed(layers):
-        row = _below(m, row, residual)
+        row = _previous_layer(m, row, residual)
     return row
 
 
-def _below(m: AttentionMap, row: PerToken, residual: float) -> PerToken:
-    """The row one layer down: what a token holds comes from itself, and from the tokens that it looks at."""
+def _previous_layer(m: AttentionMap, row: PerToken, residual: float) -> PerToken:
+    """The row of the product of matrices up to the layer before: (1 - residual) row A + residual row."""
     if isinstance(row, Ragged):
-        received = m.received(weights=row).values
-        mean = received.mean(1) if received.dim() == 2 else received
+        received = m.received(weights=row)
+        assert isinstance(received, Ragged)
+        mean = received.values.mean(1) if received.values.dim() == 2 else received.values
         return row.with_values(residual * row.values + (1 - residual) * mean)
-    if len(m.shape) == 2:
-        return residual * row + (1 - residual) * m.received(weights=row)
-    return residual * row + (1 - residual) * m.received(weights=row[..., None, :]).mean(-2)
+    has_heads = len(m.shape) > 2
+    received = m.received(weights=row[..., None, :] if has_heads else row)
+    assert isinstance(received, Tensor)
+    return residual * row + (1 - residual) * (received.mean(-2) if has_heads else received)
 
 
-def _chosen(m: AttentionMap, token: int | Tensor) -> PerToken:
-    """One for the chosen token of every sequence, zero elsewhere: (..., N) or Ragged (N,)."""
+def _one_hot(m: AttentionMap, token: int | Tensor) -> PerToken:
+    """1 for the chosen token of every sequence, 0 elsewhere: (..., N) or Ragged (N,)."""
     lengths = torch.tensor([shape[-1] for shape in m.shapes], device=m.device)
     batch = m.shape[:-3] if m.parts() is None else (len(lengths),)
     lengths = lengths.expand(math.prod(batch))

@@ -1,4 +1,4 @@
-"""Arguments of AttentionMap's methods in the form that engines take: a known lse, weights of the rows, second masks.
+"""Arguments of AttentionMap and its methods, in the form that engines take: known lse, row weights, second masks.
 
 Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
 """
@@ -15,19 +15,20 @@ from uwaga.ops.masks import as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
 
+# A mask program and its tensors.
 Program = tuple[MaskProgram, tuple[Tensor, ...]]
 
 
 def lengths(call: Call) -> tuple[Tensor, Tensor]:
-    """(B,) int64 each: the queries and the keys of every sequence."""
+    """(B,) int64 each: the numbers of queries and of keys of every sequence."""
     if call.query_offsets is not None and call.key_offsets is not None:
         return call.query_offsets.diff(), call.key_offsets.diff()
-    whole = torch.full((call.query.shape[0],), 1, device=call.query.device)
-    return whole * call.query.shape[2], whole * call.key.shape[2]
+    ones = torch.full((call.query.shape[0],), 1, device=call.query.device)
+    return ones * call.query.shape[2], ones * call.key.shape[2]
 
 
 def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
-    """A mask as a second program over the same scores."""
+    """A mask as a second mask program over the scores of the call."""
     made = as_mask(mask).over(sizes)
     for tensor in made.tensors:
         check.same_device("mask", tensor, call.query)
@@ -51,10 +52,10 @@ def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Progra
 
 
 def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
-    """A normalizer from the lse that the user knows.
+    """The normalizer of an lse that the user passes.
 
     Raises:
-        ShapeError, ValueError: one that does not fit the query.
+        ShapeError, ValueError: its dtype, device or shape does not fit the query.
     """
     values, operand = _values("lse", lse, query)
     if values.dtype != compute_dtype(operand.dtype):
@@ -65,23 +66,23 @@ def normalizer(lse: Operand, query: Operand, call: Call) -> Normalizer:
 
 
 def of_lse(lse_BHQ: Tensor) -> Normalizer:
-    """A normalizer whose sums are 1, and 0 where the lse is -inf."""
+    """The normalizer of an lse: maximum lse and sum 1; 0 and 0 where the lse is -inf."""
     is_empty = lse_BHQ.detach() == -float("inf")
     return Normalizer(torch.where(is_empty, 0.0, lse_BHQ.detach()), (~is_empty).to(lse_BHQ.dtype))
 
 
 def row_weights(last: int | None, weights: Operand | None, query: Operand, call: Call) -> Tensor | None:
-    """(B, H, Q): the weights of the rows, zero before the last so many of each sequence; None for ones.
+    """(B, H, Q): the weights of the rows, 0 before the last `last` queries of each sequence; None if all are 1.
 
     Raises:
-        ShapeError, ValueError: weights that do not broadcast to the queries, or no last query.
+        ShapeError, ValueError: weights that do not broadcast to the queries, or `last` below 1.
     """
     given = None if weights is None else _row_weights(weights, query, call)
     if last is None:
         return given
     if isinstance(last, bool) or not isinstance(last, int) or last < 1:
         raise ValueError(f"AttentionMap.received: last must be at least 1, not {last!r}")
-    is_last = _from_end(call) < min(last, 2**62)  # more than any sequence has, and an int64 still
+    is_last = _from_end(call) < min(last, 2**62)  # an int64 that is larger than any sequence
     if given is None:
         return is_last.to(compute_dtype(call.query.dtype)).expand(call.query.shape[:3])
     return torch.where(is_last, given, 0.0)
@@ -93,14 +94,14 @@ def _row_weights(weights: Operand, query: Operand, call: Call) -> Tensor:
         raise ValueError(f"AttentionMap: weights must be floating, not {values.dtype}")
     shape = tuple(operand.shape[:-1])
     if isinstance(query, Ragged) and values.dim() == 1:
-        values = values.reshape(-1, *(1,) * (len(shape) - 1))  # a number per token, for all heads
+        values = values.reshape(-1, *(1,) * (len(shape) - 1))  # one per token, for all heads
     if not _broadcasts(values.shape, shape):
         raise _misfit("weights", values, operand, f"must broadcast to {shape}", "does not broadcast")
     return _lowered(values.resolve_neg().to(compute_dtype(operand.dtype)).expand(shape), call)
 
 
 def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:
-    """What was given and the query as tensors, both of them packed, or none."""
+    """The argument and the query as tensors, packed if they are ragged. Raises ValueError unless both are ragged or dense."""
     if isinstance(given, Ragged) != isinstance(query, Ragged):
         kinds = ["Ragged" if isinstance(x, Ragged) else type(x).__name__ for x in (given, query)]
         rule = f"{name} must be Ragged where the query is"
@@ -117,14 +118,14 @@ def _values(name: str, given: Operand, query: Operand) -> tuple[Tensor, Tensor]:
 
 
 def _lowered(values: Tensor, call: Call) -> Tensor:
-    """(B, H, Q), from the dimensions of the query less its width."""
+    """(B, H, Q), from the dimensions of the query without D."""
     if call.query_offsets is None:
         return values.reshape(call.query.shape[:3])
     return (values.movedim(0, -1) if values.dim() == 2 else values[None])[None]
 
 
 def _from_end(call: Call) -> Tensor:
-    """(Q,): how many queries of the same sequence come after each."""
+    """(Q,): the number of queries after each one in its sequence."""
     queries = torch.arange(call.query.shape[2], device=call.query.device)
     if call.query_offsets is None:
         return call.query.shape[2] - 1 - queries
@@ -140,4 +141,4 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 def _misfit(name: str, values: Tensor, operand: Tensor, rule: str, note: str) -> ValueError:
     both = (("query", operand), (name, values))
     tensors = [NamedShape(name=n, shape=tuple(x.shape), letters=("",) * x.dim()) for n, x in both]
-    return shape_error("AttentionMap", f"{name} {rule}, a number per query", tensors, name, note)
+    return shape_error("AttentionMap", f"{name} {rule}, one value per query", tensors, name, note)

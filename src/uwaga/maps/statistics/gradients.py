@@ -1,12 +1,13 @@
-"""Gradients of lse, entropy and received: by the definition, again a tile of rows at a time, so in O(rows * K) memory.
+"""Gradients of lse, entropy and received, by autograd of their definition in engines/tiles.py.
 
-An engine finds the values; here they become functions of the operands. Second derivatives differentiate the definition as
-a whole, and take O(Q * K).
+An engine computes the values; `attach` makes them differentiable. First derivatives are accumulated a tile of rows at a
+time, in O(rows * K) memory; second derivatives differentiate all tiles at once, in O(Q * K) memory.
 
 Letters: B sequences, H query heads, Q queries, K keys, C queries of a tile.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,101 +22,131 @@ LSE, ENTROPY, RECEIVED = "lse", "entropy", "received"
 
 
 def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None = None) -> Tensor:
-    """`value`, which is this statistic of the call, as a function of the call's operands and of the rows' weights."""
+    """`value`, a statistic of the call, as a differentiable function of the call's operands and of the row weights.
+
+    Raises:
+        NotImplementedError: under a transform of torch.func.
+    """
     inputs = (*call.operands, row_weights)
     if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
         return value
     if is_transformed():
         raise NotImplementedError(
-            f"AttentionMap: torch.func does not differentiate {statistic}; torch.autograd.grad does, twice"
+            f"AttentionMap: {statistic} cannot be differentiated by torch.func; use torch.autograd.grad, which also gives second derivatives"
         )
-    return _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
+    found: Tensor = _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
+    return found
 
 
 class _Statistic(torch.autograd.Function):
+    # The types of ctx are those of PyTorch's own stubs: it takes any attribute.
     @staticmethod
-    def forward(ctx, value: Tensor, statistic: str, options: Options, row_weights: Tensor | None, *tensors):
+    def forward(
+        ctx: Any, value: Tensor, statistic: str, options: Options, row_weights: Tensor | None, *tensors: Tensor | None
+    ) -> Tensor:
         ctx.statistic, ctx.options = statistic, options
         ctx.save_for_backward(row_weights, *tensors)
         return value.clone()
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         row_weights, *tensors = ctx.saved_tensors
         needs = (*ctx.needs_input_grad[4:10], ctx.needs_input_grad[3])
-        how = _differentiate if torch.is_grad_enabled() else _accumulate
+        compute = _differentiate if torch.is_grad_enabled() else _accumulate
         with without_autocast(grad.device):
-            found = how(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
+            found = compute(ctx.statistic, Call.of(tensors, ctx.options), row_weights, grad, needs)
         return None, None, None, found[-1], *found[:-1], *(None,) * (len(tensors) - 6)
 
 
-def _differentiate(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: tuple) -> list:
-    """The gradients as differentiable functions of everything."""
-    inputs = [x for x, needed in zip((*call.operands, row_weights), needs, strict=True) if needed]
+class _Part(NamedTuple):
+    """One dense call, with the weights of its rows and the gradient of its statistic."""
+
+    call: Call
+    row_weights: Tensor | None
+    grad: Tensor
+
+
+def _differentiate(
+    statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of the operands and the row weights, differentiable themselves."""
+    inputs = _needed((*call.operands, row_weights), needs)
     outputs, grads = [], []
-    for part, weights, grad_part in _parts(statistic, call, row_weights, grad):
-        for tile in tiles.tiles(part, tiles.height(part)):
-            outputs.append(_of_tile(statistic, part, tile, weights))
-            grads.append(_grad_of_tile(statistic, grad_part, tile))
+    for part in _parts(statistic, call, row_weights, grad):
+        for tile in tiles.tiles(part.call, tiles.height(part.call)):
+            outputs.append(_of_tile(statistic, part.call, tile, part.row_weights))
+            grads.append(_grad_of_tile(statistic, part.grad, tile))
     found = iter(_grad(outputs, inputs, grads, create_graph=True))
     return [next(found) if needed else None for needed in needs]
 
 
-def _accumulate(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: tuple) -> list:
-    """The gradients, tile by tile."""
+def _accumulate(
+    statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of the operands and the row weights, tile by tile."""
     operands = (*call.operands, row_weights)
-    totals = [torch.zeros_like(x) if needed else x for x, needed in zip(operands, needs, strict=True)]
-    whole = replace(call, **dict(zip(DIFFERENTIABLE, totals[:-1], strict=True)))
+    totals = [torch.zeros_like(x) if needed and x is not None else x for x, needed in zip(operands, needs, strict=True)]
     parts = _parts(statistic, call, row_weights, grad)
-    into = _parts(statistic, whole, totals[-1], grad)  # views of the totals
-    for (part, weights, grad_part), (target, target_weights, _) in zip(parts, into, strict=True):
-        views = [x for x, needed in zip((*target.operands, target_weights), needs, strict=True) if needed]
-        _add(statistic, part, weights, grad_part, needs, views)
+    targets = _parts(statistic, _with_operands(call, totals[:-1]), totals[-1], grad)  # views of the totals
+    for part, target in zip(parts, targets, strict=True):
+        _add(statistic, part, needs, _needed((*target.call.operands, target.row_weights), needs))
     return [x if needed else None for x, needed in zip(totals, needs, strict=True)]
 
 
-def _add(
-    statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor, needs: tuple, into: list[Tensor]
-) -> None:
+def _add(statistic: str, part: _Part, needs: Sequence[bool], totals: list[Tensor]) -> None:
     """Add the gradients of one dense call."""
+    operands = (*part.call.operands, part.row_weights)
     with torch.enable_grad():
-        leaves = [_leaf(x, needed) for x, needed in zip((*call.operands, row_weights), needs, strict=True)]
-        call = replace(call, **dict(zip(DIFFERENTIABLE, leaves[:-1], strict=True)))
-        inputs = [x for x, needed in zip(leaves, needs, strict=True) if needed]
+        leaves = [
+            None if x is None else x.detach().requires_grad_(needed) for x, needed in zip(operands, needs, strict=True)
+        ]
+        call, inputs = _with_operands(part.call, leaves[:-1]), _needed(leaves, needs)
         height = tiles.height(call)
         for at in range(0, max(call.query.shape[2], 1), height):
-            (tile,) = tiles.tiles(call, height, [at])  # with a graph of its own, which is let go
+            (tile,) = tiles.tiles(call, height, [at])  # its graph is freed before the next tile
             output = _of_tile(statistic, call, tile, leaves[-1])
-            for total, found in zip(into, _grad([output], inputs, [_grad_of_tile(statistic, grad, tile)]), strict=True):
-                total.add_(found)
+            found = _grad([output], inputs, [_grad_of_tile(statistic, part.grad, tile)])
+            for total, gradient in zip(totals, found, strict=True):
+                total.add_(gradient)
 
 
-def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor) -> list:
-    """The dense calls of the sequences, each with its rows' weights and its part of the gradient."""
-    if call.query_offsets is None:
-        return [(call, row_weights, grad)]
+def _parts(statistic: str, call: Call, row_weights: Tensor | None, grad: Tensor) -> list[_Part]:
+    """The dense calls of the sequences."""
+    if call.query_offsets is None or call.key_offsets is None:
+        return [_Part(call, row_weights, grad)]
     offsets = call.key_offsets if statistic == RECEIVED else call.query_offsets
     grads = grad.split(offsets.diff().tolist(), dim=2)
-    weights = [None] * call.sequences
+    weights: Sequence[Tensor | None] = [None] * call.sequences
     if row_weights is not None:
         weights = row_weights.split(call.query_offsets.diff().tolist(), dim=2)
-    return list(zip(split(call), weights, grads, strict=True))
+    return [_Part(*each) for each in zip(split(call), weights, grads, strict=True)]
+
+
+def _with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
+    """The call with other operands, in the order of DIFFERENTIABLE."""
+    return Call.of((*operands, *call.tensors[len(DIFFERENTIABLE) :]), call.options)
+
+
+def _needed(tensors: Sequence[Tensor | None], needs: Sequence[bool]) -> list[Tensor]:
+    """The tensors whose gradient is needed."""
+    return [x for x, needed in zip(tensors, needs, strict=True) if needed and x is not None]
 
 
 def _of_tile(statistic: str, call: Call, tile: Tile, row_weights: Tensor | None) -> Tensor:
+    """The statistic of the rows of a tile; of received the part of these rows, (B, H, K)."""
     normalizer = tiles.normalizer(call, tile)
     if statistic == LSE:
         return tiles.log_sum_exp(normalizer)
     weights_BHCK = tiles.weights(tile, normalizer)
     if statistic == ENTROPY:
-        # log a_ij as s_ij - lse_i: the logarithm of a weight that underflows has no derivative.
+        # log a_ij is s_ij - lse_i: the logarithm of a weight that underflows has no derivative.
         lse_BHC1 = torch.where(normalizer.sum == 0, 0.0, tiles.log_sum_exp(normalizer))[..., None]
         logarithms_BHCK = torch.where(weights_BHCK == 0, 0.0, tile.scores - lse_BHC1)
         return -(weights_BHCK * logarithms_BHCK).sum(-1)
     if row_weights is None:
         return weights_BHCK.sum(-2)
     w_BHC1 = row_weights[:, :, tile.rows, None]
-    # A row of weight 0 is not visited, unless the gradient of that weight is asked for.
+    # Rows of weight 0 are left out, unless the gradient of that weight is needed.
     is_skipped = (w_BHC1 == 0) & (not row_weights.requires_grad)
     return torch.where(is_skipped, 0.0, w_BHC1 * weights_BHCK).sum(-2)
 
@@ -124,13 +155,12 @@ def _grad_of_tile(statistic: str, grad: Tensor, tile: Tile) -> Tensor:
     return grad if statistic == RECEIVED else grad[:, :, tile.rows]
 
 
-def _grad(outputs: list[Tensor], inputs: list[Tensor], grads: list[Tensor], create_graph: bool = False):
+def _grad(
+    outputs: list[Tensor], inputs: list[Tensor], grads: list[Tensor], create_graph: bool = False
+) -> Sequence[Tensor]:
+    """torch.autograd.grad, with zeros for outputs without a graph."""
     live = [(y, g) for y, g in zip(outputs, grads, strict=True) if y.requires_grad]
     if not live:
         return [torch.zeros_like(x) for x in inputs]
     ys, gs = zip(*live, strict=True)
     return torch.autograd.grad(ys, inputs, gs, create_graph=create_graph, allow_unused=True, materialize_grads=True)
-
-
-def _leaf(tensor: Tensor | None, needs_grad: bool) -> Tensor | None:
-    return None if tensor is None else tensor.detach().requires_grad_(needs_grad)
