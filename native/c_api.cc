@@ -1,4 +1,4 @@
-// The C boundary: checks, calls the drivers, turns what they throw into a status and a sentence.
+// The functions of c_api.h: each checks its arguments, calls a driver, and turns exceptions into a status and a message.
 #include "uwaga/c_api.h"
 
 #include <stddef.h>
@@ -11,27 +11,27 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "drivers/drivers.h"
 #include "drivers/checked_problem.h"
+#include "drivers/drivers.h"
 #include "drivers/mask.h"
 
 namespace {
 
 thread_local char g_last_error[sizeof(uwaga::InvalidArgument)] = "";
 
-int fail(int status, const char* sentence) {
-  snprintf(g_last_error, sizeof g_last_error, "%s", sentence);
+int fail(int status, const char* message) {
+  snprintf(g_last_error, sizeof g_last_error, "%s", message);
   return status;
 }
 
-// Runs work(boundary) on a problem that the boundary lets pass.
+// Checks the problem, then runs work(CheckedProblem&).
 template <class Work>
 int run_checked(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
   try {
-    uwaga::CheckedProblem boundary(problem, reads_values);
-    work(boundary);
+    uwaga::CheckedProblem checked(problem, reads_values);
+    work(checked);
   } catch (const uwaga::InvalidArgument& error) {
-    return fail(UWAGA_BAD_ARGUMENT, error.sentence);
+    return fail(UWAGA_BAD_ARGUMENT, error.message);
   } catch (const std::bad_alloc&) {
     return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
   } catch (const std::length_error&) {
@@ -40,10 +40,10 @@ int run_checked(const uwaga_problem& problem, const Work& work, bool reads_value
   return UWAGA_OK;
 }
 
-// Work on weights, which reads no value.
+// The same for functions of the attention weights, which need a softmax and read neither values nor dropout.
 template <class Work>
 int run_without_values(const uwaga_problem& problem, const Work& work) {
-  if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
+  if (!problem.normalize) return fail(UWAGA_BAD_ARGUMENT, "attention weights need a softmax, and normalize is 0");
   uwaga_problem p = problem;
   p.dropout = 0.0f;
   return run_checked(p, work, false);
@@ -54,74 +54,74 @@ int run_without_values(const uwaga_problem& problem, const Work& work) {
 extern "C" {
 
 int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*result);
-    uwaga::forward(boundary.problem(), *result);
+  return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*result);
+    uwaga::forward(checked.problem(), *result);
   });
 }
 
 int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args) {
-  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*args);
-    uwaga::backward(boundary.problem(), *args);
+  return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*args);
+    uwaga::backward(checked.problem(), *args);
   });
 }
 
 int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result) {
-  return run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
-    if (const char* reason = uwaga::reason_to_refuse_linear(boundary.problem())) uwaga::invalid_argument("%s", reason);
-    boundary.check(*result);
-    uwaga::linear_forward(boundary.problem(), *result);
+  return run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    if (const char* reason = uwaga::reason_to_refuse_linear(checked.problem())) uwaga::invalid_argument("%s", reason);
+    checked.check(*result);
+    uwaga::linear_forward(checked.problem(), *result);
   });
 }
 
 int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
                const uwaga_row_statistics* statistics, const uwaga_selection* selection) {
-  const auto work = [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*result);
-    const uwaga_row_statistics wanted = boundary.checked(*statistics);
-    if (selection) return uwaga::selected_rows(boundary.problem(), *result, wanted, boundary.checked(*selection));
-    uwaga::forward(boundary.problem(), *result, &wanted);
+  const auto work = [&](uwaga::CheckedProblem& checked) {
+    checked.check(*result);
+    const uwaga_row_statistics wanted = checked.checked(*statistics);
+    if (selection) return uwaga::selected_rows(checked.problem(), *result, wanted, checked.checked(*selection));
+    uwaga::forward(checked.problem(), *result, &wanted);
   };
   if (!result->output.data) return run_without_values(*problem, work);
-  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "there are no attention weights without softmax");
+  if (!problem->normalize) return fail(UWAGA_BAD_ARGUMENT, "attention weights need a softmax, and normalize is 0");
   return run_checked(*problem, work);
 }
 
 int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_selection* selection,
                   const uwaga_integers* keys, const uwaga_tensor* out) {
-  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*softmax);
-    const uwaga_selection chosen = boundary.checked(*selection);
-    const uwaga_integers rising = boundary.checked_keys(*keys);
-    boundary.check_entries(*out, chosen, rising);
-    uwaga::weights(boundary.problem(), *softmax, chosen, rising, *out);
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    const uwaga_selection chosen = checked.checked(*selection);
+    const uwaga_integers rising = checked.checked_keys(*keys);
+    checked.check_entries(*out, chosen, rising);
+    uwaga::weights(checked.problem(), *softmax, chosen, rising, *out);
   });
 }
 
 int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_mask_operation* other,
                int64_t other_operations, const uwaga_tensor* out) {
-  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*softmax);
-    boundary.check_per_query("mass", *out);
-    uwaga::mass(boundary.problem(), *softmax, boundary.checked_mask(other, other_operations), *out);
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    checked.check_per_query("mass", *out);
+    uwaga::mass(checked.problem(), *softmax, checked.checked_mask(other, other_operations), *out);
   });
 }
 
 int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_tensor* row_weights,
                    const uwaga_tensor* out) {
-  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*softmax);
-    if (row_weights->data) boundary.check_per_query("weights of the rows", *row_weights);
-    boundary.check_per_key("received weights", *out);
-    uwaga::received(boundary.problem(), *softmax, *row_weights, *out);
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    if (row_weights->data) checked.check_per_query("weights of the rows", *row_weights);
+    checked.check_per_key("received weights", *out);
+    uwaga::received(checked.problem(), *softmax, *row_weights, *out);
   });
 }
 
 int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args) {
-  return run_without_values(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check(*softmax);
-    uwaga::pool(boundary.problem(), *softmax, boundary.checked(*args));
+  return run_without_values(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check(*softmax);
+    uwaga::pool(checked.problem(), *softmax, checked.checked(*args));
   });
 }
 
@@ -130,20 +130,20 @@ const char* uwaga_last_error(void) { return g_last_error; }
 int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
                      int64_t j1) {
   int found = -1;
-  run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check_block(b, h, i0, i1, j0, j1);
-    const uwaga::Mask mask(boundary.problem());
-    found = static_cast<int>(mask.block(uwaga::sequence_of(boundary.problem(), b), i0, i1, j0, j1));
+  run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check_block(b, h, i0, i1, j0, j1);
+    const uwaga::Mask mask(checked.problem());
+    found = static_cast<int>(mask.block(uwaga::sequence_of(checked.problem(), b), i0, i1, j0, j1));
   });
   return found;
 }
 
 uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0) {
   uint64_t bits = 0;
-  run_checked(*problem, [&](uwaga::CheckedProblem& boundary) {
-    boundary.check_block(b, h, i, i + 1, j0, j0 + 1);
-    const uwaga::Mask mask(boundary.problem());
-    const uwaga::Sequence s = uwaga::sequence_of(boundary.problem(), b);
+  run_checked(*problem, [&](uwaga::CheckedProblem& checked) {
+    checked.check_block(b, h, i, i + 1, j0, j0 + 1);
+    const uwaga::Mask mask(checked.problem());
+    const uwaga::Sequence s = uwaga::sequence_of(checked.problem(), b);
     bits = mask.bits(s, h, i, j0, static_cast<int>(s.keys - j0 < 64 ? s.keys - j0 : 64));
   });
   return bits;
@@ -192,7 +192,7 @@ const char* uwaga_level_name(int index) {
 int uwaga_level_supported(int index) { return uwaga::level_supported(index); }
 const char* uwaga_level(void) { return uwaga::active_level()->name; }
 int uwaga_set_level(const char* name) {
-  return uwaga::set_level(name) ? UWAGA_OK : fail(UWAGA_BAD_ARGUMENT, "this machine has no such instruction-set level");
+  return uwaga::set_level(name) ? UWAGA_OK : fail(UWAGA_BAD_ARGUMENT, "this processor supports no instruction-set level of that name");
 }
 
 void uwaga_set_gomp_parallel(uwaga_gomp_parallel function) { uwaga::set_gomp_parallel(function); }

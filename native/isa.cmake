@@ -1,4 +1,4 @@
-# The only place with machine flags: which instruction-set levels this build has, and the flags of the one file of each.
+# The instruction-set levels of this build and the compiler flags of each one's source file; no other file has machine flags.
 include(CheckCXXCompilerFlag)
 
 set(UWAGA_LEVEL_SOURCES native/kernels/level_scalar.cc)

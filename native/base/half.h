@@ -1,7 +1,7 @@
 // The two 16-bit float types as stored, and their conversions (round to nearest even, NaN kept).
 //
-// Everything here has internal linkage: this header is compiled once per instruction set, and a shared inline copy
-// could be the one that the baseline processor cannot run.
+// Everything here has internal linkage: this header is compiled once per instruction set, and of shared inline functions the
+// linker could keep the copy that a baseline processor cannot run.
 #ifndef UWAGA_BASE_HALF_H_
 #define UWAGA_BASE_HALF_H_
 

@@ -1,10 +1,9 @@
-// The backward pass: five products per pair of blocks, in one sweep.
+// The backward pass: five products per pair of a row block and a key block, in one pass.
 //
-// One unit of work is a sequence and a key head, with all query rows that read it. Its queries and output gradients are
-// packed once; then each block of 64 keys is packed, meets every row block that sees it, and its dK and dV are
-// finished. dQ grows in float32 beside it. Keys are grouped into segments of 512: each segment's dQ starts from zero
-// and segments are added up in order. So dQ associates the same way whether one thread ran all segments (many units)
-// or several threads one each (few units).
+// A unit is a sequence and a key head, with all query rows that attend to it. Its queries and output gradients are packed once;
+// then each block of 64 keys is packed and multiplied with every row block that sees it, which completes its dK and dV. dQ is
+// summed in float32. Keys are grouped into segments of 512: each segment's dQ starts from zero, and segments are added in
+// order. So dQ associates in the same way whether one thread ran all segments (many units) or several threads did (few units).
 #include "drivers/drivers.h"
 
 #include <algorithm>
@@ -17,7 +16,7 @@
 namespace uwaga {
 namespace {
 
-// Gradients that several units share are summed per unit first, and then over units in order.
+// Gradients that several units add to: summed per unit first, then over the units in order.
 struct SharedSums {
   float* relative;  // [heads of the unit][relative_head], or null
   float* sinks;     // [heads of the unit], or null
@@ -30,7 +29,7 @@ class Backward {
     for (int64_t b = 0; b < p.sequences; ++b) {
       for (int64_t g = 0; g < p.key_heads; ++g) units_.push_back({b, g});
     }
-    if (p.query_offsets.data || p.key_offsets.data) {  // longest first, so that no long piece comes last
+    if (p.query_offsets.data || p.key_offsets.data) {  // longest first: a long task at the end leaves other threads idle
       std::stable_sort(units_.begin(), units_.end(), [&](Unit a, Unit b) {
         const Sequence x = sequence_of(p, a.sequence), y = sequence_of(p, b.sequence);
         return x.queries * x.keys > y.queries * y.keys;
@@ -65,11 +64,11 @@ class Backward {
     const int64_t parts = pass.segments() > 1 ? grads : 0;
     float* base = scratch.reserve(packed + grads + parts + relative_size_);
     float *total = base + packed, *part = total + grads, *relative = relative_size_ ? part + parts : nullptr;
-    pass.use_memory(base);
+    pass.set_memory(base);
     for (int64_t n = 0; n < pass.row_blocks(); ++n) pass.pack(n);
     if (pass.segments() == 0) std::fill(total, total + grads, 0.0f);
     for (int64_t n = 0; n < pass.segments(); ++n) {
-      // The first segment is the total so far: it starts from zero, and zero plus it would be itself.
+      // The first segment is written to the total itself: zero plus it is the same.
       run_segment(pass, n, n == 0 ? total : part, relative);
       if (n > 0) kernels_.add_to(total, part, pass.grad_query_size());
       add_relative(unit, relative);
@@ -78,7 +77,7 @@ class Backward {
     if (args_.grad_query.data) pass.write_grad_query(total, 0, pass.rows());
   }
 
-  // One unit on all threads: as many segments at a time as there are threads, added up in order.
+  // One unit on all threads: as many segments at a time as there are threads, added in order.
   void run_split(int64_t unit) {
     UnitPass pass(p_, args_, mask_, kernels_, units_[unit]);
     const int64_t packed = pass.packed_size(), grads = rounded_up(pass.grad_query_size(), 16);
@@ -87,7 +86,7 @@ class Backward {
     float* base = scratch.reserve(packed + grads + width * (grads + relative_size_) + 1);
     float *total = base + packed, *parts = total + grads, *relatives = parts + width * grads;
     const auto relative_of = [&](int64_t k) { return relative_size_ ? relatives + k * relative_size_ : nullptr; };
-    pass.use_memory(base);
+    pass.set_memory(base);
     parallel_for(threads_, pass.row_blocks(), [&](int64_t n, int) { pass.pack(n); });
     std::fill(total, total + grads, 0.0f);
     for (int64_t n = 0; n < pass.segments(); n += width) {

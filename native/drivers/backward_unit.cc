@@ -13,8 +13,8 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kKeyTiles = (kBlockKeys + kTileRows - 1) / kTileRows;
 
-// For each six keys of a block, from which row on and to which one some of them are seen: elsewhere weights are zero.
-void find_rows_that_see(const uint64_t* bits, int first, int last, DepthRange* found) {
+// For each six keys of a block, the range of rows that see any of them: outside it all weights are zero.
+void find_visible_rows(const uint64_t* bits, int first, int last, DepthRange* found) {
   for (int t = 0; t < kKeyTiles; ++t) {
     const uint64_t keys = ((uint64_t{1} << kTileRows) - 1) << (t * kTileRows);
     DepthRange& rows = found[t] = {first, last};
@@ -25,7 +25,7 @@ void find_rows_that_see(const uint64_t* bits, int first, int last, DepthRange* f
 
 }  // namespace
 
-// One block of keys and what grows with it, and the weights of one row block.
+// One packed block of keys and its gradients, and the weights of one row block.
 struct KeyBlockScratch {
   float *key_columns, *key_rows, *value_columns, *grad_key, *grad_value;
   float *weights, *grad_scores, *grad_bias, *bias;
@@ -62,8 +62,8 @@ int64_t UnitPass::packed_size() {
   return PackedRows::lay_out(p_, rows_, nullptr, &sizes);
 }
 
-void UnitPass::use_memory(float* packed) {
-  PackedRows::lay_out(p_, rows_, packed, &rows_packed_);
+void UnitPass::set_memory(float* packed) {
+  PackedRows::lay_out(p_, rows_, packed, &packed_);
 }
 
 void UnitPass::pack(int64_t n) {
@@ -75,13 +75,13 @@ void UnitPass::pack(int64_t n) {
     for (int r = 0; r < tile.count; ++r) {
       queries[r] = query_address(p_, p_.query, s_, tile.rows[r].head, tile.rows[r].query);
       grads[r] = query_address(p_, args_.grad_output, s_, tile.rows[r].head, tile.rows[r].query);
-      set_row_statistics(first + t * kTileRows + r, tile.rows[r], grads[r]);
+      set_lse_and_delta(first + t * kTileRows + r, tile.rows[r], grads[r]);
     }
     pack_rows_of_tile(n, t, tile.count, queries, grads);
     const int64_t at = n * kTilesPerBlock + t;
-    scoring_.pack_queries(rows_packed_.query_tiles + at * rows_packed_.query_tile, queries, tile.count, query_width_,
+    scoring_.pack_queries(packed_.query_tiles + at * packed_.query_tile, queries, tile.count, query_width_,
                           p_.query.column, p_.query.dtype, scoring_.query_factor);
-    kernels_.pack_tile(rows_packed_.grad_tiles + at * rows_packed_.grad_tile, grads, tile.count, value_width_,
+    kernels_.pack_tile(packed_.grad_tiles + at * packed_.grad_tile, grads, tile.count, value_width_,
                        args_.grad_output.column, args_.grad_output.dtype, 1.0f);
   }
 }
@@ -111,13 +111,13 @@ void UnitPass::add_grad_sinks(float* grad_sinks) const {
     const float sink = p_.sinks.data[unit_.key_head * group + own];
     double sum = 0.0;
     for (int64_t r = own; r < rows_; r += group) {
-      if (rows_packed_.lse[r] != kMinusInfinity) sum -= std::exp(sink - rows_packed_.lse[r]) * rows_packed_.delta[r];
+      if (packed_.lse[r] != kMinusInfinity) sum -= std::exp(sink - packed_.lse[r]) * packed_.delta[r];
     }
     grad_sinks[own] += static_cast<float>(sum);
   }
 }
 
-void UnitPass::set_row_statistics(int64_t r, GroupedRow at, const void* grad) {
+void UnitPass::set_lse_and_delta(int64_t r, GroupedRow at, const void* grad) {
   float lse = 0.0f, delta = 0.0f;
   if (p_.normalize) {
     lse = *reinterpret_cast<const float*>(query_address(p_, args_.lse, s_, at.head, at.query));
@@ -128,16 +128,16 @@ void UnitPass::set_row_statistics(int64_t r, GroupedRow at, const void* grad) {
       delta -= *reinterpret_cast<const float*>(query_address(p_, args_.grad_lse, s_, at.head, at.query));
     }
   }
-  rows_packed_.lse[r] = lse;
-  rows_packed_.delta[r] = delta;
+  packed_.lse[r] = lse;
+  packed_.delta[r] = delta;
 }
 
 void UnitPass::pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries,
                                  const void* const* grads) {
   const int64_t place = int64_t{tile} * kTileRows * kernels_.strip;
-  float* query_rows = rows_packed_.query_rows + block * rows_packed_.query_block + place;
-  float* grad_rows = rows_packed_.grad_rows + block * rows_packed_.grad_block + place;
-  // Rows of one head lie evenly; those of heads that share a key head take turns.
+  float* query_rows = packed_.query_rows + block * packed_.query_block + place;
+  float* grad_rows = packed_.grad_rows + block * packed_.grad_block + place;
+  // Rows of one head have one stride; the rows of several heads of a group alternate and are packed one by one.
   const bool even = p_.query_heads == p_.key_heads;
   const int at_once = even ? count : 1;
   for (int r = 0; r < count; r += at_once) {
@@ -151,9 +151,9 @@ void UnitPass::pack_rows_of_tile(int64_t block, int tile, int count, const void*
 
 bool UnitPass::rows_are_finite(int64_t n) const {
   const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - n * kBlockRows));
-  return packed_rows_are_finite(kernels_, rows_packed_.query_rows + n * rows_packed_.query_block, count, kBlockRows,
+  return packed_rows_are_finite(kernels_, packed_.query_rows + n * packed_.query_block, count, kBlockRows,
                                 query_width_) &&
-         packed_rows_are_finite(kernels_, rows_packed_.grad_rows + n * rows_packed_.grad_block, count, kBlockRows,
+         packed_rows_are_finite(kernels_, packed_.grad_rows + n * packed_.grad_block, count, kBlockRows,
                                 value_width_);
 }
 
@@ -165,28 +165,28 @@ void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float*
   kernels_.pack_columns(w.value_columns, values, count, value_width_);
   std::fill(w.grad_key, w.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
   std::fill(w.grad_value, w.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
-  int keys_finite = -1;  // not looked yet
-  for (int64_t n = 0; n < rows_packed_.blocks; ++n) meet(w, n, j0, count, &keys_finite, grad_query, grad_relative);
+  int keys_are_finite = -1;  // not computed yet
+  for (int64_t n = 0; n < packed_.blocks; ++n) run_row_block(w, n, j0, count, &keys_are_finite, grad_query, grad_relative);
   write_keys(w, j0, count);
 }
 
-void UnitPass::meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
+void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite, float* grad_query,
                     float* grad_relative) const {
   const int64_t first_row = n * kBlockRows, last_row = std::min(rows_, first_row + kBlockRows);
   const int64_t i0 = grouped_row(p_, unit_.key_head, first_row).query;
   const int64_t i1 = grouped_row(p_, unit_.key_head, last_row - 1).query + 1;
   const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
   if (seen == Visibility::kEmpty) return;
-  const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // columns both
+  const Block block{w.key_columns, w.value_columns, 0, 0, static_cast<int>(j0), count};  // both packed as columns
   uint64_t bits[kBlockRows] = {};
-  int first_seen = kBlockRows, last_seen = 0;  // rows of the tiles that see something
+  int first_visible = kBlockRows, last_visible = 0;  // rows of the tiles with visible pairs
   bool hides = false;
-  int rows_finite = -1;  // not looked yet
-  // Whether all that a hidden pair would multiply by zero is finite; only tiles that hide something ask.
+  int rows_finite = -1;  // not computed yet
+  // Whether everything that a masked pair multiplies by zero is finite; computed only where a tile has masked pairs.
   const auto finite = [&] {
-    if (*keys_finite < 0) *keys_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
+    if (*keys_are_finite < 0) *keys_are_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
     if (rows_finite < 0) rows_finite = rows_are_finite(n);
-    return *keys_finite && rows_finite;
+    return *keys_are_finite && rows_finite;
   };
   for (int64_t r0 = first_row; r0 < last_row; r0 += kTileRows) {
     const TileRows rows = tile_rows(p_, s_, unit_.key_head, r0, last_row);
@@ -203,13 +203,13 @@ void UnitPass::meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, 
     }
     std::copy(view.bits, view.bits + rows.count, bits + at);
     hides |= view.hides;
-    first_seen = std::min(first_seen, at);
-    last_seen = at + rows.count;
+    first_visible = std::min(first_visible, at);
+    last_visible = at + rows.count;
     const int64_t tile_index = r0 / kTileRows;
     const bool wants_bias = grad_relative || args_.grad_bias.data;
-    scoring_.backward_tile({rows_packed_.query_tiles + tile_index * rows_packed_.query_tile,
-                            rows_packed_.grad_tiles + tile_index * rows_packed_.grad_tile,
-                            scoring_.rule.biased ? w.bias : nullptr, rows_packed_.lse + r0, rows_packed_.delta + r0,
+    scoring_.backward_tile({packed_.query_tiles + tile_index * packed_.query_tile,
+                            packed_.grad_tiles + tile_index * packed_.grad_tile,
+                            scoring_.rule.biased ? w.bias : nullptr, packed_.lse + r0, packed_.delta + r0,
                             rows.row_keys, weights, grad_scores, wants_bias ? w.grad_bias : nullptr, rows.count,
                             query_width_, value_width_, view.mask},
                            block, scoring_.rule);
@@ -223,21 +223,21 @@ void UnitPass::meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, 
       guarded_grad_query(w, grad_scores, view.bits, rows.count, count, grad_query + r0 * padded_width(query_width_));
     }
   }
-  if (first_seen >= last_seen) return;
-  const float* query_rows = rows_packed_.query_rows + n * rows_packed_.query_block;
-  const float* grad_rows = rows_packed_.grad_rows + n * rows_packed_.grad_block;
+  if (first_visible >= last_visible) return;
+  const float* query_rows = packed_.query_rows + n * packed_.query_block;
+  const float* grad_rows = packed_.grad_rows + n * packed_.grad_block;
   if (hides && !finite()) {
-    guarded_product(w.weights, bits, first_seen, last_seen, count, grad_rows, value_width_, w.grad_value);
-    guarded_product(w.grad_scores, bits, first_seen, last_seen, count, query_rows, query_width_, w.grad_key);
+    guarded_grad_keys(w.weights, bits, first_visible, last_visible, count, grad_rows, value_width_, w.grad_value);
+    guarded_grad_keys(w.grad_scores, bits, first_visible, last_visible, count, query_rows, query_width_, w.grad_key);
     return;
   }
-  DepthRange seen_by[kKeyTiles];
-  if (hides) find_rows_that_see(bits, first_seen, last_seen, seen_by);
-  const DepthRange* by_tile = hides ? seen_by : nullptr;
-  kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_seen,
-                            last_seen, kBlockRows, value_width_, by_tile});
-  kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_seen,
-                            last_seen, kBlockRows, query_width_, by_tile});
+  DepthRange visible_rows[kKeyTiles];
+  if (hides) find_visible_rows(bits, first_visible, last_visible, visible_rows);
+  const DepthRange* by_tile = hides ? visible_rows : nullptr;
+  kernels_.product_columns({w.weights, grad_rows, w.grad_value, padded_width(value_width_), count, first_visible,
+                            last_visible, kBlockRows, value_width_, by_tile});
+  kernels_.product_columns({w.grad_scores, query_rows, w.grad_key, padded_width(query_width_), count, first_visible,
+                            last_visible, kBlockRows, query_width_, by_tile});
 }
 
 void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
@@ -254,7 +254,7 @@ void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_sc
   }
 }
 
-void UnitPass::guarded_product(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
+void UnitPass::guarded_grad_keys(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
                      int width, float* out) const {
   std::vector<float> sum(padded_width(width));
   for (int n = 0; n < count; ++n) {
@@ -286,7 +286,7 @@ void UnitPass::write_grad_bias(const TileRows& rows, int64_t j0, int count, cons
 }
 
 void UnitPass::write_keys(const KeyBlockScratch& w, int64_t j0, int count) const {
-  const float growth = 1.0f / scoring_.rule.keep;
+  const float inverse_keep = 1.0f / scoring_.rule.keep;
   for (int n = 0; n < count; ++n) {
     if (args_.grad_key.data) {
       kernels_.write_row(key_address(p_, args_.grad_key, s_, unit_.key_head, j0 + n), args_.grad_key.column,
@@ -294,7 +294,7 @@ void UnitPass::write_keys(const KeyBlockScratch& w, int64_t j0, int count) const
     }
     if (args_.grad_value.data) {
       kernels_.write_row(key_address(p_, args_.grad_value, s_, unit_.key_head, j0 + n), args_.grad_value.column,
-                         args_.grad_value.dtype, w.grad_value + n * padded_width(value_width_), growth, value_width_);
+                         args_.grad_value.dtype, w.grad_value + n * padded_width(value_width_), inverse_keep, value_width_);
     }
   }
 }

@@ -1,4 +1,4 @@
-// One unit of the backward pass: a sequence and a key head, with all query rows that read it.
+// One unit of the backward pass: a sequence and a key head, with all query rows that attend to it.
 #ifndef UWAGA_DRIVERS_BACKWARD_UNIT_H_
 #define UWAGA_DRIVERS_BACKWARD_UNIT_H_
 
@@ -22,7 +22,7 @@ struct Unit {
 // Queries and output gradients of one unit, as tiles (for scores) and as rows (for products over rows).
 struct PackedRows {
   float *query_tiles, *grad_tiles, *query_rows, *grad_rows, *lse, *delta;
-  int64_t query_tile, grad_tile, query_block, grad_block;  // distances from one to the next
+  int64_t query_tile, grad_tile, query_block, grad_block;  // strides between them, in floats
   int64_t blocks;
 
   static int64_t lay_out(const uwaga_problem& p, int64_t rows, float* base, PackedRows* packed) {
@@ -42,7 +42,7 @@ struct PackedRows {
   }
 };
 
-struct KeyBlockScratch;  // one block of keys and what grows with it
+struct KeyBlockScratch;  // one packed block of keys and its gradients
 
 class UnitPass {
  public:
@@ -52,14 +52,14 @@ class UnitPass {
   int64_t packed_size();
   int64_t grad_query_size() const { return rows_ * padded_width(query_width_); }
 
-  void use_memory(float* packed);
-  int64_t row_blocks() const { return rows_packed_.blocks; }
+  void set_memory(float* packed);
+  int64_t row_blocks() const { return packed_.blocks; }
 
   // Packs row block `n`.
   void pack(int64_t n);
 
-  // dK and dV of segment `n`, and its share of dQ, which starts at zero here. `grad_relative`, of the unit's heads,
-  // is added to; it may be null.
+  // Writes dK and dV of segment `n`, and its part of dQ to `grad_query`, which is cleared first. Adds to `grad_relative`, of the
+  // unit's heads, unless that is null.
   void run_segment(int64_t n, float* grad_query, float* grad_relative) const;
   void write_grad_query(const float* grad_query, int64_t first, int64_t last) const;
 
@@ -67,22 +67,22 @@ class UnitPass {
   void add_grad_sinks(float* grad_sinks) const;
 
  private:
-  void set_row_statistics(int64_t r, GroupedRow at, const void* grad);
+  void set_lse_and_delta(int64_t r, GroupedRow at, const void* grad);
   void pack_rows_of_tile(int64_t block, int tile, int count, const void* const* queries, const void* const* grads);
   bool rows_are_finite(int64_t n) const;  // queries and output gradients of row block `n`
   void run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
 
-  // One row block against one block of keys. *keys_finite: whether these are, or -1 until somebody asks.
-  void meet(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_finite, float* grad_query,
+  // One row block and one block of keys. *keys_are_finite caches whether all of these are; -1: not computed yet.
+  void run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite, float* grad_query,
             float* grad_relative) const;
 
-  // The same sums in the same order, leaving out pairs that do not see each other: what a hidden query, key or value
-  // holds may be infinite or NaN, and 0 times that is NaN.
+  // The products of `run_row_block` without masked pairs, in the same order: masked queries, keys and values may be NaN or
+  // infinite, and 0 times that is NaN.
   void guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
                           float* grad_query) const;
 
   // dK or dV: out[n] += sum over rows of weights[r][n] * packed rows[r].
-  void guarded_product(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
+  void guarded_grad_keys(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
                        int width, float* out) const;
   void add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const;
   void write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const;
@@ -97,7 +97,7 @@ class UnitPass {
   const Sequence s_;
   const int64_t rows_;
   const int query_width_, value_width_;
-  PackedRows rows_packed_{};
+  PackedRows packed_{};
 };
 
 }  // namespace uwaga

@@ -1,6 +1,7 @@
-// What comes through the C boundary: checked against the memory that it stands in, and copied where it is small.
+// Validation of the arguments of c_api.h: every size, stride, offset and position is checked against the memory that its
+// operand has. Small arrays of int64 are copied first, so that another thread cannot change them after the check.
 //
-// Nothing behind this file checks a size, a stride, an offset or a position again.
+// The drivers rely on it: no file below checks a size, a stride, an offset or a position again.
 #ifndef UWAGA_DRIVERS_CHECKED_PROBLEM_H_
 #define UWAGA_DRIVERS_CHECKED_PROBLEM_H_
 
@@ -13,57 +14,58 @@
 
 namespace uwaga {
 
-// Why a call is not served, in a sentence.
+// Thrown by every check: what is wrong with the call, for uwaga_last_error().
 struct InvalidArgument {
-  char sentence[160];
+  char message[160];
 };
 [[noreturn]] __attribute__((format(printf, 1, 2))) void invalid_argument(const char* format, ...);
 
 class CheckedProblem {
  public:
-  // This and all checks below throw InvalidArgument, and what copies std::bad_alloc. `reads_values`: whether the value takes part.
+  // Checks and copies. All functions of this class throw InvalidArgument, and those that copy std::bad_alloc.
+  // `reads_values`: whether the call reads `given.value`; otherwise it is not checked and problem() has none.
   CheckedProblem(const uwaga_problem& given, bool reads_values);
   CheckedProblem(const CheckedProblem&) = delete;  // the problem points into the copies
 
-  // The same problem over copies of its offsets, lengths, starts and selected rows.
+  // The problem, with pointers to the copies of its offsets, lengths, starts and selected rows.
   const uwaga_problem& problem() const { return p_; }
 
-  // Is there memory for a float32 tensor (B, H, Q) or (B, H, K), packed where the problem's operands are?
+  // A float32 tensor (B, H, Q) or (B, H, K), packed if the problem's operands are, fits into its memory.
   void check_per_query(const char* name, const uwaga_tensor& t) const;
   void check_per_key(const char* name, const uwaga_tensor& t) const;
 
   void check(const uwaga_forward_result& result) const;
   void check(const uwaga_softmax& softmax) const;
   void check(const uwaga_backward_args& args) const;
-  // These also copy.
+  // These return copies.
   uwaga_row_statistics checked(const uwaga_row_statistics& statistics);
   uwaga_selection checked(const uwaga_selection& selection);
   uwaga_pool_args checked(const uwaga_pool_args& args);
   uwaga_integers checked_keys(const uwaga_integers& keys);
   std::vector<uwaga_mask_operation> checked_mask(const uwaga_mask_operation* operations, int64_t count);
-  // Entries of a selection by rising keys.
+  // A float32 tensor (selected sequences, heads, queries, keys) fits into its memory.
   void check_entries(const uwaga_tensor& out, const uwaga_selection& selection, const uwaga_integers& keys) const;
 
-  // For questions about single blocks and rows.
+  // Sequence b, head h, queries [i0, i1) and keys [j0, j1) exist, and there is at least one of each.
   void check_block(int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
 
  private:
-  // Is there memory for a (B, H, Q, columns) or (B, heads, K, columns) tensor?
-  void query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;
-  void key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const;
-  uwaga_integers copied(const char* name, const uwaga_integers& numbers, int64_t count);
+  // A (B, H, Q, columns) or (B, heads, K, columns) tensor fits into its memory.
+  void check_query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const;
+  void check_key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const;
+  uwaga_integers copy_of(const char* name, const uwaga_integers& numbers, int64_t count);
   uwaga_integers checked_offsets(const char* name, const uwaga_integers& offsets, int64_t tokens, int64_t longest);
   uwaga_integers checked_edges(const char* name, const uwaga_integers& edges, int64_t bins, bool of_queries);
-  uwaga_integers rising(const char* name, const uwaga_integers& numbers, int64_t size);
+  uwaga_integers checked_increasing(const char* name, const uwaga_integers& numbers, int64_t size);
   uwaga_start checked_start(const char* name, const uwaga_start& start);
   void check_sizes(bool reads_values) const;
   void check_relative() const;
   void check_documents(const uwaga_mask_operation& op) const;
 
   uwaga_problem p_;
-  int64_t most_queries_ = 0, most_keys_ = 0;  // of any sequence
+  int64_t max_queries_ = 0, max_keys_ = 0;  // of any sequence
   std::vector<uwaga_mask_operation> mask_;
-  std::deque<std::vector<int64_t>> numbers_;
+  std::deque<std::vector<int64_t>> copies_;
 };
 
 }  // namespace uwaga

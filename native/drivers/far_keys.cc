@@ -10,23 +10,23 @@ namespace uwaga {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-// To look at every key and value costs about as much as one query does.
-constexpr int64_t kKeysWorthLooking = 1024, kQueriesWorthLooking = 64;
+// Reading all keys and values costs about as much as one query does.
+constexpr int64_t kMinKeys = 1024, kMinQueries = 64;
 constexpr int64_t kPeak = 64;  // distances
 
 // 2^-150 rounds to zero beside the smallest float, and the norms are themselves rounded.
-constexpr float kLost = 104.0f, kRounding = 1.01f;
+constexpr float kUnderflow = 104.0f, kRounding = 1.01f;
 
-bool may_lose_keys(const uwaga_problem& p) {
+bool may_skip_keys(const uwaga_problem& p) {
   return p.relative.data && !p.bias.data && p.normalize && p.softcap == 0.0f && p.query_heads == p.key_heads &&
-         p.keys >= kKeysWorthLooking && (p.rows.data ? p.rows.count : p.queries) >= kQueriesWorthLooking;
+         p.keys >= kMinKeys && (p.rows.data ? p.rows.count : p.queries) >= kMinQueries;
 }
 
 }  // namespace
 
 FarKeys::FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, int threads)
     : p_(p), mask_(mask), kernels_(kernels) {
-  if (!may_lose_keys(p)) return;
+  if (!may_skip_keys(p)) return;
   distances_ = p.relative_head;
   const int64_t peaks = (distances_ + kPeak - 1) / kPeak;
   peaks_.resize(p.query_heads * peaks);
@@ -37,13 +37,13 @@ FarKeys::FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernel
       peaks_[h * peaks + n] = *std::max_element(first, std::min(first + kPeak, of_head + distances_));
     }
   }
-  sizes_.resize(p.sequences * p.key_heads);
-  parallel_for(threads, static_cast<int64_t>(sizes_.size()), [&](int64_t n, int) {
-    sizes_[n] = sizes_of(sequence_of(p_, n / p_.key_heads), n % p_.key_heads);
+  norms_.resize(p.sequences * p.key_heads);
+  parallel_for(threads, static_cast<int64_t>(norms_.size()), [&](int64_t n, int) {
+    norms_[n] = norms_of(sequence_of(p_, n / p_.key_heads), n % p_.key_heads);
   });
 }
 
-FarKeys::Sizes FarKeys::sizes_of(const Sequence& s, int64_t head) const {
+FarKeys::Norms FarKeys::norms_of(const Sequence& s, int64_t head) const {
   // A square that is not finite makes the sum so, which a maximum alone would not.
   float key = 0.0f, value = 0.0f, sum = 0.0f;
   for (int64_t j = 0; j < s.keys; ++j) {
@@ -68,9 +68,9 @@ bool FarKeys::sees_its_own_key(const Sequence& s, int64_t head, int64_t query) c
   return mask_.bits(s, head, query, j0, count) >> (own - j0) & 1;
 }
 
-float FarKeys::lost_below(const Sequence& s, const RowBlock& rows) const {
-  if (sizes_.empty() || s.keys < kKeysWorthLooking) return kMinusInfinity;
-  const Sizes sizes = sizes_[s.index * p_.key_heads + rows.key_head];
+float FarKeys::skip_below(const Sequence& s, const RowBlock& rows) const {
+  if (norms_.empty() || s.keys < kMinKeys) return kMinusInfinity;
+  const Norms norms = norms_[s.index * p_.key_heads + rows.key_head];
   float query = 0.0f, sum = 0.0f;
   for (int64_t r = rows.first; r < rows.last; ++r) {
     const GroupedRow at = grouped_row(p_, rows.key_head, r);
@@ -81,8 +81,8 @@ float FarKeys::lost_below(const Sequence& s, const RowBlock& rows) const {
     query = std::max(query, square), sum += square - square;
   }
   const float own = p_.relative.data[rows.key_head * p_.relative_head + p_.relative_zero];
-  const float reach = 2.0f * kRounding * std::sqrt(query) * sizes.key * std::fabs(p_.scale) + sum;
-  const float below = own - reach - kLost - std::log(std::max(1.0f, sizes.value)) - std::fabs(own) * 1e-5f;
+  const float reach = 2.0f * kRounding * std::sqrt(query) * norms.key * std::fabs(p_.scale) + sum;
+  const float below = own - reach - kUnderflow - std::log(std::max(1.0f, norms.value)) - std::fabs(own) * 1e-5f;
   return std::isfinite(below) ? below : kMinusInfinity;
 }
 

@@ -1,12 +1,12 @@
-// Keys too far away to matter. Where a bias falls with the distance, as ALiBi's does, most keys of a long sequence get
-// weights that are lost beside the row's own: they underflow, and what they would add rounds away.
+// Skips blocks of keys whose weights underflow. Where a bias decreases with the distance, as ALiBi's does, most keys of a long
+// sequence have weights so small beside that of the row's own key that adding them changes no bit.
 //
-// A row's largest score is at least that of its own key, and none is larger than the norms allow:
+// The largest score of a row is at least that of its own key; by Cauchy-Schwarz, none is above the product of the norms:
 //
 //     q.k scale + bias <= |q| max |k| scale + bias        q.k_own scale + bias_own >= -|q| max |k| scale + bias_own
 //
-// A block of keys is left out where the first lies so far below the second that weight times value is below 2^-150 of the
-// row's sum. Nothing is left out where a key or value is not finite, since a weight of zero times NaN is NaN.
+// A block is skipped where the first bound lies so far below the second one that weight times value is below 2^-150 of the
+// row's sum. None is skipped where a key or a value is NaN or infinite, since a weight of zero times NaN is NaN.
 #ifndef UWAGA_DRIVERS_FAR_KEYS_H_
 #define UWAGA_DRIVERS_FAR_KEYS_H_
 
@@ -22,19 +22,19 @@ namespace uwaga {
 
 class FarKeys {
  public:
-  // Looks at all keys and values once, unless no block could be left out.
+  // Reads all keys and values once for their norms, unless no block could be skipped.
   FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernels, int threads);
 
-  // The bias below which a block of keys is lost to all rows of `rows`; -inf where none is.
-  float lost_below(const Sequence& s, const RowBlock& rows) const;
+  // Blocks of keys whose largest bias is below this are skipped for all rows of `rows`; -inf: none is.
+  float skip_below(const Sequence& s, const RowBlock& rows) const;
   // The largest bias between queries [i0, i1) and keys [j0, j1).
   float largest_bias(const Sequence& s, int64_t head, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
 
  private:
-  struct Sizes {
-    float key, value;  // the largest norms; not finite where an entry is not
+  struct Norms {
+    float key, value;  // the largest ones; NaN or infinite where an entry is
   };
-  Sizes sizes_of(const Sequence& s, int64_t head) const;
+  Norms norms_of(const Sequence& s, int64_t head) const;
   bool sees_its_own_key(const Sequence& s, int64_t head, int64_t query) const;
 
   const uwaga_problem& p_;
@@ -42,7 +42,7 @@ class FarKeys {
   const Kernels& kernels_;
   int64_t distances_ = 0;     // how many a head has
   std::vector<float> peaks_;  // of each head, the largest bias of every 64 distances
-  std::vector<Sizes> sizes_;  // of each sequence and head
+  std::vector<Norms> norms_;  // of each sequence and head
 };
 
 }  // namespace uwaga

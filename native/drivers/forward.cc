@@ -1,9 +1,9 @@
-// The forward pass: which rows meet which keys, in what order, on which thread.
+// The forward pass: how rows and keys are divided into tasks, in which order these run, and how their results are merged.
 //
-// Work is cut into row blocks (some hundred rows of one sequence and key head). A row block visits its visible key
-// blocks in order; each block of 64 keys is packed once and serves all tiles of the row block. Keys are further grouped
-// into chunks of 2,048: each chunk has a softmax of its own, and chunks are merged in order. So a row's sums associate
-// the same way whether its chunks ran one after another or, when there are few rows (decoding), on many threads.
+// A task is a row block: some hundred rows of one sequence and key head. It visits the blocks of 64 keys that its mask leaves,
+// in order; each is packed once for all tiles of the row block. Keys are further grouped into chunks of 2,048 with a softmax of
+// their own, which are merged in order. So the sums of a row associate in the same way whether its chunks ran one after another
+// or, where there are few rows (decoding), on several threads.
 #include "drivers/drivers.h"
 
 #include <string.h>
@@ -26,8 +26,8 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 int64_t chunk_count(const Sequence& s) { return (s.keys + kChunkKeys - 1) / kChunkKeys; }
 
-// The queries and outputs of a row block, with one packed block of keys, stay in the second-level cache, and packing is
-// paid for by many rows; smaller blocks where these would leave threads without work.
+// Rows per block: the queries and outputs of a row block and one packed block of keys fit into the L2 cache, and many rows
+// share the cost of packing. Fewer rows where threads would otherwise have no task.
 constexpr int64_t kRowBlockFloats = 96 * 1024;
 
 int64_t rows_per_block(const uwaga_problem& p) {
@@ -45,7 +45,7 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
   for (int64_t b = 0; b < p.sequences; ++b) {
     const int64_t all = selected_query_count(p, sequence_of(p, b)) * group;
     for (int64_t g = 0; g < p.key_heads; ++g) {
-      // Last rows first: under a causal mask they are the longest pieces, which should not come last.
+      // Last rows first: under a causal mask they take longest, and a long task at the end leaves other threads idle.
       for (int64_t r = (all - 1) / rows * rows; all > 0 && r >= 0; r -= rows) {
         blocks.push_back({b, g, r, std::min(all, r + rows)});
       }
@@ -83,46 +83,46 @@ class Forward {
   void run_block(const RowBlock& block) {
     RowBlockPass pass(p_, mask_, kernels_, far_keys_, block, wanted_);
     const int64_t chunks = chunk_count(pass.sequence());
-    RowStatisticsTable found(wanted_, pass.rows());
+    RowStatisticsTable statistics(wanted_, pass.rows());
     if (chunks <= 1) {
       pass.run(0, pass.sequence().keys);
       for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) {
-        found.row(r)->moments = pass.moments(r);
-        pass.copy_top(r, found.row(r));
+        statistics.row(r)->moments = pass.moments(r);
+        pass.copy_top(r, statistics.row(r));
       }
       for (int64_t t = 0; t < pass.tiles(); ++t) {
         RowResult results[kTileRows];
         pass.results(t, results);
         const int64_t r = t * kTileRows;
-        write(block, pass.sequence(), r, pass.rows_of_tile(t), pass.output(r), results, found.row(r));
+        write(block, pass.sequence(), r, pass.rows_of_tile(t), pass.output(r), results, statistics.row(r));
       }
       return;
     }
     thread_local Scratch scratch;
-    RowStatisticsTable found_in_part(wanted_, pass.rows());
+    RowStatisticsTable part_statistics(wanted_, pass.rows());
     PartialRows part =
-        partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), found_in_part.row(0));
-    PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows(), found.row(0));
-    found.clear();
+        partial_rows(scratch.reserve(2 * partial_size(pass.rows())), pass.rows(), part_statistics.row(0));
+    PartialRows total = partial_rows(part.output + partial_size(pass.rows()), pass.rows(), statistics.row(0));
+    statistics.clear();
     clear(total, pass.rows());
     for (int64_t c = 0; c < chunks; ++c) {
       pass.run(c * kChunkKeys, std::min(pass.sequence().keys, (c + 1) * kChunkKeys));
       pass.copy_to(part);
       merge(total, part, pass.rows());
     }
-    for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, found.row(r));
-    write_all(block, pass.sequence(), total, found);
+    for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, statistics.row(r));
+    write_all(block, pass.sequence(), total, statistics);
   }
 
-  // Few rows, many keys: every chunk is a piece of its own, merged afterwards in order.
-  void run_chunks(int64_t pieces) {
-    struct Piece {
+  // Few rows and many keys: a task is one chunk of a row block; the chunks are merged afterwards, in order.
+  void run_chunks(int64_t tasks) {
+    struct Task {
       int64_t block, chunk;
       float* part;
-      int64_t first_finding;
+      int64_t first_row;
     };
-    std::vector<Piece> list;
-    list.reserve(pieces);
+    std::vector<Task> list;
+    list.reserve(tasks);
     int64_t floats = 0;
     for (size_t n = 0; n < blocks_.size(); ++n) {
       const Sequence s = sequence_of(p_, blocks_[n].sequence);
@@ -130,21 +130,21 @@ class Forward {
     }
     Scratch parts;
     float* next = parts.reserve(floats);
-    std::vector<size_t> first_piece;
-    int64_t findings = 0;
+    std::vector<size_t> first_task;
+    int64_t all_rows = 0;
     for (size_t n = 0; n < blocks_.size(); ++n) {
-      first_piece.push_back(list.size());
+      first_task.push_back(list.size());
       for (int64_t c = 0; c < chunk_count(sequence_of(p_, blocks_[n].sequence)); ++c) {
         const int64_t rows = blocks_[n].last - blocks_[n].first;
-        list.push_back({static_cast<int64_t>(n), c, next, findings});
+        list.push_back({static_cast<int64_t>(n), c, next, all_rows});
         next += partial_size(rows);
-        findings += rows;
+        all_rows += rows;
       }
     }
-    first_piece.push_back(list.size());
-    RowStatisticsTable found_in_parts(wanted_, findings);
-    const auto part_of = [&](const Piece& piece, int64_t rows) {
-      return partial_rows(piece.part, rows, found_in_parts.row(piece.first_finding));
+    first_task.push_back(list.size());
+    RowStatisticsTable part_statistics(wanted_, all_rows);
+    const auto part_of = [&](const Task& task, int64_t rows) {
+      return partial_rows(task.part, rows, part_statistics.row(task.first_row));
     };
     parallel_for(threads_, static_cast<int64_t>(list.size()), [&](int64_t n, int) {
       RowBlockPass pass(p_, mask_, kernels_, far_keys_, blocks_[list[n].block], wanted_);
@@ -152,28 +152,28 @@ class Forward {
       pass.run(first, std::min(pass.sequence().keys, first + kChunkKeys));
       const PartialRows part = part_of(list[n], pass.rows());
       pass.copy_to(part);
-      for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, &part.findings[r]);
+      for (int64_t r = 0; wanted_ && r < pass.rows(); ++r) pass.copy_top(r, &part.statistics[r]);
     });
     parallel_for(threads_, static_cast<int64_t>(blocks_.size()), [&](int64_t n, int) {
       const int64_t rows = blocks_[n].last - blocks_[n].first;
       const Sequence s = sequence_of(p_, blocks_[n].sequence);
       thread_local Scratch scratch;
-      RowStatisticsTable found(wanted_, rows);
-      found.clear();
-      PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, found.row(0));
+      RowStatisticsTable statistics(wanted_, rows);
+      statistics.clear();
+      PartialRows total = partial_rows(scratch.reserve(partial_size(rows)), rows, statistics.row(0));
       clear(total, rows);
-      for (size_t k = first_piece[n]; k < first_piece[n + 1]; ++k) {
+      for (size_t k = first_task[n]; k < first_task[n + 1]; ++k) {
         const PartialRows part = part_of(list[k], rows);
         merge(total, part, rows);
-        for (int64_t r = 0; wanted_ && r < rows; ++r) merge_top(&total.findings[r], part.findings[r], wanted_->top);
+        for (int64_t r = 0; wanted_ && r < rows; ++r) merge_top(&total.statistics[r], part.statistics[r], wanted_->top);
       }
-      write_all(blocks_[n], s, total, found);
+      write_all(blocks_[n], s, total, statistics);
     });
   }
 
   int64_t partial_size(int64_t rows) const { return rounded_up(rows * (padded_width(p_.value_width) + 2), 16); }
-  PartialRows partial_rows(float* base, int64_t rows, RowStatistics* findings) const {
-    return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), findings};
+  PartialRows partial_rows(float* base, int64_t rows, RowStatistics* statistics) const {
+    return {base, reinterpret_cast<RowResult*>(base + rows * padded_width(p_.value_width)), statistics};
   }
   void clear(const PartialRows& total, int64_t rows) const {
     std::fill(total.output, total.output + rows * padded_width(p_.value_width), 0.0f);
@@ -181,28 +181,28 @@ class Forward {
   }
   void merge(const PartialRows& total, const PartialRows& part, int64_t rows) const {
     for (int64_t r = 0; wanted_ && r < rows; ++r) {
-      merge_moments(total.results[r], &total.findings[r], part.results[r], part.findings[r]);
+      merge_moments(total.results[r], &total.statistics[r], part.results[r], part.statistics[r]);
     }
     kernels_.merge_rows(total.output, total.results, part.output, part.results, static_cast<int>(rows),
                         static_cast<int>(p_.value_width));
   }
 
-  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, RowStatisticsTable& found) const {
+  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, RowStatisticsTable& statistics) const {
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
-      write(block, s, r, count, total.output + r * padded_width(p_.value_width), total.results + r, found.row(r));
+      write(block, s, r, count, total.output + r * padded_width(p_.value_width), total.results + r, statistics.row(r));
     }
   }
 
   // Normalises up to six rows of a block, from row `r` on, and writes them in the caller's type.
   void write(const RowBlock& block, const Sequence& s, int64_t r, int count, const float* rows, const RowResult* sums,
-             const RowStatistics* found) const {
+             const RowStatistics* statistics) const {
     void* places[kTileRows];
     float factors[kTileRows];
     for (int n = 0; n < count; ++n) {
       const GroupedRow at = grouped_row(p_, block.key_head, block.first + r + n);
-      factors[n] = finish_row(s, at, sums[n], found ? found + n : nullptr);
+      factors[n] = finish_row(s, at, sums[n], statistics ? statistics + n : nullptr);
       if (result_.output.data) places[n] = query_address(p_, result_.output, s, at.head, at.query);
     }
     if (!result_.output.data) return;
@@ -210,15 +210,15 @@ class Forward {
                         factors, count, static_cast<int>(p_.value_width));
   }
 
-  // What the output of a row is to be multiplied by; writes its lse and its statistics.
-  float finish_row(const Sequence& s, GroupedRow at, RowResult sum, const RowStatistics* found) const {
-    float factor = growth_, lse = 0.0f;
+  // Writes the lse and the statistics of a row, and returns the factor that normalises its output.
+  float finish_row(const Sequence& s, GroupedRow at, RowResult sum, const RowStatistics* statistics) const {
+    float factor = inverse_keep_, lse = 0.0f;
     if (p_.normalize) {
       const RowResult without_sink = sum;
       const bool sees_none = sum.sum == 0.0f;
       double top = sees_none ? kMinusInfinity : sum.maximum;
       const double sink = p_.sinks.data ? p_.sinks.data[at.head] : kMinusInfinity;
-      if (sink != kMinusInfinity) {  // one more key, with a logit but no value
+      if (sink != kMinusInfinity) {  // the sink: one more key, with a logit and no value
         const double highest = std::max(top, sink);
         const double share = sees_none ? 0.0 : std::exp(top - highest);
         factor *= static_cast<float>(share);
@@ -227,13 +227,13 @@ class Forward {
       }
       if (result_.lse.data) lse = sum.sum == 0.0f ? kMinusInfinity : log_sum(top, sum.sum);
       factor = sees_none ? 0.0f : factor / sum.sum;
-      if (found) write_statistics(p_, *wanted_, s, at, without_sink, *found, {top, sum.sum});
+      if (statistics) write_statistics(p_, *wanted_, s, at, without_sink, *statistics, {top, sum.sum});
     }
     if (result_.lse.data) *reinterpret_cast<float*>(query_address(p_, result_.lse, s, at.head, at.query)) = lse;
     return factor;
   }
 
-  // top + log(sum), rounded once: a float logarithm of a number near 1 loses nothing that shows.
+  // top + log(sum), rounded once. The float logarithm is taken of the mantissa alone, where its error does not show.
   static float log_sum(double top, float sum) {
     uint32_t word;
     memcpy(&word, &sum, sizeof word);
@@ -255,7 +255,7 @@ class Forward {
   const int threads_;
   const std::vector<RowBlock> blocks_;
   const FarKeys far_keys_;
-  const float growth_ = 1.0f / (1.0f - p_.dropout);
+  const float inverse_keep_ = 1.0f / (1.0f - p_.dropout);
 };
 
 }  // namespace

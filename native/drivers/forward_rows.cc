@@ -24,8 +24,8 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
       value_pairs_(scoring_.pairs && p.value_width > 0 && p.value.dtype == UWAGA_BFLOAT16),
       block_(block),
       s_(sequence_of(p, block.sequence)) {
-  // The largest weights are wanted in order, however small.
-  lost_below_ = wanted && wanted->top > 0 ? kMinusInfinity : far_keys.lost_below(s_, block);
+  // The largest weights are returned in order, however small, so no key may be skipped.
+  skip_below_ = wanted && wanted->top > 0 ? kMinusInfinity : far_keys.skip_below(s_, block);
   tiles_ = (rows() + kTileRows - 1) / kTileRows;
   rows_.reserve(tiles_);
   for (int64_t t = 0; t < tiles_; ++t) {
@@ -55,7 +55,7 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   const int64_t first = std::max(j_first, key_range.first / kBlockKeys * kBlockKeys);
   for (int64_t j0 = first; j0 < std::min(j_last, key_range.last); j0 += kBlockKeys) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
-    if (lost_below_ > kMinusInfinity && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < lost_below_) continue;
+    if (skip_below_ > kMinusInfinity && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < skip_below_) continue;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
     if (seen != Visibility::kEmpty) visit(j0, count, seen);
   }
@@ -76,7 +76,7 @@ void RowBlockPass::results(int64_t t, RowResult* of_rows) const {
 void RowBlockPass::copy_to(const PartialRows& part) const {
   std::copy(w_.output, w_.output + rows() * padded_width(p_.value_width), part.output);
   for (int64_t t = 0; t < tiles_; ++t) results(t, part.results + t * kTileRows);
-  for (int64_t r = 0; accumulator_ && r < rows(); ++r) part.findings[r].moments = moments(r);
+  for (int64_t r = 0; accumulator_ && r < rows(); ++r) part.statistics[r].moments = moments(r);
 }
 
 void RowBlockPass::pack_queries() {
@@ -124,7 +124,7 @@ bool RowBlockPass::values_are_finite(const Block& block) const {
 
 void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
   const Block block = pack_block(j0, count);
-  int finite = -1;  // not looked yet
+  int finite = -1;  // not computed yet
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& rows = rows_[t];
     TileVisibility view;
@@ -136,7 +136,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
     }
     const TileState state{w_.output + t * w_.output_tile, w_.maximum + t * kMaxLanes,
                           w_.sum + t * kTileRows * kMaxLanes};
-    const TileStatistics watch = accumulator_ ? accumulator_->watch(t) : TileStatistics{};
+    const TileStatistics statistics = accumulator_ ? accumulator_->statistics(t) : TileStatistics{};
     const ForwardTile tile{w_.query + t * w_.query_tile,
                            w_.scores,
                            scoring_.rule.biased ? w_.bias : nullptr,
@@ -146,7 +146,7 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
                            static_cast<int>(p_.value_width),
                            view.mask,
                            state,
-                           accumulator_ ? &watch : nullptr};
+                           accumulator_ ? &statistics : nullptr};
     scoring_.forward_tile(tile, block, scoring_.rule);
   }
 }

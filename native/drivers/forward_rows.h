@@ -16,7 +16,7 @@
 
 namespace uwaga {
 
-// The packed operands and softmax states of one row block, in one piece of scratch memory.
+// The packed operands and softmax states of one row block, in one array of scratch memory.
 struct RowBlockScratch {
   float *query, *keys, *values, *scores, *bias, *output, *maximum, *sum;
   int64_t query_tile, output_tile;  // distance from tile to tile
@@ -37,11 +37,11 @@ struct RowBlockScratch {
   }
 };
 
-// Results of some rows: unnormalised outputs, per row maximum and sum, and what else was watched.
+// Results of some rows over some of their keys: unnormalised outputs, maxima and sums, and statistics.
 struct PartialRows {
   float* output;  // [rows][padded width]
   RowResult* results;
-  RowStatistics* findings;  // or null; their softmax is not filled in
+  RowStatistics* statistics;  // or null; their softmax is not filled in
 };
 
 class RowBlockPass {
@@ -52,8 +52,8 @@ class RowBlockPass {
   int64_t rows() const { return block_.last - block_.first; }
   const Sequence& sequence() const { return s_; }
 
-  // Runs over keys [j_first, j_last), both multiples of 64 (or the end), from a fresh state; only the largest weights are
-  // looked for among the keys of all runs.
+  // Resets the softmax states and runs over keys [j_first, j_last), multiples of 64 or the end. The largest weights alone are
+  // kept from run to run.
   void run(int64_t j_first, int64_t j_last);
   int64_t tiles() const { return tiles_; }
   int rows_of_tile(int64_t t) const { return rows_[t].count; }
@@ -69,7 +69,7 @@ class RowBlockPass {
 
   void pack_queries();
 
-  // Values can be read where they lie if vectors fit; copying them pays only where many tiles read the copy.
+  // Whether values are read where they lie rather than packed: if whole vectors fit and few tiles would read the packed copy.
   bool reads_values_in_place() const;
   Block pack_block(int64_t j0, int count);
   bool values_are_finite(const Block& block) const;
@@ -87,7 +87,7 @@ class RowBlockPass {
   std::optional<StatisticsAccumulator> accumulator_;
   std::vector<TileRows> rows_;  // of each tile
   int64_t tiles_;
-  float lost_below_;  // see far_keys.h
+  float skip_below_;  // see far_keys.h
 };
 
 }  // namespace uwaga

@@ -40,7 +40,7 @@ std::vector<uwaga_mask_operation> SingleHead::mask_of(const uwaga_mask_operation
   return mask;
 }
 
-uwaga_problem SingleHead::under(const std::vector<uwaga_mask_operation>& mask) const {
+uwaga_problem SingleHead::with_mask(const std::vector<uwaga_mask_operation>& mask) const {
   uwaga_problem p = problem_;
   p.mask = mask.data();
   p.mask_operations = static_cast<int64_t>(mask.size());
@@ -91,7 +91,7 @@ float HeadWeights::softmax_entry(const uwaga_tensor& t, int64_t query) const {
   return static_cast<const float*>(t.data)[query * t.row];
 }
 
-void HeadWeights::take_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step) {
+void HeadWeights::set_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step) {
   rows_ = count;
   const uwaga_problem& p = head_.problem();
   for (int64_t t = 0; t < tiles(); ++t) {
@@ -111,7 +111,7 @@ void HeadWeights::take_rows(const int64_t* queries, int64_t count, const float* 
   }
 }
 
-Visibility HeadWeights::sees(int64_t j0, int64_t j1) const {
+Visibility HeadWeights::visibility(int64_t j0, int64_t j1) const {
   return mask_.block(s_, tiles_[0].first_query(), tiles_[tiles() - 1].last_query() + 1, j0, j1);
 }
 

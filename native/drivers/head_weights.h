@@ -1,7 +1,7 @@
-// The weights of one head, tile by tile, from a softmax that is known.
+// One head of one sequence as a dense problem, and its attention weights, tile by tile, from a known softmax.
 //
-// A row block takes some rows, a key block some keys, and a tile gives the weights of six rows on a block of 64 keys.
-// Keys may be packed one block at a time or many at once, where many row blocks are to meet them.
+// set_rows selects up to 96 rows, pack_keys packs a block of 64 keys, and `tile` computes the weights of six rows on such a
+// block. Several blocks can stay packed, for callers that combine them with many row blocks.
 #ifndef UWAGA_DRIVERS_HEAD_WEIGHTS_H_
 #define UWAGA_DRIVERS_HEAD_WEIGHTS_H_
 
@@ -17,17 +17,17 @@
 
 namespace uwaga {
 
-// One head of one sequence as a dense problem of its own.
+// One head of one sequence as a dense problem with B = H = G = 1.
 class SingleHead {
  public:
   SingleHead(const uwaga_problem& whole, int64_t b, int64_t h);
-  SingleHead(const SingleHead&) = delete;  // the problem points at the mask
+  SingleHead(const SingleHead&) = delete;  // problem() points to the mask in here
   const uwaga_problem& problem() const { return problem_; }
-  // The same head under another mask; it must outlive the result's use.
-  uwaga_problem under(const std::vector<uwaga_mask_operation>& mask) const;
-  // A start of the whole problem as this head sees it.
+  // problem() with another mask, which must outlive the result.
+  uwaga_problem with_mask(const std::vector<uwaga_mask_operation>& mask) const;
+  // A start of the whole problem, for this head.
   uwaga_start start_of_sequence(const uwaga_start& start) const;
-  // The operations of a mask of the whole problem as this head sees them.
+  // The operations of a mask of the whole problem, for this head.
   std::vector<uwaga_mask_operation> mask_of(const uwaga_mask_operation* operations, int64_t count) const;
   // A (B, H, Q, ...) or (B, H, K, ...) tensor of the whole problem from this head's first query or key on.
   uwaga_tensor query_rows(const uwaga_tensor& t, int64_t entry_size) const;
@@ -47,7 +47,7 @@ constexpr int64_t kTilesAtOnce = kRowsAtOnce / kTileRows;
 
 class HeadWeights {
  public:
-  // `hidden` is what hidden entries read as; `blocks` of keys can be packed at once.
+  // `hidden` is the value of masked entries; `blocks`: how many blocks of keys can be packed at a time.
   HeadWeights(const uwaga_problem& whole, const uwaga_softmax& softmax, int64_t b, int64_t h, float hidden,
               int64_t blocks);
   HeadWeights(const HeadWeights&) = delete;
@@ -56,21 +56,22 @@ class HeadWeights {
   const Mask& mask() const { return mask_; }
   const Sequence& sequence() const { return s_; }
 
-  // Takes up to kRowsAtOnce rising queries; `row_weights`, (Q,) with this stride, or null, multiplies their weights.
-  void take_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step);
+  // Selects up to kRowsAtOnce queries, strictly increasing. Their weights are multiplied by `row_weights`, (Q,) with this
+  // stride, unless null.
+  void set_rows(const int64_t* queries, int64_t count, const float* row_weights, int64_t row_weight_step);
   int64_t tiles() const { return (rows_ + kTileRows - 1) / kTileRows; }
   const TileRows& tile_rows(int64_t t) const { return tiles_[t]; }
-  // Whether any of the rows sees any of these keys.
-  Visibility sees(int64_t j0, int64_t j1) const;
-  // A range outside which no row sees a key.
+  // The mask of the selected rows and keys [j0, j1).
+  Visibility visibility(int64_t j0, int64_t j1) const;
+  // A range of keys outside which no selected row sees any.
   KeyRange key_range() const;
 
-  // Packs keys [j0, j0 + 64) as number `n`, and returns how many there are.
+  // Packs keys [j0, j0 + 64) as block `n`, and returns how many there are.
   int pack_keys(int64_t n, int64_t j0);
-  // Weights of tile `t` on packed block `n`, whose first key is j0, `known` being what `sees` said of it: false where
-  // the tile sees none of them. Only whole vectors around view->mask's columns are written.
+  // Computes the weights of tile `t` on packed block `n`, whose first key is j0; `known` is visibility() of the block. Returns
+  // false where the tile sees none of its keys. Only whole vectors around view->mask's columns are written.
   bool tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileVisibility* view);
-  // Whether the softmax of row `r` of a tile is NaN, so that all its visible weights are.
+  // Whether the softmax of row `r` of a tile is NaN; then all its visible weights are.
   bool is_nan(int64_t t, int r) const {
     return std::isnan(maxima_[t * kTileRows + r]) || std::isnan(factors_[t * kTileRows + r]);
   }

@@ -1,11 +1,11 @@
-// Attention without softmax by associativity, in O(N D E): z_i = q_i S_i with the state S_i = sum of k_j v_j^T over the
+// Linear attention, without softmax, by associativity in O(N D E): z_i = q_i S_i with the state S_i = sum of k_j v_j^T over the
 // keys that query i sees. Under a causal mask S runs along the sequence (Katharopoulos et al., "Transformers are RNNs",
 // 2020).
 //
-// Queries go in blocks of 64. What all queries of a block see, up to a multiple of 64 keys, reaches them through the
-// state; the one or two blocks of keys at the diagonal through their scores. States are kept at every 4,096 keys: first
-// each segment's own sum (in parallel), then their running sums (in order), and from there block by block. So a state
-// depends on its position alone, and neither threads nor batch change a bit.
+// Queries are computed in blocks of 64. The keys that all queries of a block see, up to a multiple of 64, contribute through the
+// state; the one or two blocks of keys at the diagonal through their scores. States are stored at every 4,096 keys: first each
+// segment's own sum (in parallel), then prefix sums of these (in order); from there on the state is updated block by block.
+// So a state depends on its position alone, and neither threads nor batch change a bit.
 #include "drivers/drivers.h"
 
 #include <algorithm>
@@ -23,15 +23,15 @@ namespace {
 constexpr int64_t kSegmentKeys = 4096;
 constexpr int64_t kBlockQueries = 64;
 
-// The keys that a query sees are those below a limit that rises by one per query, or never.
+// A query sees the keys below a limit, which is the same for all queries or increases by one per query.
 struct KeyLimit {
   bool causal = false;
   uwaga_start start{};
   int64_t high = 0;
   const int64_t* lengths = nullptr;
 
-  static bool read(const uwaga_problem& p, KeyLimit* limit) {
-    int bands = 0, lengths = 0, joints = 0;
+  static bool parse(const uwaga_problem& p, KeyLimit* limit) {
+    int bands = 0, lengths = 0, conjunctions = 0;
     for (int64_t n = 0; n < p.mask_operations; ++n) {
       const uwaga_mask_operation& op = p.mask[n];
       if (op.operation == UWAGA_MASK_BAND && op.low <= -UWAGA_UNBOUNDED && op.high < UWAGA_UNBOUNDED) {
@@ -43,19 +43,19 @@ struct KeyLimit {
         ++lengths;
         limit->lengths = op.ids.data;
       } else if (op.operation == UWAGA_MASK_AND) {
-        ++joints;
+        ++conjunctions;
       } else {
         return false;
       }
     }
-    return bands <= 1 && lengths <= 1 && joints == std::max(0, bands + lengths - 1);
+    return bands <= 1 && lengths <= 1 && conjunctions == std::max(0, bands + lengths - 1);
   }
 
   int64_t keys(const Sequence& s) const {
     return lengths ? std::min(s.keys, std::max<int64_t>(0, lengths[s.index])) : s.keys;
   }
-  // Query i sees keys [0, seen(i)).
-  int64_t seen(const Sequence& s, int64_t i) const {
+  // Query i sees keys [0, visible_keys(i)).
+  int64_t visible_keys(const Sequence& s, int64_t i) const {
     const int64_t all = keys(s);
     if (!causal) return all;
     return std::min(all, std::max<int64_t>(0, i + start_of(start, s) + high + 1));
@@ -84,13 +84,13 @@ class Linear {
  public:
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
       : p_(p), result_(result), mask_(p), kernels_(*active_level()), rule_(rule_of(p)) {
-    KeyLimit::read(p, &limit_);
+    KeyLimit::parse(p, &limit_);
     state_size_ = rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip);
   }
 
   void run() {
-    // One list of key segments over all sequences and key heads; `states_` holds a state before each.
-    std::vector<Piece> segments, queries;
+    // The key segments of all sequences and key heads in one list; `states_` has the state before each of them.
+    std::vector<Segment> segments, queries;
     for (int64_t b = 0; b < p_.sequences; ++b) {
       const Sequence s = sequence_of(p_, b);
       for (int64_t g = 0; g < p_.key_heads; ++g) {
@@ -102,7 +102,7 @@ class Linear {
     const int64_t count = static_cast<int64_t>(segments.size());
     float* states = states_.reserve(count * state_size_);
     parallel_for(p_.threads, count, [&](int64_t n, int) {
-      const Piece& at = segments[n];
+      const Segment& at = segments[n];
       const Sequence s = sequence_of(p_, at.sequence);
       float* state = states + n * state_size_;
       std::fill(state, state + state_size_, 0.0f);
@@ -115,7 +115,7 @@ class Linear {
   }
 
  private:
-  struct Piece {
+  struct Segment {
     int64_t sequence, key_head, first;
     int64_t first_segment;  // of its sequence and head
   };
@@ -143,9 +143,9 @@ class Linear {
     }
   }
 
-  // A segment's own sum becomes the sum of all before it.
-  void run_sums(const std::vector<Piece>& segments, int64_t unit, float* states) const {
-    const auto mine = [&](const Piece& at) { return at.sequence * p_.key_heads + at.key_head == unit; };
+  // Replaces each segment's own sum by the sum of all segments before it (an exclusive prefix sum).
+  void run_sums(const std::vector<Segment>& segments, int64_t unit, float* states) const {
+    const auto mine = [&](const Segment& at) { return at.sequence * p_.key_heads + at.key_head == unit; };
     std::vector<float> sum(state_size_, 0.0f), own(state_size_);
     auto at = std::find_if(segments.begin(), segments.end(), mine);
     for (; at != segments.end() && mine(*at); ++at) {
@@ -156,8 +156,8 @@ class Linear {
     }
   }
 
-  // The state before key block `block` (of 64): the kept one before its segment, then block by block.
-  void load_state(const Piece& at, const Sequence& s, int64_t block, const float* states, float* state,
+  // The state before key block `block` (of 64): the stored one before its segment, updated block by block.
+  void load_state(const Segment& at, const Sequence& s, int64_t block, const float* states, float* state,
                   int64_t* loaded) const {
     const int64_t per_segment = kSegmentKeys / kBlockKeys;
     if (*loaded < 0 || *loaded / per_segment != block / per_segment) {
@@ -169,22 +169,22 @@ class Linear {
     *loaded = block;
   }
 
-  void run_queries(const Piece& at, const float* states) const {
+  void run_queries(const Segment& at, const float* states) const {
     const Sequence s = sequence_of(p_, at.sequence);
     std::vector<float> state(state_size_);
     int64_t loaded = -1;
     const int64_t last = std::min(s.queries, at.first + kSegmentKeys);
     for (int64_t i = at.first; i < last; i += kBlockQueries) {
       const int64_t end = std::min(last, i + kBlockQueries);
-      // Whole blocks of keys that all these queries see; without a causal mask those are all keys, the last ones too.
-      int64_t through = limit_.seen(s, i) / kBlockKeys;
-      load_state(at, s, through, states, state.data(), &loaded);
-      run_block(at, s, i, end, through * kBlockKeys, limit_.seen(s, end - 1), state.data());
+      // How many whole blocks of keys all these queries see.
+      int64_t whole_blocks = limit_.visible_keys(s, i) / kBlockKeys;
+      load_state(at, s, whole_blocks, states, state.data(), &loaded);
+      run_block(at, s, i, end, whole_blocks * kBlockKeys, limit_.visible_keys(s, end - 1), state.data());
     }
   }
 
   // Queries [i0, i1): keys before j0 through the state, keys [j0, j1) through their scores.
-  void run_block(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
+  void run_block(const Segment& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1,
                  const float* state) const {
     const int64_t group = p_.query_heads / p_.key_heads;
     const int64_t tiles = ((i1 - i0) * group + kTileRows - 1) / kTileRows;
@@ -220,7 +220,7 @@ class Linear {
     }
   }
 
-  void add_scores(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j, int count,
+  void add_scores(const Segment& at, const Sequence& s, int64_t i0, int64_t i1, int64_t j, int count,
                   const float* queries, float* outputs) const {
     const int64_t tiles = ((i1 - i0) * (p_.query_heads / p_.key_heads) + kTileRows - 1) / kTileRows;
     const int64_t query_tile = rounded_up(p_.query_width * kTileRows + kMaxLanes, 16);
@@ -243,7 +243,7 @@ class Linear {
     }
   }
 
-  TileRows tile_at(const Piece& at, const Sequence& s, int64_t i0, int64_t i1, int64_t t) const {
+  TileRows tile_at(const Segment& at, const Sequence& s, int64_t i0, int64_t i1, int64_t t) const {
     const int64_t group = p_.query_heads / p_.key_heads;
     return tile_rows(p_, s, at.key_head, i0 * group + t * kTileRows, i1 * group);
   }
@@ -264,12 +264,12 @@ class Linear {
 
 const char* reason_to_refuse_linear(const uwaga_problem& p) {
   KeyLimit limit;
-  if (p.normalize) return "softmax cannot be reassociated";
-  if (p.rows.data) return "the linear form takes all rows";
+  if (p.normalize) return "the linear form needs normalize = 0: a softmax is not associative";
+  if (p.rows.data) return "the linear form does not take selected rows";
   if (p.softcap != 0.0f || p.dropout > 0.0f || p.relative.data || p.bias.data) {
-    return "softcap, dropout and biases act on each score";
+    return "the linear form has no softcap, dropout or bias, which act on each score";
   }
-  return KeyLimit::read(p, &limit) ? nullptr : "of masks the linear form knows one causal band, lengths, and both";
+  return KeyLimit::parse(p, &limit) ? nullptr : "the linear form supports as a mask one causal band, lengths, or both";
 }
 
 void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result) {

@@ -39,7 +39,7 @@ const int64_t* query_ids(const uwaga_problem& p, const uwaga_mask_operation& op,
 Visibility both(Visibility a, Visibility b) { return std::min(a, b); }
 Visibility either(Visibility a, Visibility b) { return std::max(a, b); }
 
-// Runs a postfix program: `atom(op)` gives a leaf's value, `meet` and `join` combine two.
+// Evaluates a program in postfix notation: atom(op, n) is the value of operand n, `meet` is AND and `join` is OR.
 template <class T, class Atom, class Meet, class Join>
 T evaluate(const uwaga_problem& p, const Atom& atom, const Meet& meet, const Join& join) {
   if (p.mask_operations == 1) return atom(p.mask[0], 0);
@@ -125,7 +125,7 @@ Visibility Mask::block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, in
       case UWAGA_MASK_DOCUMENTS:
         return documents_block(documents_[n], s, query_cover(documents_[n], s, i0, i1), j0, j1);
       default:
-        return Visibility::kPartial;  // dense: only its bits tell
+        return Visibility::kPartial;  // dense: unknown without its bits
     }
   };
   return evaluate<Visibility>(problem_, atom, both, either);
@@ -191,7 +191,8 @@ uint64_t Mask::bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int cou
 
 void Mask::bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count,
                         uint64_t* bits) const {
-  if (problem_.mask_operations == 1 && problem_.mask[0].operation == UWAGA_MASK_BAND) {  // the usual one, all at once
+  // A causal mask or a window alone: no program to run.
+  if (problem_.mask_operations == 1 && problem_.mask[0].operation == UWAGA_MASK_BAND) {
     const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
     const int64_t first = band_first(problem_.mask[0], s, 0) - j0, last = band_last(problem_.mask[0], s, 0) - j0;
     for (int r = 0; r < row_count; ++r) bits[r] = all & word_of_range(first + rows[r].query, last + rows[r].query);

@@ -1,4 +1,4 @@
-// Masks as the drivers see them: is a block of queries and keys empty, full or partial, and which keys does a query see.
+// Evaluation of mask programs: whether a block of queries and keys is empty, full or partial, and which keys a query sees.
 #ifndef UWAGA_DRIVERS_MASK_H_
 #define UWAGA_DRIVERS_MASK_H_
 
@@ -23,15 +23,15 @@ class Mask {
   bool sees_all() const { return problem_.mask_operations == 0; }
   // Of queries [i0, i1) against keys [j0, j1) of one sequence, for every head.
   Visibility block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, int64_t j1) const;
-  // A range outside which queries [i0, i1) see no key.
+  // A range of keys outside which queries [i0, i1) see none; it need not be the smallest one.
   KeyRange key_range(const Sequence& s, int64_t i0, int64_t i1) const;
   // Bit n: whether query i sees key j0 + n, for n < count <= 64.
   uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
-  // The same for some rows of work.
+  // The same for some grouped rows.
   void bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count, uint64_t* bits) const;
 
  private:
-  // Smallest and largest document among each 64 positions, so that blocks of packed documents are told apart at once.
+  // Smallest and largest document id of each 64 positions: blocks of different documents are found empty without reading ids.
   struct IdRange {
     int64_t low, high;
   };
@@ -39,7 +39,7 @@ class Mask {
     std::vector<int64_t> first_block;  // per sequence
     std::vector<IdRange> ranges;
     void append(const int64_t* ids, int64_t count);
-    // Covers positions [first, last) of a sequence, and perhaps some around them.
+    // The range of ids of all 64-position blocks that overlap positions [first, last) of a sequence.
     IdRange cover(int64_t sequence, int64_t first, int64_t last) const;
   };
   struct Documents {

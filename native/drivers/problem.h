@@ -1,4 +1,5 @@
-// Reading a uwaga_problem that has passed the boundary (boundary.h): where each sequence lies, and which of its queries and heads a row of work stands for.
+// Accessors of a uwaga_problem that CheckedProblem let pass: the rows of each sequence, addresses of entries, and the grouped
+// rows that query heads with a common key head form.
 #ifndef UWAGA_DRIVERS_PROBLEM_H_
 #define UWAGA_DRIVERS_PROBLEM_H_
 
@@ -47,8 +48,8 @@ inline char* key_address(const uwaga_problem& p, const uwaga_tensor& t, const Se
   return row_address(t, p.key_offsets.data ? 0 : s.index, g, s.key_offset + j);
 }
 
-// Query heads that share a key/value head work as one list of rows, query by query, so that a packed block of keys
-// serves all of them: row r is query r / (H / G), head g * H / G + r % (H / G).
+// Grouped-query attention: the query heads that share a key/value head form one list of rows, query by query, so that a
+// block of keys is packed once for all of them: row r is query r / (H / G), head g * H / G + r % (H / G).
 struct GroupedRow {
   int64_t query, head;
 };
@@ -57,7 +58,7 @@ inline GroupedRow grouped_row(const uwaga_problem& p, int64_t g, int64_t r) {
   const int64_t group = p.query_heads / p.key_heads;
   return {p.rows.data ? p.rows.data[r / group] : r / group, g * group + r % group};
 }
-// How many of a sequence's queries take part.
+// The number of a sequence's queries that are computed: the selected ones, or all.
 inline int64_t selected_query_count(const uwaga_problem& p, const Sequence& s) { return p.rows.data ? p.rows.count : s.queries; }
 
 inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }

@@ -17,7 +17,7 @@ float* entry(const uwaga_problem& p, const uwaga_tensor& t, const Sequence& s, G
   return reinterpret_cast<float*>(query_address(p, t, s, at.head, at.query));
 }
 
-// What the sums about one maximum are worth about a higher one, `moved` = log2 of the factor to the weights.
+// Converts sums relative to one maximum to a higher one; `moved` is log2 of the factor that the weights change by.
 RowMoments moved_moments(const RowMoments& x, double sum, double moved) {
   const double factor = std::exp2(moved);
   if (factor == 0.0) return {0.0f, 0.0f, 0.0f};
@@ -59,7 +59,7 @@ void StatisticsAccumulator::set_position(int64_t row, const Sequence& s, int64_t
       static_cast<float>(query + start_of(wanted_.distance_start, s));
 }
 
-TileStatistics StatisticsAccumulator::watch(int64_t tile) const {
+TileStatistics StatisticsAccumulator::statistics(int64_t tile) const {
   const auto at = [&](auto* base, int64_t step) { return base ? base + tile * step : base; };
   return {at(entropy_, kTileLanes),
           at(squares_, kTileLanes),

@@ -1,4 +1,5 @@
-// What rows of weights come to, beside their outputs: gathered by the forward pass, merged over chunks of keys, written.
+// Row statistics of the weights (entropy, squares, distance, largest weights): summed by the forward pass beside the outputs,
+// merged over chunks of keys, normalised and written.
 #ifndef UWAGA_DRIVERS_ROW_STATISTICS_H_
 #define UWAGA_DRIVERS_ROW_STATISTICS_H_
 
@@ -16,14 +17,14 @@ struct RowMoments {
   float entropy, squares, distance;
 };
 
-// What was found in one row, in natural units.
+// The unnormalised statistics of one row; scores in natural units.
 struct RowStatistics {
   RowMoments moments;
   float* top_scores;
   int32_t* top_keys;
 };
 
-// Room for the findings of some rows; none where nothing is wanted.
+// Memory for the statistics of some rows; empty where none are computed.
 class RowStatisticsTable {
  public:
   RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows);
@@ -37,7 +38,7 @@ class RowStatisticsTable {
   std::vector<int32_t> keys_;
 };
 
-// Running sums of the tiles of one row block, as TileStatistics wants them.
+// The running sums of all tiles of one row block, in scratch memory; see TileStatistics.
 class StatisticsAccumulator {
  public:
   StatisticsAccumulator(const uwaga_problem& p, const uwaga_row_statistics& wanted) : p_(p), wanted_(wanted) {}
@@ -45,7 +46,7 @@ class StatisticsAccumulator {
   void clear_sums(int64_t tiles) const;
   void clear_top(int64_t tiles) const;
   void set_position(int64_t row, const Sequence& s, int64_t query) const;
-  TileStatistics watch(int64_t tile) const;
+  TileStatistics statistics(int64_t tile) const;
   // Of row `row` of the block.
   RowMoments moments(int64_t row, const Kernels& kernels) const;
   void copy_top(int64_t row, RowStatistics* to) const;
@@ -57,7 +58,8 @@ class StatisticsAccumulator {
         *top_keys_ = nullptr;
 };
 
-// Add a later part of the same row to what `softmax` was the total of; the softmax itself is merged with the outputs.
+// Merge the statistics of a later chunk of keys into those of the row so far. `softmax` and `part_softmax` are the maxima and
+// sums of both, which are merged with the outputs.
 void merge_moments(const RowResult& softmax, RowStatistics* total, const RowResult& part_softmax,
                    const RowStatistics& part);
 void merge_top(RowStatistics* total, const RowStatistics& part, int64_t top);

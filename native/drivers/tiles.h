@@ -1,4 +1,5 @@
-// What forward and backward drivers share about tiles: their scores, their masks, their biases, dropout's keys.
+// What all drivers need of a tile (six query rows by 64 keys): how its scores are computed, its mask bits, its biases, and the
+// hash of its rows for dropout.
 #ifndef UWAGA_DRIVERS_TILES_H_
 #define UWAGA_DRIVERS_TILES_H_
 
@@ -11,11 +12,11 @@ namespace uwaga {
 
 // How the scores of a problem are computed: in float32, from queries that bring the scale, or on pairs of bfloat16, whose
 // products are scaled afterwards. Each pass (forward, weights from a known softmax, backward) takes its kernels from here:
-// a weight that is made again needs the very score that was normalised, since the rounding of a score of 1,000 is a factor
-// of 1 + 1e-4 to its weight.
+// a weight that is recomputed needs the very score that was normalised, since the rounding of a score of 1,000 changes its
+// weight by a factor of 1 + 1e-4.
 struct Scoring {
   bool pairs;
-  float query_factor;  // what the packed queries bring
+  float query_factor;  // queries are multiplied by it when they are packed
   ScoreRule rule;
   decltype(Kernels::pack_tile) pack_queries;
   decltype(Kernels::pack_columns) pack_keys;
@@ -27,12 +28,12 @@ struct Scoring {
 ScoreRule rule_of(const uwaga_problem& p);
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels);
 
-// Rows [first, last) of the work list of one sequence and key head.
+// Grouped rows [first, last) of one sequence and key head (see GroupedRow).
 struct RowBlock {
   int64_t sequence, key_head, first, last;
 };
 
-// Six rows (or fewer) of the work list, with what the kernels want to know of each.
+// The grouped rows of one tile, six or fewer, each with its hash for dropout.
 struct TileRows {
   int count;
   GroupedRow rows[kTileRows];
@@ -47,20 +48,20 @@ TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, 
 void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile, int64_t j0, int count, float* bias,
                  uint64_t* bits);
 
-// The part of a block that a tile sees.
+// Which pairs of a tile are visible.
 struct TileVisibility {
   bool empty;
-  bool hides;  // whether some row does not see some key; not so where the block just has fewer than 64
+  bool hides;  // whether some pair is masked; places past a block's last key do not count
   uint64_t bits[kTileRows];
-  TileMask mask;  // points into `bits` where the kernel must ask them
+  TileMask mask;  // points into `bits`, unless every key of a whole block is visible
 };
 
-// `known` is what is already known of the whole row block against this block of keys. `bias` receives the tile's
-// biases where the problem has some.
+// `known` is the mask of the tile's whole row block against this block of keys, or kPartial. Writes bias[6][64] where the
+// problem has biases.
 void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
                   int64_t j0, int count, float* bias, TileVisibility* view);
 
-// Is every number of `count` packed rows (of room for `depth`) finite?
+// Whether all entries of `count` packed rows (in memory for `depth` rows) are finite.
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);
 bool packed_pairs_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);
 

@@ -1,7 +1,7 @@
-// What is gathered column by column: the weight that each key receives, and cells of many queries by many keys.
+// Functions of the weights computed column by column: the weight that each key receives, and pooling into cells.
 //
-// Work is cut into segments of keys, all rows of a head against each, so that no two threads add to one column. Rows come
-// in blocks of 96: a column is summed over such a block in float and over the blocks, in order, in double.
+// A task is a segment of keys and all rows of a head, so that no two threads add to one column. Rows come in blocks of 96: a
+// column is summed over such a block in float32, and over the blocks, in order, in float64.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -15,8 +15,8 @@
 namespace uwaga {
 namespace {
 
-// Keys of a segment: their packed form stays in the second-level cache, and a short sequence still has a few segments.
-// A function of the shape alone, since sums over cells that cross segments depend on it.
+// Blocks of keys per segment: packed they fit into the L2 cache, and a short sequence still has a few segments. It depends on
+// the shape alone, since the sum of a cell that crosses segments depends on it.
 int64_t segment_blocks(const uwaga_problem& p) {
   constexpr int64_t kSegmentFloats = 32 * 1024, kMostBlocks = 8, kSegments = 4;
   const int64_t blocks = (p.keys + kBlockKeys - 1) / kBlockKeys;
@@ -24,18 +24,18 @@ int64_t segment_blocks(const uwaga_problem& p) {
   return std::max<int64_t>(1, std::min({kMostBlocks, fits, (blocks + kSegments - 1) / kSegments}));
 }
 
-// For each row block and block of keys that meet: visitor.begin(), visitor.visit(weights, tile, view) for every tile that
-// sees some of them, and visitor.end(first key, count).
+// For each visible pair of a row block and a block of keys: visitor.begin(), visitor.visit(weights, tile, view) for every tile
+// with visible pairs, and visitor.end(first key, count).
 template <class Visitor>
-void meet(HeadWeights& weights, const std::vector<int64_t>& queries, const float* row_weights, int64_t row_weight_step,
+void for_each_tile(HeadWeights& weights, const std::vector<int64_t>& queries, const float* row_weights, int64_t row_weight_step,
           int64_t first_key, int64_t last_key, Visitor& visitor) {
   std::vector<char> packed((last_key - first_key + kBlockKeys - 1) / kBlockKeys, 0);
   const int64_t all = static_cast<int64_t>(queries.size());
   for (int64_t row = 0; row < all; row += kRowsAtOnce) {
-    weights.take_rows(queries.data() + row, std::min(kRowsAtOnce, all - row), row_weights, row_weight_step);
+    weights.set_rows(queries.data() + row, std::min(kRowsAtOnce, all - row), row_weights, row_weight_step);
     for (int64_t j0 = first_key; j0 < last_key; j0 += kBlockKeys) {
       const int64_t n = (j0 - first_key) / kBlockKeys, j1 = std::min(j0 + kBlockKeys, last_key);
-      const Visibility seen = weights.sees(j0, j1);
+      const Visibility seen = weights.visibility(j0, j1);
       if (seen == Visibility::kEmpty) continue;
       if (!packed[n]) weights.pack_keys(n, j0);
       packed[n] = 1;
@@ -64,8 +64,8 @@ struct ColumnSums {
   }
 };
 
-// Cells of one segment. Bins are intervals of positions; a row block and a block of keys are gathered in `gathered` by
-// row bin and column first.
+// The cells of one segment of keys. Bins are intervals of positions. A row block and a block of keys are first pooled over rows,
+// to one row of `best_` per row bin and column, then over columns.
 class Cells {
  public:
   struct Cell {
@@ -130,7 +130,7 @@ class Cells {
   }
 
  private:
-  // The bin that position x, which lies between the outer edges, falls into: empty ones are passed over.
+  // The bin of position x, which lies between the outer edges; no empty bin.
   static int64_t bin_of(const int64_t* edges, int64_t bins, int64_t x) {
     return std::min<int64_t>(std::max<int64_t>(std::upper_bound(edges, edges + bins + 1, x) - edges - 1, 0), bins - 1);
   }
@@ -158,7 +158,7 @@ class Cells {
     }
     const int64_t bin_start = row_edges_[groups_[group]];
     float* at = at_.data() + group * kBlockKeys;
-    // The rows of a group follow each other, so that the first one's number tells all.
+    // The rows of a bin are consecutive queries, so the first one's number gives the others.
     const int number = static_cast<int>(w.tile_rows(t).rows[first].query - bin_start);
     for (int r = first; r < last; ++r) {
       if (w.is_nan(t, r)) mark_nan(best, at, view.bits[r], number + r - first);
@@ -166,7 +166,7 @@ class Cells {
     w.kernels().keep_largest(best, at, w.weights(), first, last, number, view.mask.first, view.mask.last);
   }
 
-  // A row whose softmax is NaN is the largest of every column that it sees.
+  // NaN counts as the largest weight: a row whose softmax is NaN is the maximum of every column that it sees.
   static void mark_nan(float* best, float* at, uint64_t bits, int32_t number) {
     for (; bits; bits &= bits - 1) {
       const int n = __builtin_ctzll(bits);
@@ -182,7 +182,7 @@ class Cells {
       cell->weight += weight;
       return;
     }
-    if (weight == -1.0f) return;  // nothing of this column is seen
+    if (weight == -1.0f) return;  // no pair of this column is visible
     int32_t number;
     memcpy(&number, &at_[group * kBlockKeys + n], sizeof number);
     const Cell found{weight, row_edges_[groups_[group]] + number, key};
@@ -196,7 +196,7 @@ class Cells {
   const int64_t columns_;
   int64_t first_bin_, bins_;
   std::vector<Cell> cells_;
-  std::vector<int64_t> groups_;  // the row bins met in this row block
+  std::vector<int64_t> groups_;  // the row bins of this row block
   std::vector<float> best_, at_;
 };
 
@@ -212,7 +212,7 @@ class Pool {
     const int64_t keys = sequence_of(p_, b).keys, step = segment_blocks(p_) * kBlockKeys;
     const int64_t segments = (keys + step - 1) / step;
     std::vector<Cells::Cell> all(args_.rows * args_.columns, {args_.how == UWAGA_POOL_MASS ? 0.0 : -1.0, -1, -1});
-    // Some segments at a time, whose cells are then added up in order.
+    // Some segments at a time; their cells are then merged in order.
     const int64_t at_once = 4 * threads;
     for (int64_t first = 0; first < segments; first += at_once) {
       const int64_t count = std::min(at_once, segments - first);
@@ -222,7 +222,7 @@ class Pool {
       }
       parallel_for(threads, count, [&](int64_t n, int) {
         HeadWeights weights(p_, softmax_, b, h, args_.how == UWAGA_POOL_MASS ? 0.0f : -1.0f, step / kBlockKeys);
-        meet(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step), parts[n]);
+        for_each_tile(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step), parts[n]);
       });
       for (const Cells& part : parts) part.merge_into(all.data());
     }
@@ -255,31 +255,31 @@ class Pool {
 
 void received(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_tensor& row_weights,
               const uwaga_tensor& out) {
-  struct Piece {
+  struct Task {
     int64_t sequence, head, first, last;
   };
   const int64_t step = segment_blocks(p) * kBlockKeys;
-  std::vector<Piece> pieces;
+  std::vector<Task> tasks;
   for (int64_t b = 0; b < p.sequences; ++b) {
     const int64_t keys = sequence_of(p, b).keys;
     for (int64_t h = 0; h < p.query_heads; ++h) {
-      for (int64_t j = 0; j < keys; j += step) pieces.push_back({b, h, j, std::min(keys, j + step)});
+      for (int64_t j = 0; j < keys; j += step) tasks.push_back({b, h, j, std::min(keys, j + step)});
     }
   }
-  parallel_for(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) {
-    const Piece& piece = pieces[n];
-    HeadWeights weights(p, softmax, piece.sequence, piece.head, 0.0f, step / kBlockKeys);
+  parallel_for(useful_threads(p), static_cast<int64_t>(tasks.size()), [&](int64_t n, int) {
+    const Task& task = tasks[n];
+    HeadWeights weights(p, softmax, task.sequence, task.head, 0.0f, step / kBlockKeys);
     const uwaga_tensor of_rows = weights.head().query_rows(row_weights, sizeof(float));
     const float* row_weight = static_cast<const float*>(of_rows.data);
     std::vector<int64_t> queries;
     for (int64_t i = 0; i < weights.sequence().queries; ++i) {
       if (!row_weight || row_weight[i * of_rows.row] != 0.0f) queries.push_back(i);
     }
-    ColumnSums sums(piece.first, piece.last);
-    meet(weights, queries, row_weight, of_rows.row, piece.first, piece.last, sums);
+    ColumnSums sums(task.first, task.last);
+    for_each_tile(weights, queries, row_weight, of_rows.row, task.first, task.last, sums);
     const uwaga_tensor to = weights.head().key_rows(out, sizeof(float));
-    for (int64_t j = piece.first; j < piece.last; ++j) {
-      static_cast<float*>(to.data)[j * to.row] = static_cast<float>(sums.totals[j - piece.first]);
+    for (int64_t j = task.first; j < task.last; ++j) {
+      static_cast<float*>(to.data)[j * to.row] = static_cast<float>(sums.totals[j - task.first]);
     }
   });
 }

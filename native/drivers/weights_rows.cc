@@ -1,4 +1,4 @@
-// What is read off row by row: entries of a rectangle, and the weight on the keys that a second mask shows.
+// Functions of the weights computed row by row: entries of a selection, and sums over the keys of a second mask.
 #include <algorithm>
 #include <vector>
 
@@ -9,17 +9,17 @@
 namespace uwaga {
 namespace {
 
-// Keys of a piece of a rectangle: enough for the packed rows to be forgotten about, few enough for a single row over a
-// long sequence to keep all threads busy.
-constexpr int64_t kPieceKeys = 4096;
+// Keys per task of a rectangle: so many that packing the rows costs little, so few that a single row of a long sequence gives
+// every thread a task.
+constexpr int64_t kTaskKeys = 4096;
 
-struct Piece {
-  int64_t sequence, head;    // positions in the selection, or numbers
+struct Task {
+  int64_t sequence, head;    // of a Rectangle: indices into the selection
   int64_t first_row, last_row;
   int64_t first_key, last_key;
 };
 
-// The part of the rising `keys` in [first, last).
+// The part of the increasing array `keys` that lies in [first_key, last_key).
 struct KeySlice {
   const int64_t *first, *last;
   KeySlice(const int64_t* begin, const int64_t* end, int64_t first_key, int64_t last_key)
@@ -33,14 +33,14 @@ class Rectangle {
             const uwaga_integers& keys, const uwaga_tensor& out)
       : p_(p), softmax_(softmax), chosen_(chosen), keys_(keys.data), keys_end_(keys.data + keys.count), out_(out) {}
 
-  std::vector<Piece> pieces() const {
-    std::vector<Piece> list;
+  std::vector<Task> tasks() const {
+    std::vector<Task> list;
     for (int64_t b = 0; b < chosen_.sequences.count; ++b) {
       for (int64_t h = 0; h < chosen_.heads.count; ++h) {
         for (int64_t i = 0; i < chosen_.queries.count; i += kRowsAtOnce) {
-          for (int64_t j = 0; j < p_.keys; j += kPieceKeys) {
-            const Piece piece{b, h, i, std::min(i + kRowsAtOnce, chosen_.queries.count), j, std::min(j + kPieceKeys, p_.keys)};
-            if (!keys_of(piece.first_key, piece.last_key).empty()) list.push_back(piece);
+          for (int64_t j = 0; j < p_.keys; j += kTaskKeys) {
+            const Task task{b, h, i, std::min(i + kRowsAtOnce, chosen_.queries.count), j, std::min(j + kTaskKeys, p_.keys)};
+            if (!keys_of(task.first_key, task.last_key).empty()) list.push_back(task);
           }
         }
       }
@@ -48,26 +48,26 @@ class Rectangle {
     return list;
   }
 
-  // Multiply-adds, give or take the mask: whole blocks of keys are computed, and packed, which is worth some rows.
-  double work(const Piece& piece) const {
-    const KeySlice part = keys_of(piece.first_key, piece.last_key);
+  // An estimate of the multiply-adds: whole blocks of keys are computed; packing a block costs about as much as eight rows.
+  double work(const Task& task) const {
+    const KeySlice part = keys_of(task.first_key, task.last_key);
     const int64_t span = part.last[-1] - part.first[0] + kBlockKeys, most = (part.last - part.first) * kBlockKeys;
-    return static_cast<double>(std::min(span, most) * (piece.last_row - piece.first_row + 8) * p_.query_width);
+    return static_cast<double>(std::min(span, most) * (task.last_row - task.first_row + 8) * p_.query_width);
   }
 
-  void run(const Piece& piece) const {
-    HeadWeights weights(p_, softmax_, chosen_.sequences.data[piece.sequence], chosen_.heads.data[piece.head], 0.0f, 1);
-    weights.take_rows(chosen_.queries.data + piece.first_row, piece.last_row - piece.first_row, nullptr, 0);
-    for (int64_t j0 = piece.first_key; j0 < piece.last_key; j0 += kBlockKeys) {
-      const int64_t j1 = std::min(j0 + kBlockKeys, piece.last_key);
+  void run(const Task& task) const {
+    HeadWeights weights(p_, softmax_, chosen_.sequences.data[task.sequence], chosen_.heads.data[task.head], 0.0f, 1);
+    weights.set_rows(chosen_.queries.data + task.first_row, task.last_row - task.first_row, nullptr, 0);
+    for (int64_t j0 = task.first_key; j0 < task.last_key; j0 += kBlockKeys) {
+      const int64_t j1 = std::min(j0 + kBlockKeys, task.last_key);
       const KeySlice part = keys_of(j0, j1);
       if (part.empty()) continue;
-      const Visibility seen = weights.sees(j0, j1);
+      const Visibility seen = weights.visibility(j0, j1);
       if (seen == Visibility::kEmpty) continue;
       weights.pack_keys(0, j0);
       for (int64_t t = 0; t < weights.tiles(); ++t) {
         TileVisibility view;
-        if (weights.tile(t, 0, j0, seen, &view)) copy(piece, t, j0, part, view, weights);
+        if (weights.tile(t, 0, j0, seen, &view)) copy(task, t, j0, part, view, weights);
       }
     }
   }
@@ -75,11 +75,11 @@ class Rectangle {
  private:
   KeySlice keys_of(int64_t first, int64_t last) const { return {keys_, keys_end_, first, last}; }
 
-  void copy(const Piece& piece, int64_t t, int64_t j0, const KeySlice& part, const TileVisibility& view,
+  void copy(const Task& task, int64_t t, int64_t j0, const KeySlice& part, const TileVisibility& view,
             const HeadWeights& weights) const {
     for (int r = 0; r < weights.tile_rows(t).count; ++r) {
-      const int64_t row = piece.first_row + t * kTileRows + r;
-      float* out = static_cast<float*>(out_.data) + piece.sequence * out_.batch + piece.head * out_.head + row * out_.row;
+      const int64_t row = task.first_row + t * kTileRows + r;
+      float* out = static_cast<float*>(out_.data) + task.sequence * out_.batch + task.head * out_.head + row * out_.row;
       for (const int64_t* key = part.first; key < part.last; ++key) {
         const int64_t n = *key - j0;
         if (view.bits[r] >> n & 1) out[(key - keys_) * out_.column] = weights.weights()[r * kBlockKeys + n];
@@ -100,25 +100,25 @@ class Mass {
        const uwaga_tensor& out)
       : p_(p), softmax_(softmax), other_(other), out_(out) {}
 
-  void run(const Piece& piece) const {
-    HeadWeights weights(p_, softmax_, piece.sequence, piece.head, 0.0f, 1);
+  void run(const Task& task) const {
+    HeadWeights weights(p_, softmax_, task.sequence, task.head, 0.0f, 1);
     const std::vector<uwaga_mask_operation> operations = weights.head().mask_of(other_.data(), other_.size());
-    const uwaga_problem problem = weights.head().under(operations);
+    const uwaga_problem problem = weights.head().with_mask(operations);
     const Mask other(problem);
     std::vector<int64_t> queries;
-    for (int64_t i = piece.first_row; i < piece.last_row; ++i) queries.push_back(i);
-    weights.take_rows(queries.data(), static_cast<int64_t>(queries.size()), nullptr, 0);
+    for (int64_t i = task.first_row; i < task.last_row; ++i) queries.push_back(i);
+    weights.set_rows(queries.data(), static_cast<int64_t>(queries.size()), nullptr, 0);
 
-    // By blocks of keys in float, together in double: few keys or many, the sum is as good as one of float64 weights.
+    // Summed over a block of keys in float32 and over blocks in float64: as exact as a float64 sum of the weights.
     double totals[kRowsAtOnce] = {};
     const Sequence& s = weights.sequence();
-    const KeyRange a = weights.key_range(), b = other.key_range(s, piece.first_row, piece.last_row);
+    const KeyRange a = weights.key_range(), b = other.key_range(s, task.first_row, task.last_row);
     for (int64_t j0 = std::max(a.first, b.first) / kBlockKeys * kBlockKeys; j0 < std::min(a.last, b.last);
          j0 += kBlockKeys) {
       const int64_t j1 = std::min(j0 + kBlockKeys, s.keys);
-      const Visibility seen = weights.sees(j0, j1);
+      const Visibility seen = weights.visibility(j0, j1);
       if (seen == Visibility::kEmpty) continue;
-      if (other.block(s, piece.first_row, piece.last_row, j0, j1) == Visibility::kEmpty) continue;
+      if (other.block(s, task.first_row, task.last_row, j0, j1) == Visibility::kEmpty) continue;
       weights.pack_keys(0, j0);
       for (int64_t t = 0; t < weights.tiles(); ++t) add(weights, other, t, j0, j1, seen, totals);
     }
@@ -177,25 +177,25 @@ void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, c
 void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_selection& chosen,
              const uwaga_integers& keys, const uwaga_tensor& out) {
   const Rectangle rectangle(p, softmax, chosen, keys, out);
-  const std::vector<Piece> pieces = rectangle.pieces();
+  const std::vector<Task> tasks = rectangle.tasks();
   double work = 0.0;
-  for (const Piece& piece : pieces) work += rectangle.work(piece);
-  parallel_for(useful_threads(p, work), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { rectangle.run(pieces[n]); });
+  for (const Task& task : tasks) work += rectangle.work(task);
+  parallel_for(useful_threads(p, work), static_cast<int64_t>(tasks.size()), [&](int64_t n, int) { rectangle.run(tasks[n]); });
 }
 
 void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,
           const uwaga_tensor& out) {
   const Mass mass(p, softmax, other, out);
-  std::vector<Piece> pieces;
+  std::vector<Task> tasks;
   for (int64_t b = 0; b < p.sequences; ++b) {
     const Sequence s = sequence_of(p, b);
     for (int64_t h = 0; h < p.query_heads; ++h) {
       for (int64_t i = 0; i < s.queries; i += kRowsAtOnce) {
-        pieces.push_back({b, h, i, std::min(i + kRowsAtOnce, s.queries), 0, s.keys});
+        tasks.push_back({b, h, i, std::min(i + kRowsAtOnce, s.queries), 0, s.keys});
       }
     }
   }
-  parallel_for(useful_threads(p), static_cast<int64_t>(pieces.size()), [&](int64_t n, int) { mass.run(pieces[n]); });
+  parallel_for(useful_threads(p), static_cast<int64_t>(tasks.size()), [&](int64_t n, int) { mass.run(tasks[n]); });
 }
 
 }  // namespace uwaga

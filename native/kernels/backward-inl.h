@@ -3,21 +3,21 @@
 //     P = exp(s - lse)    dP = dO V^T    dS = P * (dP - delta)    delta = sum_e dO_e O_e - dlse
 //     dV += P^T dO        dK += dS^T Q   dQ += dS K
 //
-// (Dao, "FlashAttention-2", 2023, algorithm 2.) The scale is left to the last step, where dQ and dK are written.
+// (Dao, "FlashAttention-2", 2023, algorithm 2.) dQ and dK are multiplied by the scale when they are written.
 
-// What the elements of one row share.
+// The constants of one row.
 struct BackwardRow {
   F lse, delta;
 };
 
 inline BackwardRow backward_row(const BackwardTile& tile, int r) {
-  // A row that sees nothing has lse = -inf; its weights are 0.
+  // A row that sees no key has lse = -inf; its weights are 0.
   const float lse = tile.lse[r] == -__builtin_inff() ? __builtin_inff() : tile.lse[r];
   return {broadcast(lse), broadcast(tile.delta[r])};
 }
 
-// P and dS of VECTORS vectors of a row where nothing but softmax acts, from scores in `weights` and dP in `grads`, both
-// in place.
+// P and dS of VECTORS vectors of a row, with softmax and no other option, from scores in `weights` and dP in `grads`, both in
+// place.
 template <int VECTORS>
 inline __attribute__((always_inline)) void plain_backward(const BackwardRow& row, float* weights, float* grads) {
   F p[VECTORS];
@@ -53,33 +53,33 @@ inline void general_backward_row(const BackwardTile& tile, int r, int first, int
   float* weights = tile.weights + r * kBlockKeys;
   float* grads = tile.grad_scores + r * kBlockKeys;
   const BackwardRow row = backward_row(tile, r);
-  const F growth = broadcast(1.0f / rule.keep);
+  const F inverse_keep = broadcast(1.0f / rule.keep);
   for (int n = first; n < last; n += kLanes) {
     F y = load(weights + n), dp = load(grads + n);
-    F bend = broadcast(1.0f);  // derivative of the softcap
+    F softcap_slope = broadcast(1.0f);  // derivative of the softcap
     if (rule.softcap != 0.0f) {
       const F t = tanh_of(div(y, broadcast(rule.softcap)));
       y = mul(t, broadcast(rule.softcap));
-      bend = sub(broadcast(1.0f), mul(t, t));
+      softcap_slope = sub(broadcast(1.0f), mul(t, t));
     }
     if (tile.bias) y = add(y, load(tile.bias + r * kBlockKeys + n));
     const F p = rule.softmax ? exp2_of(mul(sub(y, row.lse), broadcast(kLog2E))) : y;
-    F met = p;  // the weight that met the value
+    F kept_weight = p;  // the weight after dropout
     if (rule.keep < 1.0f) {
       const uint32_t kept = keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
-      met = select(kept, p, zero());
-      dp = select(kept, mul(dp, growth), zero());
+      kept_weight = select(kept, p, zero());
+      dp = select(kept, mul(dp, inverse_keep), zero());
     }
     F ds = rule.softmax ? mul(p, sub(dp, row.delta)) : dp;
     if (tile.mask.bits) {
       const uint32_t seen = lane_bits(tile.mask.bits, r, n);
-      met = select(seen, met, zero());
+      kept_weight = select(seen, kept_weight, zero());
       ds = select(seen, ds, zero());
-      bend = select(seen, bend, zero());
+      softcap_slope = select(seen, softcap_slope, zero());
     }
-    store(weights + n, met);
+    store(weights + n, kept_weight);
     if (tile.grad_bias) store(tile.grad_bias + r * kBlockKeys + n, ds);
-    store(grads + n, mul(ds, bend));
+    store(grads + n, mul(ds, softcap_slope));
   }
 }
 

@@ -1,15 +1,15 @@
-// The forward tile: scores of 6 rows against a block of keys, softmax on the way, then the values.
+// The forward tile: scores of 6 rows and a block of keys, their online softmax, then the product with the values.
 // Included inside the level's namespace.
 //
-// Both products are the same loop: `VECTORS` vectors of the packed operand are loaded once per step and meet a
-// broadcast element of each row, so ROWS * VECTORS accumulators stay in registers and every load feeds ROWS (or VECTORS)
-// multiply-adds. Entries of `a` lie A_ROW apart between rows and A_DEPTH apart along the depth of the product.
+// Both products are the same loop: `VECTORS` vectors of the packed operand are loaded once per step and multiplied with a
+// broadcast element of each row, so that ROWS * VECTORS accumulators stay in registers and every load is used in ROWS (or
+// VECTORS) multiply-adds. The strides of `a` are A_ROW between rows and A_DEPTH along the depth of the product.
 
 // Multiply-add on whole vectors of one 32-bit word per lane: a float, or a pair of bfloat16 (see pairs-inl.h); and the
 // score, in natural units, of a sum of products.
 struct FloatProduct {
   static inline F step(F a, F b, F c) { return fma(a, b, c); }
-  static inline F score(F sum, F) { return sum; }  // the packed queries bring the scale
+  static inline F score(F sum, F) { return sum; }  // the packed queries are scaled
 };
 
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
@@ -54,8 +54,8 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
   }
 }
 
-// out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b; a null factor means 1. The sum starts from
-// zero and is added as one: rounding errors then grow with the square root of the block, not of the whole sequence.
+// out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b; a null factor means 1. The sum of a block starts
+// from zero and is then added: its rounding errors grow with the length of the block, not of the whole sequence.
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
 inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth,
                                                          const float* factor, float* out, int64_t out_row,
@@ -106,7 +106,8 @@ inline __attribute__((always_inline)) void with_row_count(int rows, const Functi
   }
 }
 
-// One row alone would wait for its own sums, two or four at a time: it takes all strips of a block side by side.
+// A single row computes all strips of a block side by side: with one strip at a time, its two or four accumulators would leave
+// the multiply-adds waiting for each other.
 template <class Step, bool TOP>
 inline void scores_of_row(const float* query, const float* keys, int depth, F scale, float* scores, float* top) {
   constexpr int kStrips = kBlockKeys / kStrip < 4 ? kBlockKeys / kStrip : 4;
@@ -157,7 +158,7 @@ inline uint32_t lane_bits(const uint64_t* bits, int row, int n) {
   return bits ? static_cast<uint32_t>(bits[row] >> n) : ~0u;
 }
 
-// Softcap and bias, in place. Only where the rule is not plain.
+// Softcap and bias, in place; for rules that are not plain.
 inline void apply_softcap_and_bias(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
   for (int r = 0; r < rows; ++r) {
     for (int n = first; n < last; n += kLanes) {
@@ -192,8 +193,8 @@ inline void mask_and_find_maxima(float* scores, const TileMask& mask, int rows, 
 
 constexpr float kLowest = -3.4028234663852886e38f;
 
-// New maxima of the rows from their tops: `offset` for the exponents (0 for a row that has seen nothing yet, in place of
-// its maximum of -inf), `rescale` = 2^moved for what was summed before. exp(s - m) is 2^((s - m) * log2 e): the
+// Updates the maxima of the rows from `top`, [6][kLanes]. `offset` is what exponents are relative to (0 for a row that has seen
+// no key yet, instead of its maximum of -inf), `rescale` = 2^moved the factor of earlier sums. exp(s - m) is 2^((s - m) * log2 e): the
 // difference comes first, since it is exact where it matters.
 inline void update_maxima(const float* top, float* maximum, float* offset, float* moved, float* rescale) {
   row_maxima(top, offset);
@@ -240,22 +241,22 @@ inline __attribute__((always_inline)) void exponentiate_row(float* row, int firs
 // See rows-inl.h.
 inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
                                  const float* moved, const float* rescale);
-inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& watch, const float* top, int first, int last,
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first, int last,
                           int first_key);
 
-// Scores become weights in place; `rescale` is what the rows' earlier sums and outputs must be multiplied by.
+// Replaces scores by weights; `rescale` is the factor for the rows' earlier sums and outputs.
 inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int first_key, const float* top,
                             float* rescale) {
   alignas(64) float offset[kMaxLanes], moved[kMaxLanes];
   update_maxima(top, tile.state.maximum, offset, moved, rescale);
-  if (tile.watch) return exponentiate_with_statistics(tile, first, last, first_key, offset, moved, rescale);
+  if (tile.statistics) return exponentiate_with_statistics(tile, first, last, first_key, offset, moved, rescale);
   for (int r = 0; r < tile.rows; ++r) {
     exponentiate_row(tile.scores + r * kBlockKeys, first, last, broadcast(offset[r]), tile.state.sum + r * kMaxLanes,
                      rescale[r]);
   }
 }
 
-// normalize=None: the weights are the scores, and 0 where the mask hides.
+// Without softmax the weights are the scores, and 0 where masked.
 inline void mask_scores(float* scores, const TileMask& mask, int rows, int first, int last) {
   if (!mask.bits) return;
   for (int r = 0; r < rows; ++r) {
@@ -277,8 +278,8 @@ inline void drop_weights(float* weights, const uint32_t* row_keys, int rows, int
   }
 }
 
-// One row's share of the product, key by key, leaving out hidden keys: the same multiply-adds in the same order as the
-// tile's, so the same bits, but what a hidden value holds never enters.
+// The product of one row, key by key, without masked keys: the same multiply-adds in the same order as in the tile, so the same
+// bits, but independent of masked values, which may be NaN.
 inline void guarded_row(const float* weights, uint64_t bits, const Block& block, int first, int last, float factor,
                         float* out, int width) {
   for (int w = 0; w < width; w += kLanes) {
@@ -303,7 +304,7 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
     return;
   }
   int done = 0;
-  if (tile.rows == 1 && block.value_strip == kStrip) {  // whole rows in place: more sums side by side, and one stream
+  if (tile.rows == 1 && block.value_strip == kStrip) {  // whole rows read in place: more accumulators, one stream of memory
     for (; done + kRowVectors * kLanes <= tile.value_width; done += kRowVectors * kLanes) {
       product_strip<FloatProduct, 1, kRowVectors, kBlockKeys, 1>(
           tile.scores + first, block.values + done + first * block.value_row, last - first, factor,
@@ -320,18 +321,18 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
   });
 }
 
-// The columns that a tile works on are its visible keys, widened to whole vectors for the scores.
+// The columns that a tile computes: its visible keys, widened to whole vectors.
 inline int first_column(const TileMask& mask) { return mask.first / kLanes * kLanes; }
 inline int last_column(const TileMask& mask) { return (mask.last + kLanes - 1) / kLanes * kLanes; }
 
-// From scaled products to the weights that meet the values. `top` is known already where `has_top`.
+// From scaled products to the weights that multiply the values. `has_top`: `top` has the rows' maxima already.
 inline void normalize_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
                        float* rescale) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
   if (!rule.plain()) apply_softcap_and_bias(tile.scores, tile.bias, tile.rows, first, last, rule);
   if (rule.softmax) {
     if (!has_top) mask_and_find_maxima(tile.scores, tile.mask, tile.rows, first, last, top);
-    if (tile.watch && tile.watch->top) keep_top_keys(tile, *tile.watch, top, first, last, block.first_key);
+    if (tile.statistics && tile.statistics->top) keep_top_keys(tile, *tile.statistics, top, first, last, block.first_key);
     softmax_of_tile(tile, first, last, block.first_key, top, rescale);
   } else {
     mask_scores(tile.scores, tile.mask, tile.rows, first, last);
@@ -368,7 +369,7 @@ inline void lane_sums(const float* sums, float* out) {
   for (int r = 0; r < kTileRows; ++r) out[r] = lane_sum(sums + r * kMaxLanes);
 }
 
-// Two parts of a row's softmax become one: total = total * exp(..) + part * exp(..).
+// Merges the softmaxes of a row over two sets of keys: total = total * exp(..) + part * exp(..).
 inline void merge_rows(float* total, RowResult* total_rows, const float* part, const RowResult* part_rows, int rows,
                        int width) {
   const int64_t row_width = padded_width(width);

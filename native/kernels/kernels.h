@@ -1,4 +1,4 @@
-// The contract between drivers and kernels: a table of functions, one table per instruction set.
+// The kernels: a table of functions for each instruction-set level, and the tiles and blocks that they work on.
 //
 // A kernel works on one tile: up to 6 rows of queries against one block of up to 64 keys, in float32 (or, where the
 // processor has the instruction, on pairs of bfloat16). Tiles see packed operands only:
@@ -7,11 +7,10 @@
 //   rows of a block      packed[(w / S) * (R * S) + n * S + w % S] = x[n][w]     n < R, w < W               (values)
 //   rows of a tile       packed[w * 6 + r] = x[r][w]                             r < 6                      (queries)
 //
-// with S = `strip`, so that the innermost loop of every product reads one operand with unit stride and broadcasts the
-// other. Entries past the block's edge are zero.
+// with S = `strip`, so that the innermost loop of every product reads one operand with unit stride and broadcasts the other. Entries past the block's edge are zero.
 //
-// What a row comes to depends on that row, its keys and nothing else: not on the rows beside it in the tile, not on
-// which blocks a mask let the driver skip. Bit equality of ragged, padded and single calls rests on this.
+// The result of a row depends on that row and its keys alone: not on the other rows of its tile, nor on which blocks the mask
+// let the driver skip. That ragged, padded and single calls give the same bits relies on this.
 #ifndef UWAGA_KERNELS_KERNELS_H_
 #define UWAGA_KERNELS_KERNELS_H_
 
@@ -31,49 +30,49 @@ struct Rows {
   int dtype;
 };
 
-// Everything that turns a raw product q.k into a weight, apart from the mask.
+// How a product q.k becomes a weight, apart from the mask.
 struct ScoreRule {
-  float scale;      // of products of pairs, whose packed queries bring its sign alone; > 0. Float queries bring it all
+  float scale;      // > 0, of products of bfloat16 pairs, whose packed queries have its sign; float queries have it all
   float softcap;    // 0: none
-  bool biased;      // whether tiles bring biases
+  bool biased;      // whether tiles have biases
   bool softmax;
   float keep;       // probability of keeping a weight; 1: no dropout
   uint32_t drop_threshold;
   bool plain() const { return softcap == 0.0f && !biased && softmax; }
 };
 
-// One block of keys as the tiles see it.
+// One block of packed keys and values.
 struct Block {
   const float* keys;    // packed columns
   const float* values;  // packed rows, or float32 rows in place
-  int64_t value_row, value_strip;  // distance from a value to the next, and from a strip of columns to the next
+  int64_t value_row, value_strip;  // strides of `values`: from row to row, and from a strip of columns to the next
   int first_key;        // of the block in its sequence (for dropout's hash)
   int count;            // keys in the block, <= 64
   bool value_pairs = false;  // values are packed as pairs of bfloat16
 };
 
 struct TileMask {
-  const uint64_t* bits;  // one word per row, or null: every key of the block is seen
+  const uint64_t* bits;  // one word per row, or null: every key of the block is visible
   int first, last;       // no row sees a key of the block outside [first, last)
-  bool guard;            // a weight of zero must not meet its value, which may be infinite or NaN
+  bool guard;            // masked values may be NaN or infinite: their products are left out rather than multiplied by zero
 };
 
-// Online softmax of 6 rows: weights so far are exp(s - maximum).
+// The online softmax of 6 rows (Milakov and Gimelshein, 2018): weights so far are exp(s - maximum).
 struct TileState {
   float* output;   // [6][padded width of values]
   float* maximum;  // [kMaxLanes], one per row and room for whole vectors
   float* sum;      // [6][kMaxLanes], partial sums by lane
 };
 
-// What else is summed over 6 rows while their weights p = exp(s - maximum) pass. Absent parts are null.
+// Statistics of 6 rows, summed while their weights p = exp(s - maximum) are computed. Those that are not computed are null.
 struct TileStatistics {
   float* entropy;         // [6][kMaxLanes] sum of p log2 p, by lane
   float* squares;         // [6][kMaxLanes] sum of p^2
   float* distance;        // [6][kMaxLanes] sum of p |j - position|
   const float* position;  // [6]
-  // The largest scores of each row so far, falling, of equal ones the first; -inf where there is none. Row r begins at
-  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf in the place before it. Keys are the words of
-  // integers in places of the same number.
+  // The largest scores of each row so far, decreasing, of equal ones the first; -inf where there are fewer. Row r begins at
+  // r * top_row(top) + kMaxLanes, is padded to whole vectors, and has +inf before its first entry. `top_keys` has the key of
+  // each at the same index, an int32 in the bits of a float.
   float *top_scores, *top_keys;
   int top;
 };
@@ -87,10 +86,10 @@ struct ForwardTile {
   int rows, query_width, value_width;
   TileMask mask;
   TileState state;
-  const TileStatistics* watch;  // or null
+  const TileStatistics* statistics;  // or null
 };
 
-// Weights from a known softmax: exp(s - maximum) * factor, and `hidden` where the mask hides.
+// Weights from a known softmax: exp(s - maximum) * factor, and `hidden` where masked.
 struct WeightsTile {
   const float* query;    // packed rows of a tile
   const float* bias;     // [6][64], or null
@@ -102,7 +101,7 @@ struct WeightsTile {
   TileMask mask;
 };
 
-// The softmax of a row over some of its keys, in natural units: weights are exp(s - maximum), and `sum` is theirs.
+// The softmax of a row over some of its keys, in natural units: weights are exp(s - maximum), and `sum` is their sum.
 struct RowResult {
   float maximum, sum;
 };
@@ -116,7 +115,7 @@ struct BackwardTile {
   const float* lse;          // [6]
   const float* delta;        // [6] sum_e dO_e O_e - dlse
   const uint32_t* row_keys;
-  float* weights;            // [6][64] out: the weights that met the values (dropout applied)
+  float* weights;            // [6][64] out: the weights, after dropout
   float* grad_scores;        // [6][64] out: d loss / d (q.k)
   float* grad_bias;          // [6][64] out: d loss / d bias, or null
   int rows, query_width, value_width;
@@ -134,9 +133,10 @@ struct Product {
   float* out;
   int64_t out_row;
   int rows, first, last, b_depth, width;
-  const DepthRange* by_tile;  // [first, last) for each six rows of `out`, where `a` has nothing elsewhere; or null
+  const DepthRange* by_tile;  // [first, last) for each six rows of `out`, outside which their `a` is zero; or null
 };
 
+// One per level, filled by name in level-inl.h.
 struct Kernels {
   const char* name;
   int strip;
@@ -177,7 +177,7 @@ struct Kernels {
   void (*product_rows)(const Product&);     // a[r][n]: a_row = 64, a_depth = 1
   void (*product_columns)(const Product&);  // a[n][r]: a_row = 1, a_depth = 64
   void (*add_to)(float* total, const float* part, int64_t count);
-  // out[0:width] += a * row 0 of packed rows: the products entry by entry, where a hidden entry may be NaN.
+  // out[0:width] += a * row 0 of packed rows: for products without masked entries, which may be NaN.
   void (*add_scaled_row)(float* out, float a, const float* b, int b_depth, int width);
 
   // state[0:rows_width][0:width] += sum over n < count of a[n]^T b[n], a and b being packed rows of room for `depth`;
@@ -190,8 +190,8 @@ struct Kernels {
 
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):
-  // sums[64] += weights; best[64] = the largest so far, and at[64] = its row's number (the words of integers), `number`
-  // being the first row's. A best that is NaN stays.
+  // sums[64] += weights; best[64] = the largest so far, and at[64] = its row's number (an int32 in the bits of a float), where
+  // the first row has `number`. A best that is NaN stays.
   void (*add_rows)(float* sums, const float* weights, int first_row, int last_row, int first, int last);
   void (*keep_largest)(float* best, float* at, const float* weights, int first_row, int last_row, int number, int first,
                        int last);
@@ -201,11 +201,11 @@ struct Kernels {
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };
 
-// Levels of this build by index, lowest first; null past the end. Possible: this processor has what it needs.
+// Levels of this build by index, lowest first; null past the end. Supported: this processor has the instructions.
 const Kernels* level_at(int index);
 bool level_supported(int index);
 const Kernels* active_level();
-const Kernels* set_level(const char* name);  // null name: the best possible; null result: there is no such level here
+const Kernels* set_level(const char* name);  // null: the best supported. Returns null where no such level is supported
 
 }  // namespace uwaga
 #endif  // UWAGA_KERNELS_KERNELS_H_

@@ -1,4 +1,4 @@
-// The products of attention without softmax: states k^T v, and queries times states. Included inside the level's
+// The products of linear attention: states k^T v, and queries times states. Included inside the level's
 // namespace.
 
 // Packed rows give the left operand too: within a strip, entry r of row n lies at n * kStrip + r.

@@ -2,7 +2,7 @@
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// Long sums run in eight chains at least, each entry in that of its place: a single chain of 64 would lose a bit more than
+// Long sums use at least eight accumulators, chosen by an entry's index: a single one of 64 terms would round a bit more than
 // PyTorch does.
 constexpr int kChains = kLanes < 8 ? 8 / kLanes : 1;
 
@@ -15,8 +15,8 @@ inline F fold_chains(const F (&sums)[kChains]) {
 // t = 2^t for t <= 127, to 1 ulp; 0 below -126.5; NaN stays NaN. Rounding to an integer is the addition of 1.5 * 2^23,
 // and the polynomial is the minimax one on [-1/2, 1/2] with p(0) = 1 (relative error 2.0e-9), so that 2^0 is exactly 1.
 //
-// N vectors step by step rather than one after another: the chain of one is some fifty cycles long, and a processor
-// that looks ahead a hundred instructions would wait in it.
+// N vectors in lockstep rather than one after another: the dependency chain of one is some fifty cycles long, more than
+// out-of-order execution hides.
 template <int N>
 inline __attribute__((always_inline)) void exp2_each(F (&t)[N]) {
   const F magic = broadcast(12582912.0f);

@@ -24,14 +24,14 @@ inline F load_strided(const T* x, int64_t column, int count) {
   return load(lanes);
 }
 
-// Asks for a row some way further on: keys and values come from memory or a far cache, and several rows read side
-// by side are more streams than the processor's own prefetching follows. A prefetch past the end is no access.
+// Prefetches the row kPrefetchRows further on: keys and values come from memory or an outer cache, and several rows read side
+// by side are more streams than the hardware prefetcher follows. A prefetch past the end of memory is harmless.
 constexpr int kPrefetchRows = 16;
 
 template <class T>
 inline void prefetch_ahead(const T* row, const Rows& rows, int width) {
   if (rows.column != 1) return;
-  // As numbers, since a pointer may not leave its array: the stride of a single row is any.
+  // As integers, since a pointer may not leave its array, and the stride of a single row may have any value.
   const uint64_t ahead = reinterpret_cast<uintptr_t>(row) + kPrefetchRows * sizeof(T) * static_cast<uint64_t>(rows.row);
   for (uint64_t byte = 0; byte < static_cast<uint64_t>(width) * sizeof(T); byte += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(static_cast<uintptr_t>(ahead + byte)));
@@ -56,7 +56,7 @@ inline void pack_columns_of(float* out, const T* x, const Rows& rows, int count,
       const int left = width - w0 < kLanes ? width - w0 : kLanes;
       const T* corner = x + n0 * rows.row + w0 * rows.column;
       float* to = strip + int64_t{w0} * kStrip;
-      if (rows.column == 1 && live == kLanes && left == kLanes) {  // the usual square, without a question per row
+      if (rows.column == 1 && live == kLanes && left == kLanes) {  // a full square: no branch per row
         for (int n = 0; n < kLanes; ++n) lanes[n] = load(corner + n * rows.row);
         transpose(lanes);
         for (int w = 0; w < kLanes; ++w) store(to + w * kStrip, lanes[w]);
@@ -69,7 +69,7 @@ inline void pack_columns_of(float* out, const T* x, const Rows& rows, int count,
       for (int w = 0; w < left; ++w) store(to + w * kStrip, lanes[w]);
     }
   }
-  // The last strip in use is read to its end.
+  // Kernels read the last strip to its end.
   const int filled = (count + kLanes - 1) / kLanes * kLanes;
   const int wanted = (count + kStrip - 1) / kStrip * kStrip;
   for (int n0 = filled; n0 < wanted; n0 += kLanes) {
@@ -82,7 +82,7 @@ inline void pack_columns(float* out, const Rows& rows, int count, int width) {
   with_type(rows.dtype, [&](auto* type) { pack_columns_of(out, typed(rows.data, type), rows, count, width); });
 }
 
-// Some rows at a time: few enough that memory is read in order, enough that each strip is written in longer runs.
+// Rows per pass: few enough that memory is read in order, enough that each strip is written in longer runs.
 constexpr int kRowsAtOnce = 8;
 
 template <class T>
@@ -112,11 +112,11 @@ inline void pack_rows(float* out, const Rows& rows, int count, int depth, int wi
   with_type(rows.dtype, [&](auto* type) { pack_rows_of(out, typed(rows.data, type), rows, count, depth, width); });
 }
 
-// Tiles are written in ascending w, whole vectors at a time: what spills over the six rows is overwritten by the next
-// w, so `out` needs room for kMaxLanes floats past its end.
+// Tiles are written in ascending w, one whole vector each: what exceeds the six rows is overwritten by the next w, so `out`
+// needs kMaxLanes more floats at its end.
 template <class T>
 inline void pack_tile_of(float* out, const void* const* rows, int count, int width, int64_t column, float factor) {
-  if (count == 1) {  // six numbers of eight would be transposed for nothing
+  if (count == 1) {  // no transposition for a single row
     __builtin_memset(out, 0, sizeof(float) * kTileRows * width);
     const T* row = static_cast<const T*>(rows[0]);
     for (int w = 0; w < width; ++w) out[w * kTileRows] = factor * widen(row[w * column]);
@@ -125,7 +125,7 @@ inline void pack_tile_of(float* out, const void* const* rows, int count, int wid
   if constexpr (kLanes >= kTileRows) {
     const F times = broadcast(factor);
     int w0 = 0;
-    if (column == 1 && count == kTileRows) {  // the usual tile, without a question per row
+    if (column == 1 && count == kTileRows) {  // a full tile: no branch per row
       for (; w0 + kLanes <= width; w0 += kLanes) {
         F lanes[kLanes];
         for (int n = 0; n < kLanes; ++n) {
@@ -163,7 +163,7 @@ inline void pack_tile(float* out, const void* const* rows, int count, int width,
 }
 
 inline bool all_finite(const float* packed, int64_t count) {  // count is a multiple of kLanes
-  // inf - inf and NaN - NaN are NaN, and a NaN in a sum stays. One sum alone would wait for itself.
+  // x - x is NaN for NaN and infinities, and a NaN stays in a sum. Four sums, since each addition waits for the one before.
   constexpr int kSums = 4;
   F sums[kSums];
   for (F& sum : sums) sum = zero();

@@ -3,11 +3,11 @@
 //
 // Two entries along the depth of a product share a 32-bit word, the earlier one in its low half; an odd last entry has a
 // zero beside it. Counted in words the layouts are those of kernels.h: a width W of the scores becomes W / 2 words, and
-// the rows of the values become half as many. A word is carried as a float and never computed with as one.
+// the rows of the values become half as many. A word is stored as a float but never computed with as one.
 //
-// What differs from float32: products are exact, sums are rounded per product as the instruction does it, and weights
-// are rounded to bfloat16 before they meet the values. The row's sum keeps them unrounded. The largest weight of a chunk
-// is 1 and loses nothing, so a row that looks at one key gives that value back as it is.
+// Unlike in float32, products are exact, sums are rounded after every product as the instruction does, and weights are rounded
+// to bfloat16 before they multiply the values; the row's sum is of unrounded weights. The largest weight of a chunk is 1 and
+// exact, so a row that sees one key returns its value unchanged.
 
 struct PairProduct {
   static inline F step(F a, F b, F c) { return pair_step(a, b, c); }
@@ -29,7 +29,7 @@ inline F load_pairs_strided(const bfloat16* x, int64_t column, int count) {
 inline void pack_columns_pairs(float* out, const Rows& rows, int count, int width) {
   const bfloat16* x = static_cast<const bfloat16*>(rows.data);
   const int words = pairs_of(width);
-  const int wanted = (count + kStrip - 1) / kStrip * kStrip;  // the last strip in use is read to its end
+  const int wanted = (count + kStrip - 1) / kStrip * kStrip;  // kernels read the last strip to its end
   for (int n0 = 0; n0 < wanted; n0 += kLanes) {
     float* strip = out + int64_t{n0 / kStrip} * words * kStrip + n0 % kStrip;
     for (int w0 = 0; w0 < words; w0 += kLanes) {
@@ -71,7 +71,7 @@ inline void pack_rows_pairs(float* out, const Rows& rows, int count, int depth, 
   }
 }
 
-// `factor` is 1 or -1: another would have to round the queries. Spills past the six rows as pack_tile does.
+// `factor` is 1 or -1: any other would round the queries. Writes past the six rows as pack_tile does.
 inline void pack_tile_pairs(float* out, const void* const* rows, int count, int width, int64_t column, int,
                             float factor) {
   const int words = pairs_of(width);
@@ -98,8 +98,8 @@ inline bool all_finite_pairs(const float* packed, int64_t count) {  // count, in
   return finite == ~0u >> (32 - kLanes);
 }
 
-// Weights of keys [first, last), multiples of kLanes, as words. Whole words around them come along, whatever they hold:
-// the product does not read them.
+// Packs the weights of keys [first, last), multiples of kLanes, into words, and what stands around them up to whole words, which
+// the product does not read.
 inline void narrow_weights(const float* weights, int rows, int first, int last, float* pairs) {
   for (int r = 0; r < rows; ++r) {
     const float* row = weights + r * kBlockKeys;
@@ -109,7 +109,7 @@ inline void narrow_weights(const float* weights, int rows, int first, int last, 
   }
 }
 
-// guarded_row of forward-inl.h for pairs: a hidden entry's value counts as zero, and its weight is zero already.
+// guarded_row of forward-inl.h for pairs: a masked value counts as zero, and its weight is zero already.
 inline void guarded_pairs_row(const float* pairs, uint64_t bits, const float* values, int first, int last, float factor,
                               float* out, int width) {
   for (int w = 0; w < width; w += kLanes) {

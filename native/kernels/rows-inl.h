@@ -1,7 +1,7 @@
-// What the forward tile finds out about its rows on the way: entropy, squares, distances and the largest weights.
+// Row statistics, computed by the forward tile: entropy, squares, distances and the largest weights.
 // Included inside the level's namespace.
 
-// An integer as a float that nothing computes with.
+// An integer in the bits of a float, to be stored and moved but not computed with.
 inline float float_from_bits_of(int32_t number) {
   float word;
   __builtin_memcpy(&word, &number, sizeof word);
@@ -10,8 +10,8 @@ inline float float_from_bits_of(int32_t number) {
 
 alignas(64) constexpr float kLaneNumbers[kMaxLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Puts `score` in its place behind its equals; the last one falls out. Without a branch on where that is: the place of a new
-// score cannot be foretold, and a wrong guess costs more than moving eight of them.
+// Inserts `score` into a decreasing list, after its equals, and drops the last entry. Without a branch on the index of
+// insertion: it is unpredictable, and a mispredicted branch costs more than moving eight entries.
 inline void insert_key(float score, float key, float* scores, float* keys, int top) {
   const F x = broadcast(score);
   for (int n = (top - 1) / kLanes * kLanes; n >= 0; n -= kLanes) {
@@ -19,7 +19,7 @@ inline void insert_key(float score, float key, float* scores, float* keys, int t
     const F moved = less_select(before, x, load(keys + n - 1), broadcast(key));
     store(keys + n, less_select(here, x, moved, load(keys + n)));
     store(scores + n, less_select(here, x, less_select(before, x, before, x), here));
-    if (scores[n - 1] >= score) break;  // long lists stop here; a short one has the infinity before it
+    if (scores[n - 1] >= score) break;  // the entries before stay; before the first one there is +inf
   }
 }
 
@@ -32,29 +32,29 @@ inline uint64_t above(const float* row, int first, int last, float floor) {
   return bits;
 }
 
-inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& watch, const float* top, int first, int last,
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first, int last,
                           int first_key) {
   alignas(64) float highest[kMaxLanes];
   row_maxima(top, highest);
-  const int end = watch.top - 1;
+  const int end = statistics.top - 1;
   for (int r = 0; r < tile.rows; ++r) {
-    float* scores = watch.top_scores + r * top_row(watch.top) + kMaxLanes;
+    float* scores = statistics.top_scores + r * top_row(statistics.top) + kMaxLanes;
     if (!(highest[r] > scores[end])) continue;
-    float* keys = watch.top_keys + r * top_row(watch.top) + kMaxLanes;
+    float* keys = statistics.top_keys + r * top_row(statistics.top) + kMaxLanes;
     const float* row = tile.scores + r * kBlockKeys;
     for (uint64_t bits = above(row, first, last, scores[end]); bits; bits &= bits - 1) {
       const int n = __builtin_ctzll(bits);
-      insert_key(row[n], float_from_bits_of(first_key + n), scores, keys, watch.top);
+      insert_key(row[n], float_from_bits_of(first_key + n), scores, keys, statistics.top);
     }
   }
 }
 
-// The sums of one row that are watched.
+// The sums of one row.
 struct StatisticSums {
   F entropy = zero(), squares = zero(), distance = zero();
 };
 
-// `exponentiate` of forward-inl.h, operation by operation, with the watched sums beside it.
+// `exponentiate` of forward-inl.h, operation by operation, with these sums beside it.
 template <bool ENTROPY, bool MOMENTS, int VECTORS>
 inline __attribute__((always_inline)) void exponentiate_and_accumulate(float* scores, F offset, int at, F from,
                                                                   F (&chains)[kChains], StatisticSums* sums) {
@@ -86,8 +86,8 @@ inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int
   constexpr int kAtOnce = 4;
   float* row = tile.scores + r * kBlockKeys;
   float* total = tile.state.sum + r * kMaxLanes;
-  const TileStatistics& watch = *tile.watch;
-  const float origin = MOMENTS ? static_cast<float>(first_key) - watch.position[r] : 0.0f;
+  const TileStatistics& statistics = *tile.statistics;
+  const float origin = MOMENTS ? static_cast<float>(first_key) - statistics.position[r] : 0.0f;
   const auto from = [&](int n) { return add(broadcast(origin + static_cast<float>(n)), load(kLaneNumbers)); };
   F chains[kChains];
   for (F& sum : chains) sum = zero();
@@ -102,14 +102,14 @@ inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int
   const F keep = broadcast(rescale);
   if (ENTROPY) {
     // p' = p 2^moved, so p' log2 p' = 2^moved (p log2 p + moved p)
-    float* at = watch.entropy + r * kMaxLanes;
+    float* at = statistics.entropy + r * kMaxLanes;
     const F before = fma(broadcast(rescale == 0.0f ? 0.0f : moved), load(total), load(at));
     store(at, fma(before, keep, sums.entropy));
   }
   if (MOMENTS) {
-    float* squares = watch.squares + r * kMaxLanes;
+    float* squares = statistics.squares + r * kMaxLanes;
     store(squares, fma(load(squares), mul(keep, keep), sums.squares));
-    float* distance = watch.distance + r * kMaxLanes;
+    float* distance = statistics.distance + r * kMaxLanes;
     store(distance, fma(load(distance), keep, sums.distance));
   }
   store(total, fma(load(total), keep, fold_chains(chains)));
@@ -117,7 +117,7 @@ inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int
 
 inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
                                  const float* moved, const float* rescale) {
-  const bool entropy = tile.watch->entropy, moments = tile.watch->squares;
+  const bool entropy = tile.statistics->entropy, moments = tile.statistics->squares;
   for (int r = 0; r < tile.rows; ++r) {
     const auto run = [&](auto row) {
       row(tile, r, first, last, first_key, broadcast(offset[r]), moved[r], rescale[r]);

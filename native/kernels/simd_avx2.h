@@ -1,4 +1,4 @@
-// Eight lanes: AVX2 with FMA and F16C. See simd_scalar.h for what each function means.
+// Eight lanes: AVX2 with FMA and F16C. simd_scalar.h documents each function.
 #ifndef UWAGA_KERNELS_SIMD_AVX2_H_
 #define UWAGA_KERNELS_SIMD_AVX2_H_
 

@@ -1,7 +1,7 @@
-// Sixteen lanes: AVX-512 F, BW, DQ and VL. See simd_scalar.h for what each function means.
+// Sixteen lanes: AVX-512 F, BW, DQ and VL. simd_scalar.h documents each function.
 //
-// Two levels are made of this file, with and without the bfloat16 dot product, so the namespace is the includer's
-// UWAGA_LEVEL: a shared copy could be the one that the other level's processor cannot run.
+// Two levels include this file, with and without the bfloat16 dot product, so the namespace is the includer's UWAGA_LEVEL: in
+// one namespace the linker could keep the copy that the other level's processor cannot run.
 #ifndef UWAGA_KERNELS_SIMD_AVX512_H_
 #define UWAGA_KERNELS_SIMD_AVX512_H_
 

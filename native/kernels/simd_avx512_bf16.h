@@ -1,4 +1,4 @@
-// What the bfloat16 level adds to sixteen lanes: words that hold two bfloat16, and their dot product. See pairs-inl.h.
+// Additions of the AVX-512-BF16 level to simd_avx512.h: words of two bfloat16, and their dot product. See pairs-inl.h.
 #ifndef UWAGA_KERNELS_SIMD_AVX512_BF16_H_
 #define UWAGA_KERNELS_SIMD_AVX512_BF16_H_
 

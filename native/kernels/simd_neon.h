@@ -1,4 +1,4 @@
-// Four lanes: AArch64's Advanced SIMD. See simd_scalar.h for what each function means.
+// Four lanes: AArch64's Advanced SIMD. simd_scalar.h documents each function.
 #ifndef UWAGA_KERNELS_SIMD_NEON_H_
 #define UWAGA_KERNELS_SIMD_NEON_H_
 

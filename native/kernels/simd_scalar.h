@@ -1,7 +1,7 @@
-// One lane per vector: the meaning of every operation that the wider types offer, and the level that runs anywhere.
+// The vector type of the scalar level, with one lane: the reference for the wider types, and the level of any processor.
 //
-// Each level has such a file. All define, inside the namespace of their level, a type `F` of kLanes floats and the
-// functions below; kernels are written once against them (kernels/*-inl.h).
+// Each level has such a file. It defines, inside the namespace of the level, a type `F` of kLanes floats and the functions
+// below, on which the kernels (kernels/*-inl.h) are written once.
 #ifndef UWAGA_KERNELS_SIMD_SCALAR_H_
 #define UWAGA_KERNELS_SIMD_SCALAR_H_
 

@@ -1,5 +1,4 @@
-// Weights from a softmax that is known already, and what is gathered from tiles of them. Included inside the level's
-// namespace.
+// Weights from a known softmax, and sums and maxima of tiles of weights. Included inside the level's namespace.
 
 template <int VECTORS>
 inline __attribute__((always_inline)) void weights_from_known_softmax(float* scores, F maximum, F factor) {

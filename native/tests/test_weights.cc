@@ -412,22 +412,22 @@ void test_refusals() {
     const uwaga_integers of_keys = integers(keys);
     return uwaga_weights(&p, &known, &chosen, &of_keys, &out);
   };
-  says(read(falling, zero), "selected queries do not rise");
+  says(read(falling, zero), "selected queries must be strictly increasing");
   says(read(outside, zero), "selected queries: 9 must lie between 0 and 4");
-  says(read(zero, falling), "selected keys do not rise");
+  says(read(zero, falling), "selected keys must be strictly increasing");
   says(read(zero, outside), "selected keys: 9 must lie between 0 and 8");
   const std::vector<int64_t> good = {0, 5}, bad = {0, 10};
   std::vector<float> cell(2);
   uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(good), integers(bad), 1, 1, floats(cell), nullptr, 0};
-  says(uwaga_pool(&p, &known, &args), "edges of keys of sequence 0 do not rise from 0 to 9 at most");
+  says(uwaga_pool(&p, &known, &args), "edges of keys of sequence 0 must be increasing, within 0 and 9");
   args.query_edges = integers(bad);
-  says(uwaga_pool(&p, &known, &args), "edges of queries of sequence 0 do not rise from 0 to 5 at most");
+  says(uwaga_pool(&p, &known, &args), "edges of queries of sequence 0 must be increasing, within 0 and 5");
   args.query_edges = args.key_edges = integers(good), args.cells.count = 1;
-  says(uwaga_pool(&p, &known, &args), "cells: there are 1 numbers, and must be 2");
+  says(uwaga_pool(&p, &known, &args), "cells: 2 elements are needed, and there are 1");
   args.how = 2;
-  says(uwaga_pool(&p, &known, &args), "cells are pooled by mass or by maximum");
+  says(uwaga_pool(&p, &known, &args), "pooling must be UWAGA_POOL_MASS or UWAGA_POOL_MAX");
   p.normalize = 0;
-  says(read(zero, zero), "there are no attention weights without softmax");
+  says(read(zero, zero), "attention weights need a softmax, and normalize is 0");
 }
 
 }  // namespace

@@ -34,13 +34,13 @@ def _itself(values: Tensor, offsets: Tensor) -> Tensor:
 # -- offsets --------------------------------------------------------------------------------------------------------------
 
 BAD_OFFSETS = [
-    ([10**9, 10**9 + 2, 10**9 + 4], "query offsets start at 1000000000, and must start at 0"),
-    ([2000, 2002, 2004], "query offsets start at 2000, and must start at 0"),
-    ([0, 2, 2004], "query offsets reach 2004, and there are 4 packed rows"),
-    ([0, 2, 3], "query offsets end at 3, and there are 4 packed rows"),
-    ([0, 3, 2], "query offsets fall from 3 to 2"),
-    ([0, -1, 4], "query offsets fall from 0 to -1"),
-    ([0, 2, 2**62], "query offsets reach 4611686018427387904, and there are 4 packed rows"),
+    ([10**9, 10**9 + 2, 10**9 + 4], "query offsets must start at 0, not at 1000000000"),
+    ([2000, 2002, 2004], "query offsets must start at 0, not at 2000"),
+    ([0, 2, 2004], "query offsets reach 2004, beyond the 4 packed rows"),
+    ([0, 2, 3], "query offsets end at 3, before the 4 packed rows do"),
+    ([0, 3, 2], "query offsets must not decrease, and do from 3 to 2"),
+    ([0, -1, 4], "query offsets must not decrease, and do from 0 to -1"),
+    ([0, 2, 2**62], "query offsets reach 4611686018427387904, beyond the 4 packed rows"),
 ]
 
 
@@ -59,7 +59,7 @@ def test_offsets_are_checked_where_a_differentiated_graph_runs() -> None:
     compiled = torch.compile(_itself, backend="aot_eager")
     values = _batch([0, 2, 4], grad=True).values
     compiled(values, torch.tensor([0, 2, 4])).sum().backward()
-    with pytest.raises(ValueError, match="query offsets start at 2000, and must start at 0"):
+    with pytest.raises(ValueError, match="query offsets must start at 0, not at 2000"):
         compiled(values, torch.tensor([2000, 2002, 2004]))
 
 
@@ -71,7 +71,7 @@ def test_key_offsets_beside_fitting_query_offsets() -> None:
 
     values, good = _batch([0, 2, 4]).values, torch.tensor([0, 2, 4])
     compiled = torch.compile(call, backend="eager")
-    with pytest.raises(ValueError, match="key offsets start at 2000, and must start at 0"):
+    with pytest.raises(ValueError, match="key offsets must start at 0, not at 2000"):
         compiled(values, values, good, torch.tensor([2000, 2002, 2004]))
 
 
@@ -123,7 +123,7 @@ def test_offsets_written_between_the_passes() -> None:
     output = attention(batch, batch, batch).values.sum()
     batch.offsets.numpy()[:] = [0, 2, 2000]
     with pytest.raises(
-        ValueError, match=r"uwaga native library: query offsets reach 2000, and there are 4 packed rows"
+        ValueError, match=r"uwaga native library: query offsets reach 2000, beyond the 4 packed rows"
     ):
         output.backward()
 
@@ -170,7 +170,7 @@ def test_a_storage_that_was_resized(name: str, size: int) -> None:
     tensors = _dense()
     attention(**tensors)  # its layout is remembered
     tensors[name].untyped_storage().resize_(size)
-    message = f"{name}: missing" if size == 0 else f"{name} reaches over 384 bytes, and its memory has {size}"
+    message = f"{name}: missing" if size == 0 else f"{name} needs 384 bytes of memory, and has {size}"
     with pytest.raises(ValueError, match=f"^uwaga native library: {message}$"):
         attention(**tensors)
 
@@ -205,7 +205,7 @@ def test_a_storage_resized_between_the_passes() -> None:
     tensors = {name: x.requires_grad_() for name, x in _dense().items()}
     output = attention(**tensors).sum()
     tensors["key"].untyped_storage().resize_(100)
-    with pytest.raises(ValueError, match=r"^uwaga native library: key reaches over 384 bytes, and its memory has 100$"):
+    with pytest.raises(ValueError, match=r"^uwaga native library: key needs 384 bytes of memory, and has 100$"):
         output.backward()
 
 

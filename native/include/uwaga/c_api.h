@@ -1,12 +1,12 @@
-// The whole boundary between the native library and everything above it.
+// The C interface of the native library, all of it.
 //
 // Plain C, no Python and no PyTorch: the caller passes pointers, strides and sizes, and gets a status back.
 // Every stride is in elements, may be zero (broadcast) but not negative, and is honoured in place.
 //
-// Memory: every pointer comes with how much may be touched from it on, and a call whose sizes, strides, offsets or positions
-// reach further is refused before anything is read or written. So the caller owes the truth about its memory alone: all
-// other fields may hold anything. Arrays of int64 are copied first where an address depends on them, so that another
-// thread that writes to them meanwhile cannot lead the kernels astray.
+// Memory safety: every pointer comes with the size of the memory behind it, and a call whose sizes, strides, offsets or
+// positions reach further is refused before anything is read or written. So the caller must tell the truth about its memory
+// alone: all other fields may hold any value. Arrays of int64 that addresses depend on are copied before they are checked, so
+// that another thread that writes to them during a call cannot cause an access out of bounds.
 //
 // Letters: B sequences, H query heads, G key/value heads (H % G == 0), Q queries, K keys, D query/key width,
 // E value width, all per sequence. Query i of a sequence stands at position i + start among its keys.
@@ -33,13 +33,13 @@ enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
 
 enum {
   UWAGA_OK = 0,
-  UWAGA_BAD_ARGUMENT = 1,   // a size, type or program that the library does not serve
+  UWAGA_BAD_ARGUMENT = 1,   // an invalid or unsupported size, dtype, position or mask program
   UWAGA_OUT_OF_MEMORY = 2,
 };
 
-// `count` numbers side by side.
+// An array of `count` elements.
 typedef struct {
-  const int64_t* data;  // null where there are none
+  const int64_t* data;  // null: no array
   int64_t count;
 } uwaga_integers;
 typedef struct {
@@ -49,15 +49,15 @@ typedef struct {
 
 // One (B, H, rows, columns) operand. Ragged operands have one `batch` and token offsets in uwaga_problem.
 typedef struct {
-  void* data;          // null where the operand is absent
-  int64_t bytes;       // that may be touched from `data` on
+  void* data;          // null: no operand
+  int64_t bytes;       // size of the memory from `data` on
   int64_t batch, head, row, column;  // strides, in elements
   int32_t dtype;
   int32_t reserved;
 } uwaga_tensor;
 
-// A mask is a postfix program over the atoms below, evaluated in {empty, partial, full} for blocks and in bits for
-// rows of 64 keys. An empty program sees every key.
+// A mask is a program in postfix notation: operands BAND to DENSE, operators AND and OR. It is evaluated to {empty, partial,
+// full} for blocks and to 64 bits for a query and 64 keys. Without operations every key is visible.
 enum {
   UWAGA_MASK_BAND = 0,       // low <= j - (i + start) <= high
   UWAGA_MASK_LENGTHS = 1,    // j < ids[b]
@@ -69,9 +69,9 @@ enum {
 #define UWAGA_MASK_MAX_OPERATIONS 32
 #define UWAGA_UNBOUNDED (INT64_C(1) << 62)  // as low (negated) or high of a band
 
-// Where query 0 stands among the keys.
+// The position of query 0 among the keys.
 enum {
-  UWAGA_START_LAST = 0,    // the last query meets the last key: start = K - Q of the sequence
+  UWAGA_START_LAST = 0,    // the last query has the position of the last key: start = K - Q of the sequence
   UWAGA_START_VALUE = 1,   // start = value
   UWAGA_START_PER_ROW = 2, // start = starts[b]
 };
@@ -91,17 +91,17 @@ typedef struct {
   uwaga_integers query_ids;  // DOCUMENTS: per query, likewise with query_offset; null: ids at i + K - Q
   int64_t id_batch, query_id_batch;
   const uint8_t* bits;    // DENSE
-  int64_t bytes;          // DENSE: that may be read from `bits` on
+  int64_t bytes;          // DENSE: size of the memory from `bits` on
   int64_t batch, head, row, column;  // DENSE: strides in bytes
 } uwaga_mask_operation;
 
-// What every driver is told about one call of attention.
+// One call of attention: the operands, the mask, and how scores become weights.
 typedef struct {
   int64_t sequences, query_heads, key_heads;  // B, H, G
-  int64_t queries, keys;                      // Q, K of a dense batch; of a ragged one, the largest or more
+  int64_t queries, keys;                      // Q, K of a dense batch; upper bounds of them in a ragged one
   int64_t query_width, value_width;           // D, E
   int64_t query_tokens, key_tokens;           // rows of the packed query, and of the packed key and value
-  uwaga_integers query_offsets;  // (B+1,) from 0 to query_tokens, never falling; or null: dense, Q rows each
+  uwaga_integers query_offsets;  // (B+1,) from 0 to query_tokens, not decreasing; or null: dense, Q rows each
   uwaga_integers key_offsets;    // (B+1,) from 0 to key_tokens, or null
   uwaga_tensor query, key, value;
   const uwaga_mask_operation* mask;
@@ -110,7 +110,7 @@ typedef struct {
   float scale;
   float softcap;                 // 0: none
   uwaga_floats relative;         // at h * relative_head + (j - i - start) + relative_zero, or null
-  int64_t relative_head, relative_zero;  // relative_head: so many distances has each head
+  int64_t relative_head, relative_zero;  // relative_head: the number of distances per head
   uwaga_start relative_start;
   uwaga_tensor bias;             // dense float bias, broadcast by zero strides
   uwaga_floats sinks;            // (H,) logits in the denominator, or null
@@ -119,21 +119,21 @@ typedef struct {
   float dropout;                 // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
   uint32_t reserved;
   uint64_t seed;
-  uwaga_integers rows;           // the queries that take part, rising, or null: all. Dense problems, forward only
+  uwaga_integers rows;           // the selected queries, strictly increasing, or null: all. Dense problems, forward only
 } uwaga_problem;
 
 typedef struct {
   uwaga_tensor output;   // (B, H, Q, E), dtype of query
-  uwaga_tensor lse;      // (B, H, Q), float32 (column stride unused), or data null: not wanted
+  uwaga_tensor lse;      // (B, H, Q), float32 (column stride unused), or data null: not computed
 } uwaga_forward_result;
 
-// All that a weight needs beside its query and key: a_ij = exp(s_ij - maximum_i) / sum_i. A sink has its share in both.
-// Where a row has neither a visible key nor a sink, sum is 0 and so are its weights.
+// The softmax of each row: a_ij = exp(s_ij - maximum_i) / sum_i, sinks included. A row with neither a visible key nor a sink
+// has sum 0, and weights 0.
 typedef struct {
   uwaga_tensor maximum, sum;  // (B, H, Q) float32
 } uwaga_softmax;
 
-// What the weights of a row come to. All float32; data null: not wanted.
+// What the weights of a row come to. All float32; data null: not computed.
 typedef struct {
   uwaga_softmax softmax;
   uwaga_tensor entropy;   // (B, H, Q): -sum_j a_ij log a_ij over the keys, in nats
@@ -153,70 +153,71 @@ typedef struct {
 
 enum { UWAGA_POOL_MASS = 0, UWAGA_POOL_MAX = 1 };
 
-// Cells of queries [query_edges[b][n], query_edges[b][n + 1]) by keys [key_edges[b][m], key_edges[b][m + 1]).
+// Pooled weights: cell (n, m) has queries [query_edges[b][n], query_edges[b][n + 1]) and keys [key_edges[b][m],
+// key_edges[b][m + 1]).
 typedef struct {
   int32_t how;
   int32_t reserved;
-  uwaga_integers query_edges;  // (B, rows + 1), not falling
-  uwaga_integers key_edges;    // (B, columns + 1)
+  uwaga_integers query_edges;  // (B, rows + 1), not decreasing
+  uwaga_integers key_edges;    // (B, columns + 1), not decreasing
   int64_t rows, columns;
   uwaga_floats cells;  // (B, H, rows, columns). MASS: sum over keys, mean over queries. MAX: the largest weight
-  int64_t* positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where the cell sees nothing; or null
-  int64_t position_count;  // of int64 that may be written from `positions` on
+  int64_t* positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where no pair of the cell is visible; or null
+  int64_t position_count;  // elements of `positions`
 } uwaga_pool_args;
 
 typedef struct {
   uwaga_tensor output, grad_output;  // (B, H, Q, E)
   uwaga_tensor lse;                  // (B, H, Q) float32, as the forward pass gave it
   uwaga_tensor grad_lse;             // (B, H, Q) float32, or data null: zero
-  uwaga_tensor grad_query, grad_key, grad_value;  // dtypes of query, key, value; data null: not wanted
+  uwaga_tensor grad_query, grad_key, grad_value;  // dtypes of query, key, value; data null: not computed
   uwaga_floats grad_relative;  // like relative, zeroed by the caller and added to, or null
   uwaga_floats grad_sinks;     // (H,), zeroed by the caller and added to, or null
-  uwaga_tensor grad_bias;  // (B, H, Q, K) float32, or data null: not wanted
+  uwaga_tensor grad_bias;  // (B, H, Q, K) float32, or data null: not computed
 } uwaga_backward_args;
 
-// All return a status; uwaga_last_error() then holds the sentence (per thread).
+// All return a status; where it is not UWAGA_OK, uwaga_last_error() is the message (one per thread).
 UWAGA_EXPORT int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args);
 // normalize = 0 by associativity: no bias, softcap, dropout; a mask of at most one causal band and lengths.
 UWAGA_EXPORT int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT const char* uwaga_last_error(void);
 
-// The attention weights as an array that is never stored. Softmax without dropout; the value is not read where no output
-// is wanted.
+// Functions of the attention weights (softmax, without dropout), which are never stored. Values are read only by a call that
+// computes the output.
 //
-// Statistics of the rows, and the output too where result->output has data; of the selected rows where `selection` is
-// not null, and the others are left as they are.
+// Statistics of the rows, and the output too where result->output has data. `selection` not null: of the selected rows only;
+// other rows are not written.
 UWAGA_EXPORT int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
                             const uwaga_row_statistics* statistics, const uwaga_selection* selection);
-// out[s, h, i, j] for the selected rows and the rising keys; hidden entries are left as they are.
+// out[s, h, i, j]: the weights of the selected rows on `keys`, which are strictly increasing; masked entries are not written.
 UWAGA_EXPORT int uwaga_weights(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                const uwaga_selection* selection, const uwaga_integers* keys, const uwaga_tensor* out);
-// out (B, H, Q) float32: the weight on keys that `other`, a second mask, shows too.
+// out (B, H, Q) float32: the sum of each row's weights on the keys that `other`, a second mask, lets it see too.
 UWAGA_EXPORT int uwaga_mass(const uwaga_problem* problem, const uwaga_softmax* softmax,
                             const uwaga_mask_operation* other, int64_t other_operations, const uwaga_tensor* out);
-// out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Queries with w_i = 0 are not read.
+// out (B, H, K) float32: sum_i w_i a_ij, with w (B, H, Q) float32, or data null: ones. Rows with w_i = 0 are skipped.
 UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softmax* softmax,
                                 const uwaga_tensor* row_weights, const uwaga_tensor* out);
 UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
 
-// What block [i0, i1) x [j0, j1) of sequence b, head h is: 0 empty, 1 partial, 2 full; negative: a bad program.
+// The mask of block [i0, i1) x [j0, j1) of sequence b, head h: 0 empty, 1 partial, 2 full; negative: invalid arguments.
 UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,
                                   int64_t j0, int64_t j1);
 // Bit n of the result: whether query i sees key j0 + n (n < 64, j0 + n < K).
 UWAGA_EXPORT uint64_t uwaga_mask_bits(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i, int64_t j0);
 
 UWAGA_EXPORT int uwaga_abi_version(void);
-// Of a struct of this file by name: its size, then the offset of each field, in bytes, then -1; null where there is none. The
-// caller checks its own layout against it.
+// The layout of a struct of this file by name: its size, then the offset of each field, in bytes, then -1; null for an unknown
+// name. For callers that lay the structs out themselves.
 UWAGA_EXPORT const int64_t* uwaga_struct_layout(const char* name);
-// Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `possible` asks the processor.
+// Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `supported` asks the processor.
 UWAGA_EXPORT const char* uwaga_level_name(int index);
 UWAGA_EXPORT int uwaga_level_supported(int index);
 UWAGA_EXPORT const char* uwaga_level(void);            // the one in use
-UWAGA_EXPORT int uwaga_set_level(const char* name);    // by name, or null: the best possible
+UWAGA_EXPORT int uwaga_set_level(const char* name);    // by name, or null: the best supported
 
-// Work runs on the caller's OpenMP pool where its GOMP_parallel is handed over here, else on threads of its own.
+// Runs the work on the OpenMP thread pool of this GOMP_parallel; without one, each call starts threads of its own.
 typedef void (*uwaga_gomp_parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);
 UWAGA_EXPORT void uwaga_set_gomp_parallel(uwaga_gomp_parallel function);
 // Measured peak of fused multiply-adds in float32, in GFLOP/s, on `threads` threads (benchmarks only).

@@ -112,7 +112,7 @@ struct Scene {
     for (int r = 0; r < rows; ++r) any |= bits[r], every &= bits[r];
     const TileMask mask{every == ~uint64_t{0} ? nullptr : bits, __builtin_ctzll(any), 64 - __builtin_clzll(any), guard};
     const ForwardTile tile{packed_query.data(), scores.data(), rule.biased ? bias.data() : nullptr, row_keys, rows, d, e,
-                           mask, {output.data(), maximum.data(), sum.data()}, watch};
+                           mask, {output.data(), maximum.data(), sum.data()}, statistics};
     const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count, pairs};
     (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
   }
@@ -141,7 +141,7 @@ struct Scene {
   Floats packed_query, packed_keys, packed_values, scores, bias, output, maximum, sum;
   uint32_t row_keys[kTileRows];
   uint64_t bits[kTileRows];
-  const uwaga::TileStatistics* watch = nullptr;
+  const uwaga::TileStatistics* statistics = nullptr;
 };
 
 inline ScoreRule plain_rule() {

@@ -110,7 +110,7 @@ struct TopLists {
 };
 
 // The sums beside the softmax, over several blocks with rising and falling maxima, and blocks that some rows do not see.
-void test_watch(const Kernels& k, bool pairs) {
+void test_tile_statistics(const Kernels& k, bool pairs) {
   for (uint64_t seed = 50; seed < 58; ++seed) {
     const int count = seed % 2 ? 64 : 37, rows = seed % 3 ? 6 : 4, blocks = 5;
     const ScoreRule rule = seed % 4 == 3 ? bent_rule() : plain_rule();
@@ -121,9 +121,9 @@ void test_watch(const Kernels& k, bool pairs) {
     TopLists top;
     entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f);
     for (int r = 0; r < rows; ++r) position[r] = static_cast<float>(40 * r - 20);
-    const uwaga::TileStatistics watch{entropy.data(), squares.data(), distance.data(), position.data(),
+    const uwaga::TileStatistics statistics{entropy.data(), squares.data(), distance.data(), position.data(),
                                 top.scores.data(), top.keys.data(), kTop};
-    scene.watch = &watch;
+    scene.statistics = &statistics;
     struct Seen {
       double score, error;
       int key;
@@ -181,8 +181,8 @@ void test_equal_scores(const Kernels& k) {
     for (int w = 0; w < 4; ++w) scene.query.set(r, w, 1.0);
   }
   TopLists top;
-  const uwaga::TileStatistics watch{nullptr, nullptr, nullptr, nullptr, top.scores.data(), top.keys.data(), kTop};
-  scene.watch = &watch;
+  const uwaga::TileStatistics statistics{nullptr, nullptr, nullptr, nullptr, top.scores.data(), top.keys.data(), kTop};
+  scene.statistics = &statistics;
   scene.run(plain_rule(), 0);
   scene.run(plain_rule(), 64);
   for (int r = 0; r < 6; ++r) {
@@ -198,8 +198,8 @@ void test_weights_tiles(const Kernels& k) {
   group(level + "weights_tile", [&] { test_weights_tile(k, false); });
   if (k.bfloat16_pairs) group(level + "weights_tile_pairs", [&] { test_weights_tile(k, true); });
   group(level + "add_rows, keep_largest, add_seen", [&] { test_gathering(k); });
-  group(level + "forward_tile, watched", [&] { test_watch(k, false); });
-  if (k.bfloat16_pairs) group(level + "forward_tile_pairs, watched", [&] { test_watch(k, true); });
+  group(level + "forward_tile, with statistics", [&] { test_tile_statistics(k, false); });
+  if (k.bfloat16_pairs) group(level + "forward_tile_pairs, with statistics", [&] { test_tile_statistics(k, true); });
   group(level + "forward_tile, equal scores", [&] { test_equal_scores(k); });
 }
 
