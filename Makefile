@@ -10,6 +10,7 @@ export PIP_CONSTRAINT ?= $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT ?= $(PIP_CONSTRAINT)
 
 FRONT := src/uwaga/viewer/front
+CXX_FILES := $(shell find native -name '*.cc' -o -name '*.h')
 
 .PHONY: run test fast bench lint format setup native-test front-test front-types pictures sanitize sanitize-python fuzz fuzz-coverage levels emulate clean
 
@@ -36,10 +37,12 @@ lint: $(VENV)/installed front-types
 	ruff format --check .
 	lint-imports
 	mypy
+	clang-format --dry-run --Werror $(CXX_FILES)
 
 format: $(VENV)/installed
 	ruff check --fix .
 	ruff format .
+	clang-format -i $(CXX_FILES)
 
 # All C++ tests, or the groups whose name has FILTER: make native-test FILTER=kernels/avx2
 FILTER ?=

@@ -75,8 +75,8 @@ int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_resul
   });
 }
 
-int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result,
-               const uwaga_row_statistics* statistics, const uwaga_selection* selection) {
+int uwaga_rows(const uwaga_problem* problem, const uwaga_forward_result* result, const uwaga_row_statistics* statistics,
+               const uwaga_selection* selection) {
   const auto work = [&](uwaga::CheckedProblem& checked) {
     checked.check(*result);
     const uwaga_row_statistics wanted = checked.checked(*statistics);
@@ -163,21 +163,20 @@ const int64_t* uwaga_struct_layout(const char* name) {
   LAYOUT(uwaga_floats, AT(data), AT(count))
   LAYOUT(uwaga_tensor, AT(data), AT(bytes), AT(batch), AT(head), AT(row), AT(column), AT(dtype), AT(reserved))
   LAYOUT(uwaga_start, AT(mode), AT(reserved), AT(value), AT(starts))
-  LAYOUT(uwaga_mask_operation, AT(operation), AT(reserved), AT(start), AT(low), AT(high), AT(ids),
-         AT(query_ids), AT(id_batch), AT(query_id_batch), AT(bits), AT(bytes), AT(batch), AT(head), AT(row),
-         AT(column))
+  LAYOUT(uwaga_mask_operation, AT(operation), AT(reserved), AT(start), AT(low), AT(high), AT(ids), AT(query_ids),
+         AT(id_batch), AT(query_id_batch), AT(bits), AT(bytes), AT(batch), AT(head), AT(row), AT(column))
   LAYOUT(uwaga_problem, AT(sequences), AT(query_heads), AT(key_heads), AT(queries), AT(keys), AT(query_width),
-         AT(value_width), AT(query_tokens), AT(key_tokens), AT(query_offsets), AT(key_offsets), AT(query),
-         AT(key), AT(value), AT(mask), AT(mask_operations), AT(scale), AT(softcap), AT(relative),
-         AT(relative_head), AT(relative_zero), AT(relative_start), AT(bias), AT(sinks), AT(normalize),
-         AT(threads), AT(dropout), AT(reserved), AT(seed), AT(rows))
+         AT(value_width), AT(query_tokens), AT(key_tokens), AT(query_offsets), AT(key_offsets), AT(query), AT(key),
+         AT(value), AT(mask), AT(mask_operations), AT(scale), AT(softcap), AT(relative), AT(relative_head),
+         AT(relative_zero), AT(relative_start), AT(bias), AT(sinks), AT(normalize), AT(threads), AT(dropout),
+         AT(reserved), AT(seed), AT(rows))
   LAYOUT(uwaga_forward_result, AT(output), AT(lse))
   LAYOUT(uwaga_softmax, AT(maximum), AT(sum))
   LAYOUT(uwaga_row_statistics, AT(softmax), AT(entropy), AT(squares), AT(distance), AT(distance_start), AT(top),
          AT(top_weights), AT(top_positions))
   LAYOUT(uwaga_selection, AT(sequences), AT(heads), AT(queries))
-  LAYOUT(uwaga_pool_args, AT(how), AT(reserved), AT(query_edges), AT(key_edges), AT(rows), AT(columns),
-         AT(cells), AT(positions), AT(position_count))
+  LAYOUT(uwaga_pool_args, AT(how), AT(reserved), AT(query_edges), AT(key_edges), AT(rows), AT(columns), AT(cells),
+         AT(positions), AT(position_count))
   LAYOUT(uwaga_backward_args, AT(output), AT(grad_output), AT(lse), AT(grad_lse), AT(grad_query), AT(grad_key),
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
 #undef LAYOUT
@@ -192,7 +191,9 @@ const char* uwaga_level_name(int index) {
 int uwaga_level_supported(int index) { return uwaga::level_supported(index); }
 const char* uwaga_level(void) { return uwaga::active_level()->name; }
 int uwaga_set_level(const char* name) {
-  return uwaga::set_level(name) ? UWAGA_OK : fail(UWAGA_BAD_ARGUMENT, "this processor supports no instruction-set level of that name");
+  return uwaga::set_level(name)
+             ? UWAGA_OK
+             : fail(UWAGA_BAD_ARGUMENT, "this processor supports no instruction-set level of that name");
 }
 
 void uwaga_set_gomp_parallel(uwaga_gomp_parallel function) { uwaga::set_gomp_parallel(function); }

@@ -7,8 +7,8 @@
 namespace uwaga {
 
 enum : uint32_t {
-  kAvx2 = 1u << 0,        // with FMA and F16C
-  kAvx512 = 1u << 1,      // F, BW, DQ, VL
+  kAvx2 = 1u << 0,    // with FMA and F16C
+  kAvx512 = 1u << 1,  // F, BW, DQ, VL
   kAvx512Bf16 = 1u << 2,
   kNeon = 1u << 3,
 };

@@ -25,11 +25,17 @@ struct SharedSums {
 class Backward {
  public:
   Backward(const uwaga_problem& p, const uwaga_backward_args& args)
-      : p_(p), args_(args), mask_(p), kernels_(*active_level()), threads_(useful_threads(p)), group_(p.query_heads / p.key_heads) {
+      : p_(p),
+        args_(args),
+        mask_(p),
+        kernels_(*active_level()),
+        threads_(useful_threads(p)),
+        group_(p.query_heads / p.key_heads) {
     for (int64_t b = 0; b < p.sequences; ++b) {
       for (int64_t g = 0; g < p.key_heads; ++g) units_.push_back({b, g});
     }
-    if (p.query_offsets.data || p.key_offsets.data) {  // longest first: a long task at the end leaves other threads idle
+    if (p.query_offsets.data ||
+        p.key_offsets.data) {  // longest first: a long task at the end leaves other threads idle
       std::stable_sort(units_.begin(), units_.end(), [&](Unit a, Unit b) {
         const Sequence x = sequence_of(p, a.sequence), y = sequence_of(p, b.sequence);
         return x.queries * x.keys > y.queries * y.keys;
@@ -92,7 +98,7 @@ class Backward {
     for (int64_t n = 0; n < pass.segments(); n += width) {
       const int64_t wave = std::min(width, pass.segments() - n);
       parallel_for(threads_, wave,
-                 [&](int64_t k, int) { run_segment(pass, n + k, parts + k * grads, relative_of(k)); });
+                   [&](int64_t k, int) { run_segment(pass, n + k, parts + k * grads, relative_of(k)); });
       for (int64_t k = 0; k < wave; ++k) {
         kernels_.add_to(total, parts + k * grads, pass.grad_query_size());
         add_relative(unit, relative_of(k));
@@ -118,7 +124,8 @@ class Backward {
   void add_shared(int64_t unit) {
     const SharedSums sums = shared_sums(unit);
     const int64_t head = units_[unit].key_head * group_;
-    for (int64_t m = 0; m < relative_size_; ++m) args_.grad_relative.data[head * p_.relative_head + m] += sums.relative[m];
+    for (int64_t m = 0; m < relative_size_; ++m)
+      args_.grad_relative.data[head * p_.relative_head + m] += sums.relative[m];
     for (int64_t m = 0; m < sinks_size_; ++m) args_.grad_sinks.data[head + m] += sums.sinks[m];
   }
 

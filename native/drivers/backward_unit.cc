@@ -45,7 +45,8 @@ struct KeyBlockScratch {
   }
 };
 
-UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels, Unit unit)
+UnitPass::UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels,
+                   Unit unit)
     : p_(p),
       args_(args),
       mask_(mask),
@@ -62,9 +63,7 @@ int64_t UnitPass::packed_size() {
   return PackedRows::lay_out(p_, rows_, nullptr, &sizes);
 }
 
-void UnitPass::set_memory(float* packed) {
-  PackedRows::lay_out(p_, rows_, packed, &packed_);
-}
+void UnitPass::set_memory(float* packed) { PackedRows::lay_out(p_, rows_, packed, &packed_); }
 
 void UnitPass::pack(int64_t n) {
   const int64_t first = n * kBlockRows;
@@ -153,11 +152,11 @@ bool UnitPass::rows_are_finite(int64_t n) const {
   const int count = static_cast<int>(std::min<int64_t>(kBlockRows, rows_ - n * kBlockRows));
   return packed_rows_are_finite(kernels_, packed_.query_rows + n * packed_.query_block, count, kBlockRows,
                                 query_width_) &&
-         packed_rows_are_finite(kernels_, packed_.grad_rows + n * packed_.grad_block, count, kBlockRows,
-                                value_width_);
+         packed_rows_are_finite(kernels_, packed_.grad_rows + n * packed_.grad_block, count, kBlockRows, value_width_);
 }
 
-void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query, float* grad_relative) const {
+void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query,
+                         float* grad_relative) const {
   const Rows keys{key_address(p_, p_.key, s_, unit_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
   const Rows values{key_address(p_, p_.value, s_, unit_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
   scoring_.pack_keys(w.key_columns, keys, count, query_width_);
@@ -166,12 +165,13 @@ void UnitPass::run_block(const KeyBlockScratch& w, int64_t j0, int count, float*
   std::fill(w.grad_key, w.grad_key + kBlockKeys * padded_width(query_width_), 0.0f);
   std::fill(w.grad_value, w.grad_value + kBlockKeys * padded_width(value_width_), 0.0f);
   int keys_are_finite = -1;  // not computed yet
-  for (int64_t n = 0; n < packed_.blocks; ++n) run_row_block(w, n, j0, count, &keys_are_finite, grad_query, grad_relative);
+  for (int64_t n = 0; n < packed_.blocks; ++n)
+    run_row_block(w, n, j0, count, &keys_are_finite, grad_query, grad_relative);
   write_keys(w, j0, count);
 }
 
-void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite, float* grad_query,
-                    float* grad_relative) const {
+void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite,
+                             float* grad_query, float* grad_relative) const {
   const int64_t first_row = n * kBlockRows, last_row = std::min(rows_, first_row + kBlockRows);
   const int64_t i0 = grouped_row(p_, unit_.key_head, first_row).query;
   const int64_t i1 = grouped_row(p_, unit_.key_head, last_row - 1).query + 1;
@@ -184,7 +184,8 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
   int rows_finite = -1;  // not computed yet
   // Whether everything that a masked pair multiplies by zero is finite; computed only where a tile has masked pairs.
   const auto finite = [&] {
-    if (*keys_are_finite < 0) *keys_are_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
+    if (*keys_are_finite < 0)
+      *keys_are_finite = packed_rows_are_finite(kernels_, w.key_rows, count, kBlockKeys, query_width_);
     if (rows_finite < 0) rows_finite = rows_are_finite(n);
     return *keys_are_finite && rows_finite;
   };
@@ -207,12 +208,11 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
     last_visible = at + rows.count;
     const int64_t tile_index = r0 / kTileRows;
     const bool wants_bias = grad_relative || args_.grad_bias.data;
-    scoring_.backward_tile({packed_.query_tiles + tile_index * packed_.query_tile,
-                            packed_.grad_tiles + tile_index * packed_.grad_tile,
-                            scoring_.rule.biased ? w.bias : nullptr, packed_.lse + r0, packed_.delta + r0,
-                            rows.row_keys, weights, grad_scores, wants_bias ? w.grad_bias : nullptr, rows.count,
-                            query_width_, value_width_, view.mask},
-                           block, scoring_.rule);
+    scoring_.backward_tile(
+        {packed_.query_tiles + tile_index * packed_.query_tile, packed_.grad_tiles + tile_index * packed_.grad_tile,
+         scoring_.rule.biased ? w.bias : nullptr, packed_.lse + r0, packed_.delta + r0, rows.row_keys, weights,
+         grad_scores, wants_bias ? w.grad_bias : nullptr, rows.count, query_width_, value_width_, view.mask},
+        block, scoring_.rule);
     if (grad_relative) add_grad_relative(rows, j0, count, w.grad_bias, grad_relative);
     if (args_.grad_bias.data) write_grad_bias(rows, j0, count, w.grad_bias);
     if (!view.hides || finite()) {
@@ -240,22 +240,22 @@ void UnitPass::run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, in
                             last_visible, kBlockRows, query_width_, by_tile});
 }
 
-void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows, int count,
-                        float* grad_query) const {
+void UnitPass::guarded_grad_query(const KeyBlockScratch& w, const float* grad_scores, const uint64_t* bits, int rows,
+                                  int count, float* grad_query) const {
   std::vector<float> sum(padded_width(query_width_));
   for (int r = 0; r < rows; ++r) {
     std::fill(sum.begin(), sum.end(), 0.0f);
     for (int n = 0; n < count; ++n) {
       if (!(bits[r] >> n & 1)) continue;
-      kernels_.add_scaled_row(sum.data(), grad_scores[r * kBlockKeys + n], w.key_rows + n * kernels_.strip,
-                              kBlockKeys, query_width_);
+      kernels_.add_scaled_row(sum.data(), grad_scores[r * kBlockKeys + n], w.key_rows + n * kernels_.strip, kBlockKeys,
+                              query_width_);
     }
     kernels_.add_to(grad_query + r * padded_width(query_width_), sum.data(), padded_width(query_width_));
   }
 }
 
-void UnitPass::guarded_grad_keys(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
-                     int width, float* out) const {
+void UnitPass::guarded_grad_keys(const float* weights, const uint64_t* bits, int first, int last, int count,
+                                 const float* rows, int width, float* out) const {
   std::vector<float> sum(padded_width(width));
   for (int n = 0; n < count; ++n) {
     std::fill(sum.begin(), sum.end(), 0.0f);
@@ -267,7 +267,8 @@ void UnitPass::guarded_grad_keys(const float* weights, const uint64_t* bits, int
   }
 }
 
-void UnitPass::add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const {
+void UnitPass::add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad,
+                                 float* grad_relative) const {
   const int64_t start = start_of(p_.relative_start, s_), first_head = grouped_row(p_, unit_.key_head, 0).head;
   for (int r = 0; r < rows.count; ++r) {
     const GroupedRow at = rows.rows[r];
@@ -294,7 +295,8 @@ void UnitPass::write_keys(const KeyBlockScratch& w, int64_t j0, int count) const
     }
     if (args_.grad_value.data) {
       kernels_.write_row(key_address(p_, args_.grad_value, s_, unit_.key_head, j0 + n), args_.grad_value.column,
-                         args_.grad_value.dtype, w.grad_value + n * padded_width(value_width_), inverse_keep, value_width_);
+                         args_.grad_value.dtype, w.grad_value + n * padded_width(value_width_), inverse_keep,
+                         value_width_);
     }
   }
 }

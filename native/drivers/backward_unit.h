@@ -46,7 +46,8 @@ struct KeyBlockScratch;  // one packed block of keys and its gradients
 
 class UnitPass {
  public:
-  UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels, Unit unit);
+  UnitPass(const uwaga_problem& p, const uwaga_backward_args& args, const Mask& mask, const Kernels& kernels,
+           Unit unit);
   int64_t rows() const { return rows_; }
   int64_t segments() const { return (s_.keys + kSegmentKeys - 1) / kSegmentKeys; }
   int64_t packed_size();
@@ -73,8 +74,8 @@ class UnitPass {
   void run_block(const KeyBlockScratch& w, int64_t j0, int count, float* grad_query, float* grad_relative) const;
 
   // One row block and one block of keys. *keys_are_finite caches whether all of these are; -1: not computed yet.
-  void run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite, float* grad_query,
-            float* grad_relative) const;
+  void run_row_block(const KeyBlockScratch& w, int64_t n, int64_t j0, int count, int* keys_are_finite,
+                     float* grad_query, float* grad_relative) const;
 
   // The products of `run_row_block` without masked pairs, in the same order: masked queries, keys and values may be NaN or
   // infinite, and 0 times that is NaN.
@@ -83,7 +84,7 @@ class UnitPass {
 
   // dK or dV: out[n] += sum over rows of weights[r][n] * packed rows[r].
   void guarded_grad_keys(const float* weights, const uint64_t* bits, int first, int last, int count, const float* rows,
-                       int width, float* out) const;
+                         int width, float* out) const;
   void add_grad_relative(const TileRows& rows, int64_t j0, int count, const float* grad, float* grad_relative) const;
   void write_grad_bias(const TileRows& rows, int64_t j0, int count, const float* grad) const;
   void write_keys(const KeyBlockScratch& w, int64_t j0, int count) const;

@@ -21,12 +21,13 @@ namespace {
 using LongLong = long long;  // what %lld takes
 
 constexpr int64_t kMaxWidth = 1 << 16, kMaxThreads = 1 << 12, kMaxHeads = 1 << 20;
-constexpr int64_t kMaxRows = int64_t{1} << 40;               // of queries, packed tokens, sequences
-constexpr int64_t kMaxKeys = (int64_t{1} << 31) - 64;        // per sequence: kernels number keys by int32
-constexpr int64_t kMaxPosition = int64_t{1} << 60;          // so that sums of positions do not overflow
+constexpr int64_t kMaxRows = int64_t{1} << 40;         // of queries, packed tokens, sequences
+constexpr int64_t kMaxKeys = (int64_t{1} << 31) - 64;  // per sequence: kernels number keys by int32
+constexpr int64_t kMaxPosition = int64_t{1} << 60;     // so that sums of positions do not overflow
 
 void check_range(const char* name, int64_t x, int64_t low, int64_t high) {
-  if (x < low || x > high) invalid_argument("%s: %lld must lie between %lld and %lld", name, LongLong{x}, LongLong{low}, LongLong{high});
+  if (x < low || x > high)
+    invalid_argument("%s: %lld must lie between %lld and %lld", name, LongLong{x}, LongLong{low}, LongLong{high});
 }
 
 // The number of entries from the first to the last one of an operand with these sizes and strides, both included; 0 where
@@ -39,7 +40,8 @@ int64_t span(const int64_t (&sizes)[kDimensions], const int64_t (&strides)[kDime
     int64_t step;
     any = any && sizes[n] > 0;
     if (strides[n] < 0 && sizes[n] > 1) return -1;
-    if (sizes[n] > 1 && (__builtin_mul_overflow(sizes[n] - 1, strides[n], &step) || __builtin_add_overflow(last, step, &last))) {
+    if (sizes[n] > 1 &&
+        (__builtin_mul_overflow(sizes[n] - 1, strides[n], &step) || __builtin_add_overflow(last, step, &last))) {
       return -1;
     }
   }
@@ -48,13 +50,14 @@ int64_t span(const int64_t (&sizes)[kDimensions], const int64_t (&strides)[kDime
 
 template <int kDimensions>
 void check_fits(const char* name, const void* data, int64_t bytes, const int64_t (&sizes)[kDimensions],
-          const int64_t (&strides)[kDimensions], int entry_size) {
+                const int64_t (&strides)[kDimensions], int entry_size) {
   const int64_t entries = span(sizes, strides);
   if (entries < 0) invalid_argument("%s has strides that are negative or too large", name);
   if (entries == 0) return;
   if (!data) invalid_argument("%s: missing", name);
   if (entries * entry_size > bytes) {
-    invalid_argument("%s needs %lld bytes of memory, and has %lld", name, LongLong{entries * entry_size}, LongLong{bytes});
+    invalid_argument("%s needs %lld bytes of memory, and has %lld", name, LongLong{entries * entry_size},
+                     LongLong{bytes});
   }
 }
 
@@ -90,17 +93,19 @@ CheckedProblem::CheckedProblem(const uwaga_problem& given, bool reads_values) : 
   }
   check_query_rows("query", p_.query, p_.query_width, size_of_known_type("query", p_.query));
   check_key_rows("key", p_.key, p_.key_heads, p_.query_width, size_of_known_type("key", p_.key));
-  if (reads_values) check_key_rows("value", p_.value, p_.key_heads, p_.value_width, size_of_known_type("value", p_.value));
+  if (reads_values)
+    check_key_rows("value", p_.value, p_.key_heads, p_.value_width, size_of_known_type("value", p_.value));
   if (p_.bias.data) {
     check_fits<4>("bias", p_.bias.data, p_.bias.bytes, {p_.sequences, p_.query_heads, max_queries_, max_keys_},
-            {p_.bias.batch, p_.bias.head, p_.bias.row, p_.bias.column}, size_of_known_type("bias", p_.bias));
+                  {p_.bias.batch, p_.bias.head, p_.bias.row, p_.bias.column}, size_of_known_type("bias", p_.bias));
   }
   if (!p_.normalize && p_.sinks.data) invalid_argument("sinks need a softmax, and normalize is 0");
   check_count("sinks", p_.sinks, p_.query_heads);
   p_.relative_start = p_.relative.data ? checked_start("start of the relative bias", p_.relative_start) : uwaga_start{};
   check_relative();
   if (p_.rows.data) {
-    if (p_.query_offsets.data || p_.key_offsets.data) invalid_argument("rows can be selected in dense problems only, and this one is ragged");
+    if (p_.query_offsets.data || p_.key_offsets.data)
+      invalid_argument("rows can be selected in dense problems only, and this one is ragged");
     p_.rows = checked_increasing("selected queries", p_.rows, p_.queries);
   }
   mask_ = checked_mask(p_.mask, p_.mask_operations);
@@ -131,41 +136,51 @@ void CheckedProblem::check_relative() const {
   int64_t count;
   if (__builtin_mul_overflow(p_.query_heads, p_.relative_head, &count)) invalid_argument("relative bias is too long");
   check_count("relative bias", p_.relative, count);
-  const bool one_is_enough = !p_.query_offsets.data && !p_.key_offsets.data && p_.relative_start.mode != UWAGA_START_PER_ROW;
+  const bool one_is_enough =
+      !p_.query_offsets.data && !p_.key_offsets.data && p_.relative_start.mode != UWAGA_START_PER_ROW;
   for (int64_t b = 0; b < (one_is_enough ? std::min<int64_t>(p_.sequences, 1) : p_.sequences); ++b) {
     const Sequence s = sequence_of(p_, b);
     if (s.queries == 0 || s.keys == 0) continue;
     const int64_t zero = p_.relative_zero - start_of(p_.relative_start, s);
     if (zero - (s.queries - 1) < 0 || zero + s.keys > p_.relative_head) {
-      invalid_argument("relative bias has %lld distances per head, which do not cover sequence %lld", LongLong{p_.relative_head}, LongLong{b});
+      invalid_argument("relative bias has %lld distances per head, which do not cover sequence %lld",
+                       LongLong{p_.relative_head}, LongLong{b});
     }
   }
 }
 
 uwaga_integers CheckedProblem::copy_of(const char* name, const uwaga_integers& numbers, int64_t count) {
   if (!numbers.data) invalid_argument("%s: missing", name);
-  if (numbers.count < count) invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{count}, LongLong{numbers.count});
+  if (numbers.count < count)
+    invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{count},
+                     LongLong{numbers.count});
   copies_.emplace_back(numbers.data, numbers.data + count);
   return {copies_.back().data(), count};
 }
 
-uwaga_integers CheckedProblem::checked_offsets(const char* name, const uwaga_integers& given, int64_t tokens, int64_t longest) {
+uwaga_integers CheckedProblem::checked_offsets(const char* name, const uwaga_integers& given, int64_t tokens,
+                                               int64_t longest) {
   if (!given.data) return {};
   const uwaga_integers offsets = copy_of(name, given, p_.sequences + 1);
   if (given.count != offsets.count) {
-    invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{offsets.count}, LongLong{given.count});
+    invalid_argument("%s: %lld elements are needed, and there are %lld", name, LongLong{offsets.count},
+                     LongLong{given.count});
   }
   if (offsets.data[0] != 0) invalid_argument("%s must start at 0, not at %lld", name, LongLong{offsets.data[0]});
   for (int64_t b = 0; b < p_.sequences; ++b) {
     const int64_t first = offsets.data[b], last = offsets.data[b + 1];
-    if (last < first) invalid_argument("%s must not decrease, and do from %lld to %lld", name, LongLong{first}, LongLong{last});
-    if (last > tokens) invalid_argument("%s reach %lld, beyond the %lld packed rows", name, LongLong{last}, LongLong{tokens});
+    if (last < first)
+      invalid_argument("%s must not decrease, and do from %lld to %lld", name, LongLong{first}, LongLong{last});
+    if (last > tokens)
+      invalid_argument("%s reach %lld, beyond the %lld packed rows", name, LongLong{last}, LongLong{tokens});
     if (last - first > longest) {
-      invalid_argument("%s have a sequence of %lld rows, more than the %lld of the problem", name, LongLong{last - first}, LongLong{longest});
+      invalid_argument("%s have a sequence of %lld rows, more than the %lld of the problem", name,
+                       LongLong{last - first}, LongLong{longest});
     }
   }
   if (offsets.data[p_.sequences] != tokens) {
-    invalid_argument("%s end at %lld, before the %lld packed rows do", name, LongLong{offsets.data[p_.sequences]}, LongLong{tokens});
+    invalid_argument("%s end at %lld, before the %lld packed rows do", name, LongLong{offsets.data[p_.sequences]},
+                     LongLong{tokens});
   }
   return offsets;
 }
@@ -220,7 +235,7 @@ std::vector<uwaga_mask_operation> CheckedProblem::checked_mask(const uwaga_mask_
         break;
       case UWAGA_MASK_DENSE:
         check_fits<4>("dense mask", op.bits, op.bytes, {p_.sequences, p_.query_heads, max_queries_, max_keys_},
-                {op.batch, op.head, op.row, op.column}, 1);
+                      {op.batch, op.head, op.row, op.column}, 1);
         break;
       default:
         invalid_argument("mask program has an unknown operation");
@@ -232,7 +247,8 @@ std::vector<uwaga_mask_operation> CheckedProblem::checked_mask(const uwaga_mask_
 }
 
 void CheckedProblem::check_documents(const uwaga_mask_operation& op) const {
-  const auto has_ids = [&](const char* name, const uwaga_integers& ids, bool packed, int64_t tokens, int64_t each, int64_t batch) {
+  const auto has_ids = [&](const char* name, const uwaga_integers& ids, bool packed, int64_t tokens, int64_t each,
+                           int64_t batch) {
     if (packed) {
       check_fits<1>(name, ids.data, ids.count, {tokens}, {1}, 1);
     } else {
@@ -241,25 +257,29 @@ void CheckedProblem::check_documents(const uwaga_mask_operation& op) const {
   };
   has_ids("document ids of the keys", op.ids, p_.key_offsets.data, p_.key_tokens, p_.keys, op.id_batch);
   if (op.query_ids.data) {
-    has_ids("document ids of the queries", op.query_ids, p_.query_offsets.data, p_.query_tokens, p_.queries, op.query_id_batch);
+    has_ids("document ids of the queries", op.query_ids, p_.query_offsets.data, p_.query_tokens, p_.queries,
+            op.query_id_batch);
     return;
   }
   for (int64_t b = 0; b < p_.sequences; ++b) {
     const Sequence s = sequence_of(p_, b);
-    if (s.queries > s.keys) invalid_argument("a document mask without ids of the queries needs at least as many keys as queries");
+    if (s.queries > s.keys)
+      invalid_argument("a document mask without ids of the queries needs at least as many keys as queries");
   }
 }
 
 void CheckedProblem::check_query_rows(const char* name, const uwaga_tensor& t, int64_t columns, int entry_size) const {
   const bool packed = p_.query_offsets.data;
-  check_fits<4>(name, t.data, t.bytes, {packed ? 1 : p_.sequences, p_.query_heads, packed ? p_.query_tokens : p_.queries, columns},
-          {t.batch, t.head, t.row, t.column}, entry_size);
+  check_fits<4>(name, t.data, t.bytes,
+                {packed ? 1 : p_.sequences, p_.query_heads, packed ? p_.query_tokens : p_.queries, columns},
+                {t.batch, t.head, t.row, t.column}, entry_size);
 }
 
-void CheckedProblem::check_key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns, int entry_size) const {
+void CheckedProblem::check_key_rows(const char* name, const uwaga_tensor& t, int64_t heads, int64_t columns,
+                                    int entry_size) const {
   const bool packed = p_.key_offsets.data;
   check_fits<4>(name, t.data, t.bytes, {packed ? 1 : p_.sequences, heads, packed ? p_.key_tokens : p_.keys, columns},
-          {t.batch, t.head, t.row, t.column}, entry_size);
+                {t.batch, t.head, t.row, t.column}, entry_size);
 }
 
 void CheckedProblem::check_per_query(const char* name, const uwaga_tensor& t) const {
@@ -271,7 +291,8 @@ void CheckedProblem::check_per_key(const char* name, const uwaga_tensor& t) cons
 }
 
 void CheckedProblem::check(const uwaga_forward_result& result) const {
-  if (result.output.data || !p_.normalize) check_query_rows("output", result.output, p_.value_width, size_of_known_type("output", result.output));
+  if (result.output.data || !p_.normalize)
+    check_query_rows("output", result.output, p_.value_width, size_of_known_type("output", result.output));
   if (result.lse.data) check_per_query("lse", result.lse);
 }
 
@@ -282,7 +303,8 @@ void CheckedProblem::check(const uwaga_softmax& softmax) const {
 
 void CheckedProblem::check(const uwaga_backward_args& args) const {
   if (p_.rows.data) invalid_argument("the backward pass does not take selected rows");
-  check_query_rows("gradient of the output", args.grad_output, p_.value_width, size_of_known_type("gradient of the output", args.grad_output));
+  check_query_rows("gradient of the output", args.grad_output, p_.value_width,
+                   size_of_known_type("gradient of the output", args.grad_output));
   if (p_.normalize) {
     check_query_rows("output", args.output, p_.value_width, size_of_known_type("output", args.output));
     check_per_query("lse", args.lse);
@@ -290,23 +312,27 @@ void CheckedProblem::check(const uwaga_backward_args& args) const {
   }
   const auto size = [](const char* name, const uwaga_tensor& t) { return size_of_known_type(name, t); };
   if (args.grad_query.data) {
-    check_query_rows("gradient of the query", args.grad_query, p_.query_width, size("gradient of the query", args.grad_query));
+    check_query_rows("gradient of the query", args.grad_query, p_.query_width,
+                     size("gradient of the query", args.grad_query));
   }
   if (args.grad_key.data) {
-    check_key_rows("gradient of the key", args.grad_key, p_.key_heads, p_.query_width, size("gradient of the key", args.grad_key));
+    check_key_rows("gradient of the key", args.grad_key, p_.key_heads, p_.query_width,
+                   size("gradient of the key", args.grad_key));
   }
   if (args.grad_value.data) {
     check_key_rows("gradient of the value", args.grad_value, p_.key_heads, p_.value_width,
-             size("gradient of the value", args.grad_value));
+                   size("gradient of the value", args.grad_value));
   }
-  if (args.grad_relative.data && !p_.relative.data) invalid_argument("there is a gradient of the relative bias, and no relative bias");
+  if (args.grad_relative.data && !p_.relative.data)
+    invalid_argument("there is a gradient of the relative bias, and no relative bias");
   if (args.grad_sinks.data && !p_.sinks.data) invalid_argument("there is a gradient of the sinks, and no sinks");
-  check_count("gradient of the relative bias", args.grad_relative, p_.relative.data ? p_.query_heads * p_.relative_head : 0);
+  check_count("gradient of the relative bias", args.grad_relative,
+              p_.relative.data ? p_.query_heads * p_.relative_head : 0);
   check_count("gradient of the sinks", args.grad_sinks, p_.query_heads);
   if (args.grad_bias.data) {
     const uwaga_tensor& t = args.grad_bias;
     check_fits<4>("gradient of the bias", t.data, t.bytes, {p_.sequences, p_.query_heads, max_queries_, max_keys_},
-            {t.batch, t.head, t.row, t.column}, float32_size("gradient of the bias", t));
+                  {t.batch, t.head, t.row, t.column}, float32_size("gradient of the bias", t));
   }
 }
 
@@ -325,26 +351,32 @@ uwaga_row_statistics CheckedProblem::checked(const uwaga_row_statistics& given) 
 }
 
 uwaga_selection CheckedProblem::checked(const uwaga_selection& given) {
-  if (p_.query_offsets.data || p_.key_offsets.data) invalid_argument("rows can be selected in dense problems only, and this one is ragged");
+  if (p_.query_offsets.data || p_.key_offsets.data)
+    invalid_argument("rows can be selected in dense problems only, and this one is ragged");
   const auto below = [&](const char* name, const uwaga_integers& numbers, int64_t size) {
     if (numbers.count == 0) return uwaga_integers{numbers.data, 0};
     const uwaga_integers found = copy_of(name, numbers, numbers.count);
     for (int64_t n = 0; n < found.count; ++n) check_range(name, found.data[n], 0, size - 1);
     return found;
   };
-  return {below("selected sequences", given.sequences, p_.sequences), below("selected heads", given.heads, p_.query_heads),
+  return {below("selected sequences", given.sequences, p_.sequences),
+          below("selected heads", given.heads, p_.query_heads),
           checked_increasing("selected queries", given.queries, p_.queries)};
 }
 
-uwaga_integers CheckedProblem::checked_keys(const uwaga_integers& keys) { return checked_increasing("selected keys", keys, p_.keys); }
-
-void CheckedProblem::check_entries(const uwaga_tensor& out, const uwaga_selection& selection, const uwaga_integers& keys) const {
-  check_fits<4>("entries", out.data, out.bytes,
-          {selection.sequences.count, selection.heads.count, selection.queries.count, keys.count},
-          {out.batch, out.head, out.row, out.column}, float32_size("entries", out));
+uwaga_integers CheckedProblem::checked_keys(const uwaga_integers& keys) {
+  return checked_increasing("selected keys", keys, p_.keys);
 }
 
-uwaga_integers CheckedProblem::checked_edges(const char* name, const uwaga_integers& given, int64_t bins, bool of_queries) {
+void CheckedProblem::check_entries(const uwaga_tensor& out, const uwaga_selection& selection,
+                                   const uwaga_integers& keys) const {
+  check_fits<4>("entries", out.data, out.bytes,
+                {selection.sequences.count, selection.heads.count, selection.queries.count, keys.count},
+                {out.batch, out.head, out.row, out.column}, float32_size("entries", out));
+}
+
+uwaga_integers CheckedProblem::checked_edges(const char* name, const uwaga_integers& given, int64_t bins,
+                                             bool of_queries) {
   int64_t count;
   if (__builtin_mul_overflow(p_.sequences, bins + 1, &count)) invalid_argument("there are too many cells");
   if (count == 0) return {};
@@ -361,7 +393,8 @@ uwaga_integers CheckedProblem::checked_edges(const char* name, const uwaga_integ
 }
 
 uwaga_pool_args CheckedProblem::checked(const uwaga_pool_args& given) {
-  if (given.how != UWAGA_POOL_MASS && given.how != UWAGA_POOL_MAX) invalid_argument("pooling must be UWAGA_POOL_MASS or UWAGA_POOL_MAX");
+  if (given.how != UWAGA_POOL_MASS && given.how != UWAGA_POOL_MAX)
+    invalid_argument("pooling must be UWAGA_POOL_MASS or UWAGA_POOL_MAX");
   check_range("number of cell rows", given.rows, 0, kMaxRows);
   check_range("number of cell columns", given.columns, 0, kMaxRows);
   uwaga_pool_args args = given;
@@ -376,7 +409,8 @@ uwaga_pool_args CheckedProblem::checked(const uwaga_pool_args& given) {
   if (cells > 0 && !given.cells.data) invalid_argument("cells are missing");
   check_count("cells", given.cells, cells);
   if (given.positions && given.position_count < 2 * cells) {
-    invalid_argument("positions of cells: %lld elements are needed, and there are %lld", LongLong{2 * cells}, LongLong{given.position_count});
+    invalid_argument("positions of cells: %lld elements are needed, and there are %lld", LongLong{2 * cells},
+                     LongLong{given.position_count});
   }
   return args;
 }

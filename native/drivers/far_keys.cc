@@ -38,9 +38,8 @@ FarKeys::FarKeys(const uwaga_problem& p, const Mask& mask, const Kernels& kernel
     }
   }
   norms_.resize(p.sequences * p.key_heads);
-  parallel_for(threads, static_cast<int64_t>(norms_.size()), [&](int64_t n, int) {
-    norms_[n] = norms_of(sequence_of(p_, n / p_.key_heads), n % p_.key_heads);
-  });
+  parallel_for(threads, static_cast<int64_t>(norms_.size()),
+               [&](int64_t n, int) { norms_[n] = norms_of(sequence_of(p_, n / p_.key_heads), n % p_.key_heads); });
 }
 
 FarKeys::Norms FarKeys::norms_of(const Sequence& s, int64_t head) const {

@@ -53,7 +53,8 @@ std::vector<RowBlock> row_blocks(const uwaga_problem& p) {
   }
   if (p.query_offsets.data || p.key_offsets.data) {
     std::stable_sort(blocks.begin(), blocks.end(), [&](const RowBlock& a, const RowBlock& b) {
-      return (a.last - a.first) * sequence_of(p, a.sequence).keys > (b.last - b.first) * sequence_of(p, b.sequence).keys;
+      return (a.last - a.first) * sequence_of(p, a.sequence).keys >
+             (b.last - b.first) * sequence_of(p, b.sequence).keys;
     });
   }
   return blocks;
@@ -187,7 +188,8 @@ class Forward {
                         static_cast<int>(p_.value_width));
   }
 
-  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total, RowStatisticsTable& statistics) const {
+  void write_all(const RowBlock& block, const Sequence& s, const PartialRows& total,
+                 RowStatisticsTable& statistics) const {
     const int64_t rows = block.last - block.first;
     for (int64_t r = 0; r < rows; r += kTileRows) {
       const int count = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));

@@ -55,7 +55,9 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   const int64_t first = std::max(j_first, key_range.first / kBlockKeys * kBlockKeys);
   for (int64_t j0 = first; j0 < std::min(j_last, key_range.last); j0 += kBlockKeys) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
-    if (skip_below_ > kMinusInfinity && far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < skip_below_) continue;
+    if (skip_below_ > kMinusInfinity &&
+        far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < skip_below_)
+      continue;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
     if (seen != Visibility::kEmpty) visit(j0, count, seen);
   }
@@ -101,8 +103,7 @@ Block RowBlockPass::pack_block(int64_t j0, int count) {
   scoring_.pack_keys(w_.keys, keys, count, static_cast<int>(p_.query_width));
   const int first_key = static_cast<int>(j0);
   if (p_.value_width == 0) return {w_.keys, w_.values, kernels_.strip, kBlockKeys * kernels_.strip, first_key, count};
-  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column,
-                    p_.value.dtype};
+  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
   if (reads_values_in_place()) {
     return {w_.keys, static_cast<const float*>(values.data), values.row, kernels_.strip, first_key, count};
   }

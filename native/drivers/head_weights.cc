@@ -5,7 +5,11 @@
 namespace uwaga {
 
 SingleHead::SingleHead(const uwaga_problem& whole, int64_t b, int64_t h)
-    : whole_(whole), s_(sequence_of(whole, b)), h_(h), mask_(mask_of(whole.mask, whole.mask_operations)), problem_(whole) {
+    : whole_(whole),
+      s_(sequence_of(whole, b)),
+      h_(h),
+      mask_(mask_of(whole.mask, whole.mask_operations)),
+      problem_(whole) {
   uwaga_problem& p = problem_;
   const int64_t group = whole.query_heads / whole.key_heads;
   p.sequences = p.query_heads = p.key_heads = 1;
@@ -133,10 +137,10 @@ bool HeadWeights::tile(int64_t t, int64_t n, int64_t j0, Visibility known, TileV
   evaluate_tile_mask(p, mask_, s_, tiles_[t], known, j0, count, bias_, view);
   if (view->empty) return false;
   const Block block{keys_ + n * kBlockKeys * (p.query_width + 1), nullptr, 0, 0, static_cast<int>(j0), count};
-  scoring_.weights_tile({queries_ + t * query_tile_, scoring_.rule.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
-                         factors_ + t * kTileRows, hidden_, weights_, tiles_[t].count,
-                         static_cast<int>(p.query_width), view->mask},
-                        block, scoring_.rule);
+  scoring_.weights_tile(
+      {queries_ + t * query_tile_, scoring_.rule.biased ? bias_ : nullptr, maxima_ + t * kTileRows,
+       factors_ + t * kTileRows, hidden_, weights_, tiles_[t].count, static_cast<int>(p.query_width), view->mask},
+      block, scoring_.rule);
   return true;
 }
 

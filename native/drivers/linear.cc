@@ -109,9 +109,8 @@ class Linear {
       add_keys(s, at.key_head, at.first, std::min(limit_.keys(s), at.first + kSegmentKeys), state);
     });
     parallel_for(p_.threads, p_.sequences * p_.key_heads, [&](int64_t n, int) { run_sums(segments, n, states); });
-    parallel_for(p_.threads, static_cast<int64_t>(queries.size()), [&](int64_t n, int) {
-      run_queries(queries[n], states);
-    });
+    parallel_for(p_.threads, static_cast<int64_t>(queries.size()),
+                 [&](int64_t n, int) { run_queries(queries[n], states); });
   }
 
  private:
@@ -272,8 +271,6 @@ const char* reason_to_refuse_linear(const uwaga_problem& p) {
   return KeyLimit::parse(p, &limit) ? nullptr : "the linear form supports as a mask one causal band, lengths, or both";
 }
 
-void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result) {
-  Linear(problem, result).run();
-}
+void linear_forward(const uwaga_problem& problem, const uwaga_forward_result& result) { Linear(problem, result).run(); }
 
 }  // namespace uwaga

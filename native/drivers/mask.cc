@@ -121,7 +121,7 @@ Visibility Mask::block(const Sequence& s, int64_t i0, int64_t i1, int64_t j0, in
         return band_block(op, s, i0, i1, j0, j1);
       case UWAGA_MASK_LENGTHS:
         return j1 <= op.ids.data[s.index] ? Visibility::kFull
-                                     : (j0 < op.ids.data[s.index] ? Visibility::kPartial : Visibility::kEmpty);
+                                          : (j0 < op.ids.data[s.index] ? Visibility::kPartial : Visibility::kEmpty);
       case UWAGA_MASK_DOCUMENTS:
         return documents_block(documents_[n], s, query_cover(documents_[n], s, i0, i1), j0, j1);
       default:

@@ -28,7 +28,8 @@ class Mask {
   // Bit n: whether query i sees key j0 + n, for n < count <= 64.
   uint64_t bits(const Sequence& s, int64_t h, int64_t i, int64_t j0, int count) const;
   // The same for some grouped rows.
-  void bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count, uint64_t* bits) const;
+  void bits_of_rows(const Sequence& s, const GroupedRow* rows, int row_count, int64_t j0, int count,
+                    uint64_t* bits) const;
 
  private:
   // Smallest and largest document id of each 64 positions: blocks of different documents are found empty without reading ids.

@@ -59,7 +59,9 @@ inline GroupedRow grouped_row(const uwaga_problem& p, int64_t g, int64_t r) {
   return {p.rows.data ? p.rows.data[r / group] : r / group, g * group + r % group};
 }
 // The number of a sequence's queries that are computed: the selected ones, or all.
-inline int64_t selected_query_count(const uwaga_problem& p, const Sequence& s) { return p.rows.data ? p.rows.count : s.queries; }
+inline int64_t selected_query_count(const uwaga_problem& p, const Sequence& s) {
+  return p.rows.data ? p.rows.count : s.queries;
+}
 
 inline int64_t rounded_up(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
 inline int64_t padded_width(int64_t width) { return rounded_up(width, kMaxLanes); }

@@ -85,7 +85,8 @@ void StatisticsAccumulator::copy_top(int64_t row, RowStatistics* to) const {
   }
 }
 
-RowStatisticsTable::RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows) : top_(wanted ? wanted->top : 0) {
+RowStatisticsTable::RowStatisticsTable(const uwaga_row_statistics* wanted, int64_t rows)
+    : top_(wanted ? wanted->top : 0) {
   if (!wanted) return;
   scores_.resize(rows * top_);
   keys_.resize(rows * top_);
@@ -138,8 +139,8 @@ void write_statistics(const uwaga_problem& p, const uwaga_row_statistics& out, c
   if (out.top == 0) return;
   float* weights = entry(p, out.top_weights, s, at);
   const uwaga_tensor& t = out.top_positions;
-  int64_t* positions = static_cast<int64_t*>(t.data) + (p.query_offsets.data ? 0 : s.index * t.batch) + at.head * t.head +
-                       (s.query_offset + at.query) * t.row;
+  int64_t* positions = static_cast<int64_t*>(t.data) + (p.query_offsets.data ? 0 : s.index * t.batch) +
+                       at.head * t.head + (s.query_offset + at.query) * t.row;
   for (int64_t n = 0; n < out.top; ++n) {
     const int32_t key = found.top_keys[n];
     const double weight = key < 0 ? 0.0 : std::exp(found.top_scores[n] - softmax.maximum) / softmax.sum;

@@ -46,12 +46,24 @@ ScoreRule rule_of(const uwaga_problem& p) {
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
   ScoreRule rule = rule_of(p);
   if (!kernels.bfloat16_pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
-    return {false, p.scale, rule, kernels.pack_tile, kernels.pack_columns, kernels.forward_tile, kernels.weights_tile,
+    return {false,
+            p.scale,
+            rule,
+            kernels.pack_tile,
+            kernels.pack_columns,
+            kernels.forward_tile,
+            kernels.weights_tile,
             kernels.backward_tile};
   }
   rule.scale = std::fabs(p.scale);
-  return {true, p.scale < 0.0f ? -1.0f : 1.0f, rule, kernels.pack_tile_pairs, kernels.pack_columns_pairs,
-          kernels.forward_tile_pairs, kernels.weights_tile_pairs, kernels.backward_tile_pairs};
+  return {true,
+          p.scale < 0.0f ? -1.0f : 1.0f,
+          rule,
+          kernels.pack_tile_pairs,
+          kernels.pack_columns_pairs,
+          kernels.forward_tile_pairs,
+          kernels.weights_tile_pairs,
+          kernels.backward_tile_pairs};
 }
 
 TileRows tile_rows(const uwaga_problem& p, const Sequence& s, int64_t key_head, int64_t first, int64_t last) {
@@ -79,7 +91,8 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
       memcpy(row, from, count * sizeof(float));
     }
     if (!p.bias.data) continue;
-    const char* from = row_address(p.bias, s.index, at.head, at.query) + j0 * p.bias.column * element_size(p.bias.dtype);
+    const char* from =
+        row_address(p.bias, s.index, at.head, at.query) + j0 * p.bias.column * element_size(p.bias.dtype);
     if (p.bias.dtype == UWAGA_FLOAT32) {
       bits[r] &= ~add_dense_row(reinterpret_cast<const float*>(from), p.bias.column, count, row);
     } else if (p.bias.dtype == UWAGA_BFLOAT16) {
@@ -90,8 +103,8 @@ void gather_bias(const uwaga_problem& p, const Sequence& s, const TileRows& tile
   }
 }
 
-void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
-                  int64_t j0, int count, float* bias, TileVisibility* view) {
+void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile,
+                        Visibility known, int64_t j0, int count, float* bias, TileVisibility* view) {
   const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
   const int64_t i0 = tile.first_query(), i1 = tile.last_query() + 1;
   if (known == Visibility::kPartial) known = mask.block(s, i0, i1, j0, j0 + count);

@@ -58,8 +58,8 @@ struct TileVisibility {
 
 // `known` is the mask of the tile's whole row block against this block of keys, or kPartial. Writes bias[6][64] where the
 // problem has biases.
-void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile, Visibility known,
-                  int64_t j0, int count, float* bias, TileVisibility* view);
+void evaluate_tile_mask(const uwaga_problem& p, const Mask& mask, const Sequence& s, const TileRows& tile,
+                        Visibility known, int64_t j0, int count, float* bias, TileVisibility* view);
 
 // Whether all entries of `count` packed rows (in memory for `depth` rows) are finite.
 bool packed_rows_are_finite(const Kernels& kernels, const float* packed, int count, int depth, int width);

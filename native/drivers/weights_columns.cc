@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "drivers/head_weights.h"
 #include "drivers/drivers.h"
+#include "drivers/head_weights.h"
 
 namespace uwaga {
 namespace {
@@ -27,8 +27,8 @@ int64_t segment_blocks(const uwaga_problem& p) {
 // For each visible pair of a row block and a block of keys: visitor.begin(), visitor.visit(weights, tile, view) for every tile
 // with visible pairs, and visitor.end(first key, count).
 template <class Visitor>
-void for_each_tile(HeadWeights& weights, const std::vector<int64_t>& queries, const float* row_weights, int64_t row_weight_step,
-          int64_t first_key, int64_t last_key, Visitor& visitor) {
+void for_each_tile(HeadWeights& weights, const std::vector<int64_t>& queries, const float* row_weights,
+                   int64_t row_weight_step, int64_t first_key, int64_t last_key, Visitor& visitor) {
   std::vector<char> packed((last_key - first_key + kBlockKeys - 1) / kBlockKeys, 0);
   const int64_t all = static_cast<int64_t>(queries.size());
   for (int64_t row = 0; row < all; row += kRowsAtOnce) {
@@ -222,7 +222,8 @@ class Pool {
       }
       parallel_for(threads, count, [&](int64_t n, int) {
         HeadWeights weights(p_, softmax_, b, h, args_.how == UWAGA_POOL_MASS ? 0.0f : -1.0f, step / kBlockKeys);
-        for_each_tile(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step), parts[n]);
+        for_each_tile(weights, queries, nullptr, 0, (first + n) * step, std::min(keys, (first + n + 1) * step),
+                      parts[n]);
       });
       for (const Cells& part : parts) part.merge_into(all.data());
     }

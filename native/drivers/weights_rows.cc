@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kTaskKeys = 4096;
 
 struct Task {
-  int64_t sequence, head;    // of a Rectangle: indices into the selection
+  int64_t sequence, head;  // of a Rectangle: indices into the selection
   int64_t first_row, last_row;
   int64_t first_key, last_key;
 };
@@ -39,7 +39,8 @@ class Rectangle {
       for (int64_t h = 0; h < chosen_.heads.count; ++h) {
         for (int64_t i = 0; i < chosen_.queries.count; i += kRowsAtOnce) {
           for (int64_t j = 0; j < p_.keys; j += kTaskKeys) {
-            const Task task{b, h, i, std::min(i + kRowsAtOnce, chosen_.queries.count), j, std::min(j + kTaskKeys, p_.keys)};
+            const Task task{
+                b, h, i, std::min(i + kRowsAtOnce, chosen_.queries.count), j, std::min(j + kTaskKeys, p_.keys)};
             if (!keys_of(task.first_key, task.last_key).empty()) list.push_back(task);
           }
         }
@@ -161,10 +162,11 @@ void selected_rows(const uwaga_problem& p, const uwaga_forward_result& result, c
       uwaga_problem one = head.problem();
       one.rows = chosen.queries;
       const auto at = [&](const uwaga_tensor& t, int64_t size) { return head.query_rows(t, size); };
-      const uwaga_forward_result here{at(result.output, element_size(result.output.dtype)), at(result.lse, sizeof(float))};
+      const uwaga_forward_result here{at(result.output, element_size(result.output.dtype)),
+                                      at(result.lse, sizeof(float))};
       uwaga_row_statistics row = statistics;
-      for (uwaga_tensor* t : {&row.softmax.maximum, &row.softmax.sum, &row.entropy, &row.squares, &row.distance,
-                              &row.top_weights}) {
+      for (uwaga_tensor* t :
+           {&row.softmax.maximum, &row.softmax.sum, &row.entropy, &row.squares, &row.distance, &row.top_weights}) {
         *t = at(*t, sizeof(float));
       }
       row.top_positions = at(row.top_positions, sizeof(int64_t));
@@ -180,7 +182,8 @@ void weights(const uwaga_problem& p, const uwaga_softmax& softmax, const uwaga_s
   const std::vector<Task> tasks = rectangle.tasks();
   double work = 0.0;
   for (const Task& task : tasks) work += rectangle.work(task);
-  parallel_for(useful_threads(p, work), static_cast<int64_t>(tasks.size()), [&](int64_t n, int) { rectangle.run(tasks[n]); });
+  parallel_for(useful_threads(p, work), static_cast<int64_t>(tasks.size()),
+               [&](int64_t n, int) { rectangle.run(tasks[n]); });
 }
 
 void mass(const uwaga_problem& p, const uwaga_softmax& softmax, const std::vector<uwaga_mask_operation>& other,

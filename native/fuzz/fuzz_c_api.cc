@@ -75,7 +75,8 @@ class Memory {
     numbers.count = std::min(std::max<int64_t>(numbers.count, 0), kMostBytes / 4);
     numbers.data = static_cast<float*>(block(numbers.count * sizeof(float)));
     // As a bias by distance falls on both sides, so that far keys may be left out.
-    for (int64_t n = 0; n < numbers.count; ++n) numbers.data[n] = -0.5f * static_cast<float>(std::abs(n - numbers.count / 2));
+    for (int64_t n = 0; n < numbers.count; ++n)
+      numbers.data[n] = -0.5f * static_cast<float>(std::abs(n - numbers.count / 2));
   }
   void give(uwaga_mask_operation& op) {
     give(op.start.starts), give(op.ids), give(op.query_ids);
@@ -90,7 +91,8 @@ class Memory {
 
   // Reads `count` operations and gives them their memory.
   std::vector<uwaga_mask_operation> mask(int64_t count) {
-    std::vector<uwaga_mask_operation> operations(std::min<int64_t>(std::max<int64_t>(count, 0), UWAGA_MASK_MAX_OPERATIONS));
+    std::vector<uwaga_mask_operation> operations(
+        std::min<int64_t>(std::max<int64_t>(count, 0), UWAGA_MASK_MAX_OPERATIONS));
     for (auto& op : operations) op = input_.take<uwaga_mask_operation>();
     for (auto& op : operations) give(op);
     return operations;
@@ -106,7 +108,8 @@ class Memory {
     const int64_t size = dtype == UWAGA_FLOAT32 ? 4 : 2;
     for (int64_t n = 0; n + size <= bytes; n += size) {
       const uint32_t word = static_cast<uint32_t>(n) * 2654435761u;
-      const float x = word % 1021 == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(word % 64) / 32.0f - 1.0f;
+      const float x =
+          word % 1021 == 0 ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(word % 64) / 32.0f - 1.0f;
       uint32_t bits;
       memcpy(&bits, &x, sizeof bits);
       if (size == 2) bits >>= 16;
@@ -139,7 +142,8 @@ bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
 
 void give_all(Memory& memory, uwaga_problem& p) {
   for (uwaga_tensor* t : {&p.query, &p.key, &p.value, &p.bias}) memory.give(*t);
-  memory.give(p.query_offsets), memory.give(p.key_offsets), memory.give(p.relative), memory.give(p.relative_start.starts);
+  memory.give(p.query_offsets), memory.give(p.key_offsets), memory.give(p.relative),
+      memory.give(p.relative_start.starts);
   memory.give(p.sinks), memory.give(p.rows);
 }
 
@@ -170,8 +174,8 @@ int call(Input& input, int function, uwaga_problem p) {
   p.mask = mask.data(), p.mask_operations = static_cast<int64_t>(mask.size());
   give_all(memory, p);
   memory.give(result.output), memory.give(result.lse);
-  for (uwaga_tensor* t : {&backward.output, &backward.grad_output, &backward.lse, &backward.grad_lse, &backward.grad_query,
-                          &backward.grad_key, &backward.grad_value, &backward.grad_bias}) {
+  for (uwaga_tensor* t : {&backward.output, &backward.grad_output, &backward.lse, &backward.grad_lse,
+                          &backward.grad_query, &backward.grad_key, &backward.grad_value, &backward.grad_bias}) {
     memory.give(*t);
   }
   memory.give(backward.grad_relative), memory.give(backward.grad_sinks);
@@ -185,18 +189,27 @@ int call(Input& input, int function, uwaga_problem p) {
   std::vector<int64_t> positions(std::min(std::max<int64_t>(pool.position_count, 0), kMostNumbers));
   if (pool.positions) pool.positions = positions.data(), pool.position_count = static_cast<int64_t>(positions.size());
 
-  const double cells = pool.cells.data ? static_cast<double>(std::max<int64_t>(pool.rows, 0)) * std::max<int64_t>(pool.columns, 0) : 0.0;
+  const double cells =
+      pool.cells.data ? static_cast<double>(std::max<int64_t>(pool.rows, 0)) * std::max<int64_t>(pool.columns, 0) : 0.0;
   const double chosen = static_cast<double>(selection.sequences.count) * selection.heads.count * 1e4;
   if (takes_long(p, std::max<int64_t>(statistics.top, 0), cells + (selection.queries.data ? chosen : 0.0))) return -1;
   switch (function) {
-    case 0: return uwaga_forward(&p, &result);
-    case 1: return uwaga_backward(&p, &backward);
-    case 2: return uwaga_linear_forward(&p, &result);
-    case 3: return uwaga_rows(&p, &result, &statistics, selects % 2 ? &selection : nullptr);
-    case 4: return uwaga_weights(&p, &softmax, &selection, &keys, &out);
-    case 5: return uwaga_mass(&p, &softmax, other.data(), static_cast<int64_t>(other.size()), &out);
-    case 6: return uwaga_received(&p, &softmax, &weights, &out);
-    case 7: return uwaga_pool(&p, &softmax, &pool);
+    case 0:
+      return uwaga_forward(&p, &result);
+    case 1:
+      return uwaga_backward(&p, &backward);
+    case 2:
+      return uwaga_linear_forward(&p, &result);
+    case 3:
+      return uwaga_rows(&p, &result, &statistics, selects % 2 ? &selection : nullptr);
+    case 4:
+      return uwaga_weights(&p, &softmax, &selection, &keys, &out);
+    case 5:
+      return uwaga_mass(&p, &softmax, other.data(), static_cast<int64_t>(other.size()), &out);
+    case 6:
+      return uwaga_received(&p, &softmax, &weights, &out);
+    case 7:
+      return uwaga_pool(&p, &softmax, &pool);
     case 8: {
       int64_t at[6];
       input.read(at, sizeof at);

@@ -158,14 +158,37 @@ class Mutator {
     }
   }
   int64_t number(int64_t x) {
-    const int64_t ends[] = {0, 1, -1, 2, 63, 64, 65, 127, 128, 2047, 2049, 4096, 1 << 16, INT32_MAX, INT64_MAX, INT64_MIN, INT64_C(1) << 40, INT64_C(1) << 61};
+    const int64_t ends[] = {0,
+                            1,
+                            -1,
+                            2,
+                            63,
+                            64,
+                            65,
+                            127,
+                            128,
+                            2047,
+                            2049,
+                            4096,
+                            1 << 16,
+                            INT32_MAX,
+                            INT64_MAX,
+                            INT64_MIN,
+                            INT64_C(1) << 40,
+                            INT64_C(1) << 61};
     switch (below(6)) {
-      case 0: return static_cast<int64_t>(static_cast<uint64_t>(x) + 1);
-      case 1: return static_cast<int64_t>(static_cast<uint64_t>(x) - 1);
-      case 2: return static_cast<int64_t>(static_cast<uint64_t>(x) * 2);
-      case 3: return x / 2;
-      case 4: return ends[below(sizeof ends / sizeof *ends)];
-      default: return static_cast<int64_t>(below(200));
+      case 0:
+        return static_cast<int64_t>(static_cast<uint64_t>(x) + 1);
+      case 1:
+        return static_cast<int64_t>(static_cast<uint64_t>(x) - 1);
+      case 2:
+        return static_cast<int64_t>(static_cast<uint64_t>(x) * 2);
+      case 3:
+        return x / 2;
+      case 4:
+        return ends[below(sizeof ends / sizeof *ends)];
+      default:
+        return static_cast<int64_t>(below(200));
     }
   }
   template <class T>
@@ -195,10 +218,11 @@ int main(int count, char** arguments) {
   for (int n = 0; n < uwaga_fuzz::kFunctions; ++n) {
     const auto& c = uwaga_fuzz::counts();
     printf("%-16s %9lld tried, %9lld served, %9lld left out as too long\n", uwaga_fuzz::kNames[n],
-           static_cast<long long>(c.tried[n]), static_cast<long long>(c.served[n]), static_cast<long long>(c.skipped[n]));
+           static_cast<long long>(c.tried[n]), static_cast<long long>(c.served[n]),
+           static_cast<long long>(c.skipped[n]));
     tried += c.tried[n];
   }
-  printf("%lld inputs from %zu seeds in %.0f s (seed %llu), nothing found\n", static_cast<long long>(tried), seeds.size(), seconds,
-         static_cast<unsigned long long>(seed));
+  printf("%lld inputs from %zu seeds in %.0f s (seed %llu), nothing found\n", static_cast<long long>(tried),
+         seeds.size(), seconds, static_cast<unsigned long long>(seed));
   return 0;
 }

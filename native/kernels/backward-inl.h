@@ -66,7 +66,8 @@ inline void general_backward_row(const BackwardTile& tile, int r, int first, int
     const F p = rule.softmax ? exp2_of(mul(sub(y, row.lse), broadcast(kLog2E))) : y;
     F kept_weight = p;  // the weight after dropout
     if (rule.keep < 1.0f) {
-      const uint32_t kept = keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
+      const uint32_t kept =
+          keep_bits(tile.row_keys[r], static_cast<uint32_t>(block.first_key + n), rule.drop_threshold);
       kept_weight = select(kept, p, zero());
       dp = select(kept, mul(dp, inverse_keep), zero());
     }

@@ -57,9 +57,8 @@ inline __attribute__((always_inline)) void score_strip(const float* query, const
 // out[r][0:VECTORS * kLanes] = out * factor[r] + sum over `depth` of a * b; a null factor means 1. The sum of a block starts
 // from zero and is then added: its rounding errors grow with the length of the block, not of the whole sequence.
 template <class Step, int ROWS, int VECTORS, int A_ROW, int A_DEPTH>
-inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth,
-                                                         const float* factor, float* out, int64_t out_row,
-                                                         int64_t b_step = kStrip) {
+inline __attribute__((always_inline)) void product_strip(const float* a, const float* b, int depth, const float* factor,
+                                                         float* out, int64_t out_row, int64_t b_step = kStrip) {
   F c[ROWS][VECTORS];
 #pragma GCC unroll 6
   for (int r = 0; r < ROWS; ++r) {
@@ -97,12 +96,18 @@ inline __attribute__((always_inline)) void for_strips(int width, const Function&
 template <class Function>
 inline __attribute__((always_inline)) void with_row_count(int rows, const Function& f) {
   switch (rows) {
-    case 1: return f(constant<1>());
-    case 2: return f(constant<2>());
-    case 3: return f(constant<3>());
-    case 4: return f(constant<4>());
-    case 5: return f(constant<5>());
-    default: return f(constant<6>());
+    case 1:
+      return f(constant<1>());
+    case 2:
+      return f(constant<2>());
+    case 3:
+      return f(constant<3>());
+    case 4:
+      return f(constant<4>());
+    case 5:
+      return f(constant<5>());
+    default:
+      return f(constant<6>());
   }
 }
 
@@ -159,7 +164,8 @@ inline uint32_t lane_bits(const uint64_t* bits, int row, int n) {
 }
 
 // Softcap and bias, in place; for rules that are not plain.
-inline void apply_softcap_and_bias(float* scores, const float* bias, int rows, int first, int last, const ScoreRule& rule) {
+inline void apply_softcap_and_bias(float* scores, const float* bias, int rows, int first, int last,
+                                   const ScoreRule& rule) {
   for (int r = 0; r < rows; ++r) {
     for (int n = first; n < last; n += kLanes) {
       float* at = scores + r * kBlockKeys + n;
@@ -194,8 +200,8 @@ inline void mask_and_find_maxima(float* scores, const TileMask& mask, int rows, 
 constexpr float kLowest = -3.4028234663852886e38f;
 
 // Updates the maxima of the rows from `top`, [6][kLanes]. `offset` is what exponents are relative to (0 for a row that has seen
-// no key yet, instead of its maximum of -inf), `rescale` = 2^moved the factor of earlier sums. exp(s - m) is 2^((s - m) * log2 e): the
-// difference comes first, since it is exact where it matters.
+// no key yet, instead of its maximum of -inf), `rescale` = 2^moved the factor of earlier sums. exp(s - m) is
+// 2^((s - m) * log2 e): the difference is taken first, since it is exact where it matters.
 inline void update_maxima(const float* top, float* maximum, float* offset, float* moved, float* rescale) {
   row_maxima(top, offset);
   for (int r = 0; r < kTileRows; r += kLanes) {
@@ -239,10 +245,10 @@ inline __attribute__((always_inline)) void exponentiate_row(float* row, int firs
 }
 
 // See rows-inl.h.
-inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
-                                 const float* moved, const float* rescale);
-inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first, int last,
-                          int first_key);
+inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key,
+                                         const float* offset, const float* moved, const float* rescale);
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first,
+                          int last, int first_key);
 
 // Replaces scores by weights; `rescale` is the factor for the rows' earlier sums and outputs.
 inline void softmax_of_tile(const ForwardTile& tile, int first, int last, int first_key, const float* top,
@@ -304,7 +310,8 @@ inline void values_of_tile(const ForwardTile& tile, const Block& block, int firs
     return;
   }
   int done = 0;
-  if (tile.rows == 1 && block.value_strip == kStrip) {  // whole rows read in place: more accumulators, one stream of memory
+  if (tile.rows == 1 &&
+      block.value_strip == kStrip) {  // whole rows read in place: more accumulators, one stream of memory
     for (; done + kRowVectors * kLanes <= tile.value_width; done += kRowVectors * kLanes) {
       product_strip<FloatProduct, 1, kRowVectors, kBlockKeys, 1>(
           tile.scores + first, block.values + done + first * block.value_row, last - first, factor,
@@ -327,12 +334,13 @@ inline int last_column(const TileMask& mask) { return (mask.last + kLanes - 1) /
 
 // From scaled products to the weights that multiply the values. `has_top`: `top` has the rows' maxima already.
 inline void normalize_tile(const ForwardTile& tile, const Block& block, const ScoreRule& rule, bool has_top, float* top,
-                       float* rescale) {
+                           float* rescale) {
   const int first = first_column(tile.mask), last = last_column(tile.mask);
   if (!rule.plain()) apply_softcap_and_bias(tile.scores, tile.bias, tile.rows, first, last, rule);
   if (rule.softmax) {
     if (!has_top) mask_and_find_maxima(tile.scores, tile.mask, tile.rows, first, last, top);
-    if (tile.statistics && tile.statistics->top) keep_top_keys(tile, *tile.statistics, top, first, last, block.first_key);
+    if (tile.statistics && tile.statistics->top)
+      keep_top_keys(tile, *tile.statistics, top, first, last, block.first_key);
     softmax_of_tile(tile, first, last, block.first_key, top, rescale);
   } else {
     mask_scores(tile.scores, tile.mask, tile.rows, first, last);
@@ -383,7 +391,8 @@ inline void merge_rows(float* total, RowResult* total_rows, const float* part, c
     sum = {highest, sum.sum * factor[0] + more.sum * factor[1]};
     float* out = total + r * row_width;
     for (int w = 0; w < width; w += kLanes) {
-      store(out + w, fma(load(part + r * row_width + w), broadcast(factor[1]), mul(load(out + w), broadcast(factor[0]))));
+      store(out + w,
+            fma(load(part + r * row_width + w), broadcast(factor[1]), mul(load(out + w), broadcast(factor[0]))));
     }
   }
 }

@@ -7,7 +7,8 @@
 //   rows of a block      packed[(w / S) * (R * S) + n * S + w % S] = x[n][w]     n < R, w < W               (values)
 //   rows of a tile       packed[w * 6 + r] = x[r][w]                             r < 6                      (queries)
 //
-// with S = `strip`, so that the innermost loop of every product reads one operand with unit stride and broadcasts the other. Entries past the block's edge are zero.
+// with S = `strip`, so that the innermost loop of every product reads one operand with unit stride and broadcasts
+// the other. Entries past the block's edge are zero.
 //
 // The result of a row depends on that row and its keys alone: not on the other rows of its tile, nor on which blocks the mask
 // let the driver skip. That ragged, padded and single calls give the same bits relies on this.
@@ -32,29 +33,29 @@ struct Rows {
 
 // How a product q.k becomes a weight, apart from the mask.
 struct ScoreRule {
-  float scale;      // > 0, of products of bfloat16 pairs, whose packed queries have its sign; float queries have it all
-  float softcap;    // 0: none
-  bool biased;      // whether tiles have biases
+  float scale;    // > 0, of products of bfloat16 pairs, whose packed queries have its sign; float queries have it all
+  float softcap;  // 0: none
+  bool biased;    // whether tiles have biases
   bool softmax;
-  float keep;       // probability of keeping a weight; 1: no dropout
+  float keep;  // probability of keeping a weight; 1: no dropout
   uint32_t drop_threshold;
   bool plain() const { return softcap == 0.0f && !biased && softmax; }
 };
 
 // One block of packed keys and values.
 struct Block {
-  const float* keys;    // packed columns
-  const float* values;  // packed rows, or float32 rows in place
+  const float* keys;               // packed columns
+  const float* values;             // packed rows, or float32 rows in place
   int64_t value_row, value_strip;  // strides of `values`: from row to row, and from a strip of columns to the next
-  int first_key;        // of the block in its sequence (for dropout's hash)
-  int count;            // keys in the block, <= 64
-  bool value_pairs = false;  // values are packed as pairs of bfloat16
+  int first_key;                   // of the block in its sequence (for dropout's hash)
+  int count;                       // keys in the block, <= 64
+  bool value_pairs = false;        // values are packed as pairs of bfloat16
 };
 
 struct TileMask {
   const uint64_t* bits;  // one word per row, or null: every key of the block is visible
   int first, last;       // no row sees a key of the block outside [first, last)
-  bool guard;            // masked values may be NaN or infinite: their products are left out rather than multiplied by zero
+  bool guard;  // masked values may be NaN or infinite: their products are left out rather than multiplied by zero
 };
 
 // The online softmax of 6 rows (Milakov and Gimelshein, 2018): weights so far are exp(s - maximum).
@@ -79,9 +80,9 @@ struct TileStatistics {
 constexpr int64_t top_row(int64_t top) { return (top + kMaxLanes - 1) / kMaxLanes * kMaxLanes + kMaxLanes; }
 
 struct ForwardTile {
-  const float* query;  // packed rows of a tile
-  float* scores;       // [6][64] scratch
-  const float* bias;   // [6][64], or null
+  const float* query;        // packed rows of a tile
+  float* scores;             // [6][64] scratch
+  const float* bias;         // [6][64], or null
   const uint32_t* row_keys;  // dropout's hash of each row
   int rows, query_width, value_width;
   TileMask mask;
@@ -96,7 +97,7 @@ struct WeightsTile {
   const float* maximum;  // [6]
   const float* factor;   // [6]
   float hidden;
-  float* weights;        // [6][64] out, in the whole vectors around [mask.first, mask.last)
+  float* weights;  // [6][64] out, in the whole vectors around [mask.first, mask.last)
   int rows, query_width;
   TileMask mask;
 };
@@ -115,9 +116,9 @@ struct BackwardTile {
   const float* lse;          // [6]
   const float* delta;        // [6] sum_e dO_e O_e - dlse
   const uint32_t* row_keys;
-  float* weights;            // [6][64] out: the weights, after dropout
-  float* grad_scores;        // [6][64] out: d loss / d (q.k)
-  float* grad_bias;          // [6][64] out: d loss / d bias, or null
+  float* weights;      // [6][64] out: the weights, after dropout
+  float* grad_scores;  // [6][64] out: d loss / d (q.k)
+  float* grad_bias;    // [6][64] out: d loss / d bias, or null
   int rows, query_width, value_width;
   TileMask mask;
 };
@@ -129,7 +130,7 @@ struct DepthRange {
 // out[r][0:width] += sum over n in [first, last) of a[n * a_depth + r * a_row] * packed rows[n][0:width]
 struct Product {
   const float* a;
-  const float* b;     // packed rows, `b_depth` of them
+  const float* b;  // packed rows, `b_depth` of them
   float* out;
   int64_t out_row;
   int rows, first, last, b_depth, width;

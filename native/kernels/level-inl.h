@@ -21,12 +21,14 @@ struct remove_pointer_to_const<const T*> {
 // Rows of outputs in scratch are padded to whole vectors of any level.
 inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1) / kMaxLanes * kMaxLanes; }
 
+// clang-format off: each uses what those before it define
 #include "kernels/math-inl.h"
 #include "kernels/pack-inl.h"
 #include "kernels/forward-inl.h"
 #include "kernels/rows-inl.h"
 #include "kernels/weights-inl.h"
 #include "kernels/backward-inl.h"
+// clang-format on
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
 #define UWAGA_PAIRS(kernel) kernel

@@ -10,9 +10,9 @@ inline void add_outer_product(float* state, const float* a, const float* b, int 
       for (int r = 0; r < kStrip && d0 + r < rows_width; r += kTileRows) {
         const int left = kStrip - r < kTileRows ? kStrip - r : kTileRows;
         with_row_count(left, [&](auto rows) {
-          product_strip<FloatProduct, rows.value, v.value, 1, kStrip>(
-              a + int64_t{d0} * depth + r, b + int64_t{w} * depth, count, nullptr,
-              state + w * room + (d0 + r) * kStrip, kStrip);
+          product_strip<FloatProduct, rows.value, v.value, 1, kStrip>(a + int64_t{d0} * depth + r,
+                                                                      b + int64_t{w} * depth, count, nullptr,
+                                                                      state + w * room + (d0 + r) * kStrip, kStrip);
         });
       }
     }

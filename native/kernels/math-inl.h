@@ -20,7 +20,8 @@ inline F fold_chains(const F (&sums)[kChains]) {
 template <int N>
 inline __attribute__((always_inline)) void exp2_each(F (&t)[N]) {
   const F magic = broadcast(12582912.0f);
-  const float coefficients[] = {1.339887455e-3f, 9.618437393e-3f, 5.550332471e-2f, 2.402264791e-1f, 6.931472029e-1f, 1.0f};
+  const float coefficients[] = {1.339887455e-3f, 9.618437393e-3f, 5.550332471e-2f,
+                                2.402264791e-1f, 6.931472029e-1f, 1.0f};
   F r[N], p[N];
 #pragma GCC unroll 8
   for (int n = 0; n < N; ++n) t[n] = max(broadcast(-127.0f), t[n]);

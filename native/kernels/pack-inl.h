@@ -139,8 +139,8 @@ inline void pack_tile_of(float* out, const void* const* rows, int count, int wid
       const int left = width - w0 < kLanes ? width - w0 : kLanes;
       F lanes[kLanes];
       for (int n = 0; n < kLanes; ++n) {
-        lanes[n] = n < count ? mul(times, load_strided(static_cast<const T*>(rows[n]) + w0 * column, column, left))
-                             : zero();
+        lanes[n] =
+            n < count ? mul(times, load_strided(static_cast<const T*>(rows[n]) + w0 * column, column, left)) : zero();
       }
       transpose(lanes);
       for (int w = 0; w < left; ++w) store(out + (w0 + w) * kTileRows, lanes[w]);
@@ -210,7 +210,8 @@ inline void write_rows(void* const* out, int64_t column, int dtype, const float*
                        const float* factors, int count, int width) {
   with_type(dtype, [&](auto* type) {
     using T = typename remove_pointer_to_const<decltype(type)>::type;
-    for (int r = 0; r < count; ++r) write_row_of(static_cast<T*>(out[r]), column, rows + r * row_width, factors[r], width);
+    for (int r = 0; r < count; ++r)
+      write_row_of(static_cast<T*>(out[r]), column, rows + r * row_width, factors[r], width);
   });
 }
 

@@ -36,9 +36,9 @@ inline void pack_columns_pairs(float* out, const Rows& rows, int count, int widt
       F lanes[kLanes];
       const int left = words - w0 < kLanes ? words - w0 : kLanes;
       for (int n = 0; n < kLanes; ++n) {
-        lanes[n] = n0 + n < count ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column, rows.column,
-                                                       width - 2 * w0)
-                                  : zero();
+        lanes[n] = n0 + n < count
+                       ? load_pairs_strided(x + (n0 + n) * rows.row + 2 * w0 * rows.column, rows.column, width - 2 * w0)
+                       : zero();
       }
       transpose(lanes);
       for (int w = 0; w < left; ++w) store(strip + int64_t{w0 + w} * kStrip, lanes[w]);
@@ -64,7 +64,8 @@ inline void pack_rows_pairs(float* out, const Rows& rows, int count, int depth, 
         const int left = width - w0 - v * kLanes;
         const int64_t at = v * kLanes * rows.column;
         const F low = left > 0 ? load_halves_strided(from + at, rows.column, left) : zero();
-        const F high = left > 0 && n + 1 < count ? load_halves_strided(from + rows.row + at, rows.column, left) : zero();
+        const F high =
+            left > 0 && n + 1 < count ? load_halves_strided(from + rows.row + at, rows.column, left) : zero();
         store(strip + int64_t{n / 2} * kStrip + v * kLanes, join_halves(low, high));
       }
     }

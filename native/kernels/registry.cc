@@ -61,9 +61,7 @@ std::atomic<const Kernels*> g_active{nullptr};
 
 }  // namespace
 
-const Kernels* level_at(int index) {
-  return index >= 0 && index < kLevelCount ? kLevels[index].kernels : nullptr;
-}
+const Kernels* level_at(int index) { return index >= 0 && index < kLevelCount ? kLevels[index].kernels : nullptr; }
 
 bool level_supported(int index) { return level_at(index) && possible(kLevels[index]); }
 

@@ -32,8 +32,8 @@ inline uint64_t above(const float* row, int first, int last, float floor) {
   return bits;
 }
 
-inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first, int last,
-                          int first_key) {
+inline void keep_top_keys(const ForwardTile& tile, const TileStatistics& statistics, const float* top, int first,
+                          int last, int first_key) {
   alignas(64) float highest[kMaxLanes];
   row_maxima(top, highest);
   const int end = statistics.top - 1;
@@ -57,7 +57,7 @@ struct StatisticSums {
 // `exponentiate` of forward-inl.h, operation by operation, with these sums beside it.
 template <bool ENTROPY, bool MOMENTS, int VECTORS>
 inline __attribute__((always_inline)) void exponentiate_and_accumulate(float* scores, F offset, int at, F from,
-                                                                  F (&chains)[kChains], StatisticSums* sums) {
+                                                                       F (&chains)[kChains], StatisticSums* sums) {
   F p[VECTORS], x[VECTORS];
 #pragma GCC unroll 8
   for (int v = 0; v < VECTORS; ++v) {
@@ -81,8 +81,8 @@ inline __attribute__((always_inline)) void exponentiate_and_accumulate(float* sc
 }
 
 template <bool ENTROPY, bool MOMENTS>
-inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int first, int last, int first_key, F offset,
-                                     float moved, float rescale) {
+inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int first, int last, int first_key,
+                                             F offset, float moved, float rescale) {
   constexpr int kAtOnce = 4;
   float* row = tile.scores + r * kBlockKeys;
   float* total = tile.state.sum + r * kMaxLanes;
@@ -115,8 +115,8 @@ inline void exponentiate_row_with_statistics(const ForwardTile& tile, int r, int
   store(total, fma(load(total), keep, fold_chains(chains)));
 }
 
-inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key, const float* offset,
-                                 const float* moved, const float* rescale) {
+inline void exponentiate_with_statistics(const ForwardTile& tile, int first, int last, int first_key,
+                                         const float* offset, const float* moved, const float* rescale) {
   const bool entropy = tile.statistics->entropy, moments = tile.statistics->squares;
   for (int r = 0; r < tile.rows; ++r) {
     const auto run = [&](auto row) {

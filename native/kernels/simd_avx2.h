@@ -24,9 +24,7 @@ inline __m256i lanes_of_bits(uint32_t bits) {
   const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), lane), lane);
 }
-inline F widen_bfloat16(__m128i x) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16))};
-}
+inline F widen_bfloat16(__m128i x) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16))}; }
 
 inline F load(const float* p) { return {_mm256_loadu_ps(p)}; }
 inline F load_partial(const float* p, int count) { return {_mm256_maskload_ps(p, first_lanes(count))}; }

@@ -30,9 +30,7 @@ constexpr int kLanes = 16;
 constexpr int kStripVectors = 4;  // 6 x 4 accumulators, 4 operands, 1 broadcast: 29 of 32 registers
 
 inline __mmask16 first_lanes(int count) { return static_cast<__mmask16>((1u << count) - 1u); }
-inline F widen_bfloat16(__m256i x) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))};
-}
+inline F widen_bfloat16(__m256i x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16))}; }
 
 inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
 inline F load_partial(const float* p, int count) { return {_mm512_maskz_loadu_ps(first_lanes(count), p)}; }
@@ -58,8 +56,7 @@ inline void store_partial(bfloat16* p, F a, int count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), narrow_bfloat16_lanes(a));
 }
 inline void store_partial(float16* p, F a, int count) {
-  _mm256_mask_storeu_epi16(p, first_lanes(count),
-                           _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm256_mask_storeu_epi16(p, first_lanes(count), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 inline F zero() { return {_mm512_setzero_ps()}; }
@@ -83,16 +80,12 @@ inline F power_of_two(F r) {
   return {_mm512_castsi512_ps(_mm512_add_epi32(shifted, _mm512_set1_epi32(127 << 23)))};
 }
 inline F select(uint32_t bits, F a, F b) { return {_mm512_mask_blend_ps(static_cast<__mmask16>(bits), b.v, a.v)}; }
-inline uint32_t finite_bits(F a) {
-  return _mm512_cmp_ps_mask(abs(a).v, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ);
-}
+inline uint32_t finite_bits(F a) { return _mm512_cmp_ps_mask(abs(a).v, _mm512_set1_ps(__builtin_inff()), _CMP_LT_OQ); }
 inline uint32_t equals_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 inline uint32_t less_bits(F a, F b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ); }
 
 // The upper half onto the lower one, until one lane is left: a fixed order, whatever the compiler.
-inline __m256 upper_half(F a) {
-  return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1));
-}
+inline __m256 upper_half(F a) { return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(a.v), 1)); }
 inline float reduce_add(F a) {
   const __m256 y = _mm256_add_ps(_mm512_castps512_ps256(a.v), upper_half(a));
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
@@ -141,10 +134,10 @@ inline void row_maxima(const float* top, float* out) {
     const __m512 a = load(top + 32 * n).v, b = load(top + 32 * n + 16).v;
     pair[n] = _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
   }
-  const __m512 r0123 = _mm512_max_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88),
-                                     _mm512_shuffle_f32x4(pair[0], pair[1], 0xDD));
-  const __m512 r4545 = _mm512_max_ps(_mm512_shuffle_f32x4(pair[2], pair[2], 0x88),
-                                     _mm512_shuffle_f32x4(pair[2], pair[2], 0xDD));
+  const __m512 r0123 =
+      _mm512_max_ps(_mm512_shuffle_f32x4(pair[0], pair[1], 0x88), _mm512_shuffle_f32x4(pair[0], pair[1], 0xDD));
+  const __m512 r4545 =
+      _mm512_max_ps(_mm512_shuffle_f32x4(pair[2], pair[2], 0x88), _mm512_shuffle_f32x4(pair[2], pair[2], 0xDD));
   const __m512 halves = _mm512_max_ps(_mm512_unpacklo_ps(r0123, r4545), _mm512_unpackhi_ps(r0123, r4545));
   const __m512 both = _mm512_max_ps(halves, _mm512_shuffle_ps(halves, halves, 0x4E));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);

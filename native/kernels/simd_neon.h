@@ -79,9 +79,7 @@ inline F abs(F a) { return {vabsq_f32(a.v)}; }
 inline F copy_sign(F magnitude, F sign) { return {vbslq_f32(vdupq_n_u32(0x80000000u), sign.v, magnitude.v)}; }
 inline F less_select(F a, F b, F yes, F no) { return {vbslq_f32(vcltq_f32(a.v, b.v), yes.v, no.v)}; }
 inline F power_of_two(F r) { return of_words(vaddq_u32(vshlq_n_u32(words_of(r), 23), vdupq_n_u32(127u << 23))); }
-inline F select(uint32_t bits, F a, F b) {
-  return {vbslq_f32(vtstq_u32(vdupq_n_u32(bits), lane_of_bit()), a.v, b.v)};
-}
+inline F select(uint32_t bits, F a, F b) { return {vbslq_f32(vtstq_u32(vdupq_n_u32(bits), lane_of_bit()), a.v, b.v)}; }
 inline uint32_t finite_bits(F a) { return bits_of_lanes(vcaltq_f32(a.v, vdupq_n_f32(__builtin_inff()))); }
 inline uint32_t equals_bits(F a, F b) { return bits_of_lanes(vceqq_f32(a.v, b.v)); }
 inline uint32_t less_bits(F a, F b) { return bits_of_lanes(vcltq_f32(a.v, b.v)); }

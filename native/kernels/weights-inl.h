@@ -13,7 +13,8 @@ inline __attribute__((always_inline)) void weights_from_known_softmax(float* sco
 inline void weights_of_known_row(float* row, int first, int last, F maximum, F factor) {
   constexpr int kAtOnce = 4;
   int n = first;
-  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes) weights_from_known_softmax<kAtOnce>(row + n, maximum, factor);
+  for (; n + kAtOnce * kLanes <= last; n += kAtOnce * kLanes)
+    weights_from_known_softmax<kAtOnce>(row + n, maximum, factor);
   for (; n < last; n += kLanes) weights_from_known_softmax<1>(row + n, maximum, factor);
 }
 

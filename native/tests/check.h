@@ -37,8 +37,8 @@ void group(const std::string& name, const std::function<void()>& body);
 // The first failures of a group are printed in full.
 bool expect(bool holds, const char* format, ...) __attribute__((format(printf, 2, 3)));
 inline bool expect_near(double got, double want, double bound, const char* what, int64_t at) {
-  return expect(fabs(got - want) <= bound, "%s[%lld] is %.9g, not %.9g within %.3g", what, static_cast<long long>(at), got,
-                want, bound);
+  return expect(fabs(got - want) <= bound, "%s[%lld] is %.9g, not %.9g within %.3g", what, static_cast<long long>(at),
+                got, want, bound);
 }
 
 class Random {
@@ -68,7 +68,8 @@ class Random {
 // Memory of `count` entries of a stored type.
 class Array {
  public:
-  Array(int dtype, int64_t count) : dtype_(dtype), count_(count), data_(malloc(static_cast<size_t>(count) * size_of_type(dtype))) {
+  Array(int dtype, int64_t count)
+      : dtype_(dtype), count_(count), data_(malloc(static_cast<size_t>(count) * size_of_type(dtype))) {
     for (int64_t n = 0; n < count; ++n) set(n, 0.0);
   }
   Array(const Array& other) : Array(other.dtype_, other.count_) { copy(other); }
@@ -87,7 +88,8 @@ class Array {
   }
   void set(int64_t n, double x) {
     if (dtype_ == UWAGA_FLOAT32) static_cast<float*>(data_)[n] = static_cast<float>(x);
-    if (dtype_ == UWAGA_BFLOAT16) static_cast<uwaga::bfloat16*>(data_)[n] = uwaga::narrow_bfloat16(static_cast<float>(x));
+    if (dtype_ == UWAGA_BFLOAT16)
+      static_cast<uwaga::bfloat16*>(data_)[n] = uwaga::narrow_bfloat16(static_cast<float>(x));
     if (dtype_ == UWAGA_FLOAT16) static_cast<uwaga::float16*>(data_)[n] = uwaga::narrow_float16(static_cast<float>(x));
   }
   void copy(const Array& other) {

@@ -72,7 +72,8 @@ template <int rounding>
 inline __m256i cvtps_ph(__m512 a) {
   const auto from = as<Lanes<float, 16>>(a);
   const __m128i low = _mm256_cvtps_ph(_mm256_loadu_ps(from.at), rounding);
-  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm256_cvtps_ph(_mm256_loadu_ps(from.at + 8), rounding), 1);
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm256_cvtps_ph(_mm256_loadu_ps(from.at + 8), rounding),
+                                 1);
 }
 template <int quarters>
 inline __m512 shuffle_f32x4(__m512 a, __m512 b) {

@@ -57,7 +57,8 @@ void MaskProgram::dense(const std::function<bool(int64_t, int64_t, int64_t, int6
   }
   bytes_.push_back(bits);
   uwaga_mask_operation op{};
-  op.operation = UWAGA_MASK_DENSE, op.bits = bytes_.back().data(), op.bytes = static_cast<int64_t>(bytes_.back().size());
+  op.operation = UWAGA_MASK_DENSE, op.bits = bytes_.back().data(),
+  op.bytes = static_cast<int64_t>(bytes_.back().size());
   op.column = 1, op.row = k, op.head = q * k, op.batch = shape_.query_heads * q * k;
   operations_.push_back(op);
 }
@@ -116,7 +117,8 @@ bool MaskProgram::atom_sees(const uwaga_mask_operation& op, int64_t b, int64_t h
     case UWAGA_MASK_DOCUMENTS: {
       const int64_t* keys = op.ids.data + (shape_.ragged ? Shape::offset(shape_.keys, b) : b * op.id_batch);
       if (!op.query_ids.data) return keys[j] == keys[i + shape_.keys[b] - shape_.queries[b]];
-      const int64_t* queries = op.query_ids.data + (shape_.ragged ? Shape::offset(shape_.queries, b) : b * op.query_id_batch);
+      const int64_t* queries =
+          op.query_ids.data + (shape_.ragged ? Shape::offset(shape_.queries, b) : b * op.query_id_batch);
       return keys[j] == queries[i];
     }
     default:

@@ -33,14 +33,18 @@ int64_t Shape::offset(const std::vector<int64_t>& lengths, int64_t b) {
 Shape dense_shape(int64_t b, int64_t h, int64_t g, int64_t q, int64_t k, int64_t d, int64_t e) {
   return {b, h, g, d, e, false, std::vector<int64_t>(b, q), std::vector<int64_t>(b, k)};
 }
-Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vector<int64_t> keys, int64_t d, int64_t e) {
+Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vector<int64_t> keys, int64_t d,
+                   int64_t e) {
   return {static_cast<int64_t>(queries.size()), h, g, d, e, true, queries, keys};
 }
 
 // Entries that a row takes.
-static int64_t room(int64_t columns, int layout) { return layout == 2 ? 2 * columns : layout == 3 ? columns + 3 : columns; }
+static int64_t room(int64_t columns, int layout) {
+  return layout == 2 ? 2 * columns : layout == 3 ? columns + 3 : columns;
+}
 
-Operand::Operand(int dtype, const Shape& shape, int64_t heads, const std::vector<int64_t>& rows, int64_t columns, int layout)
+Operand::Operand(int dtype, const Shape& shape, int64_t heads, const std::vector<int64_t>& rows, int64_t columns,
+                 int layout)
     : ragged_(shape.ragged),
       rows_(rows),
       array_(dtype, heads * room(columns, layout) * std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
@@ -84,7 +88,8 @@ Call::Call(const Shape& s, const Options& o)
   const int64_t q = s.longest(s.queries), k = s.longest(s.keys);
   if (o.relative) {
     relative_zero = q + k, relative_length = 2 * (q + k) + 1;
-    for (int64_t n = 0; n < s.query_heads * relative_length; ++n) relative.push_back(static_cast<float>(random.normal()));
+    for (int64_t n = 0; n < s.query_heads * relative_length; ++n)
+      relative.push_back(static_cast<float>(random.normal()));
     grad_relative.assign(relative.size(), 0.0f);
   }
   if (o.bias) {
@@ -115,7 +120,8 @@ uwaga_problem Call::problem() const {
   p.mask = mask.operations().data(), p.mask_operations = static_cast<int64_t>(mask.operations().size());
   p.scale = static_cast<float>(options.scale), p.softcap = static_cast<float>(options.softcap);
   p.dropout = static_cast<float>(options.dropout), p.seed = options.seed;
-  if (options.relative) p.relative = floats(relative), p.relative_head = relative_length, p.relative_zero = relative_zero;
+  if (options.relative)
+    p.relative = floats(relative), p.relative_head = relative_length, p.relative_zero = relative_zero;
   if (bias) p.bias = bias->tensor();
   if (options.sinks) p.sinks = floats(sinks);
   p.normalize = options.softmax, p.threads = options.threads;
@@ -170,7 +176,8 @@ double Call::raw_score(int64_t b, int64_t h, int64_t i, int64_t j, double* magni
 bool Call::keeps(int64_t b, int64_t h, int64_t i, int64_t j) const {
   if (options.dropout == 0.0) return true;
   const uint64_t head = splitmix(options.seed + static_cast<uint64_t>(b * shape.query_heads + h));
-  uint32_t x = static_cast<uint32_t>(splitmix(head + static_cast<uint64_t>(i))) + static_cast<uint32_t>(j) * 0x9E3779B1u;
+  uint32_t x =
+      static_cast<uint32_t>(splitmix(head + static_cast<uint64_t>(i))) + static_cast<uint32_t>(j) * 0x9E3779B1u;
   x = (x ^ x >> 16) * 0x85EBCA6Bu;
   x = (x ^ x >> 13) * 0xC2B2AE35u;
   x ^= x >> 16;
@@ -244,9 +251,11 @@ void Call::check_forward(bool pairs) const {
         if (row.met[j] == 0.0 && row.weights[j] == 0.0) continue;
         const double v = value.get(b, g, j, w);
         z += row.met[j] * v;
-        bound += fabs(row.met[j] * v) * (row.relative_error[j] + static_cast<double>(shape.keys[b] + 12) * kEps + (pairs ? 0x1p-8 : 0.0));
+        bound += fabs(row.met[j] * v) *
+                 (row.relative_error[j] + static_cast<double>(shape.keys[b] + 12) * kEps + (pairs ? 0x1p-8 : 0.0));
       }
-      bound += rounding_of(output.array().dtype()) * (fabs(z) + bound) + 1e-7 * (output.array().dtype() == UWAGA_FLOAT16);
+      bound +=
+          rounding_of(output.array().dtype()) * (fabs(z) + bound) + 1e-7 * (output.array().dtype() == UWAGA_FLOAT16);
       expect_near(output.get(b, h, i, w), z, bound + 1e-37, "output", (b * 100 + h) * 1000000 + i * 1000 + w);
     }
     if (!options.softmax) return;
@@ -274,8 +283,9 @@ void Call::check_linear() const {
     }
     for (int64_t w = 0; w < shape.value_width; ++w) {
       const double bound = static_cast<double>(shape.query_width + shape.keys[b] + 12) * kEps * size[w];
-      expect_near(output.get(b, h, i, w), z[w], bound + rounding_of(output.array().dtype()) * (fabs(z[w]) + bound) + 1e-37,
-                  "output", (b * 100 + h) * 1000000 + i * 1000 + w);
+      expect_near(output.get(b, h, i, w), z[w],
+                  bound + rounding_of(output.array().dtype()) * (fabs(z[w]) + bound) + 1e-37, "output",
+                  (b * 100 + h) * 1000000 + i * 1000 + w);
     }
   });
 }
@@ -309,7 +319,8 @@ void Call::check_backward() const {
           if (options.sinks && stored != -INFINITY) {
             const double a = exp(sinks[h] - stored);
             sink_want[h] -= a * delta;
-            sink_bound[h] += a * delta_error + (fabs(a * delta)) * kEps * (terms + 8 * (fabs(stored) + fabs(sinks[h]) + 1));
+            sink_bound[h] +=
+                a * delta_error + (fabs(a * delta)) * kEps * (terms + 8 * (fabs(stored) + fabs(sinks[h]) + 1));
           }
           for (int64_t j = 0; j < keys; ++j) {
             if (!sees(b, h, i, j)) continue;
@@ -351,8 +362,10 @@ void Call::check_backward() const {
             }
           }
           for (int64_t w = 0; w < d; ++w) {
-            const double room = dq_bound[w] + rounding_of(grad_query.array().dtype()) * (fabs(dq[w]) + dq_bound[w]) + 1e-7 * (options.dtype == UWAGA_FLOAT16);
-            expect_near(grad_query.get(b, h, i, w), dq[w], room + 1e-37, "grad of query", (b * 100 + h) * 1000000 + i * 1000 + w);
+            const double room = dq_bound[w] + rounding_of(grad_query.array().dtype()) * (fabs(dq[w]) + dq_bound[w]) +
+                                1e-7 * (options.dtype == UWAGA_FLOAT16);
+            expect_near(grad_query.get(b, h, i, w), dq[w], room + 1e-37, "grad of query",
+                        (b * 100 + h) * 1000000 + i * 1000 + w);
           }
         }
       }
@@ -360,19 +373,23 @@ void Call::check_backward() const {
         const double floor = 1e-37 + 1e-7 * (options.dtype == UWAGA_FLOAT16);
         for (int64_t w = 0; w < d; ++w) {
           const int64_t at = j * d + w;
-          const double room = dk_bound[at] + rounding_of(grad_key.array().dtype()) * (fabs(dk[at]) + dk_bound[at]) + floor;
+          const double room =
+              dk_bound[at] + rounding_of(grad_key.array().dtype()) * (fabs(dk[at]) + dk_bound[at]) + floor;
           expect_near(grad_key.get(b, g, j, w), dk[at], room, "grad of key", (b * 100 + g) * 1000000 + j * 1000 + w);
         }
         for (int64_t w = 0; w < e; ++w) {
           const int64_t at = j * e + w;
-          const double room = dv_bound[at] + rounding_of(grad_value.array().dtype()) * (fabs(dv[at]) + dv_bound[at]) + floor;
-          expect_near(grad_value.get(b, g, j, w), dv[at], room, "grad of value", (b * 100 + g) * 1000000 + j * 1000 + w);
+          const double room =
+              dv_bound[at] + rounding_of(grad_value.array().dtype()) * (fabs(dv[at]) + dv_bound[at]) + floor;
+          expect_near(grad_value.get(b, g, j, w), dv[at], room, "grad of value",
+                      (b * 100 + g) * 1000000 + j * 1000 + w);
         }
       }
     }
   }
   for (size_t n = 0; n < relative.size(); ++n) {
-    expect_near(grad_relative[n], relative_want[n], relative_bound[n] + 1e-37, "grad of relative", static_cast<int64_t>(n));
+    expect_near(grad_relative[n], relative_want[n], relative_bound[n] + 1e-37, "grad of relative",
+                static_cast<int64_t>(n));
   }
   for (size_t n = 0; n < sinks.size(); ++n) {
     expect_near(grad_sinks[n], sink_want[n], sink_bound[n] + 1e-37, "grad of sinks", static_cast<int64_t>(n));

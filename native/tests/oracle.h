@@ -86,10 +86,10 @@ class Operand {
 
 // Sums of one row: what it comes to and how far float32 may be from it.
 struct Weighed {
-  std::vector<double> weights;       // after softmax, before dropout; 0 where hidden
+  std::vector<double> weights;         // after softmax, before dropout; 0 where hidden
   std::vector<double> relative_error;  // of each weight
-  std::vector<double> met;           // the weights that meet the values
-  std::vector<double> bend;          // derivative of the softcap
+  std::vector<double> met;             // the weights that meet the values
+  std::vector<double> bend;            // derivative of the softcap
   double lse, lse_error;
   bool sees_any;
 };

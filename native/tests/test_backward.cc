@@ -15,9 +15,9 @@ void run(Call& call) {
 
 void test_shapes() {
   uint64_t seed = 700;
-  const int64_t shapes[][7] = {{1, 1, 1, 1, 1, 1, 1},   {2, 3, 3, 7, 5, 4, 9},    {1, 4, 2, 33, 65, 17, 16},
+  const int64_t shapes[][7] = {{1, 1, 1, 1, 1, 1, 1},     {2, 3, 3, 7, 5, 4, 9},      {1, 4, 2, 33, 65, 17, 16},
                                {1, 2, 1, 60, 90, 32, 20}, {1, 1, 1, 13, 129, 64, 80}, {1, 1, 1, 100, 3, 8, 8},
-                               {0, 2, 2, 4, 4, 8, 8},   {2, 2, 1, 0, 9, 8, 8},    {2, 2, 2, 5, 0, 8, 8}};
+                               {0, 2, 2, 4, 4, 8, 8},     {2, 2, 1, 0, 9, 8, 8},      {2, 2, 2, 5, 0, 8, 8}};
   for (const auto& s : shapes) {
     for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
       Options options;
@@ -43,7 +43,8 @@ void test_masked() {
     options.threads = 1 + trial % 3;
     const int64_t q = random.between(1, 60), more = random.between(0, 90);
     Call call(random.chance(0.5) ? dense_shape(2, 2, 1, q, q + more, 9, 10)
-                                 : ragged_shape(2, 1, {q, 0, 4}, {q + more, 7, 4}, 9, 10), options);
+                                 : ragged_shape(2, 1, {q, 0, 4}, {q + more, 7, 4}, 9, 10),
+              options);
     call.mask.randomize(random, static_cast<int>(random.between(1, 5)));
     run(call);
   }

@@ -10,7 +10,8 @@ namespace uwaga_tests {
 namespace {
 
 bool same_bits(const Array& a, const Array& b) {
-  return a.count() == b.count() && memcmp(a.data(), b.data(), static_cast<size_t>(a.count()) * size_of_type(a.dtype())) == 0;
+  return a.count() == b.count() &&
+         memcmp(a.data(), b.data(), static_cast<size_t>(a.count()) * size_of_type(a.dtype())) == 0;
 }
 
 void expect_same(const Call& a, const Call& b, bool backward, const char* what) {
@@ -20,7 +21,8 @@ void expect_same(const Call& a, const Call& b, bool backward, const char* what) 
   expect(same_bits(a.grad_query.array(), b.grad_query.array()), "%s: grad of query", what);
   expect(same_bits(a.grad_key.array(), b.grad_key.array()), "%s: grad of key", what);
   expect(same_bits(a.grad_value.array(), b.grad_value.array()), "%s: grad of value", what);
-  expect(a.grad_relative.empty() || !memcmp(a.grad_relative.data(), b.grad_relative.data(), a.grad_relative.size() * sizeof(float)),
+  expect(a.grad_relative.empty() ||
+             !memcmp(a.grad_relative.data(), b.grad_relative.data(), a.grad_relative.size() * sizeof(float)),
          "%s: grad of relative", what);
   expect(a.grad_sinks.empty() || !memcmp(a.grad_sinks.data(), b.grad_sinks.data(), a.grad_sinks.size() * sizeof(float)),
          "%s: grad of sinks", what);
@@ -39,7 +41,8 @@ void test_threads() {
   for (int variant = 0; variant < 10; ++variant) {
     Options options;
     options.seed = ++seed, options.dtype = variant % 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
-    options.relative = variant % 3 == 0, options.sinks = variant % 3 == 1, options.dropout = variant % 4 == 0 ? 0.2 : 0.0;
+    options.relative = variant % 3 == 0, options.sinks = variant % 3 == 1,
+    options.dropout = variant % 4 == 0 ? 0.2 : 0.0;
     options.bias = variant == 5;
     // The last variants split over keys: forward by chunks of 2,048, backward by segments of 512.
     const Shape shape = variant < 4 ? ragged_shape(4, 2, {30, 7, 100, 1}, {30, 0, 150, 9}, 12, 20)
@@ -59,7 +62,8 @@ void test_threads() {
   }
 }
 
-void copy_rows(const Operand& from, int64_t from_batch, Operand& to, int64_t to_batch, int64_t heads, int64_t rows, int64_t columns) {
+void copy_rows(const Operand& from, int64_t from_batch, Operand& to, int64_t to_batch, int64_t heads, int64_t rows,
+               int64_t columns) {
   for (int64_t h = 0; h < heads; ++h) {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t w = 0; w < columns; ++w) to.set(to_batch, h, i, w, from.get(from_batch, h, i, w));
@@ -236,7 +240,7 @@ void test_hidden_numbers() {
     packed.layout = 2, packed.threads = 1;
     Call finite(shape, packed);
     run(finite, true);
-    std::vector<int64_t> bad_keys = {149};  // the last of its block
+    std::vector<int64_t> bad_keys = {149};                                     // the last of its block
     if (variant % 3 == 0) bad_keys.push_back(150 - shape.queries[0] / 2 - 1);  // seen by one part of a tile
     HiddenNumbers(shape, options, bad_keys, variant % 2, variant % 4 == 3).check();
   }

@@ -19,10 +19,10 @@ void run(const uwaga::Kernels& k, Call& call) {
 
 void test_shapes(const uwaga::Kernels& k) {
   uint64_t seed = 200;
-  const int64_t shapes[][7] = {{1, 1, 1, 1, 1, 1, 1},    {2, 3, 3, 7, 5, 4, 9},     {1, 4, 2, 33, 65, 17, 16},
+  const int64_t shapes[][7] = {{1, 1, 1, 1, 1, 1, 1},     {2, 3, 3, 7, 5, 4, 9},       {1, 4, 2, 33, 65, 17, 16},
                                {2, 6, 1, 20, 64, 32, 32}, {1, 2, 2, 100, 200, 64, 80}, {1, 1, 1, 13, 129, 96, 128},
-                               {3, 2, 1, 1, 70, 20, 3},   {1, 1, 1, 200, 3, 8, 8},   {0, 2, 2, 4, 4, 8, 8},
-                               {2, 2, 1, 0, 9, 8, 8},     {2, 2, 2, 5, 0, 8, 8},     {1, 2, 2, 9, 70, 200, 257}};
+                               {3, 2, 1, 1, 70, 20, 3},   {1, 1, 1, 200, 3, 8, 8},     {0, 2, 2, 4, 4, 8, 8},
+                               {2, 2, 1, 0, 9, 8, 8},     {2, 2, 2, 5, 0, 8, 8},       {1, 2, 2, 9, 70, 200, 257}};
   for (const auto& s : shapes) {
     for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
       Options options;
@@ -61,7 +61,8 @@ void test_masked(const uwaga::Kernels& k) {
     options.dtype = trial % 4 == 3 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
     const int64_t q = random.between(1, 80), more = random.between(0, 150);
     Call call(random.chance(0.5) ? dense_shape(2, 2, 1, q, q + more, 9, 10)
-                                 : ragged_shape(2, 1, {q, 0, 4}, {q + more, 7, 4}, 9, 10), options);
+                                 : ragged_shape(2, 1, {q, 0, 4}, {q + more, 7, 4}, 9, 10),
+              options);
     call.mask.randomize(random, static_cast<int>(random.between(1, 5)));
     run(k, call);
   }
@@ -110,7 +111,8 @@ void test_linear(const uwaga::Kernels&) {
     options.dtype = trial % 3 == 2 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
     const int64_t q = random.between(1, 150), k = random.between(1, 200);
     Call call(trial % 2 ? dense_shape(2, 4, 2, q, k, random.between(1, 40), random.between(1, 40))
-                        : ragged_shape(2, 1, {q, 0, 3, 65}, {k, 4, 0, 66}, 20, 12), options);
+                        : ragged_shape(2, 1, {q, 0, 3, 65}, {k, 4, 0, 66}, 20, 12),
+              options);
     if (trial % 4 >= 2) call.mask.band(-UWAGA_UNBOUNDED, random.between(-2, 2));
     if (trial % 3 == 1) {
       std::vector<int64_t> lengths;
@@ -160,20 +162,30 @@ void test_refusals() {
   invalid_argument("negative offsets", [&](uwaga_problem& p) { p.key_offsets = integers(negative); });
   invalid_argument("longer than announced", [&](uwaga_problem& p) { p.key_offsets = integers(too_long); });
   invalid_argument("offsets that end early", [&](uwaga_problem& p) { p.key_offsets = integers(early); });
-  invalid_argument("offsets beyond the packed rows", [&](uwaga_problem& p) { p.key_offsets = integers(far), p.keys = 3000; });
+  invalid_argument("offsets beyond the packed rows",
+                   [&](uwaga_problem& p) { p.key_offsets = integers(far), p.keys = 3000; });
   invalid_argument("too few offsets", [&](uwaga_problem& p) { p.key_offsets = integers(few); });
   invalid_argument("packed rows beyond the memory", [&](uwaga_problem& p) { p.query.bytes -= 4; });
   invalid_argument("a stride beyond the memory", [&](uwaga_problem& p) { p.key.row *= 2; });
   invalid_argument("a negative stride", [&](uwaga_problem& p) { p.value.row = -p.value.row; });
   invalid_argument("strides that overflow", [&](uwaga_problem& p) { p.value.row = INT64_MAX; });
   invalid_argument("no query", [&](uwaga_problem& p) { p.query.data = nullptr; });
-  const std::vector<std::vector<int>> programs = {{UWAGA_MASK_AND}, {UWAGA_MASK_BAND, UWAGA_MASK_OR}, {UWAGA_MASK_BAND, UWAGA_MASK_BAND},
-                                                  {5}, {UWAGA_MASK_LENGTHS}, {UWAGA_MASK_DOCUMENTS}, {UWAGA_MASK_DENSE}};
+  const std::vector<std::vector<int>> programs = {{UWAGA_MASK_AND},
+                                                  {UWAGA_MASK_BAND, UWAGA_MASK_OR},
+                                                  {UWAGA_MASK_BAND, UWAGA_MASK_BAND},
+                                                  {5},
+                                                  {UWAGA_MASK_LENGTHS},
+                                                  {UWAGA_MASK_DOCUMENTS},
+                                                  {UWAGA_MASK_DENSE}};
   for (const auto& operations : programs) {
     invalid_argument("mask program", [&](uwaga_problem& p) { p.mask_operations = program(operations), p.mask = ops; });
   }
-  invalid_argument("long program", [&](uwaga_problem& p) { p.mask_operations = program(std::vector<int>(40, UWAGA_MASK_BAND)), p.mask = ops; });
-  invalid_argument("start mode", [&](uwaga_problem& p) { p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = 7, p.mask = ops; });
+  invalid_argument("long program", [&](uwaga_problem& p) {
+    p.mask_operations = program(std::vector<int>(40, UWAGA_MASK_BAND)), p.mask = ops;
+  });
+  invalid_argument("start mode", [&](uwaga_problem& p) {
+    p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = 7, p.mask = ops;
+  });
   invalid_argument("no starts", [&](uwaga_problem& p) {
     p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].start.mode = UWAGA_START_PER_ROW, p.mask = ops;
   });
@@ -182,11 +194,15 @@ void test_refusals() {
   invalid_argument("linear with softcap", [](uwaga_problem& p) { p.softcap = 1.0f; }, true);
   invalid_argument("linear with dropout", [](uwaga_problem& p) { p.dropout = 0.5f; }, true);
   invalid_argument("linear with relative", [](uwaga_problem& p) { p.relative = {&one, 1}; }, true);
-  invalid_argument("linear with a window", [&](uwaga_problem& p) {
-    p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].low = -4, ops[0].high = 4, p.mask = ops;
-  }, true);
+  invalid_argument(
+      "linear with a window",
+      [&](uwaga_problem& p) {
+        p.mask_operations = program({UWAGA_MASK_BAND}), ops[0].low = -4, ops[0].high = 4, p.mask = ops;
+      },
+      true);
   expect(uwaga_set_level("no such level") == UWAGA_BAD_ARGUMENT, "an unknown level was taken");
-  expect(uwaga_abi_version() == UWAGA_ABI_VERSION && uwaga_struct_layout("uwaga_problem")[0] == sizeof(uwaga_problem), "versions");
+  expect(uwaga_abi_version() == UWAGA_ABI_VERSION && uwaga_struct_layout("uwaga_problem")[0] == sizeof(uwaga_problem),
+         "versions");
   expect(!uwaga_struct_layout("no such struct"), "the layout of a struct that is not there");
   expect(uwaga_level_name(100) == nullptr && uwaga_level_supported(100) == 0, "levels past the end");
 }

@@ -32,9 +32,12 @@ void check_block(const Call& call, const uwaga_problem& p, Random& random, int64
         const bool want = call.mask.sees(b, h, i, j), got = bits >> (j - j0) & 1;
         expect(want == got, "bit of query %d, key %d is %d", static_cast<int>(i), static_cast<int>(j), got);
         if (j >= j1) continue;
-        expect(!(seen == 0 && want), "a block called empty shows key %d to query %d", static_cast<int>(j), static_cast<int>(i));
-        expect(!(seen == 2 && !want), "a block called full hides key %d from query %d", static_cast<int>(j), static_cast<int>(i));
-        expect(!want || (key_range.first <= j && j < key_range.last), "key %d lies outside the range", static_cast<int>(j));
+        expect(!(seen == 0 && want), "a block called empty shows key %d to query %d", static_cast<int>(j),
+               static_cast<int>(i));
+        expect(!(seen == 2 && !want), "a block called full hides key %d from query %d", static_cast<int>(j),
+               static_cast<int>(i));
+        expect(!want || (key_range.first <= j && j < key_range.last), "key %d lies outside the range",
+               static_cast<int>(j));
       }
       for (int64_t j = k; j < j0 + 64; ++j) expect(!(bits >> (j - j0) & 1), "a bit past the last key");
     }

@@ -71,9 +71,7 @@ double log_or_zero(double x) { return x > 0.0 ? log(x) : 0.0; }
 // A sum of float32 terms, each with a relative error of its own.
 struct Sum {
   double value = 0.0, error = 0.0, size = 0.0;
-  void add(double x, double relative_error) {
-    value += x, error += fabs(x) * relative_error, size += fabs(x);
-  }
+  void add(double x, double relative_error) { value += x, error += fabs(x) * relative_error, size += fabs(x); }
   double bound(double terms) const { return error + (terms + 16) * kEps * size + 1e-36; }
 };
 
@@ -104,12 +102,14 @@ void check_row(const Readings& r, int64_t b, int64_t h, int64_t i) {
   std::vector<double> falling = row.weights;
   std::sort(falling.rbegin(), falling.rend());
   std::vector<int64_t> seen;
-  const int64_t visible = std::count_if(row.relative_error.begin(), row.relative_error.end(), [](double e) { return e > 0.0; });
+  const int64_t visible =
+      std::count_if(row.relative_error.begin(), row.relative_error.end(), [](double e) { return e > 0.0; });
   for (int64_t n = 0; n < kTop; ++n) {
     const double weight = r.top_weights.get(b, h, i, n);
     const uwaga_tensor t = r.top_weights.tensor();
     const int64_t packed = r.shape.ragged ? Shape::offset(r.shape.queries, b) + i : i;
-    const int64_t key = r.top_positions[(r.shape.ragged ? 0 : b) * t.batch + h * t.head + packed * t.row + n * t.column];
+    const int64_t key =
+        r.top_positions[(r.shape.ragged ? 0 : b) * t.batch + h * t.head + packed * t.row + n * t.column];
     if (n >= visible) {
       expect(key == -1 && weight == 0.0, "there are %d keys, but number %d is %d", static_cast<int>(visible),
              static_cast<int>(n), static_cast<int>(key));
@@ -165,9 +165,11 @@ void check_cells(const Readings& r, Random& random) {
   std::vector<int64_t> positions(2 * count, -7);
   const uwaga_problem p = r.call.problem();
   const uwaga_softmax known = r.softmax();
-  uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(query_edges), integers(key_edges), rows, columns, floats(mass), nullptr, 0};
+  uwaga_pool_args args{UWAGA_POOL_MASS, 0, integers(query_edges), integers(key_edges), rows, columns, floats(mass),
+                       nullptr,         0};
   expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
-  args.how = UWAGA_POOL_MAX, args.cells = floats(most), args.positions = positions.data(), args.position_count = 2 * count;
+  args.how = UWAGA_POOL_MAX, args.cells = floats(most), args.positions = positions.data(),
+  args.position_count = 2 * count;
   expect(uwaga_pool(&p, &known, &args) == UWAGA_OK, "pool refused: %s", uwaga_last_error());
   int64_t n = 0;
   for (int64_t b = 0; b < shape.sequences; ++b) {
@@ -195,7 +197,8 @@ void check_cells(const Readings& r, Random& random) {
           const int64_t q = positions[2 * n], k = positions[2 * n + 1];
           if (!any) {
             expect(q == -1 && k == -1, "an empty cell has a position");
-          } else if (expect(q >= i[0] && q < i[1] && k >= j[0] && k < j[1] && r.call.sees(b, h, q, k), "the position is outside")) {
+          } else if (expect(q >= i[0] && q < i[1] && k >= j[0] && k < j[1] && r.call.sees(b, h, q, k),
+                            "the position is outside")) {
             expect_near(most[n], weighed[q].weights[k], error + 1e-37, "weight at the position", n);
           }
         }
@@ -220,8 +223,14 @@ void check_entries(const Readings& r, Random& random) {
   const uwaga_problem p = r.call.problem();
   const uwaga_softmax known = r.softmax();
   const uwaga_selection chosen{integers(sequences), integers(heads), integers(queries)};
-  const uwaga_tensor out{entries.data(), static_cast<int64_t>(entries.size() * sizeof(float)),
-                         static_cast<int64_t>(heads.size()) * q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
+  const uwaga_tensor out{entries.data(),
+                         static_cast<int64_t>(entries.size() * sizeof(float)),
+                         static_cast<int64_t>(heads.size()) * q * k,
+                         q * k,
+                         k,
+                         1,
+                         UWAGA_FLOAT32,
+                         0};
   const uwaga_integers some_keys = integers(keys);
   expect(uwaga_weights(&p, &known, &chosen, &some_keys, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
   size_t n = 0;
@@ -304,14 +313,16 @@ void test_same_bits() {
   };
   for (const Readings* r : {&three, &chosen}) {
     expect(same(one.maximum, r->maximum) && same(one.sum, r->sum), "softmax");
-    expect(same(one.entropy, r->entropy) && same(one.squares, r->squares) && same(one.distance, r->distance), "moments");
+    expect(same(one.entropy, r->entropy) && same(one.squares, r->squares) && same(one.distance, r->distance),
+           "moments");
     expect(same(one.top_weights, r->top_weights) && one.top_positions == r->top_positions, "largest weights");
     expect(same(one.masses, r->masses) && same(one.received, r->received), "sums");
   }
   Call plain(shape, options);
   plain.forward();
-  expect(memcmp(plain.output.array().data(), call.output.array().data(), call.output.array().count() * sizeof(float)) == 0,
-         "the output beside statistics");
+  expect(
+      memcmp(plain.output.array().data(), call.output.array().data(), call.output.array().count() * sizeof(float)) == 0,
+      "the output beside statistics");
 }
 
 // Every entry (head 0 of sequence 0) from a softmax that is known.
@@ -322,7 +333,8 @@ std::vector<float> entries_of(const Call& call, const uwaga_softmax& known) {
   std::vector<float> entries(q * k, 0.0f);
   const uwaga_problem p = call.problem();
   const uwaga_selection all{integers(zero), integers(zero), integers(queries)};
-  const uwaga_tensor out{entries.data(), static_cast<int64_t>(entries.size() * sizeof(float)), q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
+  const uwaga_tensor out{
+      entries.data(), static_cast<int64_t>(entries.size() * sizeof(float)), q * k, q * k, k, 1, UWAGA_FLOAT32, 0};
   const uwaga_integers all_keys = integers(keys);
   expect(uwaga_weights(&p, &known, &all, &all_keys, &out) == UWAGA_OK, "weights refused: %s", uwaga_last_error());
   return entries;
@@ -348,13 +360,14 @@ void test_same_scores() {
         double total = 0.0;
         for (int64_t j = 0; j < k; ++j) {
           total += row[j];
-          expect(row[j] <= 1.0f, "width %d: the weight of key %d is %.9g", static_cast<int>(width), static_cast<int>(j), row[j]);
+          expect(row[j] <= 1.0f, "width %d: the weight of key %d is %.9g", static_cast<int>(width), static_cast<int>(j),
+                 row[j]);
         }
         // One rounding per term of the normalizing sum, one of its inverse and one of each product.
         expect_near(total, 1.0, (k + 2) * kEps, "sum of the weights of row", i);
         const float largest = *std::max_element(row, row + k), sum = static_cast<float>(r.sum.get(0, 0, i, 0));
-        expect(largest == 1.0f / sum, "width %d: the largest weight is %.9g, not %.9g", static_cast<int>(width), largest,
-               1.0f / sum);
+        expect(largest == 1.0f / sum, "width %d: the largest weight is %.9g, not %.9g", static_cast<int>(width),
+               largest, 1.0f / sum);
       }
       // With the identity for the gradient of the output, that of the values is the matrix of the weights, transposed.
       for (int64_t i = 0; i < q; ++i) {
@@ -387,7 +400,8 @@ void test_hidden() {
     MaskProgram everything(clean.shape);
     for (Readings* r : {&a, &b}) r->read_rows(false), r->read_sums(everything);
     Random random(6);
-    expect(!memcmp(a.entropy.array().data(), b.entropy.array().data(), 40 * sizeof(float)), "a hidden key shows in the entropy");
+    expect(!memcmp(a.entropy.array().data(), b.entropy.array().data(), 40 * sizeof(float)),
+           "a hidden key shows in the entropy");
     expect(!memcmp(a.received.array().data(), b.received.array().data(), 90 * sizeof(float)), "a hidden key receives");
     check_cells(b, random);
 

@@ -33,7 +33,7 @@ enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
 
 enum {
   UWAGA_OK = 0,
-  UWAGA_BAD_ARGUMENT = 1,   // an invalid or unsupported size, dtype, position or mask program
+  UWAGA_BAD_ARGUMENT = 1,  // an invalid or unsupported size, dtype, position or mask program
   UWAGA_OUT_OF_MEMORY = 2,
 };
 
@@ -49,8 +49,8 @@ typedef struct {
 
 // One (B, H, rows, columns) operand. Ragged operands have one `batch` and token offsets in uwaga_problem.
 typedef struct {
-  void* data;          // null: no operand
-  int64_t bytes;       // size of the memory from `data` on
+  void* data;                        // null: no operand
+  int64_t bytes;                     // size of the memory from `data` on
   int64_t batch, head, row, column;  // strides, in elements
   int32_t dtype;
   int32_t reserved;
@@ -71,9 +71,9 @@ enum {
 
 // The position of query 0 among the keys.
 enum {
-  UWAGA_START_LAST = 0,    // the last query has the position of the last key: start = K - Q of the sequence
-  UWAGA_START_VALUE = 1,   // start = value
-  UWAGA_START_PER_ROW = 2, // start = starts[b]
+  UWAGA_START_LAST = 0,     // the last query has the position of the last key: start = K - Q of the sequence
+  UWAGA_START_VALUE = 1,    // start = value
+  UWAGA_START_PER_ROW = 2,  // start = starts[b]
 };
 typedef struct {
   int32_t mode;
@@ -85,13 +85,13 @@ typedef struct {
 typedef struct {
   int32_t operation;
   int32_t reserved;
-  uwaga_start start;      // BAND
-  int64_t low, high;      // BAND
-  uwaga_integers ids;     // LENGTHS: one per sequence. DOCUMENTS: per key, at b*id_batch + key_offset[b] + j
+  uwaga_start start;         // BAND
+  int64_t low, high;         // BAND
+  uwaga_integers ids;        // LENGTHS: one per sequence. DOCUMENTS: per key, at b*id_batch + key_offset[b] + j
   uwaga_integers query_ids;  // DOCUMENTS: per query, likewise with query_offset; null: ids at i + K - Q
   int64_t id_batch, query_id_batch;
-  const uint8_t* bits;    // DENSE
-  int64_t bytes;          // DENSE: size of the memory from `bits` on
+  const uint8_t* bits;               // DENSE
+  int64_t bytes;                     // DENSE: size of the memory from `bits` on
   int64_t batch, head, row, column;  // DENSE: strides in bytes
 } uwaga_mask_operation;
 
@@ -108,23 +108,23 @@ typedef struct {
   int64_t mask_operations;
   // scores: s = softcap(q.k * scale) + relative + bias, then the mask; a bias of -inf masks too
   float scale;
-  float softcap;                 // 0: none
-  uwaga_floats relative;         // at h * relative_head + (j - i - start) + relative_zero, or null
+  float softcap;                         // 0: none
+  uwaga_floats relative;                 // at h * relative_head + (j - i - start) + relative_zero, or null
   int64_t relative_head, relative_zero;  // relative_head: the number of distances per head
   uwaga_start relative_start;
-  uwaga_tensor bias;             // dense float bias, broadcast by zero strides
-  uwaga_floats sinks;            // (H,) logits in the denominator, or null
-  int32_t normalize;             // 1: softmax. 0: a_ij = s_ij
+  uwaga_tensor bias;   // dense float bias, broadcast by zero strides
+  uwaga_floats sinks;  // (H,) logits in the denominator, or null
+  int32_t normalize;   // 1: softmax. 0: a_ij = s_ij
   int32_t threads;
-  float dropout;                 // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
+  float dropout;  // probability of dropping a weight; kept ones grow by 1 / (1 - dropout)
   uint32_t reserved;
   uint64_t seed;
-  uwaga_integers rows;           // the selected queries, strictly increasing, or null: all. Dense problems, forward only
+  uwaga_integers rows;  // the selected queries, strictly increasing, or null: all. Dense problems, forward only
 } uwaga_problem;
 
 typedef struct {
-  uwaga_tensor output;   // (B, H, Q, E), dtype of query
-  uwaga_tensor lse;      // (B, H, Q), float32 (column stride unused), or data null: not computed
+  uwaga_tensor output;  // (B, H, Q, E), dtype of query
+  uwaga_tensor lse;     // (B, H, Q), float32 (column stride unused), or data null: not computed
 } uwaga_forward_result;
 
 // The softmax of each row: a_ij = exp(s_ij - maximum_i) / sum_i, sinks included. A row with neither a visible key nor a sink
@@ -140,9 +140,10 @@ typedef struct {
   uwaga_tensor squares;   // (B, H, Q): sum_j a_ij^2
   uwaga_tensor distance;  // (B, H, Q): sum_j a_ij |j - (i + distance_start)|
   uwaga_start distance_start;
-  int64_t top;                  // how many of the largest weights, falling; of equal ones the first key comes first
-  uwaga_tensor top_weights;     // (B, H, Q, top)
-  uwaga_tensor top_positions;   // (B, H, Q, top) int64 (its dtype is not read); weight 0 and -1 where fewer keys are seen
+  int64_t top;               // how many of the largest weights, falling; of equal ones the first key comes first
+  uwaga_tensor top_weights;  // (B, H, Q, top)
+  uwaga_tensor
+      top_positions;  // (B, H, Q, top) int64 (its dtype is not read); weight 0 and -1 where fewer keys are seen
 } uwaga_row_statistics;
 
 // Rows of some heads of a dense problem.
@@ -162,18 +163,19 @@ typedef struct {
   uwaga_integers key_edges;    // (B, columns + 1), not decreasing
   int64_t rows, columns;
   uwaga_floats cells;  // (B, H, rows, columns). MASS: sum over keys, mean over queries. MAX: the largest weight
-  int64_t* positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where no pair of the cell is visible; or null
+  int64_t*
+      positions;  // (B, H, rows, columns, 2): MAX's query and key, -1 where no pair of the cell is visible; or null
   int64_t position_count;  // elements of `positions`
 } uwaga_pool_args;
 
 typedef struct {
-  uwaga_tensor output, grad_output;  // (B, H, Q, E)
-  uwaga_tensor lse;                  // (B, H, Q) float32, as the forward pass gave it
-  uwaga_tensor grad_lse;             // (B, H, Q) float32, or data null: zero
+  uwaga_tensor output, grad_output;               // (B, H, Q, E)
+  uwaga_tensor lse;                               // (B, H, Q) float32, as the forward pass gave it
+  uwaga_tensor grad_lse;                          // (B, H, Q) float32, or data null: zero
   uwaga_tensor grad_query, grad_key, grad_value;  // dtypes of query, key, value; data null: not computed
-  uwaga_floats grad_relative;  // like relative, zeroed by the caller and added to, or null
-  uwaga_floats grad_sinks;     // (H,), zeroed by the caller and added to, or null
-  uwaga_tensor grad_bias;  // (B, H, Q, K) float32, or data null: not computed
+  uwaga_floats grad_relative;                     // like relative, zeroed by the caller and added to, or null
+  uwaga_floats grad_sinks;                        // (H,), zeroed by the caller and added to, or null
+  uwaga_tensor grad_bias;                         // (B, H, Q, K) float32, or data null: not computed
 } uwaga_backward_args;
 
 // All return a status; where it is not UWAGA_OK, uwaga_last_error() is the message (one per thread).
@@ -214,8 +216,8 @@ UWAGA_EXPORT const int64_t* uwaga_struct_layout(const char* name);
 // Instruction-set levels, lowest first: "scalar", "avx2", ...; null past the end. `supported` asks the processor.
 UWAGA_EXPORT const char* uwaga_level_name(int index);
 UWAGA_EXPORT int uwaga_level_supported(int index);
-UWAGA_EXPORT const char* uwaga_level(void);            // the one in use
-UWAGA_EXPORT int uwaga_set_level(const char* name);    // by name, or null: the best supported
+UWAGA_EXPORT const char* uwaga_level(void);          // the one in use
+UWAGA_EXPORT int uwaga_set_level(const char* name);  // by name, or null: the best supported
 
 // Runs the work on the OpenMP thread pool of this GOMP_parallel; without one, each call starts threads of its own.
 typedef void (*uwaga_gomp_parallel)(void (*function)(void*), void* data, unsigned threads, unsigned flags);

@@ -84,12 +84,25 @@ inline uint32_t keep_hash(uint32_t row_key, uint32_t j) {
 // One block of keys as a forward tile sees it, and everything that the tile needs.
 struct Scene {
   Scene(const Kernels& kernels, bool in_pairs, int rows, int count, int d, int e, uint64_t seed)
-      : k(kernels), pairs(in_pairs), rows(rows), count(count), d(d), e(e), random(seed),
-        dtype(in_pairs ? UWAGA_BFLOAT16 : UWAGA_FLOAT32), query(dtype, rows, d, kRowMajor, random),
-        keys(dtype, count, d, kRowMajor, random), values(dtype, count, e, kRowMajor, random),
-        packed_query(d * kTileRows + kMaxLanes), packed_keys(int64_t{kBlockKeys} * (d + 1)),
-        packed_values(kBlockKeys * up(e, uwaga::kMaxStrip)), scores(kTileRows * kBlockKeys),
-        bias(kTileRows * kBlockKeys), output(kTileRows * padded(e)), maximum(kMaxLanes), sum(kTileRows * kMaxLanes) {
+      : k(kernels),
+        pairs(in_pairs),
+        rows(rows),
+        count(count),
+        d(d),
+        e(e),
+        random(seed),
+        dtype(in_pairs ? UWAGA_BFLOAT16 : UWAGA_FLOAT32),
+        query(dtype, rows, d, kRowMajor, random),
+        keys(dtype, count, d, kRowMajor, random),
+        values(dtype, count, e, kRowMajor, random),
+        packed_query(d * kTileRows + kMaxLanes),
+        packed_keys(int64_t{kBlockKeys} * (d + 1)),
+        packed_values(kBlockKeys * up(e, uwaga::kMaxStrip)),
+        scores(kTileRows * kBlockKeys),
+        bias(kTileRows * kBlockKeys),
+        output(kTileRows * padded(e)),
+        maximum(kMaxLanes),
+        sum(kTileRows * kMaxLanes) {
     for (int r = 0; r < rows; ++r) row_keys[r] = static_cast<uint32_t>(random.word());
     const uint64_t all = ~uint64_t{0} >> (kBlockKeys - count);
     std::fill(bits, bits + kTileRows, all);
@@ -97,9 +110,7 @@ struct Scene {
     reset();
   }
 
-  void reset(float top = -kInfinity) {
-    output.fill(0.0f), maximum.fill(top), sum.fill(0.0f);
-  }
+  void reset(float top = -kInfinity) { output.fill(0.0f), maximum.fill(top), sum.fill(0.0f); }
 
   void run(const ScoreRule& rule, int first_key = 0, bool guard = false) {
     const void* addresses[kTileRows] = {};
@@ -111,8 +122,16 @@ struct Scene {
     uint64_t any = 0, every = ~uint64_t{0};
     for (int r = 0; r < rows; ++r) any |= bits[r], every &= bits[r];
     const TileMask mask{every == ~uint64_t{0} ? nullptr : bits, __builtin_ctzll(any), 64 - __builtin_clzll(any), guard};
-    const ForwardTile tile{packed_query.data(), scores.data(), rule.biased ? bias.data() : nullptr, row_keys, rows, d, e,
-                           mask, {output.data(), maximum.data(), sum.data()}, statistics};
+    const ForwardTile tile{packed_query.data(),
+                           scores.data(),
+                           rule.biased ? bias.data() : nullptr,
+                           row_keys,
+                           rows,
+                           d,
+                           e,
+                           mask,
+                           {output.data(), maximum.data(), sum.data()},
+                           statistics};
     const Block block{packed_keys.data(), packed_values.data(), k.strip, kBlockKeys * k.strip, first_key, count, pairs};
     (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
   }

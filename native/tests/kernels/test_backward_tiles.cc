@@ -26,7 +26,8 @@ void test_backward_tile(const Kernels& k, bool pairs) {
           const void* output_grads[kTileRows] = {};
           for (int r = 0; r < rows; ++r) {
             output_grads[r] = grad.row(r);
-            lse[r] = static_cast<float>(3.0 + scene.random.normal()), delta[r] = static_cast<float>(scene.random.normal());
+            lse[r] = static_cast<float>(3.0 + scene.random.normal()),
+            delta[r] = static_cast<float>(scene.random.normal());
           }
           scene.run(rule);  // packs queries and keys
           k.pack_tile(packed_grad.data(), output_grads, rows, scene.e, 1, UWAGA_FLOAT32, 1.0f);
@@ -44,7 +45,8 @@ void test_backward_tile(const Kernels& k, bool pairs) {
             for (int n = 0; n < kBlockKeys; ++n) {
               const int at = r * kBlockKeys + n;
               if (n >= count || !scene.sees(r, n)) {
-                expect(weights[at] == 0.0f && grads[at] == 0.0f && grad_bias[at] == 0.0f, "hidden entry %d,%d is not 0", r, n);
+                expect(weights[at] == 0.0f && grads[at] == 0.0f && grad_bias[at] == 0.0f, "hidden entry %d,%d is not 0",
+                       r, n);
                 continue;
               }
               double bound, dp = 0.0, dp_size = 0.0;
@@ -53,13 +55,16 @@ void test_backward_tile(const Kernels& k, bool pairs) {
                 dp += grad.at(r, w) * scene.values.at(n, w);
                 dp_size += fabs(grad.at(r, w) * scene.values.at(n, w));
               }
-              const bool kept = rule.keep == 1.0f || keep_hash(scene.row_keys[r], 128 + static_cast<uint32_t>(n)) >= rule.drop_threshold;
+              const bool kept = rule.keep == 1.0f ||
+                                keep_hash(scene.row_keys[r], 128 + static_cast<uint32_t>(n)) >= rule.drop_threshold;
               const double p = rule.softmax ? exp(s - lse[r]) : s;
-              const double p_error = rule.softmax ? p * 2 * (bound + 8 * kEps * (fabs(s) + fabs(lse[r]) + 1)) : bound + 2 * kEps * fabs(s);
+              const double p_error =
+                  rule.softmax ? p * 2 * (bound + 8 * kEps * (fabs(s) + fabs(lse[r]) + 1)) : bound + 2 * kEps * fabs(s);
               const double growth = kept ? 1.0 / rule.keep : 0.0;
               const double dp_error = growth * (scene.e + 6) * kEps * dp_size;
               const double ds = rule.softmax ? p * (dp * growth - delta[r]) : dp * growth;
-              const double ds_error = rule.softmax ? p * dp_error + (p_error + 4 * kEps * p) * (fabs(dp * growth) + fabs(delta[r]) + dp_error)
+              const double ds_error = rule.softmax ? p * dp_error + (p_error + 4 * kEps * p) *
+                                                                        (fabs(dp * growth) + fabs(delta[r]) + dp_error)
                                                    : dp_error + kEps * fabs(ds);
               expect_near(weights[at], kept ? p : 0.0, p_error, "weight", at);
               expect_near(grad_bias[at], ds, ds_error, "grad of bias", at);

@@ -27,7 +27,8 @@ void check_forward(Scene& scene, const ScoreRule& rule, int first_key, bool guar
       double a = rule.softmax ? exp(s[n] - top) : s[n];
       double error = rule.softmax ? 2 * most * a : bound[n] + 2 * kEps * fabs(a);
       sum += a;
-      if (rule.keep < 1.0f && keep_hash(scene.row_keys[r], static_cast<uint32_t>(first_key + n)) < rule.drop_threshold) {
+      if (rule.keep < 1.0f &&
+          keep_hash(scene.row_keys[r], static_cast<uint32_t>(first_key + n)) < rule.drop_threshold) {
         continue;
       }
       if (scene.pairs) error += fabs(a) * 0x1p-8;
@@ -160,8 +161,10 @@ void test_dropout_hash(const Kernels& k) {
       scene.run(rule, first_key);
       for (int r = 0; r < 6; ++r) {
         for (int n = 0; n < 64; ++n) {
-          const bool kept = keep_hash(scene.row_keys[r], static_cast<uint32_t>(first_key) + static_cast<uint32_t>(n)) >= threshold;
-          expect(scene.scores[r * kBlockKeys + n] == (kept ? 1.0f : 0.0f), "threshold %x, key %d", threshold, first_key + n);
+          const bool kept =
+              keep_hash(scene.row_keys[r], static_cast<uint32_t>(first_key) + static_cast<uint32_t>(n)) >= threshold;
+          expect(scene.scores[r * kBlockKeys + n] == (kept ? 1.0f : 0.0f), "threshold %x, key %d", threshold,
+                 first_key + n);
         }
       }
     }

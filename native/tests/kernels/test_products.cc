@@ -7,16 +7,17 @@ namespace {
 void test_row_products(const Kernels& k) {
   Random random(13);
   for (int trial = 0; trial < 120; ++trial) {
-    const int rows = static_cast<int>(random.between(1, trial % 2 ? 64 : 6)), width = static_cast<int>(random.between(1, 150));
+    const int rows = static_cast<int>(random.between(1, trial % 2 ? 64 : 6)),
+              width = static_cast<int>(random.between(1, 150));
     const int last = static_cast<int>(random.between(1, 48)), first = static_cast<int>(random.below(last));
     const int depth = 48;
     Matrix b(UWAGA_FLOAT32, depth, width, kRowMajor, random);
-    Floats a(64 * 64), packed(depth * up(width, uwaga::kMaxStrip)), out(rows * padded(width)), again(rows * padded(width));
+    Floats a(64 * 64), packed(depth * up(width, uwaga::kMaxStrip)), out(rows * padded(width)),
+        again(rows * padded(width));
     for (int n = 0; n < 64 * 64; ++n) a[n] = static_cast<float>(random.normal());
     for (int64_t n = 0; n < rows * padded(width); ++n) out[n] = again[n] = 1.0f;
     k.pack_rows(packed.data(), b.rows(), depth, depth, width);
-    const Product by_rows{a.data(), packed.data(), out.data(), padded(width), rows, first, last, depth, width,
-                          nullptr};
+    const Product by_rows{a.data(), packed.data(), out.data(), padded(width), rows, first, last, depth, width, nullptr};
     Product by_columns = by_rows;
     by_columns.out = again.data();
     k.product_rows(by_rows);
@@ -54,9 +55,11 @@ void test_row_products(const Kernels& k) {
 void test_products_of_less_depth(const Kernels& k) {
   Random random(15);
   for (int trial = 0; trial < 60; ++trial) {
-    const int rows = static_cast<int>(random.between(1, 64)), width = static_cast<int>(random.between(1, 100)), depth = 48;
+    const int rows = static_cast<int>(random.between(1, 64)), width = static_cast<int>(random.between(1, 100)),
+              depth = 48;
     Matrix b(UWAGA_FLOAT32, depth, width, kRowMajor, random);
-    Floats a(64 * 64), packed(depth * up(width, uwaga::kMaxStrip)), out(rows * padded(width)), again(rows * padded(width));
+    Floats a(64 * 64), packed(depth * up(width, uwaga::kMaxStrip)), out(rows * padded(width)),
+        again(rows * padded(width));
     k.pack_rows(packed.data(), b.rows(), depth, depth, width);
     uwaga::DepthRange by_tile[11];
     for (auto& range : by_tile) {
@@ -87,7 +90,8 @@ void test_state_products(const Kernels& k) {
     Matrix a(UWAGA_FLOAT32, count, d, kRowMajor, random), b(UWAGA_FLOAT32, count, e, kRowMajor, random);
     Matrix query(UWAGA_FLOAT32, rows, d, kRowMajor, random);
     Floats packed_a(kBlockKeys * up(d, uwaga::kMaxStrip)), packed_b(kBlockKeys * up(e, uwaga::kMaxStrip));
-    Floats state(up(d, uwaga::kMaxStrip) * up(e, uwaga::kMaxStrip)), tile(d * kTileRows + kMaxLanes), out(kTileRows * padded(e));
+    Floats state(up(d, uwaga::kMaxStrip) * up(e, uwaga::kMaxStrip)), tile(d * kTileRows + kMaxLanes),
+        out(kTileRows * padded(e));
     state.fill(0.0f), out.fill(0.0f);
     k.pack_rows(packed_a.data(), a.rows(), count, kBlockKeys, d);
     k.pack_rows(packed_b.data(), b.rows(), count, kBlockKeys, e);

@@ -12,8 +12,10 @@ void test_merge_rows(const Kernels& k) {
     std::vector<double> want(6 * padded(width));
     double sum_want[6];
     for (int r = 0; r < 6; ++r) {
-      sums[r] = {r == 0 ? -kInfinity : static_cast<float>(10 * random.normal()), r == 0 ? 0.0f : static_cast<float>(random.uniform(1, 9))};
-      more[r] = {r <= 1 ? -kInfinity : static_cast<float>(10 * random.normal()), r <= 1 ? 0.0f : static_cast<float>(random.uniform(1, 9))};
+      sums[r] = {r == 0 ? -kInfinity : static_cast<float>(10 * random.normal()),
+                 r == 0 ? 0.0f : static_cast<float>(random.uniform(1, 9))};
+      more[r] = {r <= 1 ? -kInfinity : static_cast<float>(10 * random.normal()),
+                 r <= 1 ? 0.0f : static_cast<float>(random.uniform(1, 9))};
       const double top = std::max(sums[r].maximum, more[r].maximum);
       const double a = r == 0 ? 0.0 : exp(sums[r].maximum - top), b = r <= 1 ? 0.0 : exp(more[r].maximum - top);
       sum_want[r] = sums[r].sum * a + more[r].sum * b;
@@ -44,7 +46,8 @@ void test_write_and_dot(const Kernels& k) {
     Array narrow(x.dtype(), 1);
     for (int w = 0; w < width; ++w) {
       narrow.set(0, row[w] * 0.75f);
-      expect(out.at(1, w) == narrow.get(0), "%s [%d] is %g, not %g", type_name(x.dtype()), w, out.at(1, w), narrow.get(0));
+      expect(out.at(1, w) == narrow.get(0), "%s [%d] is %g, not %g", type_name(x.dtype()), w, out.at(1, w),
+             narrow.get(0));
       expect(out.at(0, w) == x.at(0, w), "row 0 was written to");
     }
     Random random(17);
@@ -57,9 +60,10 @@ void test_write_and_dot(const Kernels& k) {
     }
   });
   // Rounding to the narrow types at their edges.
-  const float edges[] = {0.0f, -0.0f, 1.0f, 1.00390625f, 1.01171875f, 3.3895314e38f, 3.4e38f, kInfinity, -kInfinity, 65504.0f,
-                         65519.996f, 65520.0f, 1e-8f, 5.9604645e-8f, 2.9802322e-8f, 2.9802326e-8f, 6.1e-5f, 6.097555e-5f,
-                         1e-40f, kNan};
+  const float edges[] = {0.0f,          -0.0f,    1.0f,         1.00390625f,   1.01171875f,
+                         3.3895314e38f, 3.4e38f,  kInfinity,    -kInfinity,    65504.0f,
+                         65519.996f,    65520.0f, 1e-8f,        5.9604645e-8f, 2.9802322e-8f,
+                         2.9802326e-8f, 6.1e-5f,  6.097555e-5f, 1e-40f,        kNan};
   for (const int dtype : kTypes) {
     const int count = sizeof(edges) / sizeof(edges[0]);
     Array out(dtype, count), want(dtype, count);
@@ -84,8 +88,8 @@ void test_write_rows(const Kernels& k) {
     void* places[4];
     for (int r = 0; r < 4; ++r) {  // into rows 4, 3, 2 and 1: places need not follow one another
       places[r] = const_cast<void*>(together.row(4 - r));
-      k.write_row(const_cast<void*>(alone.row(4 - r)), x.column(), x.dtype(), rows.data() + r * padded(width), factors[r],
-                  width);
+      k.write_row(const_cast<void*>(alone.row(4 - r)), x.column(), x.dtype(), rows.data() + r * padded(width),
+                  factors[r], width);
     }
     k.write_rows(places, x.column(), x.dtype(), rows.data(), padded(width), factors, 4, width);
     for (int n = 0; n < count; ++n) {

@@ -51,7 +51,8 @@ void test_weights_tile(const Kernels& k, bool pairs) {
 void test_gathering(const Kernels& k) {
   Random random(31);
   for (int trial = 0; trial < 200; ++trial) {
-    Floats weights(kTileRows * kBlockKeys), sums(kBlockKeys), best(kBlockKeys), at(kBlockKeys), seen(kTileRows * kMaxLanes);
+    Floats weights(kTileRows * kBlockKeys), sums(kBlockKeys), best(kBlockKeys), at(kBlockKeys),
+        seen(kTileRows * kMaxLanes);
     // Few different numbers: ties happen.
     for (int n = 0; n < kTileRows * kBlockKeys; ++n) weights[n] = static_cast<float>(random.between(-1, 6)) / 4;
     uint64_t bits[kTileRows];
@@ -81,7 +82,8 @@ void test_gathering(const Kernels& k) {
       }
       int number;
       memcpy(&number, &at[n], sizeof number);
-      expect(best[n] == most && (where < 0 || number == where), "the largest of column %d is %g of row %d", n, best[n], number);
+      expect(best[n] == most && (where < 0 || number == where), "the largest of column %d is %g of row %d", n, best[n],
+             number);
     }
     for (int r = 0; r < kTileRows; ++r) {
       double sum = before;
@@ -121,8 +123,8 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
     TopLists top;
     entropy.fill(0.0f), squares.fill(0.0f), distance.fill(0.0f);
     for (int r = 0; r < rows; ++r) position[r] = static_cast<float>(40 * r - 20);
-    const uwaga::TileStatistics statistics{entropy.data(), squares.data(), distance.data(), position.data(),
-                                top.scores.data(), top.keys.data(), kTop};
+    const uwaga::TileStatistics statistics{
+        entropy.data(), squares.data(), distance.data(), position.data(), top.scores.data(), top.keys.data(), kTop};
     scene.statistics = &statistics;
     struct Seen {
       double score, error;
@@ -153,7 +155,8 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
       error = 2 * error + (seen[r].size() + 40) * kEps * (1.0 + fabs(most));
       for (const Seen& one : seen[r]) {
         const double x = one.score - most, p = exp(x);
-        e += p * x / 0.693147180559945309, q += p * p, d += p * fabs(one.key - position[r]), size += p * (2.0 + fabs(x));
+        e += p * x / 0.693147180559945309, q += p * p, d += p * fabs(one.key - position[r]),
+            size += p * (2.0 + fabs(x));
       }
       expect_near(k.lane_sum(entropy.data() + r * kMaxLanes), e, 4 * error * size, "entropy", r);
       expect_near(k.lane_sum(squares.data() + r * kMaxLanes), q, 4 * error * size, "squares", r);
@@ -162,7 +165,8 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
       for (int n = 0; n < kTop; ++n) {
         expect_near(top.score(r, n), seen[r][n].score, error, "largest", n);
         const int key = top.key(r, n);
-        const auto found = std::find_if(seen[r].begin(), seen[r].end(), [&](const Seen& one) { return one.key == key; });
+        const auto found =
+            std::find_if(seen[r].begin(), seen[r].end(), [&](const Seen& one) { return one.key == key; });
         if (expect(found != seen[r].end(), "number %d of the largest is key %d, which is hidden", n, key)) {
           expect_near(found->score, seen[r][n].score, error, "score of the largest key", n);
         }
