@@ -122,9 +122,7 @@ def test_offsets_written_between_the_passes() -> None:
     batch = _batch([0, 2, 4], grad=True)
     output = attention(batch, batch, batch).values.sum()
     batch.offsets.numpy()[:] = [0, 2, 2000]
-    with pytest.raises(
-        ValueError, match=r"uwaga native library: query offsets reach 2000, beyond the 4 packed rows"
-    ):
+    with pytest.raises(ValueError, match=r"uwaga native library: query offsets reach 2000, beyond the 4 packed rows"):
         output.backward()
 
 
