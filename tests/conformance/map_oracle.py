@@ -14,7 +14,7 @@ from torch import Tensor
 
 from uwaga import Causal, Window
 from uwaga.maps.map import AttentionMap
-from uwaga.ops.attention import arguments
+from uwaga.ops.attention.arguments import make_call
 from uwaga.ops.attention.call import Call
 from uwaga.ops.mask_program import visible
 
@@ -163,7 +163,7 @@ STATISTICS = {
 
 
 def lowered(query, key, *, mask=None, bias=None, scale=None, softcap=None, sinks=None) -> Call:
-    return arguments.make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
+    return make_call(query, key, None, mask, bias, scale, "softmax", softcap, sinks, 0.0, True)
 
 
 def denses(options: dict) -> list[Dense]:

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from uwaga import Ragged
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import arguments, dropout
+from uwaga.ops.attention import reference
 from uwaga.ops.attention.api import attention
+from uwaga.ops.attention.arguments import make_call
 from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.attention.sequences import split
 from uwaga.ops.mask_program import visible
@@ -36,7 +37,7 @@ def plain(call, softmax: bool, by_logarithm: bool = False) -> tuple[Tensor, Tens
     v = call.value.repeat_interleave(call.heads_per_key_head, dim=1)
     weights, lse = plain_weights(call, softmax, by_logarithm)
     if call.options.dropout:
-        kept = dropout.kept(call.seed, call.options.dropout, *weights.shape, "cpu")
+        kept = reference.kept(call.seed, call.options.dropout, *weights.shape, "cpu")
         weights = torch.where(kept, weights / (1 - call.options.dropout), 0.0)
     return weights @ v, lse
 
@@ -87,7 +88,7 @@ def run_plain(query, key, value, *, by_logarithm: bool = False, **options) -> tu
         "dropout": 0.0,
         **options,
     }
-    call = arguments.make_call(query, key, value, *given.values(), softmax)
+    call = make_call(query, key, value, *given.values(), softmax)
     if not isinstance(query, Ragged):
         return plain(call, softmax, by_logarithm)
     parts = [plain(part, softmax, by_logarithm) for part in split(call)]

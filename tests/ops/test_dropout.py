@@ -5,7 +5,7 @@ import torch
 
 from uwaga import Ragged, attention
 from uwaga._base import native
-from uwaga.ops.attention.dropout import kept
+from uwaga.ops.attention.reference import kept
 
 NATIVE = pytest.param(
     "cpu", marks=pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import api, fast_path, layouts
+from uwaga.ops.attention import api, fast_path
 
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 
@@ -87,7 +87,7 @@ def test_both_ways_give_the_same_bits(operands, options, monkeypatch) -> None:
 def test_plain_calls_take_the_short_way(operands, options, monkeypatch) -> None:
     attention(*operands(), **options)  # the first call of its kind asks the long way what its options come to
     monkeypatch.setattr(api, "make_call", None)
-    monkeypatch.setattr(layouts, "make_call", None)
+    monkeypatch.setattr(fast_path, "make_call", None)
     attention(*operands(), **options)
 
 
@@ -173,12 +173,12 @@ def test_starts_in_a_tensor_are_read_each_time() -> None:
 
 
 def test_a_plan_made_under_another_default_device_serves() -> None:
-    layouts._plan.cache_clear()
+    fast_path._plan.cache_clear()
     q, k, v = _dense()
     with torch.device("meta"):
         out = attention(q, k, v)
     assert out.device.type == "cpu"
-    assert layouts._plan(q.dtype, 4, 2, 8, None, None, "softmax", None, None) is not None
+    assert fast_path._plan(q.dtype, 4, 2, 8, None, (None, "softmax", None, None)) is not None
 
 
 def test_no_tensor_of_a_call_is_kept() -> None:

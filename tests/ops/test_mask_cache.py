@@ -15,7 +15,7 @@ from torch import Tensor
 from uwaga import Causal, Documents, KeyLengths, Ragged, Window, attention
 from uwaga._base import native
 from uwaga.ops import attention_and_lse
-from uwaga.ops.attention import fast_path, layouts
+from uwaga.ops.attention import fast_path
 from uwaga.ops.masks import DenseMask, Mask
 
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
@@ -90,8 +90,8 @@ def _assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
 @pytest.fixture
 def laid_out(monkeypatch) -> list:
     """One entry for each call that is laid out."""
-    made, make_call = [], layouts.make_call
-    monkeypatch.setattr(layouts, "make_call", lambda *given: made.append(given) or make_call(*given))
+    made, make_call = [], fast_path.make_call
+    monkeypatch.setattr(fast_path, "make_call", lambda *given: made.append(given) or make_call(*given))
     return made
 
 
@@ -181,11 +181,11 @@ def test_gradients_are_those_of_the_long_way() -> None:
         _assert_same(list(found), list(expected))
 
 
-def test_what_is_remembered_is_no_part_of_a_masks_value() -> None:
+def test_what_is_cached_is_no_part_of_a_masks_value() -> None:
     mask, given = KeyLengths(torch.tensor([3, 6])), _dense()
     expected = _both(given, mask)
     for other in (copy.copy(mask), copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
-        assert not hasattr(other, "remembered")
+        assert not hasattr(other, "cached_layout")
         _assert_same(_both(given, other), expected)
     assert repr(mask) == "KeyLengths(lengths=tensor([3, 6]))"
 

@@ -110,7 +110,7 @@ def _other_kernel_named() -> bool:
     return not torch.backends.cuda.flash_sdp_enabled()
 
 
-# A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/available.py).
+# A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/choose.py).
 vars(_other_kernel_named)["_dynamo_marked_constant"] = True
 
 

@@ -16,8 +16,9 @@ from uwaga.maps.map import AttentionMap, describe_mask
 from uwaga.maps.spec import Rows, RowsWanted
 from uwaga.maps.statistics import arguments
 from uwaga.maps.tracing import may_branch_on
-from uwaga.ops.attention import available, run
+from uwaga.ops.attention import choose
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.call import Call
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
@@ -92,15 +93,15 @@ def _run(
         with torch.no_grad():
             rows = engine.rows(call, replace(wanted, output=True))
         return rows.output, None, rows
-    if (name := available.chosen(call, impl)) == "cpu":
-        output, lse = run.run(call, name)
+    if (name := choose.engine_name(call, impl)) == "cpu":
+        output, lse = run(call, name)
         assert lse is not None
         known = arguments.of_lse(lse)
         rows = _rows(bare, engine, wanted)._replace(normalizer=known) if wanted != RowsWanted() else Rows(known)
         return output, lse, rows
     # The other engines have no lse, or compute it from the whole matrix.
     call = replace(call, options=replace(call.options, wants_lse=False))
-    output, _ = run.run(call, available.chosen(call, impl))
+    output, _ = run(call, choose.engine_name(call, impl))
     return output, None, _rows(bare, engine, wanted)
 
 

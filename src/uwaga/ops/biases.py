@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from uwaga.ops.mask_program import Start
-from uwaga.ops.validation import is_integer, need_real, need_start
+from uwaga.ops.validation import invalid, is_integer, need_real, need_start
 
 
 class DistanceBias(ABC):
@@ -46,7 +46,7 @@ class AlibiBias(DistanceBias):
         need_real("AlibiBias", "slopes", self.slopes)
         need_start("AlibiBias", self.start)
         if self.slopes.dim() != 1:
-            raise ValueError(f"AlibiBias: slopes must be (H,), one per query head, not {tuple(self.slopes.shape)}")
+            raise invalid("AlibiBias", "slopes", "(H,), one per query head", tuple(self.slopes.shape))
 
     def heads(self) -> int:
         return self.slopes.shape[0]
@@ -78,9 +78,9 @@ class RelativeBias(DistanceBias):
         need_real("RelativeBias", "table", self.table)
         need_start("RelativeBias", self.start)
         if self.table.dim() != 2:
-            raise ValueError(f"RelativeBias: table must be (buckets, H), not {tuple(self.table.shape)}")
+            raise invalid("RelativeBias", "table", "(buckets, H)", tuple(self.table.shape))
         if not is_integer(self.max_distance):
-            raise ValueError(f"RelativeBias: max_distance must be an integer, not {self.max_distance!r}")
+            raise invalid("RelativeBias", "max_distance", "an integer", repr(self.max_distance))
         one_way = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]
         if one_way < 2 or self.max_distance <= one_way // 2:
             rule = "needs at least two buckets a direction and a max_distance beyond half of them"

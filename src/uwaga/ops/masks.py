@@ -16,13 +16,13 @@ from torch import Tensor
 
 from uwaga.ops.mask_program import And, Block, Interval, MaskProgramBuilder, Or, Start, block, visible
 from uwaga.ops.score_shape import ScoreShape
-from uwaga.ops.validation import is_integer, need_distance, need_start, need_tensor, plain_integer
+from uwaga.ops.validation import invalid, is_integer, need_bool, need_distance, need_start, need_tensor, plain_integer
 
 
 class Mask(ABC):
     """What all masks can do; a new one only says how it encodes itself."""
 
-    __slots__ = ("remembered",)  # see attention/remembered.py; no part of the value
+    __slots__ = ("cached_layout",)  # see attention/mask_cache.py; no part of the value
 
     @abstractmethod
     def encode(self, builder: MaskProgramBuilder) -> None:
@@ -70,8 +70,7 @@ class Causal(Mask):
 
     def __post_init__(self) -> None:
         need_start("Causal", self.start)
-        if not isinstance(self.include_self, bool):
-            raise ValueError(f"Causal: include_self must be True or False, not {self.include_self!r}")
+        need_bool("Causal", "include_self", self.include_self)
 
     def encode(self, builder: MaskProgramBuilder) -> None:
         builder.band(None, 0 if self.include_self else -1, self.start)
@@ -88,7 +87,7 @@ class Window(Mask):
     def __post_init__(self) -> None:
         for name, reach in (("left", self.left), ("right", self.right)):
             if reach is not None and (not is_integer(reach) or reach < 0):
-                raise ValueError(f"Window: {name} must be an integer of at least 0 or None (unbounded), not {reach!r}")
+                raise invalid("Window", name, "an integer of at least 0 or None (unbounded)", repr(reach))
             need_distance("Window", name, reach)
         need_start("Window", self.start)
 
@@ -172,11 +171,10 @@ def as_mask(mask: object) -> Mask:
     if isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):
-        raise ValueError(f"attention: mask must be a mask or a bool tensor, not {type(mask).__name__}")
+        raise invalid("attention", "mask", "a mask or a bool tensor", type(mask).__name__)
     if mask.dtype.is_floating_point:
-        raise ValueError(
-            f"attention: mask must be bool, not {mask.dtype}; an additive float tensor is a bias: bias=..."
-        )
+        hint = f"{mask.dtype}; an additive float tensor is a bias: bias=..."
+        raise invalid("attention", "mask", "bool", hint)
     if str(mask.dtype) != "torch.bool":
-        raise ValueError(f"attention: mask must be bool (True is visible), not {mask.dtype}")
+        raise invalid("attention", "mask", "bool (True is visible)", mask.dtype)
     return DenseMask(bits=mask)

@@ -4,6 +4,7 @@ Letters: N packed tokens, R ragged rows (sequences), T the longest of them.
 """
 
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -11,9 +12,10 @@ from torch.nested._internal.nested_tensor import NestedTensor
 
 from uwaga._base.shapes import NamedShape, shape_error
 from uwaga._base.tracing import is_readable
-from uwaga.ops.validation import is_integer, need_tensor
+from uwaga.ops.validation import invalid, is_integer, need_tensor
 
 
+@final
 class Ragged:
     """R sequences in one tensor: sequence r is values[offsets[r]:offsets[r + 1]].
 
@@ -142,11 +144,11 @@ def _check(values: Tensor, offsets: Tensor, max_length: int | None) -> None:
     need_tensor("Ragged", "values", values)
     need_tensor("Ragged", "offsets", offsets)
     if max_length is not None and not is_integer(max_length):
-        raise ValueError(f"Ragged: max_length must be an integer or None, not {max_length!r}")
+        raise invalid("Ragged", "max_length", "an integer or None", repr(max_length))
     if values.dim() < 1 or offsets.dim() != 1 or offsets.shape[0] < 1:
         raise _misfit(values, offsets, "values must be (N, ...) and offsets (R+1,)", "needs one dimension")
     if offsets.dtype != torch.int64:
-        raise ValueError(f"Ragged: offsets must be int64, not {offsets.dtype}")
+        raise invalid("Ragged", "offsets", "int64", offsets.dtype)
     if offsets.device != values.device:
         raise ValueError(f"Ragged: offsets are on {offsets.device}, values on {values.device}")
     if is_readable(offsets):

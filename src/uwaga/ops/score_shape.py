@@ -7,13 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from uwaga._base.shapes import NamedShape, shape_error
-from uwaga.ops.validation import need_strided
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+from uwaga.ops.validation import need_integers, need_strided
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,7 @@ class ScoreShape:
 
     def per_sequence(self, name: str, tensor: Tensor) -> Tensor:
         """(B,) int64 from an integer tensor that broadcasts to the batch dimensions."""
-        self.need_integers(name, tensor)
+        need_integers("attention", name, tensor)
         if tensor.shape == self.batch and len(self.batch) == 1:
             return tensor.long().contiguous()
         if not _broadcasts(tensor.shape, self.batch):
@@ -64,10 +61,6 @@ class ScoreShape:
         if math.prod(full.shape[:-3]) == 1:
             return full.reshape(1, *full.shape[-3:])
         return full.expand(*self.batch, *full.shape[-3:]).reshape(self.sequences, *full.shape[-3:])
-
-    def need_integers(self, name: str, tensor: Tensor) -> None:
-        if tensor.dtype not in _INTEGERS:
-            raise ValueError(f"attention: {name} must be integers, not {tensor.dtype}")
 
     def misfit(self, name: str, tensor: Tensor, rule: str, note: str = "does not broadcast") -> ValueError:
         """The ShapeError of a mask's or bias's tensor, shown below the operands."""

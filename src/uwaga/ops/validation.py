@@ -1,16 +1,32 @@
-"""What masks and biases may be made of, and the words for what they may not."""
+"""What arguments of the operation, of its masks and of its biases may be, and the words for what they may not.
 
-from numbers import Integral
+Every function raises a ValueError "{where}: {name} must be {rule}, not {found}".
+"""
+
+from numbers import Integral, Real
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 MAX_DISTANCE = 1 << 59  # beyond any sequence; the native library takes starts to 1 << 60, and lengths are added to them
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def invalid(where: str, name: str, rule: str, found: object) -> ValueError:
+    """The error to raise; `found` is shown by str."""
+    return ValueError(f"{where}: {name} must be {rule}, not {found}")
+
 
 def is_integer(x: object) -> bool:
-    """An integer of Python or NumPy, or one that torch.compile does not know yet; a bool is none."""
+    """An integer of Python or NumPy, or a symbolic one of torch.compile; a bool is not an integer here."""
     return isinstance(x, Integral | torch.SymInt) and not isinstance(x, bool)
+
+
+def is_number(x: object) -> TypeGuard[float]:
+    """A real number of Python or NumPy, or a symbolic one of torch.compile."""
+    return type(x) is float or isinstance(x, Real | torch.SymFloat | torch.SymInt)
 
 
 def plain_integer(x: int) -> int:
@@ -18,39 +34,56 @@ def plain_integer(x: int) -> int:
     return int(x) if isinstance(x, Integral) else x
 
 
-def need_start(name: str, start: object) -> None:
+def need_bool(where: str, name: str, value: object) -> None:
+    """ValueError unless this is True or False."""
+    if not isinstance(value, bool):
+        raise invalid(where, name, "True or False", repr(value))
+
+
+def need_start(where: str, start: object) -> None:
     """ValueError unless this says where query 0 stands: None, an integer, or a tensor with one per batch row."""
     if isinstance(start, Tensor):
-        need_strided(name, "start", start)
-    if start is None or isinstance(start, Tensor):
-        return
-    if not is_integer(start):
-        raise ValueError(f"{name}: start must be an integer, a tensor of them or None, not {start!r}")
-    need_distance(name, "start", start)
+        need_strided(where, "start", start)
+    elif start is not None:
+        if not is_integer(start):
+            raise invalid(where, "start", "an integer, a tensor of them or None", repr(start))
+        need_distance(where, "start", start)
 
 
-def need_distance(name: str, what: str, distance: object) -> None:
+def need_distance(where: str, name: str, distance: object) -> None:
     """ValueError where an integer is larger than MAX_DISTANCE."""
     if isinstance(distance, Integral) and abs(int(distance)) > MAX_DISTANCE:
-        raise ValueError(f"{name}: {what} {distance} is further away than any sequence is long")
+        raise ValueError(f"{where}: {name} {distance} is further away than any sequence is long")
 
 
-def need_tensor(name: str, what: str, tensor: object) -> None:
-    """ValueError unless this is a strided tensor."""
+def need_tensor(where: str, name: str, tensor: object) -> Tensor:
+    """The same; ValueError unless it is a strided tensor."""
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name}: {what} must be a tensor, not {type(tensor).__name__}")
-    need_strided(name, what, tensor)
+        raise invalid(where, name, "a tensor", type(tensor).__name__)
+    need_strided(where, name, tensor)
+    return tensor
 
 
-def need_strided(name: str, what: str, tensor: Tensor) -> None:
+def need_strided(where: str, name: str, tensor: Tensor) -> None:
     """ValueError where a tensor is sparse or of another layout that no engine reads."""
     if tensor.layout is not torch.strided:
-        raise ValueError(f"{name}: {what} must be a strided tensor, not {tensor.layout}")
+        raise invalid(where, name, "a strided tensor", tensor.layout)
 
 
-def need_real(name: str, what: str, tensor: object) -> None:
+def need_real(where: str, name: str, tensor: object) -> None:
     """ValueError unless this is a tensor of real numbers."""
-    need_tensor(name, what, tensor)
-    assert isinstance(tensor, Tensor)
-    if tensor.is_complex():
-        raise ValueError(f"{name}: {what} must be real, not {tensor.dtype}")
+    found = need_tensor(where, name, tensor)
+    if found.is_complex():
+        raise invalid(where, name, "real", found.dtype)
+
+
+def need_integers(where: str, name: str, tensor: Tensor) -> None:
+    """ValueError unless the elements of the tensor are integers."""
+    if tensor.dtype not in _INTEGERS:
+        raise invalid(where, name, "integers", tensor.dtype)
+
+
+def need_same_device(name: str, tensor: Tensor, query: Tensor) -> None:
+    """ValueError unless the tensor is on the query's device."""
+    if tensor.device != query.device:
+        raise ValueError(f"attention: {name} is on {tensor.device}, query on {query.device}")

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention import available, fast_path, run
+from uwaga.ops.attention import choose, fast_path
 from uwaga.ops.attention.arguments import make_call, restore, restore_lse
+from uwaga.ops.attention.autograd import run
 from uwaga.ops.attention.choose import Choice
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
@@ -78,7 +79,7 @@ def attention(
         if done is not None:
             return done[0]
     call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
-    output, _ = run.run(call, available.chosen(call, impl))
+    output, _ = run(call, choose.engine_name(call, impl))
     return restore(query, output)
 
 
@@ -109,7 +110,7 @@ def attention_and_lse(
             assert lse is not None
             return AttendedLse(output, lse)
     call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, True)
-    output_BHQE, lse_BHQ = run.run(call, available.chosen(call, impl))
+    output_BHQE, lse_BHQ = run(call, choose.engine_name(call, impl))
     assert lse_BHQ is not None
     return AttendedLse(restore(query, output_BHQE), restore_lse(query, lse_BHQ))
 
@@ -137,4 +138,4 @@ def explain(
     # The state of the random generator is part of what a call may not change when it only asks.
     with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
         call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
-    return available.choice(call, impl)
+    return choose.choice(call, impl)

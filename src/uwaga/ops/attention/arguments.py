@@ -5,19 +5,23 @@ Letters as in api.py.
 """
 
 import math
+from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from uwaga.ops.attention import check, relative_bias
+from uwaga._base.shapes import NamedShape, bind, shape_error
+from uwaga._base.tracing import is_readable
+from uwaga.ops.attention import relative_bias
 from uwaga.ops.attention.call import Call, Options, compute_dtype
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.mask_program import START_LAST, MaskProgram
 from uwaga.ops.masks import Mask, as_mask
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.ops.score_shape import ScoreShape
+from uwaga.ops.validation import invalid, is_number, need_same_device, need_strided
 
 
 class Extras(NamedTuple):
@@ -34,7 +38,22 @@ class Extras(NamedTuple):
     relative_start: int = 0
 
 
+class _Operands(NamedTuple):
+    """Query, key and value as a Call has them."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    query_offsets: Tensor | None
+    key_offsets: Tensor | None
+    max_queries: int
+    max_keys: int
+
+
 _NO_EXTRAS = Extras()
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_OPERANDS = ("query", "key", "value")
+_Given = TypeVar("_Given")
 
 
 def make_call(
@@ -54,33 +73,27 @@ def make_call(
 
     Without a value, its value has the width E = 0.
     """
-    is_ragged = isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged)
-    if is_ragged:
-        check.ragged(query, key, value)
-        q, k = packed(query.values), packed(key.values)
-        v = k[..., :0] if value is None else packed(value.values)
-        longest = (query.max_length, key.max_length)
+    if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
+        operands = _ragged_operands(query, key, value)
     else:
-        check.dense(query, key, value)
-        q, k = four(query), four(key)
-        v = k[..., :0] if value is None else four(value)
-        longest = (q.shape[2], k.shape[2])
+        operands = _dense_operands(query, key, value)
+    q = operands.query
     if scale is None:
         scale = 1.0 / math.sqrt(q.shape[3])
-    check.options(scale, normalize, softcap, sinks, dropout)
+    _check_options(scale, normalize, softcap, sinks, dropout)
 
     extras = _NO_EXTRAS
     if mask is not None or bias is not None or sinks is not None:
-        extras = _extras(mask, bias, sinks, _sizes(query, key, value, q.shape[1], longest), q)
+        extras = _extras(mask, bias, sinks, _score_shape(query, key, value, operands), q)
     return Call(
         query=q,
-        key=k,
-        value=v,
+        key=operands.key,
+        value=operands.value,
         relative=extras.relative,
         bias=extras.bias,
         sinks=extras.sinks,
-        query_offsets=query.offsets if is_ragged else None,
-        key_offsets=key.offsets if is_ragged else None,
+        query_offsets=operands.query_offsets,
+        key_offsets=operands.key_offsets,
         relative_starts=extras.relative_starts,
         seed=torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu") if dropout else None,
         mask_tensors=extras.mask_tensors,
@@ -93,11 +106,25 @@ def make_call(
             relative_zero=extras.relative_zero,
             relative_start_mode=extras.relative_start_mode,
             relative_start=extras.relative_start,
-            max_queries=longest[0],
-            max_keys=longest[1],
+            max_queries=operands.max_queries,
+            max_keys=operands.max_keys,
             wants_lse=wants_lse,
         ),
     )
+
+
+def _dense_operands(query: Tensor, key: Tensor, value: Tensor | None) -> _Operands:
+    _check_dense(query, key, value)
+    q, k = four(query), four(key)
+    v = k[..., :0] if value is None else four(value)
+    return _Operands(q, k, v, None, None, q.shape[2], k.shape[2])
+
+
+def _ragged_operands(query: Operand, key: Operand, value: Operand | None) -> _Operands:
+    query, key, value = _checked_ragged(query, key, value)
+    q, k = packed(query.values), packed(key.values)
+    v = k[..., :0] if value is None else packed(value.values)
+    return _Operands(q, k, v, query.offsets, key.offsets, query.max_length, key.max_length)
 
 
 def restore(query: Operand, output_BHQE: Tensor) -> Operand:
@@ -113,12 +140,11 @@ def restore(query: Operand, output_BHQE: Tensor) -> Operand:
 
 def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
     """The lse with the query's own dimensions, less its width."""
-    return restore(query, lse_BHQ[..., None]).squeeze(-1) if isinstance(query, Tensor) else _squeeze(query, lse_BHQ)
-
-
-def _squeeze(query: Ragged, lse_BHQ: Tensor) -> Ragged:
-    values = lse_BHQ[0].transpose(0, 1)
-    return query.with_values(values if query.values.dim() == 3 else values[:, 0])
+    if isinstance(query, Ragged):
+        return restore(query, lse_BHQ)
+    restored = restore(query, lse_BHQ[..., None])
+    assert isinstance(restored, Tensor)
+    return restored.squeeze(-1)
 
 
 def four(x: Tensor) -> Tensor:
@@ -138,44 +164,262 @@ def packed(values: Tensor) -> Tensor:
 
 def score_shape(query: Operand, key: Operand, call: Call) -> ScoreShape:
     """What a further mask would be laid over: the scores of a call without a value."""
-    return _sizes(query, key, None, call.query.shape[1], (call.options.max_queries, call.options.max_keys))
+    options = call.options
+    offsets = (call.query_offsets, call.key_offsets)
+    operands = _Operands(call.query, call.key, call.value, *offsets, options.max_queries, options.max_keys)
+    return _score_shape(query, key, None, operands)
 
 
-def _sizes(query: Operand, key: Operand, value: Operand | None, heads: int, longest: tuple[int, int]) -> ScoreShape:
-    named = partial(check.named, query, key, value)
+def _score_shape(query: Operand, key: Operand, value: Operand | None, operands: _Operands) -> ScoreShape:
+    named = partial(_named_shapes, query, key, value)
+    heads = operands.query.shape[1]
     if isinstance(query, Ragged):
         return ScoreShape(
-            queries=longest[0],
-            keys=longest[1],
+            queries=operands.max_queries,
+            keys=operands.max_keys,
             batch=(len(query),),
             heads=heads,
-            query_offsets=query.offsets,
-            key_offsets=key.offsets,
-            query_tokens=query.values.shape[0],
-            key_tokens=key.values.shape[0],
+            query_offsets=operands.query_offsets,
+            key_offsets=operands.key_offsets,
+            query_tokens=operands.query.shape[2],
+            key_tokens=operands.key.shape[2],
             operands=named,
         )
-    batch = tuple(query.shape[:-3])
     return ScoreShape(
-        queries=longest[0], keys=longest[1], batch=batch, heads=heads, matrix=query.dim() == 2, operands=named
+        queries=operands.max_queries,
+        keys=operands.max_keys,
+        batch=tuple(query.shape[:-3]),
+        heads=heads,
+        matrix=query.dim() == 2,
+        operands=named,
     )
 
 
-def _extras(mask, bias, sinks: Tensor | None, sizes: ScoreShape, q: Tensor) -> Extras:
+def _extras(
+    mask: Mask | Tensor | None,
+    bias: DistanceBias | Tensor | None,
+    sinks: Tensor | None,
+    shape: ScoreShape,
+    q: Tensor,
+) -> Extras:
     """Mask, bias and sinks as the fields of a Call and its Options."""
-    found = {}
+    extras = _NO_EXTRAS
     if mask is not None:
-        made = as_mask(mask).over(sizes)
+        made = as_mask(mask).over(shape)
         for tensor in made.tensors:
-            check.same_device("mask", tensor, q)
-        found |= {"mask_program": made.program, "mask_tensors": tuple(made.tensors)}
+            need_same_device("mask", tensor, q)
+        extras = extras._replace(mask_program=made.program, mask_tensors=tuple(made.tensors))
     if bias is not None:
-        check.bias(bias, sizes, q)
+        _check_bias(bias, shape, q)
         if isinstance(bias, Tensor):
-            found["bias"] = sizes.per_score("bias", bias.resolve_neg())
+            extras = extras._replace(bias=shape.per_score("bias", bias.resolve_neg()))
         else:
-            found |= relative_bias.lower(bias, sizes, compute_dtype(q.dtype), q.device)
+            found = relative_bias.over(bias, shape, compute_dtype(q.dtype), q.device)
+            extras = extras._replace(
+                relative=found.vector,
+                relative_starts=found.starts,
+                relative_zero=found.zero,
+                relative_start_mode=found.start_mode,
+                relative_start=found.start,
+            )
     if sinks is not None:
-        check.sinks(sinks, sizes, q)
-        found["sinks"] = sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous()
-    return Extras(**found)
+        _check_sinks(sinks, shape, q)
+        extras = extras._replace(sinks=sinks.resolve_neg().to(compute_dtype(q.dtype)).contiguous())
+    return extras
+
+
+# What can be wrong with a call, and the words for it.
+
+
+def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
+    """ValueError or ShapeError unless three tensors fit together, or two where there is no value."""
+    try:
+        v = key if value is None else value
+        batch, heads, _, width = query.shape
+        key_batch, groups, keys, key_width = key.shape
+        value_batch, value_groups, value_keys, _ = v.shape
+        fits = (
+            batch == key_batch == value_batch
+            and groups == value_groups
+            and keys == value_keys
+            and width == key_width > 0
+            and groups > 0
+            and heads % groups == 0
+            and _same_kind(query, key, v)
+        )
+    except (ValueError, AttributeError):  # another rank, or no tensor
+        fits = False
+    if not fits:
+        _explain(_given(query, key, value))
+
+
+def _checked_ragged(query: Operand, key: Operand, value: Operand | None) -> tuple[Ragged, Ragged, Ragged | None]:
+    """The same for three ragged batches, or two where there is no value."""
+    given = _given(query, key, value)
+    if not (isinstance(query, Ragged) and isinstance(key, Ragged) and (value is None or isinstance(value, Ragged))):
+        listed = ", ".join(f"{name} is {type(x).__name__}" for name, x in given.items())
+        raise ValueError(f"attention: {_listed(given)} must all be Ragged or none of them, but {listed}")
+    if not _fits_ragged(query, key, key if value is None else value):
+        _explain_ragged(query, key, value)
+    return query, key, value
+
+
+def _fits_ragged(query: Ragged, key: Ragged, value: Ragged) -> bool:
+    q, k, v = query.values, key.values, value.values
+    q_sizes, k_sizes, v_sizes = q.shape, k.shape, v.shape
+    return (
+        len(q_sizes) == len(k_sizes) == len(v_sizes) == 3
+        and k_sizes[:2] == v_sizes[:2]
+        and q_sizes[2] == k_sizes[2] > 0
+        and k_sizes[1] > 0
+        and q_sizes[1] % k_sizes[1] == 0
+        and _same_kind(q, k, v)
+        and query.offsets.shape == key.offsets.shape
+        and (key.offsets is value.offsets or not _differ(key.offsets, value.offsets))
+    )
+
+
+def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
+    """Raise for what does not fit in three ragged batches, if anything does not."""
+    given = _given(query, key, value)
+    _explain({name: x.values for name, x in given.items()}, is_ragged=True)
+    offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
+    bind("attention", offsets)
+    if value is not None and _differ(key.offsets, value.offsets):
+        rule = "key and value must have the same offsets"
+        raise shape_error("attention", rule, offsets[1:], "value.offsets", "holds other numbers")
+
+
+def _check_options(
+    scale: float, normalize: str | None, softcap: float | None, sinks: Tensor | None, dropout: float
+) -> None:
+    """ValueError unless each plain option has a meaning."""
+    if normalize not in ("softmax", None):
+        raise invalid("attention", "normalize", "'softmax' or None", repr(normalize))
+    if not is_number(scale) or not -math.inf < scale < math.inf:
+        raise invalid("attention", "scale", "a finite number or None", repr(scale))
+    if softcap is not None and (not is_number(softcap) or not 0.0 < softcap < math.inf):
+        raise invalid("attention", "softcap", "a positive number or None", repr(softcap))
+    if not is_number(dropout) or not 0.0 <= dropout < 1.0:
+        raise invalid("attention", "dropout", "at least 0 and less than 1", repr(dropout))
+    if normalize is None and sinks is not None:
+        raise ValueError("attention: sinks are part of the softmax's denominator; normalize=None has none")
+
+
+def _check_sinks(sinks: Tensor, sizes: ScoreShape, query: Tensor) -> None:
+    """ShapeError or ValueError unless sinks are (H,) floating numbers."""
+    if not isinstance(sinks, Tensor):
+        raise invalid("attention", "sinks", "a tensor (H,)", type(sinks).__name__)
+    need_strided("attention", "sinks", sinks)
+    if sinks.shape != (sizes.heads,):
+        culprit = NamedShape(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
+        rule = f"sinks must be one per query head, ({sizes.heads},)"
+        raise shape_error("attention", rule, (*sizes.operands(), culprit), "sinks", "is not (H,)")
+    if not sinks.dtype.is_floating_point:
+        raise invalid("attention", "sinks", "floating", sinks.dtype)
+    need_same_device("sinks", sinks, query)
+
+
+def _check_bias(bias: DistanceBias | Tensor, sizes: ScoreShape, query: Tensor) -> None:
+    """ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
+    if isinstance(bias, Tensor):
+        allowed = {query.dtype, torch.float32}
+        if bias.dtype not in allowed:
+            hint = "; a bool tensor is a mask: mask=..." if bias.dtype == torch.bool else ""
+            kinds = " or ".join(sorted(map(str, allowed)))
+            raise invalid("attention", "bias", kinds, f"{bias.dtype}{hint}")
+        need_same_device("bias", bias, query)
+        return
+    if not isinstance(bias, DistanceBias):
+        raise invalid("attention", "bias", "a floating tensor or a bias", type(bias).__name__)
+    parameter = bias.parameter()
+    if bias.heads() != sizes.heads:
+        culprit = NamedShape(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
+        rule = f"{type(bias).__name__} must be made for {sizes.heads} query heads"
+        raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"is made for {bias.heads()}")
+    need_same_device("bias", parameter, query)
+    if isinstance(bias.start, Tensor):
+        need_same_device("bias start", bias.start, query)
+
+
+def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[NamedShape, ...]:
+    """The operands with their letters."""
+    given = _given(query, key, value)
+    tensors = {name: x.values if isinstance(x, Ragged) else x for name, x in given.items()}
+    return _named(tensors, is_ragged=isinstance(query, Ragged))
+
+
+def _given(query: _Given, key: _Given, value: _Given | None) -> dict[str, _Given]:
+    """The operands by name; a map of weights has no value."""
+    return {"query": query, "key": key} | ({} if value is None else {"value": value})
+
+
+def _listed(given: Iterable[str]) -> str:
+    *first, last = given
+    return f"{', '.join(first)} and {last}"
+
+
+def _named(given: dict[str, Tensor], *, is_ragged: bool) -> tuple[NamedShape, ...]:
+    rank = given["query"].dim()
+    letters = zip(_OPERANDS, _letters_ragged(rank) if is_ragged else _letters(rank), strict=True)
+    return tuple(NamedShape.of(name, given[name].shape, x) for name, x in letters if name in given)
+
+
+def _letters(rank: int) -> tuple[str, str, str]:
+    if rank == 2:
+        return "Q D", "K D", "K E"
+    leading = {3: "", 4: "B"}.get(rank, " ".join(f"B{n + 1}" for n in range(rank - 3)))
+    return f"{leading} H Q D", f"{leading} G K D", f"{leading} G K E"
+
+
+def _letters_ragged(rank: int) -> tuple[str, str, str]:
+    # The packed tokens of queries and of keys are counted apart: N1 and N2.
+    return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
+
+
+def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
+    """Check everything slowly, one thing after the other, and raise at the first that is wrong."""
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
+            raise ValueError(f"attention: {name} must be a tensor or Ragged, not {type(x).__name__}")
+    query = given["query"]
+    tensors = _named(given, is_ragged=is_ragged)
+    if query.dim() < 2 or (is_ragged and query.dim() > 3):
+        forms = "(N, H, D) or (N, D)" if is_ragged else "(..., H, Q, D) or (Q, D)"
+        bare = [NamedShape(name=t.name, shape=t.shape, letters=("",) * len(t.shape)) for t in tensors]
+        raise shape_error("attention", f"query must be {forms}", bare, "query", f"has rank {query.dim()}")
+    sizes = bind("attention", tensors)
+    heads, groups = sizes.get("H", 1), sizes.get("G", 1)
+    if groups == 0 or heads % groups:
+        rule = "query heads H must be a multiple of key heads G"
+        raise shape_error("attention", rule, tensors, "key", f"H={heads} is not a multiple of G={groups}")
+    if sizes["D"] == 0:
+        raise shape_error("attention", "head width D must be at least 1", tensors, "query", "has D=0")
+    _check_kinds(given)
+
+
+def _check_kinds(given: dict[str, Tensor]) -> None:
+    dtypes = [str(x.dtype) for x in given.values()]
+    if len(set(dtypes)) > 1:
+        raise ValueError(f"attention: {_listed(given)} must have one dtype, not {', '.join(dtypes)}")
+    if given["query"].dtype not in DTYPES:
+        raise ValueError(f"attention: query must be float32, bfloat16, float16 or float64, not {given['query'].dtype}")
+    for name, x in given.items():
+        need_strided("attention", name, x)
+    devices = [str(x.device) for x in given.values()]
+    if len(set(devices)) > 1:
+        raise ValueError(f"attention: {_listed(given)} must be on one device, not {', '.join(devices)}")
+
+
+def _same_kind(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    dtype, device = query.dtype, query.device
+    return (
+        dtype is key.dtype is value.dtype
+        and dtype in DTYPES
+        and device == key.device == value.device
+        and query.layout is key.layout is value.layout is torch.strided
+    )
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return is_readable(a) and is_readable(b) and not torch.equal(a, b)

@@ -1,28 +1,72 @@
-"""Gradients of opaque engines in eager mode, and torch.func over them.
+"""From a call and the name of an engine to the result, by the shortest way that the active tracers and transforms allow.
 
-These functions do what the registered operators in operators.py do, without the dispatcher: an operator with autograd costs
+The autograd functions here do what the registered operators in operators.py do, without the dispatcher: an operator with autograd costs
 0.2 ms a call, more than the kernels need for a short batch, and torch.func does not differentiate operators at all.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from uwaga._base.tracing import is_batch_of_gradients, is_transformed
-from uwaga.ops.attention import gradients, operators, vmap
-from uwaga.ops.attention.call import Call, Options, no_forward_mode
+from uwaga._base.tracing import (
+    Transform,
+    has_tangent,
+    is_autocast,
+    is_batch_of_gradients,
+    is_intercepted,
+    is_plain_tensor,
+    is_transformed,
+    transforms,
+)
+from uwaga.ops.attention import choose, gradients, operators, vmap
+from uwaga.ops.attention.call import Call, Gradients, Options, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
+    """The output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands come
+    in the type that they are to be read in, and arithmetic is float32.
+
+    PyTorch's own kernels are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
+    operations in plain eager mode. The rest of them is opaque to PyTorch: an autograd.Function where at most autograd and
+    torch.func are active, else a registered operator.
+    """
+    device = call.query.device.type
+    if engine == "cpu" or not is_autocast(device):
+        return _run(call, engine)
+    with torch.autocast(device, enabled=False):
+        return _run(call, engine, is_autocast_outside=True)
+
+
+def _run(call: Call, engine: str, *, is_autocast_outside: bool = False) -> tuple[Tensor, Tensor | None]:
+    if engine == "torch":
+        return choose.DIFFERENTIABLE[engine].attend(call)
+    if has_tangent(*call.operands):
+        if engine == "cpu":
+            raise no_forward_mode()
+        return choose.DIFFERENTIABLE[engine].attend(call)
+    if is_intercepted() or not all(map(is_plain_tensor, call.operands)) or Transform.Functionalize in transforms():
+        return operators.run(call, engine)
+    if is_transformed() or is_autocast_outside:  # then autocast may be on in the backward pass, too
+        return record(call, engine)
+    if engine != "cpu":
+        return choose.DIFFERENTIABLE[engine].attend(call)
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in call.operands):
+        return record(call, engine)
+    return choose.OPAQUE[engine].forward(call)
+
+
+def record(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
     """The call by an engine, recorded for autograd and torch.func."""
     options = call.options
     if options.softmax and not options.wants_lse:  # the backward pass reads the lse
         options = _with_lse(options)
     function = TransformedAttention if is_transformed() else Attention
-    return function.apply(options, engine, *call.tensors)
+    return cast(tuple[Tensor, Tensor | None], function.apply(options, engine, *call.tensors))
 
 
 @lru_cache(maxsize=64)
@@ -34,13 +78,13 @@ class Attention(torch.autograd.Function):
     """The output and lse of the call with these options and `Call.tensors`."""
 
     @staticmethod
-    def forward(ctx, options: Options, engine: str, *tensors: Tensor | None):
+    def forward(ctx: Any, options: Options, engine: str, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None]:
         output, lse = gradients.forward(engine, Call.of(tensors, options))
         _save(ctx, options, engine, tensors, output, lse)
         return output, lse
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
+    def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
         return _backward(ctx, grad_output, grad_lse, create_graph=torch.is_grad_enabled())
 
 
@@ -48,37 +92,41 @@ class TransformedAttention(torch.autograd.Function):
     """The same in the form that torch.func asks for; to bind its arguments costs PyTorch 50 us a call."""
 
     @staticmethod
-    def forward(options: Options, engine: str, *tensors: Tensor | None):
+    def forward(options: Options, engine: str, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None]:
         return gradients.forward(engine, Call.of(tensors, options))
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
         options, engine, *tensors = inputs
         _save(ctx, options, engine, tensors, *output)
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None):
+    def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> Gradients:
         return _backward(ctx, grad_output, grad_lse, create_graph=True)
 
     @staticmethod
-    def jvp(ctx, *tangents):
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         raise no_forward_mode()
 
     @staticmethod
-    def vmap(info, in_dims, options: Options, engine: str, *tensors: Tensor | None):
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], options: Options, engine: str, *tensors: Tensor | None
+    ) -> tuple[Gradients, tuple[int | None, ...]]:
         size, batch = info.batch_size, vmap.batch_of(in_dims[2:], tensors)
         folded = vmap.fold(size, in_dims[2:], tensors, options)
         return vmap.unfold(size, batch, TransformedAttention.apply(options, engine, *folded))
 
 
-def _save(ctx, options: Options, engine: str, tensors, output: Tensor, lse: Tensor | None) -> None:
+def _save(
+    ctx: Any, options: Options, engine: str, tensors: Sequence[Tensor | None], output: Tensor, lse: Tensor | None
+) -> None:
     ctx.options, ctx.engine = options, engine
     # All tensors go through save_for_backward: it notices changes in place, and checkpointing hooks see them.
     ctx.save_for_backward(*tensors, output, lse)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, create_graph: bool):
+def _backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None, *, create_graph: bool) -> Gradients:
     *tensors, output, lse = ctx.saved_tensors
     absent = (None,) * (len(tensors) - 6)
     if grad_output is None and grad_lse is None:
@@ -95,7 +143,15 @@ def _backward(ctx, grad_output: Tensor | None, grad_lse: Tensor | None, *, creat
     return None, None, *found, *absent
 
 
-def _gradients(engine: str, call: Call, output, lse, grad_output, grad_lse, needs) -> gradients.Gradients:
+def _gradients(
+    engine: str,
+    call: Call,
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    needs: Sequence[bool],
+) -> Gradients:
     if not (is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)):
         return gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
     # PyTorch runs an operator once per gradient of the batch.
@@ -109,18 +165,27 @@ class AttentionBackward(torch.autograd.Function):
     """The backward pass of Attention as something to differentiate once more."""
 
     @staticmethod
-    def forward(options, engine, needs, grad_output, grad_lse, output, lse, *tensors):
+    def forward(
+        options: Options,
+        engine: str,
+        needs: Sequence[bool],
+        grad_output: Tensor,
+        grad_lse: Tensor | None,
+        output: Tensor,
+        lse: Tensor | None,
+        *tensors: Tensor | None,
+    ) -> Gradients:
         return _gradients(engine, Call.of(tensors, options), output, lse, grad_output, grad_lse, needs)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
         ctx.options, _, ctx.needs, grad_output, grad_lse, _, _, *tensors = inputs
         ctx.save_for_backward(*tensors, grad_output, grad_lse)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *cotangents: Tensor | None):
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Gradients:
         if is_transformed():
             raise NotImplementedError(
                 "attention: torch.func gives first derivatives only; torch.autograd.grad with create_graph gives second ones"
@@ -130,7 +195,14 @@ class AttentionBackward(torch.autograd.Function):
         return None, None, None, *found[6:], None, None, *found[:6], *(None,) * (len(tensors) - 6)
 
     @staticmethod
-    def vmap(info, in_dims, options, engine, needs, *tensors):
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        options: Options,
+        engine: str,
+        needs: Sequence[bool],
+        *tensors: Tensor | None,
+    ) -> tuple[Gradients, tuple[int | None, ...]]:
         size, batch = info.batch_size, vmap.batch_of(in_dims[7:], tensors[4:])
         state = vmap.lead_all(size, batch, in_dims[3:7], tensors[:4])
         folded = vmap.fold(size, in_dims[7:], tensors[4:], options, needs)

@@ -21,7 +21,7 @@ Engines made of differentiable PyTorch operations offer `attend(call) -> tuple[T
 last two.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,7 +72,12 @@ class Call:
     @staticmethod
     def of(tensors: Sequence[Tensor | None], options: Options) -> "Call":
         """The call whose `tensors` these are."""
-        query, key, value, relative, bias, sinks, query_offsets, key_offsets, relative_starts, seed, *masks = tensors
+        query, key, value, relative, bias, sinks, query_offsets, key_offsets, relative_starts, seed = tensors[
+            :FIXED_TENSORS
+        ]
+        assert query is not None
+        assert key is not None
+        assert value is not None
         return Call(
             query=query,
             key=key,
@@ -84,7 +89,7 @@ class Call:
             key_offsets=key_offsets,
             relative_starts=relative_starts,
             seed=seed,
-            mask_tensors=tuple(masks),
+            mask_tensors=tuple(x for x in tensors[FIXED_TENSORS:] if x is not None),
             options=options,
         )
 
@@ -108,6 +113,11 @@ class Call:
     def heads_per_key_head(self) -> int:
         """H / G: query head h reads key head h // heads_per_key_head."""
         return self.query.shape[1] // max(self.key.shape[1], 1)
+
+
+# An engine's `attend`, and what a backward pass finds: a gradient for each of DIFFERENTIABLE, None where none is needed.
+Attend = Callable[[Call], tuple[Tensor, Tensor | None]]
+Gradients = tuple[Tensor | None, ...]
 
 
 def no_forward_mode() -> NotImplementedError:

@@ -1,7 +1,14 @@
-"""Which engine serves a call: a pure function of what is asked and what each engine refuses."""
+"""Which engine serves a call, and why: the first in the order of preference that does not refuse it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga.ops.attention import reference
+from uwaga.ops.attention.call import Call, Gradients
+from uwaga.ops.attention.engines import cpu, linear, torch_fused
 
 # The order in which engines are preferred; the first that does not refuse serves.
 _ORDER = ("cpu", "torch", "reference")
@@ -10,7 +17,40 @@ _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
 # No fast kernel computes in float64, and the reference keeps every promise there.
 _ORDER_FLOAT64 = ("linear", "reference", "cpu", "torch")
 
-NAMES = ("cpu", "linear", "reference", "torch")
+
+class DifferentiableEngine(Protocol):
+    """A module of differentiable PyTorch operations; call.py says what its functions promise."""
+
+    def refusal(self, call: Call) -> str | None: ...
+    def attend(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
+
+
+class OpaqueEngine(Protocol):
+    """A module of kernels that PyTorch cannot differentiate."""
+
+    def refusal(self, call: Call) -> str | None: ...
+    def forward(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
+    def backward(
+        self,
+        call: Call,
+        output: Tensor,
+        lse: Tensor | None,
+        grad_output: Tensor,
+        grad_lse: Tensor | None,
+        needs: tuple[bool, ...],
+    ) -> Gradients: ...
+
+
+OPAQUE: Mapping[str, OpaqueEngine] = {"cpu": cpu}
+DIFFERENTIABLE: Mapping[str, DifferentiableEngine] = {"linear": linear, "reference": reference, "torch": torch_fused}
+_ENGINES: Mapping[str, DifferentiableEngine | OpaqueEngine] = {
+    "cpu": cpu, "linear": linear, "reference": reference, "torch": torch_fused
+}  # fmt: skip
+NAMES = tuple(_ENGINES)
+
+# torch.compile takes the answer as a constant and does not trace into the loading of a library. This is what
+# torch.compiler.assume_constant_result does, without the second that its import of the compiler costs.
+vars(native.reason_unavailable)["_dynamo_marked_constant"] = True
 
 _WHY = {
     "cpu": "native kernels on the CPU",
@@ -53,7 +93,7 @@ def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None
     """
     refused = {name: why for name, why in refusals.items() if why is not None}
     if impl is not None:
-        require_name(impl)
+        _require_name(impl)
         if impl in refused:
             raise ValueError(f"attention: engine {impl!r} cannot serve this call: {refused[impl]}")
         return Choice(impl, "named by the caller", refused)
@@ -65,10 +105,32 @@ def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None
     raise AssertionError("the reference serves every call")
 
 
-def require_name(impl: str) -> None:
+def choice(call: Call, impl: str | None) -> Choice:
+    """The choice with every engine's refusal. Raises ValueError as `choose`."""
+    refusals = {name: module.refusal(call) for name, module in _ENGINES.items()}
+    return choose(softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl)
+
+
+def engine_name(call: Call, impl: str | None) -> str:
+    """The engine of `choice`, asking no more engines than it must: this is on the path of every call."""
+    if impl is not None:
+        _require_name(impl)
+        refusals = {impl: _ENGINES[impl].refusal(call)}
+        return choose(softmax=call.options.softmax, is_float64=False, refusals=refusals, impl=impl).engine
+    for name in order(softmax=call.options.softmax, is_float64=_is_float64(call)):
+        if _ENGINES[name].refusal(call) is None:
+            return name
+    raise AssertionError("the reference serves every call")
+
+
+def _require_name(impl: str) -> None:
     if impl not in NAMES:
         raise ValueError(f"attention: no engine is called {impl!r}; there are {', '.join(map(repr, NAMES))}")
 
 
 def _is_oracle(name: str, is_float64: bool) -> bool:
     return name == "reference" and is_float64
+
+
+def _is_float64(call: Call) -> bool:
+    return call.query.dtype.itemsize == 8

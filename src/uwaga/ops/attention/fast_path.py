@@ -1,23 +1,36 @@
-"""The short way of a plain call: query, key, value and a mask, on the CPU, while nobody looks on.
+"""The short way of a plain call: query, key, value and a mask, on the CPU, while nothing but autograd is active.
 
-A short batch keeps the kernels busy for less time than Python takes to look at a call as `lower` does, with words for
-everything that can be wrong. So a plain call is only compared with itself here, and what its options come to is
-remembered (`layouts`). Whatever is not plain or does not fit goes the long way.
+A short batch keeps the kernels busy for less time than Python takes to validate a call as `arguments` does, with words for
+everything that can be wrong. So here a call is only compared with the layout of an earlier one of the same sizes and
+options, which holds the structs of the native library ready but for the addresses of the tensors. Whatever is not plain or
+does not fit goes the long way. A layout comes from the long way, too: the two cannot come to mean different things.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens,
 R ragged rows.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple, cast
+
 import torch
 from torch import Tensor
 
-from uwaga._base.tracing import is_plain_eager
-from uwaga.ops.attention import layouts, plain
+from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager, is_transformed
+from uwaga.ops.attention import autograd, choose, native_structs
+from uwaga.ops.attention.arguments import four, make_call, packed
+from uwaga.ops.attention.call import Call, Options, output_strides
+from uwaga.ops.attention.mask_cache import cached, keep
+from uwaga.ops.attention.native_structs import MAX_WIDTH, ProblemTemplate, ResultTemplate, Rule, rule
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
-_MASKS = (type(None), Causal, Window)
-_NUMBERS = (float, int, type(None))  # a tensor could be written to, and is remembered by its place alone
+_NUMBERS = (float, int, type(None))  # a tensor could be written to, and a cache would know it by its identity alone
+
+Shape = tuple[int, ...]
+Three = tuple[Shape, Shape, Shape]  # of query, key and value
+PlainOptions = tuple[float | None, str | None, float | None, str | None]  # scale, normalize, softcap and impl
 
 
 def attend(
@@ -34,17 +47,23 @@ def attend(
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
     call must go the long way."""
-    if not is_plain_eager() or not (
-        isinstance(scale, _NUMBERS) and isinstance(softcap, _NUMBERS) and isinstance(dropout, float | int)
+    if not (
+        is_plain_eager()
+        and isinstance(scale, _NUMBERS)
+        and isinstance(softcap, _NUMBERS)
+        and isinstance(dropout, float | int)
     ):
         return None
-    is_ragged = type(query) is Ragged
-    if is_ragged:
-        if not type(key) is type(value) is Ragged or key.offsets is not value.offsets:
+    offsets: tuple[Tensor, ...] = ()
+    q: Operand
+    k: Operand
+    v: Operand
+    if type(query) is Ragged:
+        if not (type(key) is Ragged and type(value) is Ragged and key.offsets is value.offsets):
             return None
         q, k, v, offsets = query.values, key.values, value.values, (query.offsets, key.offsets)
     else:
-        q, k, v, offsets = query, key, value, ()
+        q, k, v = query, key, value
     if not type(q) is type(k) is type(v) is Tensor:
         return None
     dtype = q.dtype
@@ -57,26 +76,315 @@ def attend(
     ):
         return None
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    options = (scale, normalize, softcap, impl)
     try:
-        if type(mask) not in _MASKS or (mask is not None and isinstance(mask.start, Tensor)):
+        if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):
             if records or not isinstance(mask, Mask):  # autograd has to keep its tensors
                 return None
-            layout = layouts.of_mask(query, key, value, mask, (scale, normalize, softcap, impl))
-        elif is_ragged:
-            layout = layouts.of_ragged(query, key, v, (mask, scale, normalize, softcap, impl))
+            layout = _layout_of_mask(query, key, value, mask, options)
+        elif type(query) is Ragged and type(key) is Ragged:
+            layout = _ragged_layout(query, key, v, mask, options)
         else:
-            rules = (mask, scale, normalize, softcap, impl)
-            layout = layouts.of_dense(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), rules)
+            layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
         if layout is None or not 0.0 <= dropout < 1.0:
             return None
     except TypeError:  # an option of a type that means nothing
         return None
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
+    lse: Tensor | None
     if records:
-        found = plain.record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
-        output, lse = found if wants_lse else (found, None)
+        output, lse = _record(layout, dropout, seed, wants_lse, q, k, v, *offsets)
     else:
-        output, lse = plain.forward(layout, dropout, seed, wants_lse, q, k, v)
-    if is_ragged:
-        return query.with_values(output), query.with_values(lse) if wants_lse else None
+        output, lse = _forward(layout, dropout, seed, wants_lse, q, k, v)
+    if type(query) is Ragged:
+        return query.with_values(output), None if lse is None else query.with_values(lse)
     return output, lse
+
+
+# What a call of certain options and sizes comes to.
+
+
+class Plan(NamedTuple):
+    """What the options of a call come to."""
+
+    rule: Rule
+    options: Options  # with the sizes and the dropout of no call
+
+
+class Layout(NamedTuple):
+    """What the options and the sizes of a call come to: all of it but its tensors and its dropout."""
+
+    plan: Plan
+    problem: ProblemTemplate
+    result: ResultTemplate
+    sizes: Shape  # B or R, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest
+    tokens: tuple[int, int]  # packed rows of query and key
+    shapes: Three
+    strides: Three
+    output: tuple[Shape, Shape]  # shape and strides
+    lse: tuple[Shape, Shape]
+    mask_tensors: tuple[Tensor, ...] = ()  # whose memory the template points into
+
+
+@lru_cache(maxsize=256)
+def _dense_layout(
+    dtype: torch.dtype,
+    query: Shape,
+    key: Shape,
+    value: Shape,
+    query_strides: Shape,
+    key_strides: Shape,
+    value_strides: Shape,
+    mask: Mask | None,
+    options: PlainOptions,
+) -> Layout | None:
+    """Of a dense call, from shapes and strides; None where they do not fit or the long way takes another engine."""
+    if not len(query) == len(key) == len(value) == 4:
+        return None
+    batch, heads, _, width = query
+    _, groups, keys, _ = key
+    if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
+        return None
+    plan = _plan(dtype, heads, groups, width, mask, options)
+    if plan is None or not 0 < value[3] <= MAX_WIDTH:
+        return None
+    return _laid_out_dense(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
+
+
+def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, options: PlainOptions) -> Layout | None:
+    """Of a ragged call. It is not cached: hardly any two have the same number of tokens."""
+    q, k = query.values, key.values
+    if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
+        return None
+    _, heads, width = q.shape
+    _, groups, _ = k.shape
+    if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
+        return None
+    plan = _plan(q.dtype, heads, groups, width, mask, options)
+    return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _laid_out_ragged(plan, query, key, v)
+
+
+def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions) -> Layout | None:
+    """Of a call whose mask has tensors. It is kept with the mask: a model hands the same one to its layers."""
+    offsets: Tensor | None = None
+    longest: tuple[int, ...] = ()
+    if isinstance(query, Ragged):
+        assert isinstance(key, Ragged)
+        assert isinstance(value, Ragged)
+        q, k, v = query.values, key.values, value.values
+        offsets, longest = query.offsets, (query.max_length, key.max_length)
+        if q.dim() != 3 or key.offsets is not offsets:
+            return None
+    else:
+        q, k, v = query, cast(Tensor, key), cast(Tensor, value)
+        if q.dim() != 4:
+            return None
+    shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+    asked = (q.dtype, shapes, strides, longest, options)
+    found = cached(mask, asked, offsets)
+    if found is not None:
+        return cast(Layout, found)
+    scale, normalize, softcap, impl = options
+    try:
+        call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        if choose.engine_name(call, impl) != "cpu":
+            return None
+    except ValueError:
+        return None
+    plan = Plan(rule(call), call.options)
+    if isinstance(query, Ragged):
+        layout = _laid_out_ragged(plan, query, cast(Ragged, key), v)
+    else:
+        layout = _laid_out_dense(plan, q.dtype, shapes, strides)
+    layout = layout._replace(mask_tensors=call.mask_tensors)
+    keep(mask, asked, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
+    return layout
+
+
+@lru_cache(maxsize=256)
+def _plan(
+    dtype: torch.dtype, heads: int, groups: int, width: int, mask: Mask | None, options: PlainOptions
+) -> Plan | None:
+    """What the long way makes of a call of one query and one key; None where it raises or takes another engine."""
+    scale, normalize, softcap, impl = options
+    query = torch.empty(1, heads, 1, width, dtype=dtype, device="cpu")
+    key = torch.empty(1, groups, 1, width, dtype=dtype, device="cpu")
+    try:
+        call = make_call(query, key, key, mask, None, scale, normalize, softcap, None, 0.0, False)
+        engine = choose.engine_name(call, impl)
+    except ValueError:
+        return None
+    return Plan(rule(call), call.options) if engine == "cpu" else None
+
+
+def _laid_out_dense(plan: Plan, dtype: torch.dtype, shapes: Three, strides: Three) -> Layout:
+    """From the shapes and strides of operands that fit."""
+    (batch, heads, queries, width), (_, groups, keys, _), (*_, value_width) = shapes
+    heads_inside = strides[0][1] < strides[0][2]
+    return _laid_out(
+        plan,
+        dtype,
+        (batch, heads, groups, queries, keys, width, value_width),
+        (queries, keys),
+        (None, None),
+        shapes,
+        strides,
+        ((batch, heads, queries, value_width), output_strides(heads, queries, value_width, heads_inside)),
+        ((batch, heads, queries), (heads * max(queries, 1), max(queries, 1), 1)),
+    )
+
+
+def _laid_out_ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
+    """From operands that fit."""
+    q, k = query.values, key.values
+    tokens, heads, width = q.shape
+    value_width = v.shape[2]
+    return _laid_out(
+        plan,
+        q.dtype,
+        (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
+        (tokens, k.shape[0]),
+        (query.offsets, key.offsets),
+        (q.shape, k.shape, v.shape),
+        (q.stride(), k.stride(), v.stride()),
+        ((tokens, heads, value_width), (heads * value_width, value_width, 1)),
+        ((tokens, heads), (1, max(tokens, 1))),
+    )
+
+
+def _laid_out(
+    plan: Plan,
+    dtype: torch.dtype,
+    sizes: Shape,
+    tokens: tuple[int, int],
+    offsets: tuple[Tensor | None, Tensor | None],
+    shapes: Three,
+    strides: Three,
+    output: tuple[Shape, Shape],
+    lse: tuple[Shape, Shape],
+) -> Layout:
+    problem = ProblemTemplate.of(plan.rule, sizes, tokens, offsets, dtype, strides)
+    return Layout(plan, problem, ResultTemplate.of(dtype, output, lse), sizes, tokens, shapes, strides, output, lse)
+
+
+# Carrying it out.
+
+
+def _forward(
+    layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    output = q.new_empty_strided(*layout.output)
+    lse = q.new_empty_strided(*layout.lse, dtype=torch.float32) if wants_lse else None
+    native_structs.run_forward(layout.problem.pack(q, k, v, dropout, seed), layout.result.pack(output, lse))
+    return output, lse
+
+
+def _record(
+    layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The same, recorded for autograd."""
+    found = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
+    return found if wants_lse else (found, None)
+
+
+class PlainAttention(torch.autograd.Function):
+    """A plain call recorded for autograd; autograd.Attention records all others."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layout: Layout,
+        dropout: float,
+        seed: int,
+        gives_lse: bool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *offsets: Tensor,
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        output, lse = _forward(layout, dropout, seed, layout.plan.options.softmax, q, k, v)
+        ctx.call = layout, dropout, seed
+        ctx.save_for_backward(q, k, v, output, lse, *offsets)
+        if not gives_lse:
+            return output
+        ctx.set_materialize_grads(False)
+        return output, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        layout, dropout, seed = ctx.call
+        q, k, v, output, lse, *offsets = ctx.saved_tensors
+        absent = (None,) * len(offsets)
+        if grad_output is None and grad_lse is None:
+            return (None,) * (7 + len(offsets))
+        grad_output = torch.zeros_like(output) if grad_output is None else grad_output.resolve_neg()
+        grad_lse = None if grad_lse is None else grad_lse.resolve_neg()
+        needs_q, needs_k, needs_v = ctx.needs_input_grad[4:7]
+        is_batch = is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)
+        if torch.is_grad_enabled() or is_transformed() or is_batch:
+            needs = (needs_q, needs_k, needs_v, False, False, False)
+            call = _long_call(layout, dropout, seed, q, k, v, offsets)
+            found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
+            return None, None, None, None, *found, *absent
+        problem, strides = layout.problem, (q.stride(), k.stride(), v.stride())
+        if offsets or strides != layout.strides:  # hooks may have moved what was saved
+            both = (offsets[0], offsets[1]) if offsets else (None, None)
+            problem = ProblemTemplate.of(layout.plan.rule, layout.sizes, layout.tokens, both, problem.dtype, strides)
+        if (q.shape, k.shape, v.shape) != layout.shapes:  # hooks or `x.data = y` put others in their place
+            shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
+            raise ValueError(
+                f"attention: query, key and value were {layout.shapes} when the call began, and are {shapes}"
+            )
+        problem.check_dtypes(q, k, v)
+        grad_q = torch.empty_like(q) if needs_q else None
+        grad_k = torch.empty_like(k) if needs_k else None
+        grad_v = torch.empty_like(v) if needs_v else None
+        native_structs.run_backward(
+            problem.pack(q, k, v, dropout, seed), output, lse, grad_output, grad_lse, grad_q, grad_k, grad_v
+        )
+        return None, None, None, None, grad_q, grad_k, grad_v, *absent
+
+
+# Function.apply itself would ask once more whether a transform of torch.func is active, and cost as much as the rest.
+_apply = cast(Any, super(torch.autograd.Function, PlainAttention)).apply
+
+
+def _long_call(
+    layout: Layout, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor]
+) -> Call:
+    """The same call as the long way would have it."""
+    canonical = packed if offsets else four
+    query_offsets, key_offsets = offsets or (None, None)
+    return Call(
+        query=canonical(q),
+        key=canonical(k),
+        value=canonical(v),
+        query_offsets=query_offsets,
+        key_offsets=key_offsets,
+        seed=torch.tensor(seed) if dropout else None,
+        options=replace(
+            layout.plan.options,
+            dropout=dropout,
+            max_queries=layout.sizes[3],
+            max_keys=layout.sizes[4],
+            wants_lse=layout.plan.options.softmax,
+        ),
+    )
+
+
+def _differentiable_backward(
+    call: Call,
+    needs: tuple[bool, ...],
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+) -> list[Tensor | None]:
+    """The gradients of query, key and value by the long way's backward pass, which can be differentiated once more."""
+    is_ragged = call.query_offsets is not None
+    if is_ragged:
+        grad_output, output = packed(grad_output), packed(output)
+        grad_lse, lse = (None if x is None else x.t()[None] for x in (grad_lse, lse))
+    state = (grad_output, grad_lse, output, lse)
+    found = autograd.AttentionBackward.apply(call.options, "cpu", needs, *state, *call.tensors)[:3]
+    return [None if x is None else x[0].transpose(0, 1) for x in found] if is_ragged else list(found)

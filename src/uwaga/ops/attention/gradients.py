@@ -7,28 +7,20 @@ Letters as in spec.py.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from uwaga._base.tracing import without_autocast
-from uwaga.ops.attention import reference
-from uwaga.ops.attention.available import engine as engine_named
-from uwaga.ops.attention.call import DIFFERENTIABLE, Call
-
-Gradients = tuple[Tensor | None, ...]
-
-
-@cache
-def _is_made_of_operations(engine: str) -> bool:
-    """Whether PyTorch differentiates the engine. Remembered: a module takes microseconds to say that it lacks a name."""
-    return hasattr(engine_named(engine), "attend")
+from uwaga.ops.attention import choose, reference
+from uwaga.ops.attention.call import Attend, Call, Gradients
 
 
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
-    module = engine_named(engine)
-    return module.attend(call) if _is_made_of_operations(engine) else module.forward(call)
+    """The output and the lse of the call by an engine."""
+    if engine in choose.DIFFERENTIABLE:
+        return choose.DIFFERENTIABLE[engine].attend(call)
+    return choose.OPAQUE[engine].forward(call)
 
 
 def backward(
@@ -41,10 +33,9 @@ def backward(
     needs: Sequence[bool],
 ) -> Gradients:
     """The six gradients, each with the shape and dtype of its operand, None where not needed."""
-    module = engine_named(engine)
-    if _is_made_of_operations(engine):
-        return _differentiate(module.attend, call, grad_output, grad_lse, needs)
-    gradients = module.backward(call, output, lse, grad_output, grad_lse, tuple(needs))
+    if engine in choose.DIFFERENTIABLE:
+        return _differentiate(choose.DIFFERENTIABLE[engine].attend, call, grad_output, grad_lse, needs)
+    gradients = choose.OPAQUE[engine].backward(call, output, lse, grad_output, grad_lse, tuple(needs))
     return tuple(
         _like(operand, gradient) if needed else None
         for operand, gradient, needed in zip(call.operands, gradients, needs, strict=True)
@@ -59,26 +50,51 @@ def double_backward(
     It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
     """
     with _recording(call.query.device):
-        inputs = [_leaf(x, True) for x in (*call.operands, grad_output, grad_lse)]
-        repeated = replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=False)))
-        first = _differentiate(reference.attend, repeated, inputs[6], inputs[7], needs, create_graph=True)
+        grad_output, grad_lse = grad_output.detach().requires_grad_(), _leaf(grad_lse, True)
+        inputs = [*(_leaf(x, True) for x in call.operands), grad_output, grad_lse]
+        repeated = _with_operands(call, inputs[:6])
+        first = _differentiate(reference.attend, repeated, grad_output, grad_lse, needs, create_graph=True)
         pairs = [(x, y) for x, y in zip(first, cotangents, strict=True) if x is not None and y is not None]
         return _grad([x for x, _ in pairs], [y for _, y in pairs], inputs, [x is not None for x in inputs])
 
 
-def _differentiate(attend, call, grad_output, grad_lse, needs, create_graph: bool = False) -> Gradients:
+def _differentiate(
+    attend: Attend,
+    call: Call,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    needs: Sequence[bool],
+    create_graph: bool = False,
+) -> Gradients:
     with _recording(call.query.device):
         # Within a double backward the operands are leaves already, and a detached copy would cut the graph.
-        inputs = call.operands if create_graph else [_leaf(x, n) for x, n in zip(call.operands, needs, strict=True)]
-        output, lse = attend(replace(call, **dict(zip(DIFFERENTIABLE, inputs, strict=True))))
+        inputs = call.operands
+        if not create_graph:
+            inputs = tuple(_leaf(x, needed) for x, needed in zip(inputs, needs, strict=True))
+        output, lse = attend(_with_operands(call, inputs))
         outputs, weights = [output], [grad_output]
         if grad_lse is not None:
+            assert lse is not None
             outputs.append(lse)
             weights.append(grad_lse)
         return _grad(outputs, weights, inputs, needs, create_graph)
 
 
-def _grad(outputs, weights, inputs, needs, create_graph: bool = False) -> Gradients:
+def _with_operands(call: Call, operands: Sequence[Tensor | None]) -> Call:
+    query, key, value, relative, bias, sinks = operands
+    assert query is not None
+    assert key is not None
+    assert value is not None
+    return replace(call, query=query, key=key, value=value, relative=relative, bias=bias, sinks=sinks)
+
+
+def _grad(
+    outputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    inputs: Sequence[Tensor | None],
+    needs: Sequence[bool],
+    create_graph: bool = False,
+) -> Gradients:
     """torch.autograd.grad for the needed inputs; zeros where no output depends on one, None where not needed."""
     wanted = [x for x, needed in zip(inputs, needs, strict=True) if needed and x is not None]
     live = [(y, w) for y, w in zip(outputs, weights, strict=True) if y.requires_grad]

@@ -31,16 +31,16 @@ _NONE = (0, 0)  # a uwaga_integers or uwaga_floats
 _OPERATION = struct_of("uwaga_mask_operation")
 # A uwaga_problem in parts: what is the same for many calls is packed once.
 _SIZES = struct_of("uwaga_problem", "sequences", "key_offsets")
-_PLACE = struct_of("uwaga_tensor", "batch")  # a uwaga_tensor without its address and bytes
+_TENSOR_STRIDES = struct_of("uwaga_tensor", "batch")  # a uwaga_tensor without its address and bytes
 _RULE = struct_of("uwaga_problem", "mask", "normalize")
 _PROBLEM = struct.Struct(
-    f"={_SIZES.size}s" + f"Qq{_PLACE.size}s" * 3 + f"{_RULE.size}s" + codes("uwaga_problem", "threads")
+    f"={_SIZES.size}s" + f"Qq{_TENSOR_STRIDES.size}s" * 3 + f"{_RULE.size}s" + codes("uwaga_problem", "threads")
 )
 TENSOR = struct_of("uwaga_tensor")
 INTEGERS = struct_of("uwaga_integers")
 FORWARD_RESULT = struct_of("uwaga_forward_result")
-_PLACED_ROOM = struct_of("uwaga_tensor", "bytes")  # a uwaga_tensor without its address
-_PLACED_RESULT = struct.Struct("=" + f"Q{_PLACED_ROOM.size}s" * 2)
+_TENSOR_AFTER_ADDRESS = struct_of("uwaga_tensor", "bytes")  # a uwaga_tensor without its address
+_RESULT_IN_PARTS = struct.Struct("=" + f"Q{_TENSOR_AFTER_ADDRESS.size}s" * 2)
 BACKWARD_ARGUMENTS = struct_of("uwaga_backward_args")
 SOFTMAX = struct_of("uwaga_softmax")
 ROW_STATISTICS = struct_of("uwaga_row_statistics")
@@ -50,7 +50,7 @@ POOL_ARGUMENTS = struct_of("uwaga_pool_args")
 
 def _bytes(tensor: Tensor) -> int:
     """Of a tensor's storage, from its first element on: less than it needs where the storage was resized."""
-    return tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+    return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _address(tensor: Tensor) -> int:
@@ -157,7 +157,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
     _check_sizes(call)
     heads, widths = (query.shape[1], key.shape[1]), (query.shape[3], value.shape[3])
     found = rule(call)
-    frame = Frame.of(
+    template = ProblemTemplate.of(
         found,
         (call.sequences, *heads, options.max_queries, options.max_keys, *widths),
         (query.shape[2], key.shape[2]),
@@ -165,9 +165,9 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
         query.dtype,
         (query.stride(), key.stride(), value.stride()),
     )
-    frame.check_dtypes(key, value)
+    template.check_dtypes(key, value)
     seed = 0 if call.seed is None else int(call.seed)
-    return frame.problem(query, key, value, options.dropout, seed), found.mask
+    return template.pack(query, key, value, options.dropout, seed), found.mask
 
 
 def _check_sizes(call: Call) -> None:
@@ -190,8 +190,8 @@ def _check_sizes(call: Call) -> None:
         raise ValueError(f"attention: operands are not of the sizes any more with which the call was made: {sizes}")
 
 
-class Frame(NamedTuple):
-    """A uwaga_problem but for the addresses of its operands, its threads and its dropout."""
+class ProblemTemplate(NamedTuple):
+    """A uwaga_problem without the addresses of its operands, its threads and its dropout."""
 
     sizes: bytes
     query: bytes
@@ -209,16 +209,16 @@ class Frame(NamedTuple):
         offsets: tuple[Tensor | None, Tensor | None],
         dtype: torch.dtype,
         strides: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
-    ) -> "Frame":
+    ) -> "ProblemTemplate":
         """`sizes` are sequences, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest; `tokens` its packed
         rows of query and key; `strides` those of query, key and value."""
-        places = [_PLACE.pack(*_steps(x), _number(dtype), 0) for x in strides]
+        query, key, value = (_TENSOR_STRIDES.pack(*_steps(x), _number(dtype), 0) for x in strides)
         query_offsets, key_offsets = map(numbers_fields, offsets)
         try:
             packed = _SIZES.pack(*sizes, *tokens, *query_offsets, *key_offsets)
         except struct.error as error:  # Ragged.max_length was replaced
             raise ValueError(f"attention: sizes must be integers of 64 bits, not {sizes}") from error
-        return Frame(packed, *places, rule.packed, dtype, dtype.itemsize)
+        return ProblemTemplate(packed, query, key, value, rule.packed, dtype, dtype.itemsize)
 
     def check_dtypes(self, *operands: Tensor) -> None:
         """ValueError where one is not of the type that the kernels would read: `x.data = y` can change it under a graph."""
@@ -226,7 +226,7 @@ class Frame(NamedTuple):
             if x.dtype != self.dtype:
                 raise ValueError(f"attention: an operand was {self.dtype} when the call began, and is {x.dtype}")
 
-    def problem(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
+    def pack(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, seed: int) -> bytes:
         return _PROBLEM.pack(
             self.sizes,
             query.data_ptr(),
@@ -248,23 +248,64 @@ class Frame(NamedTuple):
         )
 
 
-class ResultFrame(NamedTuple):
-    """A uwaga_forward_result but for the addresses of output and lse, which the caller allocates as they are laid out."""
+class ResultTemplate(NamedTuple):
+    """A uwaga_forward_result without the addresses of output and lse, which the caller allocates as they are laid out."""
 
     output: bytes
     lse: bytes
 
     @staticmethod
-    def of(dtype: torch.dtype, output: ShapeAndStrides, lse: ShapeAndStrides) -> "ResultFrame":
+    def of(dtype: torch.dtype, output: ShapeAndStrides, lse: ShapeAndStrides) -> "ResultTemplate":
         """From the dtype of the output, and the shapes and strides of both."""
-        room, room_of_lse = math.prod(output[0]) * dtype.itemsize, math.prod(lse[0]) * torch.float32.itemsize
-        return ResultFrame(
-            _PLACED_ROOM.pack(room, *_steps(output[1]), DTYPES[dtype], 0),
-            _PLACED_ROOM.pack(room_of_lse, *_row_steps(lse[1]), 0, 0),
+        output_bytes, lse_bytes = math.prod(output[0]) * dtype.itemsize, math.prod(lse[0]) * torch.float32.itemsize
+        return ResultTemplate(
+            _TENSOR_AFTER_ADDRESS.pack(output_bytes, *_steps(output[1]), DTYPES[dtype], 0),
+            _TENSOR_AFTER_ADDRESS.pack(lse_bytes, *_row_steps(lse[1]), 0, 0),
         )
 
-    def result(self, output: Tensor, lse: Tensor | None) -> bytes:
-        return _PLACED_RESULT.pack(output.data_ptr(), self.output, 0 if lse is None else lse.data_ptr(), self.lse)
+    def pack(self, output: Tensor, lse: Tensor | None) -> bytes:
+        return _RESULT_IN_PARTS.pack(output.data_ptr(), self.output, 0 if lse is None else lse.data_ptr(), self.lse)
+
+
+def run_forward(packed: bytes, result: bytes) -> None:
+    """Fill in the uwaga_forward_result of a uwaga_problem.
+
+    Raises:
+        ValueError: the library refuses the problem.
+        MemoryError: there is no memory for its buffers.
+    """
+    native.check(native.library().functions.uwaga_forward(packed, result))
+
+
+def run_backward(
+    packed: bytes,
+    output: Tensor,
+    lse: Tensor | None,
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    query: Tensor | None,
+    key: Tensor | None,
+    value: Tensor | None,
+    relative: Tensor | None = None,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> None:
+    """Fill in the gradients of a uwaga_problem, those that are given. Raises as `run_forward`."""
+    if grad_output._is_zerotensor():  # PyTorch's zeros without memory
+        grad_output = torch.zeros_like(output)
+    arguments = BACKWARD_ARGUMENTS.pack(
+        *tensor_fields(output),
+        *tensor_fields(grad_output),
+        *row_fields(lse),
+        *row_fields(grad_lse),
+        *tensor_fields(query),
+        *tensor_fields(key),
+        *tensor_fields(value),
+        *numbers_fields(relative, torch.float32),
+        *numbers_fields(sinks, torch.float32),
+        *tensor_fields(bias),
+    )
+    native.check(native.library().functions.uwaga_backward(packed, arguments))
 
 
 def start_fields(mode: int, value: int, starts: Tensor | None) -> tuple[int, ...]:

@@ -8,12 +8,13 @@ Letters as in spec.py.
 """
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from uwaga.ops.attention import gradients, relative_bias, vmap
-from uwaga.ops.attention.call import FIXED_TENSORS, Call, Options, new_lse, new_output
+from uwaga.ops.attention.call import FIXED_TENSORS, Call, Gradients, Options, new_lse, new_output
 from uwaga.ops.mask_program import pack, unpack
 
 CALL = (
@@ -45,10 +46,10 @@ def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
 
 def call_forward(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple[Tensor, Tensor]:
     """The operator uwaga::forward over `Call.tensors`; the lse is empty where there is no softmax."""
-    return torch.ops.uwaga.forward(*flatten(tensors, options, engine))
+    return cast(tuple[Tensor, Tensor], torch.ops.uwaga.forward(*flatten(tensors, options, engine)))
 
 
-def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple:
+def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> tuple[Any, ...]:
     """A call as the operators' list CALL."""
     o = options
     places = (o.relative_zero, o.relative_start_mode, o.relative_start, o.max_queries, o.max_keys)
@@ -56,7 +57,7 @@ def flatten(tensors: Sequence[Tensor | None], options: Options, engine: str) -> 
     return (*tensors[:FIXED_TENSORS], list(tensors[FIXED_TENSORS:]) or None, *plain)
 
 
-def unflatten(arguments: Sequence) -> tuple[Call, str]:
+def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
     """The call and the engine from the operators' list CALL."""
     *fixed, mask_tensors = arguments[: FIXED_TENSORS + 1]
     mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
@@ -85,7 +86,7 @@ def unflatten(arguments: Sequence) -> tuple[Call, str]:
 # Kernels. An operator returns tensors of its own in the layout that its fake promises, never None.
 
 
-def _forward(*arguments):
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, engine = unflatten(arguments)
     output, lse = gradients.forward(engine, call)
     if engine != "cpu":  # the native engine lays its results out in this way itself
@@ -93,7 +94,14 @@ def _forward(*arguments):
     return output, call.query.new_empty(0) if lse is None else lse.contiguous()
 
 
-def _backward(grad_output, grad_lse, output, lse, needs, *arguments):
+def _backward(
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    output: Tensor,
+    lse: Tensor | None,
+    needs: Sequence[bool],
+    *arguments: Any,
+) -> tuple[Tensor, ...]:
     call, engine = unflatten(arguments)
     if not call.options.softmax:  # the empty stand-ins of what there is not
         lse = grad_lse = None
@@ -101,41 +109,64 @@ def _backward(grad_output, grad_lse, output, lse, needs, *arguments):
     return _present(call, found, call.operands)
 
 
-def _double_backward(cotangents, grad_output, grad_lse, needs, *arguments):
+def _double_backward(
+    cotangents: Sequence[Tensor | None],
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    needs: Sequence[bool],
+    *arguments: Any,
+) -> tuple[Tensor, ...]:
     call, _ = unflatten(arguments)
     found = gradients.double_backward(call, grad_output, grad_lse, tuple(cotangents), needs)
     return _present(call, found, (*call.operands, grad_output, grad_lse))
 
 
-def _present(call: Call, found: gradients.Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+def _present(call: Call, found: Gradients, like: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Contiguous gradients; an empty tensor for each that is absent."""
     return tuple(
-        call.query.new_empty(0) if x is None else torch.empty(y.shape, dtype=y.dtype, device=y.device).copy_(x)
+        call.query.new_empty(0) if x is None or y is None else _empty_like(y).copy_(x)
         for x, y in zip(found, like, strict=True)
     )
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
 
 # Fakes: shapes, dtypes and layouts only.
 
 
-def _forward_fake(*arguments):
+def _forward_fake(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, _ = unflatten(arguments)
     return new_output(call), new_lse(call) if call.options.softmax else call.query.new_empty(0)
 
 
-def _backward_fake(grad_output, grad_lse, output, lse, needs, *arguments):
+def _backward_fake(
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    output: Tensor,
+    lse: Tensor | None,
+    needs: Sequence[bool],
+    *arguments: Any,
+) -> tuple[Tensor, ...]:
     call, _ = unflatten(arguments)
     return _fakes(call, call.operands, needs)
 
 
-def _double_backward_fake(cotangents, grad_output, grad_lse, needs, *arguments):
+def _double_backward_fake(
+    cotangents: Sequence[Tensor | None],
+    grad_output: Tensor,
+    grad_lse: Tensor | None,
+    needs: Sequence[bool],
+    *arguments: Any,
+) -> tuple[Tensor, ...]:
     call, _ = unflatten(arguments)
     return _fakes(call, (*call.operands, grad_output, grad_lse), (True,) * 8)
 
 
 def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> tuple[Tensor, ...]:
     return tuple(
-        torch.empty(x.shape, dtype=x.dtype, device=x.device) if x is not None and needed else call.query.new_empty(0)
+        _empty_like(x) if x is not None and needed else call.query.new_empty(0)
         for x, needed in zip(like, needs, strict=True)
     )
 
@@ -143,17 +174,17 @@ def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> 
 # Autograd: what was absent stays absent.
 
 
-def _forward_setup(ctx, inputs, output):
+def _forward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:FIXED_TENSORS], *(inputs[FIXED_TENSORS] or ()), *output)
-    ctx.plain = inputs[FIXED_TENSORS + 1 :]
+    ctx.numbers = inputs[FIXED_TENSORS + 1 :]
     if not unflatten(inputs)[0].options.softmax:
         ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
 
 
-def _forward_autograd(ctx, grad_output, grad_lse):
+def _forward_autograd(ctx: Any, grad_output: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
     *tensors, output, lse = ctx.saved_tensors
-    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.numbers)
     # Only the operands' own needs count: those of offsets and masks are false.
     needs = list(ctx.needs_input_grad[:6])
     nothing = _nothing(tensors[FIXED_TENSORS:])
@@ -165,16 +196,16 @@ def _forward_autograd(ctx, grad_output, grad_lse):
     return (*(x if needed else None for x, needed in zip(found, needs, strict=True)), *nothing)
 
 
-def _backward_setup(ctx, inputs, output):
+def _backward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     grad_output, grad_lse, _, _, needs, *arguments = inputs
     ctx.save_for_backward(grad_output, grad_lse, *arguments[:FIXED_TENSORS], *(arguments[FIXED_TENSORS] or ()))
-    ctx.plain, ctx.needs = arguments[FIXED_TENSORS + 1 :], needs
+    ctx.numbers, ctx.needs = arguments[FIXED_TENSORS + 1 :], needs
     ctx.set_materialize_grads(False)
 
 
-def _backward_autograd(ctx, *cotangents):
+def _backward_autograd(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
     grad_output, grad_lse, *tensors = ctx.saved_tensors
-    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.plain)
+    arguments = (*tensors[:FIXED_TENSORS], tensors[FIXED_TENSORS:] or None, *ctx.numbers)
     found = torch.ops.uwaga.double_backward(list(cotangents), grad_output, grad_lse, ctx.needs, *arguments)
     like = (*tensors[:6], grad_output, grad_lse)
     *of_operands, of_grad_output, of_grad_lse = (None if y is None else x for x, y in zip(found, like, strict=True))
@@ -189,7 +220,7 @@ def _backward_autograd(ctx, *cotangents):
     )
 
 
-def _forward_vmap(info, in_dims, *arguments):
+def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Gradients, tuple[int | None, ...]]:
     call, engine = unflatten(arguments)
     dims = (*in_dims[:FIXED_TENSORS], *(in_dims[FIXED_TENSORS] or [None] * len(call.mask_tensors)))
     batch = vmap.batch_of(dims, call.tensors)
@@ -197,7 +228,7 @@ def _forward_vmap(info, in_dims, *arguments):
     return vmap.unfold(info.batch_size, batch, call_forward(folded, call.options, engine))
 
 
-def _nothing(mask_tensors: Sequence[Tensor]) -> tuple:
+def _nothing(mask_tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     """The gradients of all arguments of CALL behind the six operands; PyTorch wants a list for a list of tensors."""
     return (*(None,) * 4, [None] * len(mask_tensors) or None, *(None,) * (CALL_LENGTH - FIXED_TENSORS - 1))
 

@@ -1,7 +1,9 @@
-"""Biases that depend on the distance only: from the value object to one vector per head, and to scores.
+"""Biases that depend on the distance j - p only: as one vector per head over all distances, and as scores.
 
 Letters: B sequences, H query heads, Q queries, K keys, L distances.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +15,18 @@ from uwaga.ops.mask_program import START_LAST, START_VALUE, resolve_start
 from uwaga.ops.score_shape import ScoreShape
 
 
-def lower(bias: DistanceBias, sizes: ScoreShape, dtype: torch.dtype, device: torch.device) -> dict:
-    """The operands of a Call: the vector (H, L) over every distance that the call meets, and where its zero is."""
+class RelativeVector(NamedTuple):
+    """A distance bias over the scores of one call: the fields `relative...` of Call and Options."""
+
+    vector: Tensor  # (H, L) over every distance that the call meets
+    starts: Tensor | None  # (B,) where there is a start per sequence
+    zero: int  # where the distance 0 is
+    start_mode: int
+    start: int
+
+
+def over(bias: DistanceBias, sizes: ScoreShape, dtype: torch.dtype, device: torch.device) -> RelativeVector:
+    """A bias over scores of this shape."""
     mode, value, starts = resolve_start(sizes, bias.start)
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
     length = max(sizes.queries + sizes.keys - 1, 0)
@@ -24,13 +36,7 @@ def lower(bias: DistanceBias, sizes: ScoreShape, dtype: torch.dtype, device: tor
     else:
         first, starts, distance_L = _per_sequence(starts, sizes.queries, length)
     vector_HL = bias.vector(distance_L)
-    return {
-        "relative": vector_HL.to(dtype).contiguous(),
-        "relative_starts": starts,
-        "relative_zero": first,
-        "relative_start_mode": mode,
-        "relative_start": value,
-    }
+    return RelativeVector(vector_HL.to(dtype).contiguous(), starts, first, mode, value)
 
 
 def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tensor, Tensor]:
@@ -69,5 +75,10 @@ def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | No
     i_Q = torch.arange(queries, device=device) if rows is None else rows
     j_K = torch.arange(keys, device=device) if columns is None else columns
     place_QK = j_K - i_Q[:, None] + options.relative_zero
-    place_BQK = (place_QK - start)[None] if start is not None else place_QK - call.relative_starts[:, None, None]
+    if start is not None:
+        place_BQK = (place_QK - start)[None]
+    else:
+        assert call.relative_starts is not None
+        place_BQK = place_QK - call.relative_starts[:, None, None]
+    assert call.relative is not None
     return call.relative[:, place_BQK].transpose(0, 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from uwaga.ops.attention.call import Options
+from uwaga.ops.attention.call import Gradients, Options
 
 # Those of `Call.tensors` that have no batch dimension to fold into.
 _SHARED = {3: "a vector of biases", 5: "sinks", 6: "offsets", 7: "offsets", 9: "a dropout seed"}
@@ -52,22 +52,21 @@ def _lead(size: int, batch: int, dim: int | None, x: Tensor) -> Tensor:
     return x.expand(size, batch, *x.shape[2:]).flatten(0, 1)
 
 
-def unfold(size: int, batch: int, results: Tensors) -> tuple[tuple, tuple]:
+def unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[int | None, ...]]:
     """(V, B, ...) of each (V * B, ...), and where the mapped dimension is; an absent result, None or empty, has none."""
-    absent = [x is None or x.dim() == 1 for x in results]
-    unfolded = (x if gone else x.unflatten(0, (size, batch)) for x, gone in zip(results, absent, strict=True))
-    return tuple(unfolded), tuple(None if gone else 0 for gone in absent)
+    unfolded = [x if x is None or x.dim() == 1 else x.unflatten(0, (size, batch)) for x in results]
+    return tuple(unfolded), tuple(None if x is None or x.dim() == 1 else 0 for x in results)
 
 
 def unfold_gradients(
     size: int, batch: int, dims: Sequence[int | None], tensors: Tensors, gradients: Tensors
-) -> tuple[tuple, tuple]:
+) -> tuple[Gradients, tuple[int | None, ...]]:
     """The same of gradients of the first of `Call.tensors`: one that was laid over the batch takes the sum of it."""
-    unfolded, places = unfold(size, batch, gradients)
-    bias, dim = tensors[_BIAS], dims[_BIAS]
-    if bias is not None and unfolded[_BIAS] is not None and bias.shape[_batch_dimension(dim)] != batch:
-        unfolded = (*unfolded[:_BIAS], unfolded[_BIAS].sum(1, keepdim=True), *unfolded[_BIAS + 1 :])
-    return unfolded, places
+    unfolded, unfolded_dims = unfold(size, batch, gradients)
+    bias, of_bias = tensors[_BIAS], unfolded[_BIAS]
+    if bias is not None and of_bias is not None and bias.shape[_batch_dimension(dims[_BIAS])] != batch:
+        unfolded = (*unfolded[:_BIAS], of_bias.sum(1, keepdim=True), *unfolded[_BIAS + 1 :])
+    return unfolded, unfolded_dims
 
 
 def _batch_dimension(dim: int | None) -> int:

@@ -6,14 +6,14 @@ from torch import Tensor
 from uwaga._base import native
 from uwaga.ops.attention.call import Call, new_lse, new_output
 from uwaga.ops.attention.native_structs import (
-    BACKWARD_ARGUMENTS,
     DTYPES,
     FORWARD_RESULT,
     MAX_OPERATIONS,
     MAX_WIDTH,
-    numbers_fields,
     problem,
     row_fields,
+    run_backward,
+    run_forward,
     tensor_fields,
 )
 
@@ -47,55 +47,19 @@ def forward(call: Call) -> tuple[Tensor, Tensor | None]:
     return output, lse
 
 
-def run_forward(packed: bytes, result: bytes) -> None:
-    """Fill in the result of a problem, both as native_structs packs them."""
-    native.check(native.library().functions.uwaga_forward(packed, result))
-
-
 def backward(
     call: Call,
     output: Tensor,
     lse: Tensor | None,
     grad_output: Tensor,
     grad_lse: Tensor | None,
-    needs: tuple[bool, bool, bool, bool, bool, bool],
+    needs: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
     grads = _new_gradients(call, needs)
     packed, alive = problem(call)
     run_backward(packed, output, lse, grad_output, grad_lse, *grads)
     del alive
     return grads
-
-
-def run_backward(
-    packed: bytes,
-    output: Tensor,
-    lse: Tensor | None,
-    grad_output: Tensor,
-    grad_lse: Tensor | None,
-    query: Tensor | None,
-    key: Tensor | None,
-    value: Tensor | None,
-    relative: Tensor | None = None,
-    bias: Tensor | None = None,
-    sinks: Tensor | None = None,
-) -> None:
-    """Fill in the gradients of a problem of native_structs, those that are given."""
-    if grad_output._is_zerotensor():  # PyTorch's zeros without memory
-        grad_output = torch.zeros_like(output)
-    arguments = BACKWARD_ARGUMENTS.pack(
-        *tensor_fields(output),
-        *tensor_fields(grad_output),
-        *row_fields(lse),
-        *row_fields(grad_lse),
-        *tensor_fields(query),
-        *tensor_fields(key),
-        *tensor_fields(value),
-        *numbers_fields(relative, torch.float32),
-        *numbers_fields(sinks, torch.float32),
-        *tensor_fields(bias),
-    )
-    native.check(native.library().functions.uwaga_backward(packed, arguments))
 
 
 def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
@@ -105,9 +69,9 @@ def _new_gradients(call: Call, needs: tuple[bool, ...]) -> tuple[Tensor | None, 
         torch.empty_like(call.query) if query else None,
         torch.empty_like(call.key) if key else None,
         torch.empty_like(call.value) if value else None,
-        torch.zeros_like(call.relative) if relative else None,
+        torch.zeros_like(call.relative) if relative and call.relative is not None else None,
         _new_bias_gradient(call) if bias else None,
-        torch.zeros_like(call.sinks) if sinks else None,
+        torch.zeros_like(call.sinks) if sinks and call.sinks is not None else None,
     )
 
 

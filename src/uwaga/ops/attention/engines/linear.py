@@ -10,6 +10,8 @@ Letters: B sequences, H query heads, G key/value heads, P sequences and heads as
 both, D query/key width, E value width, C tokens of a chunk, X chunks of a segment.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -34,7 +36,7 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-def attend(call: Call) -> tuple[Tensor, None]:
+def attend(call: Call) -> tuple[Tensor, Tensor | None]:
     """The output (B, H, Q, E); there is no lse without softmax."""
     if call.query_offsets is None:
         return _attend_dense(call), None
@@ -114,13 +116,13 @@ class Past(torch.autograd.Function):
     """z_i = sum over j <= i of (q_i . k_j) * scale * v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E), K <= Q."""
 
     @staticmethod
-    def forward(ctx, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
         ctx.scale = scale
         return _past(q_PQD, k_PKD, v_PKE, scale)
 
     @staticmethod
-    def backward(ctx, grad_PQE: Tensor):
+    def backward(ctx: Any, grad_PQE: Tensor) -> tuple[Tensor | None, ...]:
         q_PQD, k_PKD, v_PKE = ctx.saved_tensors
         queries, keys = q_PQD.shape[1], k_PKD.shape[1]
         # dq_i = sum_{j<=i} (dz_i . v_j) k_j;  dk_j = sum_{i>=j} (v_j . dz_i) q_i;  dv_j = sum_{i>=j} (k_j . q_i) dz_i:
@@ -132,7 +134,7 @@ class Past(torch.autograd.Function):
         return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
 
     @staticmethod
-    def jvp(ctx, *tangents):
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
         raise no_forward_mode()
 
 

@@ -38,8 +38,8 @@ def refusal(call: Call) -> str | None:
     return None
 
 
-def attend(call: Call) -> tuple[Tensor, None]:
-    """The output (B, H, Q, E)."""
+def attend(call: Call) -> tuple[Tensor, Tensor | None]:
+    """The output (B, H, Q, E); PyTorch's kernels give no lse."""
     if call.query_offsets is None:
         return _attend_dense(call), None
     window = _varlen_window(call)
@@ -50,14 +50,14 @@ def attend(call: Call) -> tuple[Tensor, None]:
 
 def _attend_dense(call: Call) -> Tensor:
     query, key, value = call.query, call.key, call.value
-    options = {"scale": call.options.scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    scale, grouped = call.options.scale, query.shape[1] != key.shape[1]
     if key.shape[2] == 0:
         return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
     if call.bias is None and call.relative is None:
         if not call.options.mask_program:
-            return scaled_dot_product_attention(query, key, value, **options)
+            return scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=grouped)
         if _is_upper_left_causal(call):
-            return scaled_dot_product_attention(query, key, value, is_causal=True, **options)
+            return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=grouped)
 
     visible_BHQK = _visible(call)
     sees_BHQ1, seen_BHK1 = visible_BHQK.any(-1, keepdim=True), visible_BHQK.any(-2)[..., None]
@@ -66,7 +66,8 @@ def _attend_dense(call: Call) -> Tensor:
     if seen_BHK1.shape[1] == 1 or query.shape[1] == key.shape[1]:
         key, value = torch.where(seen_BHK1, key, 0.0), torch.where(seen_BHK1, value, 0.0)
     # SDPA makes nan of a row that sees nothing: let it see everything, and drop the result.
-    out_BHQE = scaled_dot_product_attention(query, key, value, _attn_mask(call, visible_BHQK | ~sees_BHQ1), **options)
+    attn_mask = _attn_mask(call, visible_BHQK | ~sees_BHQ1)
+    out_BHQE = scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, enable_gqa=grouped)
     return torch.where(sees_BHQ1, out_BHQE, 0.0)
 
 
@@ -118,6 +119,8 @@ def _varlen_window(call: Call) -> tuple[int, int] | None:
 def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # here, since importing it registers operators
 
+    assert call.query_offsets is not None
+    assert call.key_offsets is not None
     query, key, value = (x[0].transpose(0, 1) for x in (call.query, call.key, call.value))
     out_NHE = varlen_attn(
         query,
@@ -131,4 +134,5 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         window_size=window,
         enable_gqa=query.shape[1] != key.shape[1],
     )
+    assert isinstance(out_NHE, Tensor)  # and no lse, which nobody asked for
     return out_NHE.transpose(0, 1)[None]
