@@ -16,7 +16,8 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.cli.record import load
-from uwaga.train import Config, recipes_data
+from uwaga.train import Config
+from uwaga.train.data import sources
 
 WINDOW = 512
 ENDS = [0, WINDOW, 4096, 16384, 65536, 1 << 30]
@@ -43,7 +44,7 @@ if __name__ == "__main__":
         text = "To be, or not to be: that is the question. " * 16
     else:
         data = Config.read(Path(__file__).parents[1] / "recipes" / "bard.toml").data
-        text = recipes_data.found(data.train[0], data).read_text()
+        text = sources.find(data.train[0], data).read_text()
         text = text[len(text) - len(text) // 10 :]
     ids = torch.tensor(reader.tokenizer.backend.encode(text).ids)
     with torch.no_grad():

@@ -16,14 +16,14 @@ from harness import Report, options, parse
 from torch import Tensor, nn
 from training import PlainTraining, text
 
-from uwaga.train import Config, families, recipes_data, schedule
-from uwaga.train.data import Corpus
+from uwaga.train import Config, families
+from uwaga.train.data import Corpus, sources
 from uwaga.train.data.corpus import Split
 from uwaga.train.distributed import World
-from uwaga.train.learner import Learner
 from uwaga.train.metrics.evaluation import validation_loss
 from uwaga.train.model import new_model
-from uwaga.train.step import Steps
+from uwaga.train.optimizer import lr_ratio
+from uwaga.train.step import StepRunner, TrainableModel
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "shakespeare-cpu.toml"
 IN_A_ROW = 50
@@ -32,16 +32,16 @@ Step, Evaluate = Callable[[int], float], Callable[[], float]
 
 def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    model = new_model(families.built(config.model, config.objective, corpus.model_settings), config.run.seed)
-    learner = Learner(model, config, world)
-    learner.module.train()
-    steps = Steps(learner.module, learner.optimizer, corpus.train, config, world)
+    model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
+    trainable = TrainableModel(model, config, world)
+    trainable.module.train()
+    steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)
 
     def step(number: int) -> float:
-        return steps.take(number).loss.item()
+        return steps.run(number).loss.item()
 
     return step, lambda: validation_loss(
-        learner.objective, corpus.validation, config.run.eval_tokens, world, nullcontext
+        trainable.objective, corpus.validation, config.run.eval_tokens, world, nullcontext
     )
 
 
@@ -56,7 +56,7 @@ def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evalu
             nn.init.zeros_(weight)
 
     def step(number: int) -> float:
-        return run.step(config.optimizer.lr * schedule.share(number, config.schedule))
+        return run.step(config.optimizer.lr * lr_ratio(number, config.schedule))
 
     return step, lambda: loss_of(run.model, corpus.validation, context)
 
@@ -65,7 +65,7 @@ def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evalu
 def loss_of(model: nn.Module, valid: Split, context: int) -> float:
     """Over the same windows; not over the last one, which is shorter."""
     total, count = 0.0, 0
-    for batch in valid.all(None):
+    for batch in valid.evaluation_batches(None):
         rows = int((batch.ids.lengths == context).sum())
         if rows:
             ids, labels = (each[: rows * context].view(rows, context) for each in (batch.ids.values, batch.labels))
@@ -93,7 +93,7 @@ if __name__ == "__main__":
         small = [f'data.train=["{folder}/text.txt"]', "schedule.steps=4", "schedule.warmup_steps=1", "run.eval_every=2"]
         config = Config.read(RECIPE, small if chosen.quick else [])
         corpus = Corpus.prepare(config, Path(folder))
-        whole = recipes_data.found(config.data.train[0], config.data).read_text()
+        whole = sources.find(config.data.train[0], config.data).read_text()
         ids = torch.from_numpy(
             corpus.tokenizer.encode([whole[: -int(len(whole) * config.data.validation_fraction)]])[0]
         )

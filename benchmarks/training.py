@@ -1,7 +1,7 @@
 """How long is one step of training beside the same in plain PyTorch?
 
 nanoGPT's setting for a CPU: 4 layers, 4 heads, 128 wide, 12 rows of 64 tokens, 65 characters; a whole step: batch, forward,
-backward, clipping, AdamW, and the loss read. The other side is the same model, weight for weight, in plain PyTorch
+backward, clipping, AdamW, and the loss read. The other split is the same model, weight for weight, in plain PyTorch
 (nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, one map for query, key and value) with nanoGPT's loop.
 """
 
@@ -19,9 +19,8 @@ from uwaga.cli.timing import compare
 from uwaga.train import Config, families
 from uwaga.train.data import Corpus
 from uwaga.train.distributed import World
-from uwaga.train.learner import Learner
 from uwaga.train.model import new_model
-from uwaga.train.step import Steps
+from uwaga.train.step import StepRunner, TrainableModel
 
 LAYERS, HEADS, WIDTH = 4, 4, 128
 IN_A_ROW = 20
@@ -78,14 +77,14 @@ class Plain(nn.Module):
 
     def __init__(self, vocabulary: int, context: int) -> None:
         super().__init__()
-        self.words, self.places = nn.Embedding(vocabulary, WIDTH), nn.Embedding(context, WIDTH)
+        self.words, self.files = nn.Embedding(vocabulary, WIDTH), nn.Embedding(context, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, vocabulary, bias=False)
         self.head.weight = self.words.weight
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        x = self.words(ids) + self.files(torch.arange(ids.shape[1]))
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
@@ -126,19 +125,19 @@ def our_step(folder: Path, context: int, rows: int, dtype: str) -> tuple[Callabl
     text = CONFIG.format(folder=folder, context=context, tokens=rows * context, dtype=dtype)
     config = Config.parse(text)
     corpus, world = Corpus.prepare(config, folder), World(rank=0, size=1, device=torch.device("cpu"))
-    model = new_model(families.built(config.model, config.objective, corpus.model_settings), config.run.seed)
-    learner = Learner(model, config, world)
-    learner.module.train()
-    steps, done = Steps(learner.module, learner.optimizer, corpus.train, config, world), iter(range(100000))
+    model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
+    trainable = TrainableModel(model, config, world)
+    trainable.module.train()
+    steps, done = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world), iter(range(100000))
 
     def step() -> float:
-        return steps.take(next(done)).loss.item()
+        return steps.run(next(done)).loss.item()
 
     return step, corpus
 
 
 def in_a_row(step: Callable[[], float]) -> None:
-    """As a training takes them: a single step between two of the other side would find caches that are the other's."""
+    """As a training takes them: a single step between two of the other split would find caches that are the other's."""
     for _ in range(IN_A_ROW):
         step()
 

@@ -36,12 +36,12 @@ from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
 from uwaga.models.text.tokenizer import Tokenizer
-from uwaga.train import recipes_data
-from uwaga.train.checkpoints import files, folders
-from uwaga.train.checkpoints.state import State
+from uwaga.train import checkpoint, run_folder
+from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
+from uwaga.train.data import sources
 from uwaga.train.data.corpus import Corpus
-from uwaga.train.metrics import journal
+from uwaga.train.metrics.logger import JsonlWriter, read_losses
 from uwaga.train.optimizer import Moment
 from uwaga.train.tokenizer import TextTokenizer
 
@@ -212,7 +212,7 @@ def _reopen(folder: Path) -> None:
 def _checkpoint(folder: Path) -> None:
     _model(folder / "step-000001")
     step = folder / "step-000001"
-    State(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x").write(step)
+    TrainingState(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x").write(step)
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(3)}, step / "optimizer.safetensors")
@@ -224,19 +224,19 @@ def _checkpoint(folder: Path) -> None:
 
 
 def _optimizer(folder: Path) -> None:
-    files.read_optimizer(folder / "step-000001", [Moment("a", (3,))])
+    checkpoint.read_optimizer(folder / "step-000001", [Moment("a", (3,))])
 
 
 def _read_weights(folder: Path) -> None:
     step = folder / "step-000001"
-    files.read_model(step, load(step))
+    checkpoint.read_model(step, load(step))
 
 
 def _source(folder: Path) -> None:
     os.environ["UWAGA_DATA"] = str(folder)
-    digest = recipes_data.sha256(Path(__file__))
-    source = f"data.sources.play={{sha256='{digest}', address='https://example.org', files=['a.txt.gz']}}"
-    recipes_data.found("play", _config(folder, "a", "text", source).data)
+    digest = sources.sha256(Path(__file__))
+    source = f"data.sources.play={{sha256='{digest}', url='https://example.org', files=['a.txt.gz']}}"
+    sources.find("play", _config(folder, "a", "text", source).data)
 
 
 def _vectors(folder: Path, *, is_whole: bool = True) -> None:
@@ -263,7 +263,7 @@ _JSON = ("uwaga.models.json_files:_read",)
 _LINES_OF_TRAINING = (
     "uwaga.models.text.corpus:lines",
     "uwaga.models.text.corpus:__iter__",
-    "uwaga.train.data.fingerprint:_state",
+    "uwaga.train.data.prepare:_file_state",
 )
 _DOCUMENTS = ("uwaga.models.text.corpus:_size", "uwaga.models.text.corpus:lines")
 KINDS = {
@@ -280,7 +280,7 @@ KINDS = {
     ),
     "special_tokens_map.json": Kind(
         covers=_JSON, file="special_tokens_map.json", make=_model, faults="json",
-        read=lambda folder: TextTokenizer.given(folder, "masked-language-model"),
+        read=lambda folder: TextTokenizer.load(folder, "masked-language-model"),
     ),
     "generation_config.json": Kind(
         covers=("uwaga.models.text.sentence_config:fingerprint",), file="generation_config.json", make=_model, faults="json",
@@ -337,17 +337,17 @@ KINDS = {
     ),
     "pairs": Kind(covers=_LINES_OF_TRAINING, file="a.tsv", faults="lines", make=_prepared, read=_reopen),
     "source of data": Kind(
-        covers=("uwaga.train.recipes_data:sha256",), file="a.txt.gz", faults="gzip", read=_source,
+        covers=("uwaga.train.data.sources:sha256",), file="a.txt.gz", faults="gzip", read=_source,
         make=_texts("a.txt.gz", lambda path: path.write_bytes(gzip.compress(Path(__file__).read_bytes()))),
         names=("a.txt.gz", "play"),
     ),
     "last": Kind(
-        covers=("uwaga.train.checkpoints.folders:named",), file="last", make=_checkpoint, faults="binary",
-        read=lambda folder: folders.pointed(folder, folders.LAST),
+        covers=("uwaga.train.run_folder:read_pointer_name",), file="last", make=_checkpoint, faults="binary",
+        read=lambda folder: run_folder.read_pointer(folder, run_folder.LAST),
     ),
     "training.json": Kind(
         covers=_JSON, file="step-000001/training.json", make=_checkpoint, faults="json",
-        read=lambda folder: State.read(folder / "step-000001"),
+        read=lambda folder: TrainingState.read(folder / "step-000001"),
     ),
     "optimizer.safetensors": Kind(
         covers=("uwaga.models.safetensors_files:_header",), file="step-000001/optimizer.safetensors", make=_checkpoint,
@@ -358,12 +358,12 @@ KINDS = {
         read=_read_weights, faults="binary",
     ),
     "metrics.jsonl": Kind(
-        covers=("uwaga.train.metrics.journal:curve", "uwaga.train.metrics.journal:_parsed"), file="metrics.jsonl",
-        make=_checkpoint, faults="lines", read=lambda folder: journal.curve(folder, "train"),
+        covers=("uwaga.train.metrics.logger:read_losses", "uwaga.train.metrics.logger:_parsed"), file="metrics.jsonl",
+        make=_checkpoint, faults="lines", read=lambda folder: read_losses(folder, "train"),
     ),
-    "journal": Kind(
-        covers=("uwaga.train.metrics.journal:__init__",), file="metrics.jsonl", make=_checkpoint, faults="binary",
-        read=lambda folder: journal.Journal(folder, 9),
+    "metrics.jsonl of a resumed run": Kind(
+        covers=("uwaga.train.metrics.logger:__init__",), file="metrics.jsonl", make=_checkpoint, faults="binary",
+        read=lambda folder: JsonlWriter(folder, 9),
     ),
     "documents txt": Kind(
         covers=_DOCUMENTS, file="a.txt", faults="lines", make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
@@ -411,7 +411,7 @@ PREPARED = {
         names=(".tokens", ".offsets", "cannot be used", name),
     )
     for name, covers, faults in (
-        ("about.json", _JSON, "json"),
+        ("metadata.json", _JSON, "json"),
         ("train.tokens", ("uwaga.train.data.store:_mapped", "uwaga.train.data.store:_check"), "binary"),
         ("train.offsets", ("uwaga.train.data.store:_mapped",), "binary"),
         ("validation-targets.offsets", ("uwaga.train.data.store:_mapped",), "binary"),

@@ -42,9 +42,9 @@ OTHER_OPENERS = {
     "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
     "uwaga.models.safetensors_files": "after its header was read by untrusted.open_regular",
     "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",
-    "uwaga.train.door": "a lock",
-    "uwaga.train.metrics.journal": "writes after untrusted.stat_regular",
-    "uwaga.train.recipes_data": "unpacks what was downloaded, bounded by LARGEST",
+    "uwaga.train.api": "a lock",
+    "uwaga.train.metrics.logger": "writes after untrusted.stat_regular",
+    "uwaga.train.data.sources": "unpacks what was downloaded, bounded by LARGEST",
     "uwaga.viewer.page.bundle": "files of the package",
 }
 # Readers that no file of a stranger reaches, or that stdin alone does.

@@ -55,12 +55,12 @@ def _long_line(kind: str) -> str:
 )
 def test_a_line_of_ten_megabytes_is_cut_into_rows(file: str, kind: str, tokens: str, tmp_path: Path) -> None:
     line, path = _long_line(kind), tmp_path / "a"
-    rows = [line, "short", "lines", "of a", "file", "on either", "side"]
+    rows = [line, "short", "lines", "of a", "file", "on either", "split"]
     path.write_text("\n".join(json.dumps({"text": row}) if file == "jsonl" else row for row in rows) + "\n")
     document = ["data.document=line"] if file == "text" else []
     corpus = Corpus.prepare(_config("language-model", file, path, tokens, *document), tmp_path / "run")
     split = max(corpus.train, corpus.validation, key=len)
-    assert max(split.batch(micro).ids.max_length for micro in split.step(0)) == 64
+    assert max(split.batch(micro).ids.max_length for micro in split.micro_batches(0)) == 64
     stored = max((tmp_path / "run").glob("data-*/*.tokens"), key=lambda path: path.stat().st_size)
     text = corpus.tokenizer.backend.decode(np.fromfile(stored, "<u2").tolist(), skip_special_tokens=True)
     assert line in text
@@ -125,7 +125,7 @@ def test_a_pair_file_with_unequal_fields_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n" * 1000 + "a\tb\tc\n")
     message = _message(_config("encoder-decoder", "pairs", path), tmp_path / "run")
-    assert message == f"{path}:1001: a pair is 2 fields with a tab between them, and here are 3 fields"
+    assert message == f"{path}:1001: a pair must have 2 fields, separated by a tab, not 3"
 
 
 def test_parallel_files_with_unequal_lines_are_named(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
     assert (code, said) == (1, "")
     assert told == (
         f"uwaga train: {tmp_path}/run holds a run already (its last checkpoint is step-000004): "
-        "--resume goes on with it, run.output_dir=... begins another\n"
+        "--resume continues it, run.output_dir=... starts another\n"
     )
     assert train(config, "--resume")[0] == 0
 
@@ -67,8 +67,8 @@ def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path)
     [
         (["optimizer.rate=1"], "there is no key optimizer.rate"),
         (["data.train=['nowhere.txt']"], "nowhere.txt: there is no such file"),
-        (["run.device='cuda'"], "run.device is 'cuda', and PyTorch finds none"),
-        (["--fsdp"], "--fsdp shares weights among processes, and there is one: start it by torchrun"),
+        (["run.device='cuda'"], "run.device is 'cuda', and CUDA is not available"),
+        (["--fsdp"], "--fsdp shards the weights over several processes: start the command by torchrun"),
         (["run.sample_prompts=['" + "x" * 50 + "']"], "run.sample_prompts: "),
     ],
 )

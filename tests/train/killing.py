@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import uwaga.models.transformer.checkpoint
-import uwaga.train.door  # noqa: F401
+import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
 
 KILLED = -signal.SIGKILL

@@ -21,7 +21,7 @@ import uwaga.models.bert.checkpoint
 import uwaga.models.gpt2.checkpoint
 import uwaga.models.t5.checkpoint
 import uwaga.models.transformer.checkpoint
-import uwaga.train.door  # noqa: F401
+import uwaga.train.api  # noqa: F401
 from uwaga.cli import app
 
 

@@ -1,12 +1,15 @@
 """What a configuration may say, what it says when it is changed, and what its errors say."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from uwaga._base import renamed
-from uwaga.train import sections
-from uwaga.train.config import Config
+from uwaga.train import config as sections
+from uwaga.train.config import Config, to_toml
 from uwaga.train.errors import ConfigError
 
 _TEXT = """
@@ -129,9 +132,7 @@ def test_a_former_key_is_refused_with_the_present_one(section: str, former: str,
     assert _message(f"{section}.{former}") == f"{section}: {former.partition('=')[0]} is now called {present}"
 
 
-@pytest.mark.parametrize(
-    "each", [each for each in renamed.PARAMETERS if each.owner.startswith("uwaga.train.sections.")]
-)
+@pytest.mark.parametrize("each", [each for each in renamed.PARAMETERS if each.owner.startswith("uwaga.train.config.")])
 def test_former_names_of_a_section_in_python(each: renamed.RenamedParameter) -> None:
     name = each.owner.rpartition(".")[2]
     section = getattr(sections, name)
@@ -177,7 +178,7 @@ def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
         ("model.family=bert", "model.family 'bert' has no objective 'language-model'; these have: gpt2, transformer"),
         (
             "model.vocab_size=9",
-            "model.vocab_size is not for the configuration to say: the tokenizer and the objective do",
+            "model.vocab_size is not configurable: the tokenizer and the objective decide it",
         ),
         ("model.num_layers=0.5", "model: GPT2Config: num_layers must be a whole number from 1 to 268435456, not 0.5"),
         ("model.num_heads=5", "model: GPT2Config: d_model 768 is not a multiple of num_heads 5"),
@@ -214,7 +215,7 @@ def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
         (["objective=masked-language-model", "model.family=bert", "data.windows=true"],
          "data.windows is for a language-model, not for the objective 'masked-language-model'"),
         (["objective=masked-language-model", "model.family=bert", "data.context_length=2"],
-         "data.context_length must hold a token between the first and the last one, 3, and is 2"),
+         "data.context_length must be at least 3, for a token between [CLS] and [SEP], and is 2"),
         (["batch.tokens_per_batch=255"], "batch.tokens_per_batch must hold a row of data.context_length tokens, 256, and is 255"),
         ([*_PAIRS, "batch.tokens_per_batch=511"], "batch.tokens_per_batch must hold source and target of data.context_length tokens, 512, and is 511"),
         (["batch.tokens_per_step=5000"], "batch.tokens_per_step must be a multiple of batch.tokens_per_batch, 4096, not 5000"),
@@ -230,8 +231,8 @@ def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
         ([*_PAIRS, "tokenizer={kind='characters', target={kind='words', shared=true, vocab_size=9}}"],
          "tokenizer.target.vocab_size is not for a shared vocabulary: tokenizer.vocab_size limits both"),
         ([*_PAIRS, "model.family=t5", "tokenizer.target.kind=words"],
-         "tokenizer.target needs a vocabulary of the decoder, which the family 't5' has not: "
-         "set tokenizer.target.shared, or leave the table out"),
+         "tokenizer.target is a second vocabulary, which the family 't5' does not support: "
+         "set tokenizer.target.shared, or remove the table"),
     ],
 )  # fmt: skip
 def test_values_must_go_together(overrides: list[str], message: str) -> None:
@@ -243,8 +244,8 @@ def test_values_must_go_together(overrides: list[str], message: str) -> None:
     [
         ("optimizer.lr", "'optimizer.lr' must be key.path=value, such as optimizer.lr=3e-4"),
         (".lr=1", "'.lr=1' must be key.path=value, such as optimizer.lr=3e-4"),
-        ("objective.lr=1", "'objective.lr=1': objective is no table"),
-        ("run.sample_prompts=[1", "'[1' is no value of TOML: Unclosed array (at end of document)"),
+        ("objective.lr=1", "'objective.lr=1': objective is not a table"),
+        ("run.sample_prompts=[1", "'[1' is not a TOML value: Unclosed array (at end of document)"),
         ("run.output_dir=caf\udce9", "'run.output_dir=caf\\udce9' is not valid UTF-8"),
     ],
 )
@@ -287,3 +288,24 @@ def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
 )
 def test_values_that_no_file_system_or_machine_has(override: str, message: str) -> None:
     assert _message(override) == message
+
+
+# Writing TOML.
+
+
+_ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+_VALUE = st.one_of(
+    st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False, allow_infinity=False), _ANY_TEXT
+)
+_TABLE = st.recursive(
+    st.dictionaries(_ANY_TEXT, _VALUE | st.lists(_VALUE)), lambda inside: st.dictionaries(_ANY_TEXT, _VALUE | inside)
+)
+
+
+@given(_TABLE)
+def test_any_table_reads_back_equal(table: dict) -> None:
+    assert tomllib.loads(to_toml(table)) == table
+
+
+def test_what_has_no_value_is_left_out() -> None:
+    assert to_toml({"run": {"out": "a", "threads": None}}) == '[run]\nout = "a"\n'

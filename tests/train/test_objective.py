@@ -13,7 +13,7 @@ from uwaga.train import objective
 from uwaga.train.data.batch import Batch
 from uwaga.train.model import new_model
 from uwaga.train.objective import Objective
-from uwaga.train.step import given
+from uwaga.train.step import objective_inputs
 
 SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
@@ -54,7 +54,7 @@ def test_it_is_pytorchs_over_the_logits(name: str, smoothing: float) -> None:
         if hasattr(module, "dropout") and isinstance(module.dropout, float):
             module.dropout = 0.0
     expected = functional.cross_entropy(logits(model, x), x.labels, reduction="sum", label_smoothing=smoothing)
-    found = Objective(model, smoothing)(*given(x, torch.device("cpu")).arguments)
+    found = Objective(model, smoothing)(*objective_inputs(x, torch.device("cpu")).arguments)
     torch.testing.assert_close(found, expected)
     wanted, got = (torch.autograd.grad(loss, list(model.parameters())) for loss in (expected, found))
     for a, b in zip(wanted, got, strict=True):
@@ -63,7 +63,7 @@ def test_it_is_pytorchs_over_the_logits(name: str, smoothing: float) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_in_blocks_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = MODELS[name]().eval(), given(batch(name), torch.device("cpu"))
+    model, x = MODELS[name]().eval(), objective_inputs(batch(name), torch.device("cpu"))
     whole = Objective(model)(*x.arguments)
     expected = torch.autograd.grad(whole, list(model.parameters()))
     monkeypatch.setattr(objective, "_MOST_LOGITS", 60)
@@ -76,7 +76,7 @@ def test_in_blocks_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_evaluation_smooths_nothing() -> None:
-    model, x = MODELS["gpt2"](), given(batch("gpt2"), torch.device("cpu"))
+    model, x = MODELS["gpt2"](), objective_inputs(batch("gpt2"), torch.device("cpu"))
     smooth, plain = (Objective(model, smoothing).eval()(*x.arguments) for smoothing in (0.3, 0.0))
     assert torch.equal(smooth, plain)
 
@@ -85,7 +85,7 @@ def test_evaluation_smooths_nothing() -> None:
 def test_a_batch_without_labels_has_a_loss_and_gradients_of_zero(name: str) -> None:
     model, x = MODELS[name](), batch(name)
     x.labels.fill_(-100)
-    ready = given(x, torch.device("cpu"))
+    ready = objective_inputs(x, torch.device("cpu"))
     loss = Objective(model)(*ready.arguments)
     assert (loss.item(), ready.scored) == (0.0, 0)
     for gradient in torch.autograd.grad(loss, list(model.parameters())):

@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from uwaga.models import BertModel, GPT2Model, Transformer, bundled, load
-from uwaga.train import families, recipes_data
+from uwaga.train import families
 from uwaga.train.config import Config
-from uwaga.train.data import Corpus
+from uwaga.train.data import Corpus, sources
 from uwaga.train.distributed import World
-from uwaga.train.metrics.errors import Questioner
-from uwaga.train.metrics.evaluation import validation_loss
+from uwaga.train.metrics.evaluation import ErrorRateEvaluator, validation_loss
 from uwaga.train.objective import Objective
 
 _FOLDER = Path(__file__).parents[2] / "recipes"
@@ -62,10 +61,10 @@ def test_a_recipe_can_be_read_and_its_text_is_the_same(name: str) -> None:
 
 
 def test_the_same_source_is_the_same_in_every_recipe() -> None:
-    sources: dict[str, object] = {}
+    known: dict[str, object] = {}
     for name in _RECIPES:
         for key, source in Config.read(_FOLDER / name).data.sources.items():
-            assert sources.setdefault(key, source) == source
+            assert known.setdefault(key, source) == source
 
 
 def test_shakespeare_is_nanogpts_setting() -> None:
@@ -95,11 +94,13 @@ def test_shakespeare_is_nanogpts_setting() -> None:
 def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared(name)
     with torch.device("meta"):
-        model = _CLASSES[config.model["family"]](families.built(config.model, config.objective, corpus.model_settings))
+        model = _CLASSES[config.model["family"]](
+            families.model_config(config.model, config.objective, corpus.model_settings)
+        )
     size = 4 * sum(weight.numel() for weight in model.parameters())
     if name in ("bard.toml", "speller.toml"):
         assert size < _LARGEST_BUNDLED - 100_000  # the tokenizer and config.json
-    batch = corpus.train.batch(corpus.train.step(0)[0])
+    batch = corpus.train.batch(corpus.train.micro_batches(0)[0])
     assert (
         config.batch.tokens_per_batch - 2 * config.data.context_length < batch.tokens <= config.batch.tokens_per_batch
     )
@@ -110,8 +111,8 @@ def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable
     questions = list(corpus.questions())
     assert f"are {len(questions):,} of " in (_FOLDER / "README.md").read_text()
     assert [question.source for question in questions[:3]] == ["AACHEN", "ABANDONMENTS", "ABBE"]
-    assert corpus.tokenizer.special.unknown not in {
-        int(x) for batch in corpus.validation.all() for x in (*batch.ids.values, *batch.labels)
+    assert corpus.tokenizer.special.unk not in {
+        int(x) for batch in corpus.validation.evaluation_batches() for x in (*batch.ids.values, *batch.labels)
     }
 
 
@@ -120,7 +121,7 @@ def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
 ) -> None:
     """On a thousand of the words held out; its card has the figures of all, which are means of more."""
     config, corpus = prepared("speller.toml")
-    found = Questioner(config, corpus).rates(load("speller"), all=False)
+    found = ErrorRateEvaluator(config, corpus).evaluate(load("speller"), all=False)
     assert found.questions == 1000
     assert found.rates.phoneme <= 0.07
     assert found.rates.word <= 0.30
@@ -160,4 +161,4 @@ def test_a_checkout_of_the_peps_becomes_a_file(tmp_path: Path, monkeypatch: pyte
 def test_checksums_are_of_the_unpacked_file(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"text"))
     (tmp_path / "a").write_bytes(b"text")
-    assert recipes_data.sha256(tmp_path / "a.gz") == recipes_data.sha256(tmp_path / "a")
+    assert sources.sha256(tmp_path / "a.gz") == sources.sha256(tmp_path / "a")

@@ -12,11 +12,16 @@ from transformers import AutoTokenizer
 
 from uwaga.models import BertModel, GPT2Model, Transformer, save
 from uwaga.models.text.tokenizer import Tokenizer
-from uwaga.train import families, learning
+from uwaga.train import families
+from uwaga.train.config import TargetConfig, TokenizerConfig
 from uwaga.train.data import Corpus
+from uwaga.train.data.tokenizers import (
+    SymbolCounter,
+    as_target_tokenizer,
+    train_byte_pair_tokenizer,
+    train_symbol_tokenizer,
+)
 from uwaga.train.errors import ConfigError
-from uwaga.train.learning import Symbols
-from uwaga.train.sections import TargetConfig, TokenizerConfig
 from uwaga.train.tokenizer import TextTokenizer, recut
 
 _OBJECTIVE = "language-model"
@@ -25,14 +30,14 @@ _CLASSES = {"language-model": GPT2Model, "encoder-decoder": Transformer, "masked
 
 
 def _characters(text: str, **options: object) -> TextTokenizer:
-    wanted = TokenizerConfig(kind="characters", **options)
-    symbols = Symbols(wanted)
+    section = TokenizerConfig(kind="characters", **options)
+    symbols = SymbolCounter(section)
     symbols.add(text)
-    return learning.of_symbols(wanted, symbols, None, _OBJECTIVE)
+    return train_symbol_tokenizer(section, symbols, None, _OBJECTIVE)
 
 
 def _pairs(*texts: str, size: int = 300, objective: str = _OBJECTIVE) -> TextTokenizer:
-    return learning.of_pairs(TokenizerConfig(kind="byte-pair", vocab_size=size), texts, objective)
+    return train_byte_pair_tokenizer(TokenizerConfig(kind="byte-pair", vocab_size=size), texts, objective)
 
 
 def _as_the_library_has_it(tokenizer: TextTokenizer, text: str) -> list[int]:
@@ -67,7 +72,7 @@ def test_bytes_make_any_text(text: str) -> None:
 def test_special_tokens_in_a_text_are_text() -> None:
     for tokenizer in (_pairs(_TEXT), _characters(_TEXT)):
         ids = tokenizer.encode(["a <|endoftext|> b"])[0]
-        assert tokenizer.special.end not in ids.tolist()
+        assert tokenizer.special.eos not in ids.tolist()
 
 
 def test_the_same_texts_give_the_same_pairs() -> None:
@@ -92,22 +97,22 @@ def test_a_text_without_spaces_is_cut_all_the_same() -> None:
 
 
 def test_words_are_what_spaces_separate() -> None:
-    wanted = TokenizerConfig(kind="words")
-    symbols = Symbols(wanted)
+    section = TokenizerConfig(kind="words")
+    symbols = SymbolCounter(section)
     symbols.add("AH B K")
-    tokenizer = learning.of_symbols(wanted, symbols, None, _OBJECTIVE)
+    tokenizer = train_symbol_tokenizer(section, symbols, None, _OBJECTIVE)
     ids = tokenizer.encode(["B AH  K Z"])[0].tolist()
     assert tokenizer.backend.id_to_token(ids[-1]) == "<unk>"
     assert tokenizer.decode(ids) == "B AH K"
 
 
 def test_one_vocabulary_of_letters_and_sounds() -> None:
-    wanted, target = TokenizerConfig(kind="characters", lowercase=True), TargetConfig(kind="words", shared=True)
-    letters, sounds = Symbols(wanted), Symbols(target)
+    section, target = TokenizerConfig(kind="characters", lowercase=True), TargetConfig(kind="words", shared=True)
+    letters, sounds = SymbolCounter(section), SymbolCounter(target)
     letters.add("CAB")
     sounds.add("K AE B")
-    own = learning.of_symbols(wanted, letters, sounds, "encoder-decoder")
-    answers = learning.as_target(own, target, "encoder-decoder")
+    own = train_symbol_tokenizer(section, letters, sounds, "encoder-decoder")
+    answers = as_target_tokenizer(own, target, "encoder-decoder")
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
     assert [own.backend.id_to_token(x) for x in own.encode(["CAB"])[0]] == ["c", "a", "b"]
     assert [own.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
@@ -131,7 +136,7 @@ def test_a_saved_model_and_its_tokenizer_fit(
     more = ["data.pair_format=cmudict"] if is_pairs else ["data.document=paragraph"]
     given = (objective, [words if is_pairs else verses], f"tokenizer.kind={kind}", *more, *size)
     config, corpus, folder = make_config(*given), make_corpus(*given), tmp_path / "model"
-    save(_CLASSES[objective](families.built(config.model, objective, corpus.model_settings)), folder)
+    save(_CLASSES[objective](families.model_config(config.model, objective, corpus.model_settings)), folder)
     corpus.save_tokenizers(folder)
     ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
     for text in ("Line 3 of 7, so it goes.", "K AE1"):
@@ -149,22 +154,22 @@ def test_a_tokenizer_that_was_saved_is_given(tmp_path: Path) -> None:
     tokenizer = _pairs(_TEXT, objective="masked-language-model")
     tokenizer.save(tmp_path)
     for path in (tmp_path, tmp_path / "tokenizer.json"):
-        again = TextTokenizer.given(path, "masked-language-model")
+        again = TextTokenizer.load(path, "masked-language-model")
         assert again.special == tokenizer.special
         assert again.encode([_TEXT])[0].tolist() == tokenizer.encode([_TEXT])[0].tolist()
 
 
 def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        TextTokenizer.given(tmp_path, _OBJECTIVE)
+        TextTokenizer.load(tmp_path, _OBJECTIVE)
     assert str(raised.value) == f"tokenizer.path: there is no {tmp_path / 'tokenizer.json'}"
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ConfigError) as raised:
-        TextTokenizer.given(tmp_path, _OBJECTIVE)
+        TextTokenizer.load(tmp_path, _OBJECTIVE)
     assert str(raised.value).startswith(f"tokenizer.path: {tmp_path / 'tokenizer.json'} is not a valid tokenizer: ")
     _pairs(_TEXT).save(tmp_path)
     with pytest.raises(ConfigError) as raised:
-        TextTokenizer.given(tmp_path, "masked-language-model")
+        TextTokenizer.load(tmp_path, "masked-language-model")
     assert str(raised.value) == f"{tmp_path}: the tokenizer has no pad_token, which a masked-language-model needs"
 
 
@@ -173,7 +178,7 @@ def test_a_special_token_beyond_all_numbers_is_none(tmp_path: Path, number: int)
     _pairs(_TEXT).save(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": number}))
     with pytest.raises(ConfigError, match=r"the tokenizer has no pad_token, which a masked-language-model needs"):
-        TextTokenizer.given(tmp_path, "masked-language-model")
+        TextTokenizer.load(tmp_path, "masked-language-model")
 
 
 def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
@@ -190,13 +195,13 @@ def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
 
 
 def test_a_limit_is_of_letters_and_sounds_together() -> None:
-    wanted, target = TokenizerConfig(kind="characters", vocab_size=8), TargetConfig(kind="words", shared=True)
-    letters, sounds = Symbols(wanted), Symbols(target)
+    section, target = TokenizerConfig(kind="characters", vocab_size=8), TargetConfig(kind="words", shared=True)
+    letters, sounds = SymbolCounter(section), SymbolCounter(target)
     letters.add("aaabbc")
     sounds.add("K AE B")
-    own = learning.of_symbols(wanted, letters, sounds, "encoder-decoder")
+    own = train_symbol_tokenizer(section, letters, sounds, "encoder-decoder")
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b"]
     with pytest.raises(ConfigError) as raised:
-        learning.of_symbols(TokenizerConfig(kind="characters", vocab_size=6), letters, sounds, "encoder-decoder")
+        train_symbol_tokenizer(TokenizerConfig(kind="characters", vocab_size=6), letters, sounds, "encoder-decoder")
     beside = "3 special tokens and 3 of targets"
     assert str(raised.value) == f"tokenizer.vocab_size must leave room beside {beside}: 6"

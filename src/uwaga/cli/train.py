@@ -10,7 +10,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga.cli.terminal import echo, fail
 
 if TYPE_CHECKING:
-    from uwaga.train.door import Result
+    from uwaga.train.api import Result
 
 
 def train(
@@ -24,8 +24,8 @@ def train(
     ] = False,
 ) -> None:
     """Train a model. Killed at any moment, the same command with --resume goes on, to the same weights bit for bit."""
+    from uwaga.train.api import fit
     from uwaga.train.config import Config
-    from uwaga.train.door import fit
     from uwaga.train.errors import ConfigError, DataError, TrainingError
 
     try:

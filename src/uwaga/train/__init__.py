@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.train.api import Result, fit
     from uwaga.train.config import Config
-    from uwaga.train.door import Result, fit
     from uwaga.train.errors import ConfigError, DataError, TrainingError
 
 __all__ = ["Config", "ConfigError", "DataError", "Result", "TrainingError", "fit"]
@@ -21,9 +21,9 @@ _HOME = {
     "Config": "uwaga.train.config",
     "ConfigError": "uwaga.train.errors",
     "DataError": "uwaga.train.errors",
-    "Result": "uwaga.train.door",
+    "Result": "uwaga.train.api",
     "TrainingError": "uwaga.train.errors",
-    "fit": "uwaga.train.door",
+    "fit": "uwaga.train.api",
 }
 
 __getattr__, __dir__ = names(__name__, _HOME)

@@ -1,4 +1,4 @@
-"""The families of models that training builds, and what of their settings is not for a configuration to say."""
+"""The model families that can be trained: their config classes, objectives, and which of their settings are not configurable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -7,53 +7,53 @@ from typing import Any
 
 from uwaga._base import renamed
 from uwaga.train.errors import ConfigError
-from uwaga.train.settings import unknown
+from uwaga.train.settings import former_names, unknown
 
-# Layers at most: each is several modules, which take time and memory before they have a weight. 1,000 have been trained
+# A limit, since each layer is several modules, which take time and memory even without weights. 1,000 have been trained
 # (Wang et al. 2022, DeepNet).
 MOST_LAYERS = 1000
 OBJECTIVES = ("language-model", "encoder-decoder", "masked-language-model")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
-    """A family: its settings' class, what it can learn, and its tokens.
+class ModelFamily:
+    """A model family.
 
     Attributes:
-        home, name: the module and name of the settings' class.
-        objectives: of OBJECTIVES.
+        module, name: of its config class.
+        objectives: those of OBJECTIVES that it can be trained for.
         given: settings that the tokenizer or the objective decides.
-        fixed: those that the objective decides, with their values.
+        fixed: by objective, settings that it decides, with their values.
     """
 
-    home: str
+    module: str
     name: str
     objectives: tuple[str, ...]
     given: frozenset[str]
     fixed: Mapping[str, Mapping[str, Any]]
 
     @property
-    def settings(self) -> type:
-        found: type = getattr(import_module(self.home), self.name)
+    def config_class(self) -> type:
+        found: type = getattr(import_module(self.module), self.name)
         return found
 
 
 _TOKENS = frozenset({"vocab_size", "eos_token_ids", "pad_token_id", "kept"})
 FAMILIES = {
-    "bert": Trained(
-        home="uwaga.models.bert.config", name="BertConfig", objectives=("masked-language-model",),
+    "bert": ModelFamily(
+        module="uwaga.models.bert.config", name="BertConfig", objectives=("masked-language-model",),
         given=frozenset({"vocab_size", "pad_token_id", "kept", "labels", "outputs", "model_type"}),
         fixed={"masked-language-model": {"outputs": ("masked_lm",)}},
     ),
-    "gpt2": Trained(
-        home="uwaga.models.gpt2.config", name="GPT2Config", objectives=("language-model",), given=_TOKENS, fixed={},
+    "gpt2": ModelFamily(
+        module="uwaga.models.gpt2.config", name="GPT2Config", objectives=("language-model",), given=_TOKENS, fixed={},
     ),
-    "t5": Trained(
-        home="uwaga.models.t5.config", name="T5Config", objectives=("encoder-decoder",),
+    "t5": ModelFamily(
+        module="uwaga.models.t5.config", name="T5Config", objectives=("encoder-decoder",),
         given=_TOKENS | {"decoder_start_token_id", "model_type"}, fixed={},
     ),
-    "transformer": Trained(
-        home="uwaga.models.transformer.config", name="TransformerConfig",
+    "transformer": ModelFamily(
+        module="uwaga.models.transformer.config", name="TransformerConfig",
         objectives=("language-model", "encoder-decoder"),
         given=_TOKENS | {"decoder_start_token_id", "decoder_vocab_size"}, fixed={"language-model": {"num_layers": 0}},
     ),
@@ -61,37 +61,43 @@ FAMILIES = {
 
 
 def check(model: Mapping[str, Any], objective: str) -> None:
-    """The table [model] is one that can be built. Raises ConfigError."""
-    room(model, objective)
+    """The table [model] is of a model that can be built. Raises ConfigError."""
+    max_tokens(model, objective)
 
 
-def room(model: Mapping[str, Any], objective: str) -> int | None:
-    """The longest row that such a model has positions for; None: any. Raises ConfigError."""
-    longest: int | None = built(model, objective, {"vocab_size": 2**16}).max_tokens
+def max_tokens(model: Mapping[str, Any], objective: str) -> int | None:
+    """The longest row that such a model has positions for; None: no limit. Raises ConfigError."""
+    longest: int | None = model_config(model, objective, {"vocab_size": 2**16}).max_tokens
     return longest
 
 
-def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Any:
-    """The settings of the model: those of the table [model], of the objective, and of the tokenizer.
+def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -> Any:
+    """The config of a model, such as a GPT2Config.
 
-    tokens: "vocab_size", and what else the tokenizer says, as `Corpus.model_settings` has it.
+    Args:
+        model: the table [model].
+        objective: of the run.
+        tokens: settings that the tokenizer decides, as `Corpus.model_settings`; at least "vocab_size".
+
+    Raises:
+        ConfigError: a setting is unknown, not configurable, or has an invalid value.
     """
     family = _family(model, objective)
     fixed = family.fixed.get(objective, {})
-    free = frozenset(each.name for each in fields(family.settings)) - family.given - set(fixed)
+    free = frozenset(each.name for each in fields(family.config_class)) - family.given - set(fixed)
     known = frozenset(f"model.{name}" for name in (*free, "family"))
-    renamed.refuse("model", model, _renamed(family), ConfigError)
+    renamed.refuse("model", model, former_names(family.config_class), ConfigError)
     for name, value in model.items():
         if name in fixed and name not in family.given:
             if value != fixed[name]:
                 raise ConfigError(f"model.{name} must be {fixed[name]!r} for a {objective}, not {value!r}")
         elif name in family.given:
-            raise ConfigError(f"model.{name} is not for the configuration to say: the tokenizer and the objective do")
+            raise ConfigError(f"model.{name} is not configurable: the tokenizer and the objective decide it")
         elif f"model.{name}" not in known:
             raise unknown(f"model.{name}", known)
     settings = {name: value for name, value in model.items() if name != "family"}
     try:
-        made = family.settings(**settings | dict(fixed) | dict(tokens))
+        made = family.config_class(**settings | dict(fixed) | dict(tokens))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"model: {error}") from error
     for name in ("num_layers", "num_decoder_layers"):
@@ -104,13 +110,7 @@ def built(model: Mapping[str, Any], objective: str, tokens: Mapping[str, Any]) -
     return made
 
 
-def _renamed(family: Trained) -> dict[str, str]:
-    """Former names of the family's settings, and those of today."""
-    owner = f"{family.settings.__module__}.{family.settings.__qualname__}"
-    return {each.old: each.new for each in renamed.PARAMETERS if each.owner == owner}
-
-
-def _family(model: Mapping[str, Any], objective: str) -> Trained:
+def _family(model: Mapping[str, Any], objective: str) -> ModelFamily:
     name = model.get("family")
     if not isinstance(name, str) or name not in FAMILIES:
         known = ", ".join(map(repr, FAMILIES))

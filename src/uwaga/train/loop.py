@@ -1,140 +1,184 @@
-"""The loop: steps, and between them metrics, evaluation, samples and checkpoints."""
+"""The training loop: optimizer steps, and between them metrics, evaluation, samples and checkpoints."""
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from uwaga.train import guard
-from uwaga.train.checkpoints import files, folders
-from uwaga.train.checkpoints.files import Parts
-from uwaga.train.checkpoints.state import Best, State
+from uwaga.train import checkpoint, run_folder
+from uwaga.train.checkpoint import BestEvaluation, CheckpointParts, TrainingState
 from uwaga.train.config import Config
+from uwaga.train.data.batch import MicroBatch
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.distributed import World
 from uwaga.train.errors import TrainingError
-from uwaga.train.learner import Learner
 from uwaga.train.metrics.evaluation import validation_loss
-from uwaga.train.metrics.teller import Teller
-from uwaga.train.step import Steps, Taken
+from uwaga.train.metrics.logger import MetricsLogger
+from uwaga.train.step import StepResult, StepRunner, TrainableModel
+
+_MOST_ROWS = 12  # in a message
 
 
 class Loop:
-    """A training from where it is to its end.
+    """A training run from its present state to its end.
 
     Args:
-        config, corpus, world: what is trained, on what, and by whom.
-        learner: the model and its optimizer.
-        state: where it is.
-        teller: who is told; None in all processes but the first.
+        config, corpus, world: of the training run.
+        trainable: the model and its optimizer.
+        state: where the run is.
+        logger: of the metrics; None in all processes but the first.
     """
 
     def __init__(
-        self, config: Config, corpus: Corpus, world: World, learner: Learner, state: State, teller: Teller | None
+        self,
+        config: Config,
+        corpus: Corpus,
+        world: World,
+        trainable: TrainableModel,
+        state: TrainingState,
+        logger: MetricsLogger | None,
     ) -> None:
         self._config, self._corpus, self._world = config, corpus, world
-        self._learner, self._state, self._teller = learner, state, teller
+        self._trainable, self._state, self._logger = trainable, state, logger
         self._out = Path(config.run.output_dir)
-        self._steps = Steps(learner.module, learner.optimizer, corpus.train, config, world)
-        self._pending: list[Taken] = []  # steps whose loss nobody has looked at
+        self._steps = StepRunner(trainable.module, trainable.optimizer, corpus.train, config, world)
+        self._pending: list[StepResult] = []  # steps whose loss was not checked yet
         self._tokens, self._since = 0, time.perf_counter()  # since the last line of metrics
 
-    def run(self) -> State:
-        """Raises TrainingError."""
+    def run(self) -> TrainingState:
+        """Train to the last step. Raises TrainingError."""
         run, total = self._config.run, self._config.schedule.steps
-        self._learner.module.train()
-        if self._state.step:  # whoever was killed while saving left the names of before
-            self._world.first(self._point)
+        self._trainable.module.train()
+        if self._state.step:  # a process that was killed while saving left the former pointers
+            self._world.on_first(self._update_pointers)
         while self._state.step < total:
-            taken = self._take()
+            result = self._step()
             done, is_last = self._state.step, self._state.step == total
             if done % run.log_every == 0 or is_last:
-                self._log(taken)
+                self._log(result)
             if run.attention_every and done % run.attention_every == 0:
-                self._look()
+                self._log_attention()
             is_better = (done % run.eval_every == 0 or is_last) and self._evaluate(is_last)
             if run.sample_every and done % run.sample_every == 0:
-                self._sample()
+                self._log_samples()
             if done % (run.save_every or run.eval_every) == 0 or is_better or is_last:
                 self._save()
         return self._state
 
-    def _take(self) -> Taken:
+    def _step(self) -> StepResult:
         began = time.perf_counter()
-        taken = self._steps.take(self._state.step)
-        self._pending.append(taken)
-        # Where reading a number waits for the device, it is read with the next metrics.
+        result = self._steps.run(self._state.step)
+        self._pending.append(result)
+        # On a GPU, reading a number waits for the device: there, losses are checked with the next metrics.
         if self._world.device.type == "cpu":
-            self._settle()
-        self._tokens += taken.tokens
-        tokens, seconds = self._state.tokens + taken.tokens, self._state.seconds + time.perf_counter() - began
-        self._state = replace(self._state, step=taken.step + 1, tokens=tokens, seconds=seconds)
-        return taken
+            self._check_pending()
+        self._tokens += result.tokens
+        tokens, seconds = self._state.tokens + result.tokens, self._state.seconds + time.perf_counter() - began
+        self._state = replace(self._state, step=result.step + 1, tokens=tokens, seconds=seconds)
+        return result
 
-    def _settle(self) -> None:
-        """Every step so far had a loss and a gradient that are numbers. Raises TrainingError."""
+    def _check_pending(self) -> None:
+        """Raises TrainingError: a step so far had a loss or a gradient that is NaN or infinite."""
         pending, self._pending = self._pending, []
-        guard.check(pending, self._world, self._out)
+        check_finite(pending, self._world, self._out)
 
-    def _log(self, taken: Taken) -> None:
-        self._settle()
+    def _log(self, result: StepResult) -> None:
+        self._check_pending()
         now = time.perf_counter()
-        rate = self._tokens / max(now - self._since, 1e-9)
+        tokens_per_second = self._tokens / max(now - self._since, 1e-9)
         self._tokens, self._since = 0, now
-        if self._teller is not None:
-            self._teller.trained(self._state, taken, rate)
+        if self._logger is not None:
+            self._logger.log_step(self._state, result, tokens_per_second)
 
-    def _look(self) -> None:
-        model = self._learner.whole()
-        if model is not None and self._teller is not None:
-            self._teller.looked(self._state.step, model)
+    def _log_attention(self) -> None:
+        model = self._trainable.full_model()
+        if model is not None and self._logger is not None:
+            self._logger.log_attention(self._state.step, model)
 
     def _evaluate(self, is_last: bool) -> bool:
-        """Whether it is the best so far. Raises TrainingError."""
-        self._settle()
-        objective, data, tokens = self._learner.objective, self._corpus.validation, self._config.run.eval_tokens
-        loss = validation_loss(objective, data, tokens, self._world, self._steps.arithmetic)
+        """Whether the validation loss is the lowest so far. Raises TrainingError: it is NaN or infinite."""
+        self._check_pending()
+        objective, data, tokens = self._trainable.objective, self._corpus.validation, self._config.run.eval_tokens
+        loss = validation_loss(objective, data, tokens, self._world, self._steps.autocast)
         if not math.isfinite(loss):
-            said = f"step {self._state.step}: the validation loss is {loss}"
-            raise TrainingError(f"{said}; {guard.last_good(self._out)}")
+            what = f"step {self._state.step}: the validation loss is {loss}"
+            raise TrainingError(f"{what}; {last_checkpoint_text(self._out)}")
         is_better = self._state.best is None or loss < self._state.best.loss
         if is_better:
-            self._state = replace(self._state, best=Best(step=self._state.step, loss=loss))
-        if self._teller is not None:
-            self._teller.evaluated(self._state.step, loss, is_better)
+            self._state = replace(self._state, best=BestEvaluation(step=self._state.step, loss=loss))
+        if self._logger is not None:
+            self._logger.log_validation(self._state.step, loss, is_better)
         if self._config.objective == "encoder-decoder":
-            model = self._learner.whole()
-            if model is not None and self._teller is not None:
-                self._teller.answered(self._state.step, model, all=is_last)
+            model = self._trainable.full_model()
+            if model is not None and self._logger is not None:
+                self._logger.log_error_rates(self._state.step, model, all=is_last)
         return is_better
 
-    def _sample(self) -> None:
-        model = self._learner.whole()
-        if model is not None and self._teller is not None:
-            self._teller.sampled(self._state.step, model)
+    def _log_samples(self) -> None:
+        model = self._trainable.full_model()
+        if model is not None and self._logger is not None:
+            self._logger.log_samples(self._state.step, model)
 
     def _save(self) -> None:
-        """Raises TrainingError, which names the last good checkpoint."""
-        self._settle()
-        model, moments = self._learner.whole(), self._learner.optimizer.state(wanted=self._world.is_first)
+        """Write a checkpoint. Raises TrainingError, which names the last good one."""
+        self._check_pending()
+        model, moments = (
+            self._trainable.full_model(),
+            self._trainable.optimizer.state(wanted=self._world.is_first),
+        )
 
         def write() -> None:
             assert model is not None
-            assert self._teller is not None
-            state = replace(self._state, metrics=self._teller.sync())
-            parts = Parts(model, moments, state, self._config.text(), self._corpus.save_tokenizers)
+            assert self._logger is not None
+            state = replace(self._state, metrics=self._logger.sync())
+            parts = CheckpointParts(model, moments, state, self._config.text(), self._corpus.save_tokenizers)
             try:
-                files.write(self._out, parts)
-                self._point()
+                checkpoint.write(self._out, parts)
+                self._update_pointers()
             except TrainingError as error:
-                raise TrainingError(f"{error}; {guard.last_good(self._out)}") from error
+                raise TrainingError(f"{error}; {last_checkpoint_text(self._out)}") from error
 
-        self._world.first(write)
+        self._world.on_first(write)
 
-    def _point(self) -> None:
-        """This checkpoint is the last one; those that are neither among the last nor the best may go."""
+    def _update_pointers(self) -> None:
+        """Name the last and the best checkpoint, and remove those that are no longer kept."""
         step, best = self._state.step, self._state.best
-        folders.point(self._out, folders.LAST, step)
-        if best is not None and (self._out / folders.name(best.step)).is_dir():
-            folders.point(self._out, folders.BEST, best.step)
-        folders.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
+        run_folder.write_pointer(self._out, run_folder.LAST, step)
+        if best is not None and (self._out / run_folder.checkpoint_name(best.step)).is_dir():
+            run_folder.write_pointer(self._out, run_folder.BEST, best.step)
+        run_folder.prune(self._out, step, self._config.run.keep_last, None if best is None else best.step)
+
+
+def check_finite(pending: Sequence[StepResult], world: World, out: Path) -> None:
+    """Losses and gradients of these steps are finite. All processes must call this.
+
+    Raises:
+        TrainingError: a loss or the norm of a gradient is NaN or infinite; the message names the step, the rows that it was
+            computed of, and the last good checkpoint.
+    """
+    for result in pending:
+        loss, norm = result.loss.item(), result.grad_norm.item()
+        if math.isfinite(loss) and math.isfinite(norm):
+            continue
+        if not math.isfinite(loss):
+            what = f"the loss is {loss}"
+            losses = zip(result.micro_batches, result.local_losses.tolist(), strict=False)
+            local = [micro_batch for micro_batch, each in losses if not math.isfinite(each)]
+        else:
+            what, local = f"the norm of the gradient is {norm}, and the loss {loss:.4f}", list(result.micro_batches)
+        found = [micro_batch for each in world.all_gather(local) for micro_batch in each]
+        where = "; ".join(map(_described, sorted(found, key=lambda micro_batch: micro_batch.number)))
+        raise TrainingError(f"step {result.step + 1}: {what}, of {where}; {last_checkpoint_text(out)}")
+
+
+def last_checkpoint_text(out: Path) -> str:
+    """The end of a message: which checkpoint a run can be resumed from."""
+    found = run_folder.read_pointer(out, run_folder.LAST)
+    return "there is no checkpoint yet" if found is None else f"the last good checkpoint is {found}"
+
+
+def _described(micro_batch: MicroBatch) -> str:
+    rows = ", ".join(map(str, micro_batch.rows[:_MOST_ROWS]))
+    more = f" and {len(micro_batch.rows) - _MOST_ROWS} more" if len(micro_batch.rows) > _MOST_ROWS else ""
+    return f"micro-batch {micro_batch.number} (rows {rows}{more} of epoch {micro_batch.epoch})"

@@ -35,7 +35,7 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
     Norms begin as ones, biases as zeros, matrices as below. PyTorch's own generator is not touched.
     """
     _need_memory(settings)
-    with seeds.kept(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
+    with seeds.fork_rng(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
         model = empty_model(settings)
     generator, draw = torch.Generator().manual_seed(seed), _drawing(settings)
     with torch.no_grad():

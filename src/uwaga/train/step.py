@@ -1,112 +1,176 @@
-"""One step of training: the micro-batches of a step forward and backward, and the weights changed."""
+"""The model as it is trained (with loss and optimizer, compiled, distributed), and one optimizer step."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from uwaga.train import schedule, seeds
+from uwaga.train import checkpoint, distributed, seeds
 from uwaga.train.config import Config
-from uwaga.train.data.batch import IGNORED, Batch, Micro
+from uwaga.train.data.batch import IGNORED, Batch, MicroBatch
 from uwaga.train.data.corpus import Split
 from uwaga.train.distributed import World
-from uwaga.train.optimizer import Optimizer
+from uwaga.train.model import empty_model
+from uwaga.train.objective import Objective
+from uwaga.train.optimizer import Optimizer, lr_ratio
 
 
-class Taken(NamedTuple):
-    """A step that was taken; its tensors are on the device, where reading them would wait for it."""
+class TrainableModel:
+    """A model with its loss and its optimizer, compiled and distributed as the configuration says.
+
+    Args:
+        model: with all weights, on the CPU, the same in every process; it is used in place.
+        config, world: of the training run.
+        fsdp: each process keeps a shard of the weights, instead of all of them.
+
+    Attributes:
+        objective: the model with its loss, for evaluation.
+        module: the same, wrapped for training.
+        optimizer: of the weights.
+    """
+
+    def __init__(self, model: nn.Module, config: Config, world: World, *, fsdp: bool = False) -> None:
+        self._world, self._is_sharded = world, fsdp
+        self._model = model.to(world.device)
+        self.objective = Objective(self._model, config.optimizer.label_smoothing)
+        if config.run.compile:
+            _compile(self.objective, by_layer=fsdp)
+        wrap = distributed.shard if fsdp else distributed.replicate
+        self.module = wrap(self.objective, world)
+        self.optimizer = Optimizer(self._model, config.optimizer)
+
+    def full_model(self) -> nn.Module | None:
+        """The model with all its weights, in the first process; None in the others, which must call this too."""
+        if not self._is_sharded:
+            return self._model if self._world.is_first else None
+        gathered = {
+            name: distributed.full_tensor(weight).detach().cpu() for name, weight in self._model.state_dict().items()
+        }
+        if not self._world.is_first:
+            return None
+        with torch.device("meta"):
+            copy = empty_model(cast(Any, self._model).config)
+        copy.load_state_dict(gathered, assign=True)
+        return copy
+
+    def load_optimizer(self, folder: Path, steps: int) -> None:
+        """The optimizer state of a checkpoint, after so many steps. Raises CheckpointError."""
+        self.optimizer.load(checkpoint.read_optimizer(folder, self.optimizer.moments()), steps)
+
+
+def _compile(objective: Objective, *, by_layer: bool) -> None:
+    """In place. With FSDP2 layer by layer: it gathers weights between layers, where a graph of the whole model would break.
+
+    The second batch of another size recompiles the graph for all sizes. With dynamic=True from the start, the compiler would
+    make the scale of the scores symbolic too, which attention cannot check then.
+    """
+    if not by_layer:
+        objective.compile()
+        return
+    for module in objective.modules():
+        if isinstance(module, nn.ModuleList):
+            for layer in module:
+                layer.compile()
+
+
+class StepResult(NamedTuple):
+    """What a step measured. Its tensors are on the device, where reading them waits for the computation."""
 
     step: int  # from 0
     loss: Tensor  # () float64, the mean over all labels of the step
-    norm: Tensor  # () of the gradient, before clipping
-    own: Tensor  # (micro-batches of this process,) float32, their sums
-    rate: float  # learning rate
+    grad_norm: Tensor  # () before clipping
+    local_losses: Tensor  # (micro-batches of this process,) float32, the sum over the labels of each
+    lr: float
     tokens: int  # read by all processes
-    micros: Sequence[Micro]  # of this process
+    micro_batches: Sequence[MicroBatch]  # of this process
 
 
-class Given(NamedTuple):
-    """A batch as the objective takes it."""
+class ObjectiveInputs(NamedTuple):
+    """A batch as the arguments of `Objective.forward`."""
 
     arguments: tuple[Any, ...]
-    scored: int
+    scored: int  # labels that count
     tokens: int
 
 
-def given(batch: Batch, device: torch.device) -> Given:
-    """On the device, with the labels that count."""
+def objective_inputs(batch: Batch, device: torch.device) -> ObjectiveInputs:
+    """A batch on the device, with the labels that count."""
     labels = batch.labels
     counted = (labels != IGNORED).nonzero().flatten()
-    places = None
+    positions = None
     if len(counted) < len(labels):
-        labels, places = labels[counted], counted
-    on = batch.to(device) if device.type != "cpu" else batch
-    moved = (labels.to(device), None if places is None else places.to(device))
-    return Given((on.ids, on.decoder_ids, *moved), len(counted), batch.tokens)
+        labels, positions = labels[counted], counted
+    moved = batch.to(device) if device.type != "cpu" else batch
+    targets = (labels.to(device), None if positions is None else positions.to(device))
+    return ObjectiveInputs((moved.ids, moved.decoder_ids, *targets), len(counted), batch.tokens)
 
 
-def blank(batch: Batch) -> Batch:
-    """The same without a label: for a process that has no batch where others have."""
+def without_labels(batch: Batch) -> Batch:
+    """The same batch without a label, for a process that has no batch where the others have one."""
     return Batch(ids=batch.ids, decoder_ids=batch.decoder_ids, labels=torch.full_like(batch.labels, IGNORED))
 
 
-class Steps:
-    """Takes steps.
+class StepRunner:
+    """Runs optimizer steps.
 
     Args:
-        module: the objective, as it is distributed and compiled.
+        module: the objective, wrapped for training.
         optimizer: of its weights.
-        data: the training side.
-        config, world: of the training.
+        data: the training split.
+        config, world: of the training run.
     """
 
     def __init__(self, module: nn.Module, optimizer: Optimizer, data: Split, config: Config, world: World) -> None:
         self._module, self._optimizer, self._data = module, optimizer, data
         self._config, self._world = config, world
 
-    def take(self, step: int) -> Taken:
-        """Step number `step`, from 0: the loss is the sum over all labels of the step by their number, whichever process
-        has them, and so is its gradient."""
-        world, every = self._world, self._data.step(step)
-        micros = world.share(every)
-        ready = [given(self._data.batch(micro), world.device) for micro in micros]
-        counts = torch.tensor([sum(each.scored for each in ready), sum(each.tokens for each in ready)])
-        labels, tokens = world.total(counts).tolist()
+    def run(self, step: int) -> StepResult:
+        """Step number `step`, from 0. The loss is the sum over all labels of the step, in whichever process, divided by their
+        number; the gradient is that of this loss."""
+        world, every = self._world, self._data.micro_batches(step)
+        local = world.shard(every)
+        inputs = [objective_inputs(self._data.batch(micro_batch), world.device) for micro_batch in local]
+        counts = torch.tensor([sum(each.scored for each in inputs), sum(each.tokens for each in inputs)])
+        labels, tokens = world.all_reduce_sum(counts).tolist()
 
-        # FSDP2 asks everybody for as many passes.
-        missing = -(-len(every) // world.size) - len(micros)
-        ready += [given(blank(self._data.batch(every[0])), world.device)] * missing
-        sums = self._backward(step, [*micros, *[every[0]] * missing], ready, max(labels, 1))
-        loss = world.total(sums.double().sum()) / max(labels, 1)
-        share = schedule.share(step, self._config.schedule)
-        norm = self._optimizer.step(share)
-        return Taken(step, loss, norm, sums, self._config.optimizer.lr * share, tokens, micros)
+        # FSDP2 needs as many passes in every process.
+        missing = -(-len(every) // world.size) - len(local)
+        inputs += [objective_inputs(without_labels(self._data.batch(every[0])), world.device)] * missing
+        losses = self._backward(step, [*local, *[every[0]] * missing], inputs, max(labels, 1))
+        loss = world.all_reduce_sum(losses.double().sum()) / max(labels, 1)
+        ratio = lr_ratio(step, self._config.schedule)
+        norm = self._optimizer.step(ratio)
+        return StepResult(step, loss, norm, losses, self._config.optimizer.lr * ratio, tokens, local)
 
-    def _backward(self, step: int, micros: Sequence[Micro], ready: Sequence[Given], labels: int) -> Tensor:
-        """The sums of the micro-batches' losses, with the gradient of their mean in the weights."""
-        sums = []
-        # DistributedDataParallel and FSDP2 give the mean over processes, and the sum is wanted.
+    def _backward(
+        self, step: int, micro_batches: Sequence[MicroBatch], inputs: Sequence[ObjectiveInputs], labels: int
+    ) -> Tensor:
+        """(micro-batches,) the sums of their losses; the weights get the gradient of the total divided by `labels`."""
+        losses = []
+        # DistributedDataParallel and FSDP2 average gradients over processes, and the sum is wanted.
         factor = self._world.size / labels
-        for place, (micro, each) in enumerate(zip(micros, ready, strict=True)):
-            self._sync(place == len(ready) - 1)
-            seeds.set_seed(seeds.seed("dropout", self._config.run.seed, step, micro.number), self._world.device)
-            with self.arithmetic():
+        for place, (micro_batch, each) in enumerate(zip(micro_batches, inputs, strict=True)):
+            self._set_gradient_sync(place == len(inputs) - 1)
+            seed = seeds.derive_seed("dropout", self._config.run.seed, step, micro_batch.number)
+            seeds.set_seed(seed, self._world.device)
+            with self.autocast():
                 total = self._module(*each.arguments)
             (total * factor).backward()
-            sums.append(total.detach())
-        return torch.stack(sums)
+            losses.append(total.detach())
+        return torch.stack(losses)
 
-    def arithmetic(self) -> Any:
-        """float32, or bfloat16 where that loses little: products of matrices, not sums and norms."""
+    def autocast(self) -> Any:
+        """A context of optimizer.dtype: in bfloat16 products of matrices are, sums and norms are not."""
         if self._config.optimizer.dtype == "float32":
             return nullcontext()
         return torch.autocast(self._world.device.type, torch.bfloat16)
 
-    def _sync(self, is_last: bool) -> None:
-        """Whether the next backward pass shares its gradients: once a step is enough."""
+    def _set_gradient_sync(self, is_last: bool) -> None:
+        """Whether the next backward pass averages gradients over the processes: only the last one of a step does."""
         if isinstance(self._module, DistributedDataParallel):
             self._module.require_backward_grad_sync = is_last
         elif hasattr(self._module, "set_requires_gradient_sync"):

@@ -1,11 +1,13 @@
-"""Texts to token ids: a tokenizer that training made or was given, its special tokens, and its files.
+"""Texts to token ids: a tokenizer of the tokenizers library, its special tokens, and its files.
 
-A saved one is a tokenizer.json of Hugging Face's library with a tokenizer_config.json beside it.
+A saved one is a tokenizer.json of that library with a tokenizer_config.json beside it, as transformers has them.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex
@@ -14,36 +16,116 @@ from tokenizers.pre_tokenizers import Split
 
 from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError
+from uwaga.models import json_files
 from uwaga.models.text.tokenizer import Tokenizer as Checked
 from uwaga.models.text.tokenizer import library_errors, read
-from uwaga.train import special
 from uwaga.train.errors import ConfigError
-from uwaga.train.special import Special
 
 FILE = "tokenizer.json"
-# Characters that are encoded at once; a longer text is cut where that changes nothing.
+# Special tokens by role of the tokenizers that are trained here, in the order of their ids; GPT-2, T5 and BERT have these names.
+SPECIAL_TOKENS: Mapping[str, Mapping[str, str]] = {
+    "language-model": {"eos": "<|endoftext|>", "unk": "<unk>"},
+    "encoder-decoder": {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"},
+    "masked-language-model": {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"},
+}
+# Roles that a loaded tokenizer must have a token for.
+_REQUIRED = {
+    "language-model": ("eos",),
+    "encoder-decoder": ("pad", "eos"),
+    "masked-language-model": ("pad", "cls", "sep", "mask"),
+}
+# The keys of a role in tokenizer_config.json and, with the suffix _id, in config.json; the first is the one that is written.
+_KEYS = {
+    "pad": ("pad_token",), "eos": ("eos_token", "sep_token"), "unk": ("unk_token",),
+    "cls": ("cls_token", "bos_token"), "sep": ("sep_token", "eos_token"), "mask": ("mask_token",),
+}  # fmt: skip
+# Characters that are encoded in one call; a longer text is cut between words.
 _PART = 2**16
-# Where there is no such place in so many characters, it is cut all the same.
+# A text without such a place in so many characters is cut there nevertheless.
 _FORCED = 2**20
 _CHARACTER = r"[\s\S]"
 _BY_CHARACTERS = {"type": "Split", "pattern": {"Regex": _CHARACTER}, "behavior": "Isolated", "invert": False}
 
 
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """Ids of special tokens by role; None where a tokenizer has no such token."""
+
+    pad: int | None = None  # a decoder starts with it
+    eos: int | None = None
+    unk: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    mask: int | None = None
+
+    def ids(self) -> set[int]:
+        return {value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+
+def special_token_ids(backend: Backend, names: Mapping[str, str]) -> SpecialTokens:
+    """The ids of special tokens with these names, by role."""
+    found = {role: backend.token_to_id(name) for role, name in names.items()}
+    return SpecialTokens(**found)
+
+
+def read_special_tokens(backend: Backend, folder: Path, objective: str, *, settings: str) -> SpecialTokens:
+    """Special tokens that the files of a tokenizer's folder name: `settings`, special_tokens_map.json or config.json.
+
+    Raises ConfigError: one that the objective needs is missing.
+    """
+    named: dict[str, Any] = {}
+    for file in ("special_tokens_map.json", settings):
+        named |= json_files.optional(folder / file) or {}
+    config = json_files.optional(folder / "config.json") or {}
+    found = {
+        role: _token_id(backend, named, config, keys)
+        for role, keys in _KEYS.items()
+        if role in SPECIAL_TOKENS[objective]
+    }
+    for role in _REQUIRED[objective]:
+        if found[role] is None:
+            keys = " or ".join(_KEYS[role])
+            raise ConfigError(f"{folder}: the tokenizer has no {keys}, which a {objective} needs")
+    return SpecialTokens(**found)
+
+
+def _named_tokens(backend: Backend, special: SpecialTokens, objective: str) -> dict[str, str]:
+    """The special tokens by the keys of tokenizer_config.json."""
+    roles = [each.name for each in fields(special) if each.name in SPECIAL_TOKENS[objective]]
+    ids = {_KEYS[role][0]: getattr(special, role) for role in roles}
+    named = {key: backend.id_to_token(number) for key, number in ids.items() if number is not None}
+    return {key: token for key, token in named.items() if token is not None}
+
+
+def _token_id(
+    backend: Backend, named: Mapping[str, Any], config: Mapping[str, Any], keys: tuple[str, ...]
+) -> int | None:
+    for key in keys:
+        token = named.get(key)
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str) and (found := backend.token_to_id(token)) is not None:
+            return int(found)
+        number = config.get(f"{key}_id")
+        if type(number) is int and 0 <= number < 2**31 and backend.id_to_token(number) is not None:
+            return number
+    return None
+
+
 class TextTokenizer:
-    """Texts to ids, without special tokens.
+    """Encodes texts to ids without special tokens, and decodes.
 
     Args:
-        backend: of the tokenizers library; special tokens that stand in a text are text to it.
+        backend: of the tokenizers library; names of special tokens in a text are encoded as text.
         tokens: the ids of its special tokens.
-        objective: what they are for.
+        objective: of the model that reads them.
         path: of its file, for messages.
 
     Attributes:
-        vocab_size: how many ids there are.
-        before, behind: ids that it puts around what an encoder reads.
+        vocab_size: the number of ids.
+        before, behind: ids that it puts around a text for an encoder.
     """
 
-    def __init__(self, backend: Backend, tokens: Special, objective: str, path: Path = Path(FILE)) -> None:
+    def __init__(self, backend: Backend, tokens: SpecialTokens, objective: str, path: Path = Path(FILE)) -> None:
         checked = Checked(backend, path)
         backend.encode_special_tokens = True
         self.backend, self.special, self._objective = backend, tokens, objective
@@ -54,46 +136,46 @@ class TextTokenizer:
         self._is_by_character = (
             described["model"]["type"] == "WordLevel"
             and described["pre_tokenizer"] == _BY_CHARACTERS
-            and tokens.unknown is not None
+            and tokens.unk is not None
         )
         self._is_by_word = described["model"]["type"] == "WordLevel" and kind == "WhitespaceSplit"
         is_plain = (described["normalizer"] or {}).get("type") in (None, "Lowercase")
         self._can_cut = checked.splits_at_spaces or self._is_by_word or (kind == "ByteLevel" and is_plain)
 
     @staticmethod
-    def given(path: Path, objective: str, *, file: str = FILE) -> "TextTokenizer":
-        """From a directory that transformers or training wrote, or a tokenizer.json in one. Raises ConfigError."""
+    def load(path: Path, objective: str, *, file: str = FILE) -> "TextTokenizer":
+        """From a directory that transformers or training wrote, or its tokenizer.json. Raises ConfigError."""
         folder = path.parent if path.name == file else path
         if not (folder / file).is_file():
             raise ConfigError(f"tokenizer.path: there is no {folder / file}")
         try:
             backend = read(folder / file)
-            tokens = special.of_folder(backend, folder, objective, settings=settings_file(file))
+            tokens = read_special_tokens(backend, folder, objective, settings=_settings_file(file))
             with library_errors(folder / file):
                 return TextTokenizer(backend, tokens, objective, folder / file)
         except CheckpointError as error:
             raise ConfigError(f"tokenizer.path: {error}") from error
 
     def save(self, folder: Path, *, file: str = FILE) -> None:
-        """tokenizer.json and tokenizer_config.json, or the same under other names for a decoder's own."""
+        """Write tokenizer.json and tokenizer_config.json; or target_tokenizer.json and its settings."""
         with atomic_replace(folder / file) as opened:
             opened.write(self.backend.to_str(pretty=True).encode())
-        named = special.transformers_names(self.backend, self.special, self._objective)
+        named = _named_tokens(self.backend, self.special, self._objective)
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **named}
-        with atomic_replace(folder / settings_file(file)) as opened:
+        with atomic_replace(folder / _settings_file(file)) as opened:
             opened.write((json.dumps(config, indent=2) + "\n").encode())
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """(T_r,) int64 of each text; a text should not be much longer than what `parts` gives."""
+        """(T_r,) int64 for each text; texts should not be much longer than those that `parts` yields."""
         if self._is_by_character:
             return [self._of_characters(text) for text in texts]
         found = self._checked.encode(texts, with_offsets=False)
         return [np.array(each.ids, np.int64) for each in found]
 
     def parts(self, pieces: Iterable[str]) -> Iterator[str]:
-        """The same text in other pieces, whose tokens one after the other are those of the text.
+        """The same text cut into other pieces, such that their tokens joined are those of the text.
 
-        A tokenizer that may look across spaces gets its text whole.
+        A text is not cut for a tokenizer that may join characters across spaces.
         """
         if self._is_by_character:
             yield from pieces
@@ -104,24 +186,24 @@ class TextTokenizer:
         yield from recut(pieces)
 
     def decode(self, ids: Sequence[int], *, all: bool = False) -> str:
-        """The text, special tokens left out; or `all` of them, by their names."""
+        """The text without special tokens; all=True: with their names."""
         return self._checked.decode(ids, skip_special_tokens=not all)
 
     def normalized(self, text: str) -> str:
-        """As it is read, such as in small letters."""
+        """A text as the tokenizer's normalizer changes it, such as in lower case."""
         normalizer = self.backend.normalizer
         with library_errors(self._checked.path):
             return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def _of_characters(self, text: str) -> np.ndarray:
-        """By a table: a hundred times as fast as token by token."""
+        """By a lookup table: a hundred times as fast as the library."""
         return self._table()[np.frombuffer(self.normalized(text).encode("utf-32-le"), "<u4")].astype(np.int64)
 
     def _table(self) -> np.ndarray:
-        """(0x110000,) int32: the id of every character."""
+        """(0x110000,) int32: the id of every code point."""
         if not hasattr(self, "_ids_of_characters"):
-            assert self.special.unknown is not None
-            table = np.full(0x110000, self.special.unknown, np.int32)
+            assert self.special.unk is not None
+            table = np.full(0x110000, self.special.unk, np.int32)
             for token, number in self.backend.get_vocab(with_added_tokens=False).items():
                 if len(token) == 1:
                     table[ord(token)] = number
@@ -130,20 +212,20 @@ class TextTokenizer:
 
 
 def by_characters() -> Split:
-    """What makes a token of every character: line ends too, which a dot would leave out."""
+    """A pre-tokenizer that makes a token of every character; line ends too, which the pattern . would not match."""
     return Split(Regex(_CHARACTER), "isolated")
 
 
-def settings_file(file: str) -> str:
+def _settings_file(file: str) -> str:
     """
-    >>> settings_file("tokenizer.json")
+    >>> _settings_file("tokenizer.json")
     'tokenizer_config.json'
     """
     return file.replace(".json", "_config.json")
 
 
 def recut(pieces: Iterable[str]) -> Iterator[str]:
-    """The same text in pieces that begin with a space after a word, about 65,000 characters each.
+    """The same text in pieces of about 65,000 characters, each of which begins with the space after a word.
 
     A text without such a place in a million characters is cut there nevertheless.
     """
@@ -163,7 +245,7 @@ def recut(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _last_cut(text: str) -> int:
-    """The last place between a character that is no space and a space that stands alone; 0 where there is none."""
+    """The last position of a single space between two other characters; 0 where there is none."""
     place = len(text) - 1
     while (place := text.rfind(" ", 0, place)) > 0:
         if not text[place - 1].isspace() and not text[place + 1].isspace():

@@ -1,11 +1,11 @@
-"""Steps as a function of (seed, epoch, step), evaluation in order, and what tells one corpus from another."""
+"""StepRunner as a function of (seed, epoch, step), evaluation in order, and what tells one corpus from another."""
 
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from uwaga.train.data import Corpus, Micro, Question
+from uwaga.train.data import Corpus, MicroBatch, Question
 
 Make = Callable[..., Corpus]
 _VERSES = (
@@ -18,9 +18,9 @@ _VERSES = (
 
 def test_a_step_is_the_same_whoever_asks_and_when(verses: str, make_corpus: Make) -> None:
     one, other = (make_corpus("language-model", [verses], *_VERSES) for _ in range(2))
-    count = 2 * one.train.steps(0) + 3
-    forwards = [one.train.step(step) for step in range(count)]
-    assert [other.train.step(step) for step in reversed(range(count))] == forwards[::-1]
+    count = 2 * one.train.steps_per_epoch(0) + 3
+    forwards = [one.train.micro_batches(step) for step in range(count)]
+    assert [other.train.micro_batches(step) for step in reversed(range(count))] == forwards[::-1]
     for micro in forwards[-1]:
         assert torch.equal(one.train.batch(micro).ids.values, other.train.batch(micro).ids.values)
 
@@ -29,9 +29,9 @@ def test_an_epoch_reads_every_row_once_in_whole_steps(verses: str, make_corpus: 
     train = make_corpus("language-model", [verses], *_VERSES).train
     step = 0
     for epoch in range(3):
-        micros: list[list[Micro]] = []
-        for _ in range(train.steps(epoch)):
-            micros.append(train.step(step))
+        micros: list[list[MicroBatch]] = []
+        for _ in range(train.steps_per_epoch(epoch)):
+            micros.append(train.micro_batches(step))
             step += 1
         assert {micro.epoch for each in micros for micro in each} == {epoch}
         assert sorted(row for each in micros for micro in each for row in micro.rows) == list(range(len(train)))
@@ -41,21 +41,23 @@ def test_an_epoch_reads_every_row_once_in_whole_steps(verses: str, make_corpus: 
 
 def test_no_micro_batch_is_larger_than_its_budget(verses: str, make_corpus: Make) -> None:
     train = make_corpus("language-model", [verses], *_VERSES).train
-    sizes = [train.batch(micro).tokens for step in range(train.steps(0)) for micro in train.step(step)]
+    sizes = [
+        train.batch(micro).tokens for step in range(train.steps_per_epoch(0)) for micro in train.micro_batches(step)
+    ]
     assert max(sizes) <= 64
     assert sum(sizes[:-1]) / len(sizes[:-1]) > 64 - 16
 
 
 def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str, make_corpus: Make) -> None:
     valid = make_corpus("language-model", [verses], *_VERSES).validation
-    whole = [row.tolist() for batch in valid.all() for row in batch.ids.to_list()]
+    whole = [row.tolist() for batch in valid.evaluation_batches() for row in batch.ids.to_list()]
     assert len(whole) == len(valid)
-    assert [row.tolist() for batch in valid.all(10**9) for row in batch.ids.to_list()] == whole
-    some = [row.tolist() for batch in valid.all(100) for row in batch.ids.to_list()]
+    assert [row.tolist() for batch in valid.evaluation_batches(10**9) for row in batch.ids.to_list()] == whole
+    some = [row.tolist() for batch in valid.evaluation_batches(100) for row in batch.ids.to_list()]
     assert [row for row in whole if row in some] == some
     assert abs(sum(map(len, some)) - 100) <= 32
     assert some[-1] not in whole[: len(whole) // 2]
-    assert len(list(valid.all(1))) == 1
+    assert len(list(valid.evaluation_batches(1))) == 1
 
 
 def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corpus: Make) -> None:
@@ -76,7 +78,7 @@ def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corp
 
 def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
     corpus = make_corpus("encoder-decoder", [words], "data.pair_format=cmudict")
-    batch = corpus.train.batch(corpus.train.step(0)[0])
+    batch = corpus.train.batch(corpus.train.micro_batches(0)[0])
     moved = batch.to("meta")
     assert {moved.labels.device.type, moved.ids.values.device.type, moved.decoder_ids.offsets.device.type} == {"meta"}
     assert (batch.tokens, batch.scored) == (batch.ids.values.numel() + batch.labels.numel(), batch.labels.numel())

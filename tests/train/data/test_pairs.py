@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from uwaga.train.data.pairs import pairs
+from uwaga.train.config import DataConfig
+from uwaga.train.data.splits import pairs
 from uwaga.train.errors import DataError
-from uwaga.train.sections import DataConfig
 
 
 def _read(path: Path, answers: Path | None = None, **options: str) -> list[tuple[str, str]]:
@@ -50,9 +50,9 @@ def test_marks_can_be_taken_out_of_the_targets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("alone", "a pair is 2 fields with a tab between them, and here is 1 field"),
-        ("", "a pair is 2 fields with a tab between them, and here is 1 field"),
-        ("a\tb\tc", "a pair is 2 fields with a tab between them, and here are 3 fields"),
+        ("alone", "a pair must have 2 fields, separated by a tab, not 1"),
+        ("", "a pair must have 2 fields, separated by a tab, not 1"),
+        ("a\tb\tc", "a pair must have 2 fields, separated by a tab, not 3"),
         ("\tb", "the source is empty"),
         ("a\t ", "the target is empty"),
     ],
@@ -67,7 +67,7 @@ def test_a_line_of_wrong_fields_is_named(line: str, message: str, tmp_path: Path
 def test_a_line_that_is_not_cmudicts_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text(f"A 1 EY1\n{line}\n")
-    wanted = "must be a word, a whole number and phonemes, with spaces between them"
+    wanted = "must be a word, a whole number and phonemes, separated by spaces"
     assert _message(path, pair_format="cmudict") == f"{path}:2: {wanted}"
 
 

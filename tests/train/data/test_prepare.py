@@ -102,14 +102,14 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, ma
     other = tmp_path / "other"
     for each in ("data-mine.unfinished", "data-0123456789abcdef.unfinished", f"{name}.unfinished"):
         (other / each).mkdir(parents=True)
-        (other / each / "about.json").write_text("mine")
+        (other / each / "metadata.json").write_text("mine")
     with pytest.raises(FileExistsError) as caught:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / f"{name}.unfinished")
     assert caught.value.strerror == "cannot be used: it already exists; move it away"
     assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
     (other / f"{name}.unfinished").rename(other / name)
-    (other / name / "about.json").rename(other / name / "notes")
+    (other / name / "metadata.json").rename(other / name / "notes")
     with pytest.raises(FileExistsError) as caught:
         Corpus.prepare(config, other)
     assert caught.value.filename == str(other / name)
@@ -134,7 +134,7 @@ def test_a_file_that_was_cut_is_told(tmp_path: Path, verses: str, make_config: M
     os.truncate(path, size - 2)
     with pytest.raises(DataError) as raised:
         Corpus.prepare(config, tmp_path / "run")
-    told = f"has {size - 2} bytes, and {size} bytes were written; remove {path.parent}, and it is made again"
+    told = f"has {size - 2} bytes, and {size} bytes were written; remove {path.parent} to prepare it again"
     assert str(raised.value) == f"{path} {told}"
 
 
@@ -143,7 +143,7 @@ def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, 
     config = make_config("language-model", [verses], _LINES)
     _prepare(config, tmp_path / "run")
     folder = next((tmp_path / "run").glob("data-*"))
-    again = f"remove {folder}, and it is made again"
+    again = f"remove {folder} to prepare it again"
     values = np.memmap(folder / name, "<u2" if name == "train.tokens" else "<i8", mode="r+")
     first = int(values[1])
     values[1] = first + (-1 if first else 1)
@@ -155,9 +155,9 @@ def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, 
     values[1] = 2**15
     values.flush()
     said = (
-        "has token 32768, and the vocabulary ends before"
+        "has token 32768, and the vocabulary has"
         if name == "train.tokens"
-        else "are no rising places of tokens"
+        else "do not ascend from 0 to the number of tokens"
     )
     assert said in _refusal(config, tmp_path / "run")
 
@@ -165,8 +165,8 @@ def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, 
 def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     _prepare(config, tmp_path / "run")
-    path = next((tmp_path / "run").glob("data-*")) / "about.json"
-    again = f"remove {path.parent}, and it is made again"
+    path = next((tmp_path / "run").glob("data-*")) / "metadata.json"
+    again = f"remove {path.parent} to prepare it again"
     for text, said in {
         "[]": f"{path} must hold a JSON object, not list",
         '{"train": {"rows": -1}}': f"{path}: train must have rows, tokens, dtype and sha256",

@@ -1,6 +1,7 @@
 """The rows of every objective: what is read, and what is asked for."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,33 +12,34 @@ from hypothesis import strategies as st
 
 from uwaga.train.data import Batch, Corpus
 from uwaga.train.data.batch import IGNORED
-from uwaga.train.data.rows import Cuts
+from uwaga.train.data.rows import EpochOrder, RowSlices, fill_batches
+from uwaga.train.seeds import permutation, random_bits
 
 Make = Callable[..., Corpus]
 
 
 def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
-    begun = sum(corpus.train.steps(each) for each in range(epoch))
-    steps = range(begun, begun + corpus.train.steps(epoch))
-    return [corpus.train.batch(micro) for step in steps for micro in corpus.train.step(step)]
+    begun = sum(corpus.train.steps_per_epoch(each) for each in range(epoch))
+    steps = range(begun, begun + corpus.train.steps_per_epoch(epoch))
+    return [corpus.train.batch(micro) for step in steps for micro in corpus.train.micro_batches(step)]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
 def test_cuts_hold_every_token_once(lengths: list[int], context: int) -> None:
-    cuts = Cuts(np.array(lengths), context)
-    places = [cuts.place(row) for row in range(len(cuts))]
-    assert [stop - start for _, start, stop in places] == cuts.lengths().tolist()
-    held = [(document, token) for document, start, stop in places for token in range(start, stop)]
+    slices = RowSlices(np.array(lengths), context)
+    files = [slices.locate(row) for row in range(len(slices))]
+    assert [stop - start for _, start, stop in files] == slices.lengths().tolist()
+    held = [(document, token) for document, start, stop in files for token in range(start, stop)]
     assert held == [(document, token) for document, length in enumerate(lengths) for token in range(length)]
-    assert max(cuts.lengths(), default=0) <= context
+    assert max(slices.lengths(), default=0) <= context
 
 
 def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
     corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.validation_fraction=0.2")
-    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.validation.all()]])
+    asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.validation.evaluation_batches()]])
     text = (tmp_path / verses).read_text().strip().split("\n\n")
     expected = torch.tensor(
-        np.concatenate(corpus.tokenizer.encode(text)).tolist() + [corpus.tokenizer.special.end] * 60
+        np.concatenate(corpus.tokenizer.encode(text)).tolist() + [corpus.tokenizer.special.eos] * 60
     )
     assert asked.sort().values.tolist() == expected.sort().values.tolist()
 
@@ -46,14 +48,14 @@ def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, m
     corpus = make_corpus(
         "language-model", [verses], "data.document=paragraph", "data.context_length=64", "batch.tokens_per_batch=256"
     )
-    end = corpus.tokenizer.special.end
+    end = corpus.tokenizer.special.eos
     for batch in _epoch(corpus):
         assert batch.decoder_ids is None
         for ids, wanted in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
             assert ids[1:].tolist() == wanted[:-1].tolist()
             assert end not in ids[1:]
             assert len(ids) <= 64
-    first = next(corpus.validation.all()).ids.to_list()[0]
+    first = next(corpus.validation.evaluation_batches()).ids.to_list()[0]
     assert first[0] == end
 
 
@@ -68,7 +70,7 @@ def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make
             for ids, wanted in zip(batch.ids.to_list(), batch.labels.split(16), strict=True):
                 assert wanted.tolist() == [number + 1 for number in range(int(ids[0]), int(ids[0]) + 16)]
                 starts.append(int(ids[0]) - 2)
-    assert len(starts) == 3 * corpus.train.steps(0) * 8
+    assert len(starts) == 3 * corpus.train.steps_per_epoch(0) * 8
     assert 0 <= min(starts) < 40
     assert 840 < max(starts) <= 900 - 17
     assert len(set(starts)) > 0.8 * len(starts)
@@ -81,7 +83,7 @@ def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_
     corpus = make_corpus("language-model", ["a.txt", "b.txt"], "data.windows=true", valid)
     folder = next((tmp_path / "prepared").glob("data-*"))
     tokens = np.fromfile(folder / "train.tokens", "<u2")
-    assert np.flatnonzero(tokens == corpus.tokenizer.special.end).tolist() == [50]
+    assert np.flatnonzero(tokens == corpus.tokenizer.special.eos).tolist() == [50]
 
 
 @pytest.mark.parametrize("target", ["{kind='words'}", "{kind='words', shared=true}"])
@@ -99,10 +101,10 @@ def test_a_decoder_begins_with_padding_and_is_asked_for_an_end(target: str, word
         assert batch.tokens <= 64
         labels = batch.decoder_ids.with_values(batch.labels).to_list()
         for source, read, asked in zip(batch.ids.to_list(), batch.decoder_ids.to_list(), labels, strict=True):
-            assert source[-1] == corpus.tokenizer.special.end
-            assert read[0] == special.padding
+            assert source[-1] == corpus.tokenizer.special.eos
+            assert read[0] == special.pad
             assert read[1:].tolist() == asked[:-1].tolist()
-            assert asked[-1] == special.end
+            assert asked[-1] == special.eos
             assert corpus.target_tokenizer.decode(read.tolist()).split()[0] == "K"
             rows += 1
     assert rows == len(corpus.train)
@@ -119,7 +121,7 @@ def test_masks_are_bert_s(tmp_path: Path, make_corpus: Make) -> None:
     asked = masked = kept = 0
     for batch in _epoch(corpus):
         for ids, labels in zip(batch.ids.to_list(), batch.ids.with_values(batch.labels).to_list(), strict=True):
-            assert (ids[0], ids[-1]) == (special.first, special.last)
+            assert (ids[0], ids[-1]) == (special.cls, special.sep)
             assert (labels[0], labels[-1]) == (IGNORED, IGNORED)
             chosen = labels != IGNORED
             assert int(chosen.sum()) == max(1, round((len(ids) - 2) * 0.15))
@@ -151,5 +153,51 @@ def test_another_epoch_has_other_masks_and_validation_always_the_same(verses: st
     assert not torch.equal(first.labels, other.labels)
     seeded = make_corpus(*given, "run.seed=5")
     assert not torch.equal(first.labels, seeded.train._rows.batch(0, range(10)).labels)
-    for ours, theirs in zip(corpus.validation.all(), seeded.validation.all(), strict=True):
+    for ours, theirs in zip(
+        corpus.validation.evaluation_batches(), seeded.validation.evaluation_batches(), strict=True
+    ):
         assert torch.equal(ours.labels, theirs.labels)
+
+
+# The order of an epoch: every row once, full micro-batches, a function of (seed, epoch).
+
+
+_LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
+
+
+@given(_LENGTHS, st.integers(0, 3), st.integers(0, 3))
+def test_every_row_is_there_once(lengths: list[int], seed: int, epoch: int) -> None:
+    order = EpochOrder(np.array(lengths), 20, seed, epoch)
+    rows = [row for micro in range(len(order)) for row in order.rows(micro)]
+    assert sorted(rows) == list(range(len(lengths)))
+
+
+@given(_LENGTHS)
+def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) -> None:
+    starts = fill_batches(np.array(lengths), 20).tolist()
+    for micro, (start, stop) in enumerate(pairwise(starts)):
+        size = sum(lengths[start:stop])
+        assert size <= 20
+        assert micro == len(starts) - 2 or size + lengths[stop] > 20
+
+
+def test_another_epoch_or_seed_is_another_order() -> None:
+    lengths = np.full(100, 5)
+    orders = {(seed, epoch): EpochOrder(lengths, 500, seed, epoch).rows(0) for seed in range(3) for epoch in range(3)}
+    assert len(set(orders.values())) == 9
+    assert EpochOrder(lengths, 500, 2, 1).rows(0) == orders[2, 1]
+
+
+def test_the_bits_are_those_of_every_machine() -> None:
+    assert random_bits(2, "order", 0, 1).tolist() == [258815424940938134, 7331967237378934650]
+    assert permutation(6, "order", 1, 0).tolist() == [1, 5, 0, 4, 3, 2]
+
+
+def test_every_order_of_four_is_about_as_likely() -> None:
+    counts: dict[tuple[int, ...], int] = {}
+    for epoch in range(4800):
+        found = tuple(permutation(4, "test", epoch).tolist())
+        counts[found] = counts.get(found, 0) + 1
+    assert len(counts) == 24
+    # 200 each; five standard deviations of a binomial count are 69.
+    assert all(abs(count - 200) < 69 for count in counts.values())

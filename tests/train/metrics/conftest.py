@@ -8,7 +8,7 @@ from torch import nn
 
 from uwaga.train import Config
 from uwaga.train.data import Corpus
-from uwaga.train.families import built
+from uwaga.train.families import model_config
 from uwaga.train.model import new_model
 
 Parts = tuple[Config, Corpus, nn.Module]
@@ -29,7 +29,7 @@ def parts(
             *overrides,
         )
         config, corpus = make_config(*given), make_corpus(*given)
-        return config, corpus, new_model(built(config.model, objective, corpus.model_settings), 0)
+        return config, corpus, new_model(model_config(config.model, objective, corpus.model_settings), 0)
 
     return make
 

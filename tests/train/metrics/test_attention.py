@@ -19,8 +19,8 @@ KINDS = {
 @pytest.mark.parametrize("objective", KINDS)
 def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) -> None:
     _, corpus, model = parts(objective)
-    batch = attention.fixed(next(corpus.validation.all()))
-    found = {look.name: look for look in attention.look(model, batch).looks}
+    batch = attention.first_rows(next(corpus.validation.evaluation_batches()))
+    found = {each.name: each for each in attention.measure(model, batch)}
     assert found.keys() == KINDS[objective]
     model.eval()
     with uwaga.watch(model) as recording, torch.no_grad():
@@ -35,7 +35,7 @@ def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) ->
 def test_the_model_is_left_as_it_was(parts: Callable) -> None:
     _, corpus, model = parts("language-model")
     model.train()
-    attention.look(model, next(corpus.validation.all()))
+    attention.measure(model, next(corpus.validation.evaluation_batches()))
     assert model.training
     assert all(getattr(module, "watcher", None) is None for module in model.modules())
     assert all(weight.grad is None for weight in model.parameters())
@@ -43,10 +43,10 @@ def test_the_model_is_left_as_it_was(parts: Callable) -> None:
 
 def test_few_rows_are_looked_at_but_one_at_least(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     _, corpus, _ = parts("encoder-decoder")
-    batch = next(corpus.validation.all())
+    batch = next(corpus.validation.evaluation_batches())
     for tokens, rows in ((1, 1), (int(batch.ids.offsets[2]), 2), (10**6, len(batch.ids))):
         monkeypatch.setattr(attention, "_TOKENS", tokens)
-        found = attention.fixed(batch)
+        found = attention.first_rows(batch)
         assert len(found.ids) == len(found.decoder_ids) == rows
         assert len(found.labels) == len(found.decoder_ids.values)
 
@@ -57,9 +57,11 @@ def test_a_collapsed_head_is_named(parts: Callable) -> None:
         layer = model.layers[0].attention
         layer.query.weight[8:] *= 1e4
         layer.key.weight[8:] *= 1e4
-    looks = attention.look(model, next(corpus.validation.all()))
-    assert looks.looks[0].normalized_entropy[1] < 0.05 < 0.9 < looks.looks[0].normalized_entropy[0]
-    assert looks.said().startswith(
-        f"narrowest head decoder 0 head 1, {looks.looks[0].normalized_entropy[1]:.3f} of the maximal entropy; "
+    found = attention.measure(model, next(corpus.validation.evaluation_batches()))
+    assert found[0].normalized_entropy[1] < 0.05 < 0.9 < found[0].normalized_entropy[0]
+    sink = max(found[0].sink)
+    assert attention.summary(found) == (
+        f"lowest normalized entropy {found[0].normalized_entropy[1]:.3f} (decoder 0 head 1), "
+        f"highest weight on the first token {sink:.3f} (decoder 0 head {found[0].sink.index(sink)})"
     )
-    assert set(looks.line()["decoder 0"]) == {"entropy", "normalized_entropy", "sink"}
+    assert set(attention.by_name(found)["decoder 0"]) == {"entropy", "normalized_entropy", "sink"}

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from uwaga.train.distributed import World
-from uwaga.train.metrics.evaluation import _shared, validation_loss
+from uwaga.train.metrics import evaluation
+from uwaga.train.metrics.evaluation import _batches_of_rank, edit_distances, error_rates, validation_loss
 from uwaga.train.objective import Objective
-from uwaga.train.step import given
+from uwaga.train.step import objective_inputs
 
 OBJECTIVES = ["language-model", "encoder-decoder", "masked-language-model"]
 
@@ -22,8 +26,8 @@ def test_it_is_the_mean_over_all_labels(parts: Callable, alone: World, objective
     assert module.training
     total = labels = 0.0
     with torch.no_grad():
-        for batch in corpus.validation.all():
-            ready = given(batch, torch.device("cpu"))
+        for batch in corpus.validation.evaluation_batches():
+            ready = objective_inputs(batch, torch.device("cpu"))
             total += float(Objective(model.eval())(*ready.arguments))
             labels += ready.scored
     assert found == pytest.approx(total / labels)
@@ -33,9 +37,58 @@ def test_it_is_the_mean_over_all_labels(parts: Callable, alone: World, objective
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
 def test_every_process_has_as_many_batches_and_each_batch_one_process(parts: Callable, size: int) -> None:
     _, corpus, _ = parts("language-model", "batch.tokens_per_batch=32")
-    every = list(corpus.validation.all())
+    every = list(corpus.validation.evaluation_batches())
     assert len(every) > 2
     worlds = [World(rank=rank, size=size, device=torch.device("cpu")) for rank in range(size)]
-    shares = [list(_shared(iter(every), world)) for world in worlds]
+    shares = [list(_batches_of_rank(iter(every), world)) for world in worlds]
     assert len({len(share) for share in shares}) == 1
     assert sum(batch.scored for share in shares for batch in share) == sum(batch.scored for batch in every)
+
+
+# Error rates, compared with the plainest way to compute them.
+
+
+_WORD = st.lists(st.sampled_from(["K", "AE", "T", "S"]), max_size=8)
+
+
+def _plain(left: list[str], right: list[str]) -> int:
+    table = [[i + j if i * j == 0 else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
+    for i in range(1, len(left) + 1):
+        for j in range(1, len(right) + 1):
+            substituted = table[i - 1][j - 1] + (left[i - 1] != right[j - 1])
+            table[i][j] = min(substituted, table[i - 1][j] + 1, table[i][j - 1] + 1)
+    return table[-1][-1]
+
+
+@given(st.lists(st.tuples(_WORD, _WORD), min_size=1, max_size=12))
+def test_distances_are_those_of_the_table(pairs: list[tuple[list[str], list[str]]]) -> None:
+    found = edit_distances([left for left, _ in pairs], [right for _, right in pairs])
+    assert found.tolist() == [_plain(left, right) for left, right in pairs]
+
+
+def test_many_pairs_are_compared_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [["K"] * (n % 5) + ["T"] for n in range(100)]
+    whole = edit_distances(words, words[::-1])
+    monkeypatch.setattr(evaluation, "_DISTANCE_PAIRS", 7)
+    assert np.array_equal(edit_distances(words, words[::-1]), whole)
+
+
+def test_the_nearest_of_all_answers_counts() -> None:
+    references = [["R IY D", "R EH D"], ["T AH M EY T OW", "T AH M AA T OW"], ["K AE T"]]
+    assert error_rates(["R EH D", "T AH M AA T OW", "K AE T"], references) == (0.0, 0.0)
+    # One substitution, one deletion and one insertion, per 3 + 6 + 3 phonemes.
+    assert error_rates(["R AH D", "T M AA T OW", "K AE T S"], references) == (3 / 12, 1.0)
+    assert error_rates(["R EH D", "", "K AE T"], references) == (6 / 12, 1 / 3)
+
+
+def test_too_much_can_be_wrong() -> None:
+    assert error_rates(["A B C D"], [["K"]]) == (4.0, 1.0)
+
+
+def test_every_word_needs_a_prediction_and_an_answer() -> None:
+    with pytest.raises(ValueError) as raised:
+        error_rates(["A"], [])
+    assert str(raised.value) == "error_rates: needs as many predictions as words, not 1 for 0"
+    with pytest.raises(ValueError) as raised:
+        error_rates(["A", "B"], [["A"], [" "]])
+    assert str(raised.value) == "error_rates: word 1 has no reference"

@@ -8,20 +8,19 @@ import torch
 from uwaga import Ragged
 from uwaga.models import generate
 from uwaga.train import ConfigError
-from uwaga.train.metrics.errors import Questioner
-from uwaga.train.metrics.samples import Sample, Sampler, shown
-from uwaga.train.scoring import score
+from uwaga.train.metrics.evaluation import ErrorRateEvaluator, error_rates
+from uwaga.train.metrics.samples import Sample, SampleGenerator, format_sample
 
 
 def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_prompts=['Line 1', 'so']", "run.sample_tokens=5")
     model.train()
-    sampler = Sampler(config, corpus)
-    found = sampler.samples(model)
+    sample_generator = SampleGenerator(config, corpus)
+    found = sample_generator.samples(model)
     assert [sample.prompt for sample in found] == ["Line 1", "so"]
     assert all(0 < len(sample.text) <= 5 for sample in found)  # an end may be drawn, and is not shown
     torch.rand(3)
-    assert sampler.samples(model) == found
+    assert sample_generator.samples(model) == found
     assert model.training
 
 
@@ -29,18 +28,18 @@ def test_a_model_with_few_positions_writes_as_many_as_there_is_room_for(parts: C
     config, corpus, model = parts(
         "language-model", "model.max_position_embeddings=16", "run.sample_prompts=['Line 1']", "run.sample_tokens=99"
     )
-    assert 0 < len(Sampler(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
+    assert 0 < len(SampleGenerator(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
 
 
 def test_without_prompts_it_goes_on_from_the_validation_data(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_tokens=3")
-    (found,) = Sampler(config, corpus).samples(model)
+    (found,) = SampleGenerator(config, corpus).samples(model)
     assert "Line" in found.prompt or "it goes" in found.prompt
 
 
 def test_sources_are_answered(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
-    found = Sampler(config, corpus).samples(model)
+    found = SampleGenerator(config, corpus).samples(model)
     sources = [question.source for question in corpus.questions()]
     assert [sample.prompt for sample in found] == sources[:5]
     tokenizer = corpus.tokenizer
@@ -51,7 +50,7 @@ def test_sources_are_answered(parts: Callable) -> None:
 
 def test_masks_are_filled(parts: Callable) -> None:
     config, corpus, model = parts("masked-language-model", "run.sample_prompts=['so [MASK]t goe[MASK]']")
-    (found,) = Sampler(config, corpus).samples(model)
+    (found,) = SampleGenerator(config, corpus).samples(model)
     ids = corpus.tokenizer.encode([found.text])[0]
     assert len(ids) <= len("so it goes")
     assert found.text.replace(" ", "").startswith("so"[:1])
@@ -69,26 +68,26 @@ def test_a_prompt_that_does_not_fit_is_told_before_training(
 ) -> None:
     config, corpus, _ = parts(objective, f"run.sample_prompts=[{prompt!r}]")
     with pytest.raises(ConfigError) as caught:
-        Sampler(config, corpus)
+        SampleGenerator(config, corpus)
     assert str(caught.value) == said
 
 
 def test_a_terminal_is_not_told_control_characters() -> None:
-    assert shown(Sample("a", "b\x1b[2J\nc")) == "a > b<U+001B>[2J\nc"
+    assert format_sample(Sample("a", "b\x1b[2J\nc")) == "a > b<U+001B>[2J\nc"
 
 
 def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder")
-    found = Questioner(config, corpus).rates(model, all=True)
+    found = ErrorRateEvaluator(config, corpus).evaluate(model, all=True)
     asked = list(corpus.questions())
-    assert found.questions == len(asked)
+    assert found.words == len(asked)
     tokenizer = corpus.tokenizer
     prompts = [[*tokenizer.before, *tokenizer.encode([each.source])[0].tolist(), *tokenizer.behind] for each in asked]
     written = generate(model.eval(), prompts, max_new_tokens=config.data.context_length)
     target = corpus.target_tokenizer or tokenizer
     texts = [target.backend.decode([x for x in ids if x > 1], skip_special_tokens=False) for ids in written]
     assert [target.backend.id_to_token(x) for x in (0, 1, 2)] == ["<pad>", "</s>", "<unk>"]
-    assert found.rates == score(texts, [each.targets for each in asked])
+    assert found.rates == error_rates(texts, [each.targets for each in asked])
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
@@ -98,20 +97,20 @@ def test_answers_are_compared_as_they_are_read_and_unknown_tokens_count(
     config, corpus, model = parts("encoder-decoder", "tokenizer.lowercase=true")
     tokenizer, asked = corpus.tokenizer, list(corpus.questions())
     assert any(target != target.lower() for each in asked for target in each.targets)
-    more = [*tokenizer.encode([" "])[0], tokenizer.special.unknown] if is_unknown else []
-    right = [[*tokenizer.encode([each.targets[0]])[0], *more, tokenizer.special.end] for each in asked]
+    more = [*tokenizer.encode([" "])[0], tokenizer.special.unk] if is_unknown else []
+    right = [[*tokenizer.encode([each.targets[0]])[0], *more, tokenizer.special.eos] for each in asked]
     answers = iter(torch.tensor(ids) for ids in right)
 
-    def answered(_: object, prompts: Ragged, **__: object) -> Ragged:
+    def generate_answers(_: object, prompts: Ragged, **__: object) -> Ragged:
         return Ragged.from_list([next(answers) for _ in prompts.to_list()])
 
-    monkeypatch.setattr("uwaga.train.metrics.errors.generate", answered)
-    found = Questioner(config, corpus).rates(model, all=True).rates
+    monkeypatch.setattr("uwaga.train.metrics.evaluation.generate", generate_answers)
+    found = ErrorRateEvaluator(config, corpus).evaluate(model, all=True).rates
     assert (found.phoneme > 0, found.word) == (is_unknown, float(is_unknown))
 
 
 def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.train.metrics.errors._SOME", 7)
-    monkeypatch.setattr("uwaga.train.metrics.errors._ROWS", 3)
+    monkeypatch.setattr("uwaga.train.metrics.evaluation._SAMPLED_SOURCES", 7)
+    monkeypatch.setattr("uwaga.train.metrics.evaluation._ROWS", 3)
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
-    assert Questioner(config, corpus).rates(model, all=False).questions == 7
+    assert ErrorRateEvaluator(config, corpus).evaluate(model, all=False).questions == 7

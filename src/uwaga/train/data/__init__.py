@@ -1,24 +1,26 @@
-"""Data of a training: files to tokens, once; then batches, each a pure function of (seed, epoch, step).
+"""The data of a training run: files to tokens, once; then batches, each a pure function of (seed, epoch, step).
 
-Start with corpus.py: `Corpus.prepare(config, folder)` gives two `Split`s, and `Split.step(step)` the micro-batches of a step.
+Start with corpus.py: `Corpus.prepare(config, folder)` gives two `Split`s, and `Split.micro_batches(step)` the micro-batches of a
+step.
 
-    pairs                       pairs of a source and a target in files; documents are read by uwaga.models.text.corpus
-    sides                       which of it is for validation
-    tokenizers, encoding        texts to ids
-    prepare, fingerprint, store kept in files, read as memory maps
-    rows, order, counter        rows of a model, and the order of an epoch
-    batch, answers              what training is given, and what evaluation of pairs asks
+    sources     files by the names of their official sources, downloaded on request
+    splits      documents and pairs of the files, and which of them are for validation
+    tokenizers  the tokenizers of a run: trained on the data, or loaded
+    prepare     texts to token files, in a folder named by a hash
+    store       these files, read as memory maps
+    rows        the rows of a model, and their order in an epoch
+    batch       what a model is given
 """
 
 from uwaga._base.lazy import names
 
-__all__ = ["Batch", "Corpus", "Micro", "Question", "Split"]
+__all__ = ["Batch", "Corpus", "MicroBatch", "Question", "Split"]
 
 _HOME = {
     "Batch": "uwaga.train.data.batch",
     "Corpus": "uwaga.train.data.corpus",
-    "Micro": "uwaga.train.data.batch",
-    "Question": "uwaga.train.data.answers",
+    "MicroBatch": "uwaga.train.data.batch",
+    "Question": "uwaga.train.data.store",
     "Split": "uwaga.train.data.corpus",
 }
 

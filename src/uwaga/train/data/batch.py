@@ -13,7 +13,7 @@ IGNORED = -100  # the label of a token that is not scored, as in PyTorch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Micro:
+class MicroBatch:
     """A micro-batch by the numbers of its rows, without their tokens."""
 
     epoch: int
@@ -37,7 +37,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """That the model reads, both sides together."""
+        """That the model reads, both splits together."""
         return self.ids.values.shape[0] + (0 if self.decoder_ids is None else self.decoder_ids.values.shape[0])
 
     @property

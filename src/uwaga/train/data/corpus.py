@@ -1,4 +1,4 @@
-"""The data of a training: two splits of rows, and the steps that they make."""
+"""The data of a training run: two splits of rows, and the micro-batches of each step."""
 
 import hashlib
 import json
@@ -10,20 +10,18 @@ from typing import Any
 import numpy as np
 
 from uwaga.train.config import Config
-from uwaga.train.data import tokenizers
-from uwaga.train.data.answers import Question, questions
-from uwaga.train.data.batch import Batch, Micro
-from uwaga.train.data.order import Order
-from uwaga.train.data.prepare import ABOUT, ANSWERS, Listener, Prepared, prepare
-from uwaga.train.data.rows import DocumentRows, MaskedRows, Masks, PairRows, Rows, Sides, WindowRows
-from uwaga.train.data.sides import SIDES, TRAIN, VALIDATION
-from uwaga.train.data.store import Store, made_again
-from uwaga.train.data.tokenizers import Tokenizers
+from uwaga.train.data.batch import Batch, MicroBatch
+from uwaga.train.data.prepare import ANSWERS, METADATA, Listener, Prepared, prepare
+from uwaga.train.data.rows import DocumentRows, EpochOrder, MaskedRows, Masking, PairRows, Rows, WindowRows
+from uwaga.train.data.splits import SPLITS, TRAIN, VALIDATION
+from uwaga.train.data.store import Question, TokenStore, questions, remake_hint
+from uwaga.train.data.tokenizers import load_tokenizers
 from uwaga.train.errors import DataError
+from uwaga.train.tokenizer import TextTokenizer
 
 
 class Split:
-    """Rows of one side, in micro-batches.
+    """The rows of one split, in micro-batches.
 
     Args:
         rows: their tokens.
@@ -32,147 +30,143 @@ class Split:
 
     def __init__(self, rows: Rows, config: Config) -> None:
         self._rows, self._tokens = rows, config.batch.tokens_per_batch
-        self._accumulated, self._seed = config.batch.gradient_accumulation_steps, config.run.seed
+        self._per_step, self._seed = config.batch.gradient_accumulation_steps, config.run.seed
         self._lengths = rows.lengths()
-        # Steps of an epoch are asked for over and over; the order of one takes 8 bytes a row.
+        # All steps of an epoch ask for its order, which takes 8 bytes a row.
         self._order = lru_cache(maxsize=2)(self._new_order)
-        self._counts: list[int] = []
+        self._steps_of_epochs: list[int] = []
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self._rows)
 
-    def steps(self, epoch: int) -> int:
-        """Steps of an epoch. The last one may hold fewer micro-batches; no step reads two epochs."""
-        while len(self._counts) <= epoch:
-            self._counts.append(-(-len(self._order(len(self._counts))) // self._accumulated))
-        return self._counts[epoch]
+    def steps_per_epoch(self, epoch: int) -> int:
+        """Steps of an epoch. The last one may have fewer micro-batches; no step reads two epochs."""
+        while len(self._steps_of_epochs) <= epoch:
+            self._steps_of_epochs.append(-(-len(self._order(len(self._steps_of_epochs))) // self._per_step))
+        return self._steps_of_epochs[epoch]
 
-    def step(self, step: int) -> list[Micro]:
-        """The micro-batches of a step, counted from 0 over all epochs."""
+    def micro_batches(self, step: int) -> list[MicroBatch]:
+        """The micro-batches of a step, which is counted from 0 over all epochs."""
         epoch, begun = 0, 0
-        while step >= begun + self.steps(epoch):
-            begun += self.steps(epoch)
+        while step >= begun + self.steps_per_epoch(epoch):
+            begun += self.steps_per_epoch(epoch)
             epoch += 1
-        order, first = self._order(epoch), (step - begun) * self._accumulated
-        micros = range(first, min(first + self._accumulated, len(order)))
-        return [Micro(epoch=epoch, rows=order.rows(micro), number=number) for number, micro in enumerate(micros)]
+        order, first = self._order(epoch), (step - begun) * self._per_step
+        numbers = range(first, min(first + self._per_step, len(order)))
+        return [MicroBatch(epoch=epoch, rows=order.rows(each), number=number) for number, each in enumerate(numbers)]
 
-    def batch(self, micro: Micro) -> Batch:
+    def batch(self, micro_batch: MicroBatch) -> Batch:
         """Its tokens, on the CPU."""
-        return self._rows.batch(micro.epoch, micro.rows)
+        return self._rows.batch(micro_batch.epoch, micro_batch.rows)
 
-    def all(self, tokens: int | None = None) -> Iterator[Batch]:
-        """For evaluation: every row once in order, or rows from all over it that hold about so many tokens.
+    def evaluation_batches(self, tokens: int | None = None) -> Iterator[Batch]:
+        """Batches of all rows in order; or of evenly spaced rows that hold about so many tokens.
 
-        Twice as many at once as a step reads: without a backward pass they fit, and small batches take longer.
+        Each has up to twice the tokens of a micro-batch: without a backward pass they fit into memory, and are faster.
         """
         total, chosen = int(self._lengths.sum()), np.arange(len(self._lengths))
         if tokens is not None and tokens < total:
             count = max(1, len(chosen) * tokens // total)
             chosen = chosen[np.arange(count) * len(chosen) // count]
-        order = Order(self._lengths[chosen], 2 * self._tokens, None, 0)
-        for micro in range(len(order)):
-            yield self._rows.batch(0, [int(chosen[row]) for row in order.rows(micro)])
+        order = EpochOrder(self._lengths[chosen], 2 * self._tokens, None, 0)
+        for number in range(len(order)):
+            yield self._rows.batch(0, [int(chosen[row]) for row in order.rows(number)])
 
-    def _new_order(self, epoch: int) -> Order:
-        return Order(self._lengths, self._tokens, self._seed, epoch)
+    def _new_order(self, epoch: int) -> EpochOrder:
+        return EpochOrder(self._lengths, self._tokens, self._seed, epoch)
 
 
 class Corpus:
-    """What a training reads.
+    """The prepared data of a training run.
 
     Attributes:
         train, validation: its splits.
-        tokenizer: of texts, and of what an encoder reads.
-        target_tokenizer: of pairs, as targets are read and written; the same, unless the configuration says otherwise.
-        digest: a number that changes with anything that the batches depend on: tokens, rows and order.
+        tokenizer: of texts, and of sources.
+        target_tokenizer: of the targets of pairs: the same, unless the configuration has another. None without pairs.
+        digest: a hash of all that batches depend on: tokens, rows and order.
     """
 
     def __init__(self, config: Config, prepared: Prepared) -> None:
-        self._config, self._folder, about = config, prepared.folder, prepared.about
-        self._tokenizers = tokenizers.opened(config, prepared.folder)
-        self.tokenizer, self.target_tokenizer = self._tokenizers.own, self._tokenizers.target
-        stores = {name: self._store(name, about) for name in self._names()}
-        self.train = Split(_rows(config, stores, TRAIN, self._tokenizers), config)
-        self.validation = Split(_rows(config, stores, VALIDATION, self._tokenizers), config)
-        self.digest = _digest(config, about)
+        self._config, self._folder, metadata = config, prepared.folder, prepared.metadata
+        self._tokenizers = load_tokenizers(config, prepared.folder)
+        self.tokenizer, self.target_tokenizer = self._tokenizers.tokenizer, self._tokenizers.target_tokenizer
+        stores = {name: self._store(name, metadata) for name in self._store_names()}
+        self.train = Split(_rows(config, stores, TRAIN, self.tokenizer), config)
+        self.validation = Split(_rows(config, stores, VALIDATION, self.tokenizer), config)
+        self.digest = _digest(config, metadata)
 
     @staticmethod
     def prepare(config: Config, folder: Path, listener: Listener | None = None) -> "Corpus":
-        """Read, learn or load tokenizers, tokenise: once, into a folder inside this one; the next time, from there.
+        """Train or load tokenizers and tokenize the data into a folder inside this one, or read what was prepared there.
 
-        listener: told how far it is, where there is something to do.
+        Args:
+            listener: called with the progress of a preparation.
 
         Raises:
-            DataError: files that are not there or hold what they should not, with the line.
+            DataError: a file does not exist or has invalid content; the message names the line.
             ConfigError: a tokenizer that cannot be used.
         """
         return Corpus(config, prepare(config, folder, listener))
 
-    def _names(self) -> tuple[str, ...]:
+    def _store_names(self) -> tuple[str, ...]:
         is_pairs = self._config.data.kind == "pairs"
-        return (*SIDES, *(f"{side}-targets" for side in SIDES)) if is_pairs else SIDES
+        return (*SPLITS, *(f"{split}-targets" for split in SPLITS)) if is_pairs else SPLITS
 
-    def _store(self, name: str, about: dict[str, Any]) -> Store:
-        if name not in about:
-            raise DataError(f"{self._folder / ABOUT}: there is no {name}; {made_again(self._folder)}")
+    def _store(self, name: str, metadata: dict[str, Any]) -> TokenStore:
+        if name not in metadata:
+            raise DataError(f"{self._folder / METADATA}: there is no {name}; {remake_hint(self._folder)}")
         tokenizer = self.target_tokenizer if name.endswith("-targets") else self.tokenizer
         assert tokenizer is not None
-        return Store(self._folder, name, about[name], tokenizer.vocab_size)
+        return TokenStore(self._folder, name, metadata[name], tokenizer.vocab_size)
 
     @property
     def model_settings(self) -> dict[str, Any]:
-        """What the tokenizers decide of a model's config, for `uwaga.train.families.built`."""
+        """The settings of a model's config that the tokenizers decide, for `uwaga.train.families.model_config`."""
         own, target = self.tokenizer, self.target_tokenizer or self.tokenizer
         family, settings = self._config.model["family"], {"vocab_size": own.vocab_size}
         if family == "bert":
-            return settings | {"pad_token_id": own.special.padding}
-        given: dict[str, Any] = settings | {"eos_token_ids": (target.special.end,)}
+            return settings | {"pad_token_id": own.special.pad}
+        given: dict[str, Any] = settings | {"eos_token_ids": (target.special.eos,)}
         if self._config.objective == "encoder-decoder":
-            given |= {"pad_token_id": target.special.padding, "decoder_start_token_id": target.special.padding}
+            given |= {"pad_token_id": target.special.pad, "decoder_start_token_id": target.special.pad}
         elif family == "transformer":
-            given |= {"decoder_start_token_id": own.special.end}
-        if self._tokenizers.is_apart:
+            given |= {"decoder_start_token_id": own.special.eos}
+        if self._tokenizers.has_target_vocab:
             given["decoder_vocab_size"] = target.vocab_size
         return given
 
     def save_tokenizers(self, folder: Path) -> None:
-        """tokenizer.json and tokenizer_config.json, and target_tokenizer.json where targets are read another way."""
+        """tokenizer.json and its settings; target_tokenizer.json where targets are tokenized another way."""
         self._tokenizers.save(folder)
 
     def questions(self) -> Iterator[Question]:
-        """Of pairs: the sources of the validation side, each once, with all answers that the data lists."""
+        """Of pairs: each source of the validation split once, with all its targets."""
         assert self._config.data.kind == "pairs"
         return questions(self._folder / ANSWERS)
 
 
-def _rows(config: Config, stores: dict[str, Store], side: str, own: Tokenizers) -> Rows:
-    data, store, seed = config.data, stores[side], config.run.seed
+def _rows(config: Config, stores: dict[str, TokenStore], split: str, tokenizer: TextTokenizer) -> Rows:
+    data, batch, store, seed = config.data, config.batch, stores[split], config.run.seed
     if config.objective == "encoder-decoder":
-        return PairRows(Sides(store, stores[f"{side}-targets"]))
+        return PairRows(store, stores[f"{split}-targets"])
     if config.objective == "masked-language-model":
-        return MaskedRows(store, data.context_length, _masks(config, own, seed if side == TRAIN else 0))
-    if data.windows and side == TRAIN:
-        return WindowRows(
-            store,
-            data.context_length,
-            seed,
-            config.batch.tokens_per_batch // data.context_length * config.batch.gradient_accumulation_steps,
-        )
+        return MaskedRows(store, data.context_length, _masking(config, tokenizer, seed if split == TRAIN else 0))
+    if data.windows and split == TRAIN:
+        rows_per_step = batch.tokens_per_batch // data.context_length * batch.gradient_accumulation_steps
+        return WindowRows(store, data.context_length, seed, rows_per_step)
     return DocumentRows(store, data.context_length)
 
 
-def _masks(config: Config, own: Tokenizers, seed: int) -> Masks:
-    tokenizer = own.own
+def _masking(config: Config, tokenizer: TextTokenizer, seed: int) -> Masking:
     assert tokenizer.special.mask is not None
     special = tokenizer.special.ids()
-    words = np.array([number for number in range(tokenizer.vocab_size) if number not in special])
+    ordinary = np.array([number for number in range(tokenizer.vocab_size) if number not in special])
     before, behind = (np.array(ids, np.int64) for ids in (tokenizer.before, tokenizer.behind))
-    return Masks(config.data.mlm_probability, tokenizer.special.mask, words, before, behind, seed)
+    return Masking(config.data.mlm_probability, tokenizer.special.mask, ordinary, before, behind, seed)
 
 
-def _digest(config: Config, about: dict[str, Any]) -> str:
+def _digest(config: Config, metadata: dict[str, Any]) -> str:
     data, batch = config.data, config.batch
     sizes = [
         data.context_length,
@@ -182,4 +176,4 @@ def _digest(config: Config, about: dict[str, Any]) -> str:
         batch.gradient_accumulation_steps,
         config.run.seed,
     ]
-    return hashlib.sha256(json.dumps([config.objective, sizes, about], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([config.objective, sizes, metadata], sort_keys=True).encode()).hexdigest()

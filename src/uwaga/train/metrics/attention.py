@@ -1,13 +1,12 @@
-"""What every head looks at, during training: entropy, and the weight on the first token.
+"""Attention statistics of every head during training: entropy, and the weight on the first token.
 
-A head whose entropy falls to 0 looks at one token and learns nothing more (Zhai et al., "Stabilizing Transformer Training by
-Preventing Attention Entropy Collapse", 2023); one whose weight all rests on the first token does nothing (Xiao et al.,
+A head whose entropy falls to 0 attends to one token and learns nothing more (Zhai et al., "Stabilizing Transformer Training by
+Preventing Attention Entropy Collapse", 2023); one with all its weight on the first token has no effect (Xiao et al.,
 "Efficient Streaming Language Models with Attention Sinks", 2023). Letters: H heads, N packed tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,81 +20,74 @@ from uwaga.nn.evaluation_mode import evaluation_mode
 from uwaga.ops.ragged import Operand, Ragged
 from uwaga.train.data.batch import Batch
 from uwaga.train.objective import Objective
-from uwaga.train.step import given
+from uwaga.train.step import objective_inputs
 
-# Tokens that are looked at: enough for means, and little beside a step.
+# Tokens of the batch that is measured: enough for means, and little work beside a step.
 _TOKENS = 2048
 
 
-class Look(NamedTuple):
-    """One attention: means over all queries, a number per head."""
+class HeadStatistics(NamedTuple):
+    """Statistics of one attention layer: means over all queries, one number per head."""
 
     name: str  # "encoder 0", "decoder 3", "cross 1"
     entropy: list[float]  # in nats
-    normalized_entropy: list[float]  # entropy by that of looking at all visible keys alike: 0 is one key, 1 all alike
+    normalized_entropy: list[float]  # divided by the entropy of uniform weights on all visible keys: from 0 to 1
     sink: list[float]  # weight on the first key
 
 
-@dataclass(frozen=True, kw_only=True)
-class Looks:
-    """All of them."""
-
-    looks: tuple[Look, ...]
-
-    def line(self) -> dict[str, Any]:
-        """For metrics.jsonl."""
-        return {
-            look.name: {"entropy": look.entropy, "normalized_entropy": look.normalized_entropy, "sink": look.sink}
-            for look in self.looks
-        }
-
-    def said(self) -> str:
-        """The two heads to worry about first, in words."""
-        low = min(
-            (value, f"{each.name} head {head}")
-            for each in self.looks
-            for head, value in enumerate(each.normalized_entropy)
-        )
-        high = max((value, f"{each.name} head {head}") for each in self.looks for head, value in enumerate(each.sink))
-        return f"narrowest head {low[1]}, {low[0]:.3f} of the maximal entropy; most on the first token {high[1]}, {high[0]:.3f}"
-
-
-def fixed(batch: Batch) -> Batch:
-    """The first rows of a batch, at least one, about as many tokens as are looked at."""
+def first_rows(batch: Batch) -> Batch:
+    """The first rows of a batch: as many as have about 2,048 tokens, at least one."""
     rows = max(int((batch.ids.offsets[1:] <= _TOKENS).sum()), 1)
     ids, other = _first(batch.ids, rows), None if batch.decoder_ids is None else _first(batch.decoder_ids, rows)
     kept = (ids if other is None else other).values.shape[0]
     return Batch(ids=ids, decoder_ids=other, labels=batch.labels[:kept])
 
 
-def look(model: nn.Module, batch: Batch) -> Looks:
-    """What the heads of a model look at, in evaluation mode and float32, on the model's device."""
-    seen: dict[str, AttentionMap] = {}
+def measure(model: nn.Module, batch: Batch) -> list[HeadStatistics]:
+    """Statistics of all attention layers of a model on a batch, in evaluation mode and float32, on the model's device."""
+    maps: dict[str, AttentionMap] = {}
     objective = Objective(model)
-    with evaluation_mode(objective), _watching(model, seen):
-        objective(*given(batch, next(model.parameters()).device).arguments)
-    return Looks(looks=tuple(_of(name, found) for name, found in seen.items()))
+    with evaluation_mode(objective), _recording(model, maps):
+        objective(*objective_inputs(batch, next(model.parameters()).device).arguments)
+    return [_statistics(name, map) for name, map in maps.items()]
+
+
+def by_name(statistics: Sequence[HeadStatistics]) -> dict[str, dict[str, list[float]]]:
+    """As metrics.jsonl has them: by layer, by statistic, one number per head."""
+    return {
+        each.name: {"entropy": each.entropy, "normalized_entropy": each.normalized_entropy, "sink": each.sink}
+        for each in statistics
+    }
+
+
+def summary(statistics: Sequence[HeadStatistics]) -> str:
+    """A sentence that names the head with the lowest normalized entropy and the one with the highest sink."""
+    low, narrow = min(
+        (value, f"{each.name} head {head}") for each in statistics for head, value in enumerate(each.normalized_entropy)
+    )
+    high, sink = max((value, f"{each.name} head {head}") for each in statistics for head, value in enumerate(each.sink))
+    return f"lowest normalized entropy {low:.3f} ({narrow}), highest weight on the first token {high:.3f} ({sink})"
 
 
 @torch.no_grad()
-def _of(name: str, found: AttentionMap) -> Look:
-    found.prepare(entropy=True, topk=1)  # one pass for all that comes of rows
+def _statistics(name: str, found: AttentionMap) -> HeadStatistics:
+    found.prepare(entropy=True, topk=1)  # one pass for all statistics of rows
     counted = has_visible_key(found)
     values = (found.entropy(), found.entropy(normalize=True), found.sink().first_key)
-    return Look(name, *([round(float(x), 6) for x in per_head(each, counted)] for each in values))
+    return HeadStatistics(name, *([round(float(x), 6) for x in per_head(each, counted)] for each in values))
 
 
 @contextmanager
-def _watching(model: nn.Module, seen: dict[str, AttentionMap]) -> Iterator[None]:
-    """Within it every attention leaves its map, by its name; who watched before is told too."""
+def _recording(model: nn.Module, maps: dict[str, AttentionMap]) -> Iterator[None]:
+    """A context in which every attention layer puts its map into `maps`, by name; former watchers are called as well."""
     layers = dict(_attentions(model))
-    before = {name: module.watcher for name, module in layers.items()}
+    former = {name: module.watcher for name, module in layers.items()}
 
     def keep(name: str, query: Operand, key: Operand, value: Operand, options: dict[str, Any]) -> None:
-        if (other := before[name]) is not None:
+        if (other := former[name]) is not None:
             other(query, key, value, options)
-        asked = {option: value for option, value in options.items() if option != "dropout"}
-        seen[name] = AttentionMap(query, key, **asked)
+        given = {option: value for option, value in options.items() if option != "dropout"}
+        maps[name] = AttentionMap(query, key, **given)
 
     for name, module in layers.items():
         module.watcher = partial(keep, name)
@@ -103,11 +95,11 @@ def _watching(model: nn.Module, seen: dict[str, AttentionMap]) -> Iterator[None]
         yield
     finally:
         for name, module in layers.items():
-            module.watcher = before[name]
+            module.watcher = former[name]
 
 
 def _attentions(model: nn.Module) -> Iterator[tuple[str, MultiHeadAttention]]:
-    """Named as in `uwaga.watch`: by kind, and the layer's number within it."""
+    """Attention layers by name, as in `uwaga.watch`: their kind, and their number within it."""
     continues = getattr(model, "prompt_counts", False)
     counts: dict[str, int] = {}
     for path, module in model.named_modules():

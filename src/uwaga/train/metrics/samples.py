@@ -30,7 +30,7 @@ class Sample(NamedTuple):
     text: str
 
 
-class Sampler:
+class SampleGenerator:
     """Writes samples; the same prompts and seed each time.
 
     Raises:
@@ -40,7 +40,7 @@ class Sampler:
     def __init__(self, config: Config, corpus: Corpus) -> None:
         self._config, self._corpus = config, corpus
         self._mask = corpus.tokenizer.special.mask
-        self._prompts = tuple(config.run.sample_prompts) or self._found()
+        self._prompts = tuple(config.run.sample_prompts) or self._default_prompts()
         for prompt in self._prompts:
             self._ids(prompt)
 
@@ -49,10 +49,10 @@ class Sampler:
         if not self._prompts:
             return []
         with evaluation_mode(model):
-            texts = self._filled(model) if isinstance(model, BertModel) else self._written(model)
+            texts = self._fill_masks(model) if isinstance(model, BertModel) else self._generate(model)
         return [Sample(prompt, text) for prompt, text in zip(self._prompts, texts, strict=True)]
 
-    def _written(self, model: nn.Module) -> list[str]:
+    def _generate(self, model: nn.Module) -> list[str]:
         ids = [self._ids(prompt) for prompt in self._prompts]
         most = cast(Any, model).config.max_tokens
         counts, room = getattr(model, "prompt_counts", False), self._config.run.sample_tokens
@@ -60,13 +60,17 @@ class Sampler:
             room = min(room, most + 1 - (max(map(len, ids)) if counts else 1))
         how: dict[str, Any] = {}
         if self._config.objective == "language-model":
-            how = {"do_sample": True, "temperature": _TEMPERATURE, "seed": seeds.seed("sample", self._config.run.seed)}
+            how = {
+                "do_sample": True,
+                "temperature": _TEMPERATURE,
+                "seed": seeds.derive_seed("sample", self._config.run.seed),
+            }
         prompts = [torch.tensor(each, device=next(model.parameters()).device) for each in ids]
         written = generate(cast(Any, model), Ragged.from_list(prompts), max_new_tokens=room, **how)
         reads = self._corpus.target_tokenizer or self._corpus.tokenizer
         return [reads.decode(each.tolist()) for each in cast(Ragged, written).to_list()]
 
-    def _filled(self, model: BertModel) -> list[str]:
+    def _fill_masks(self, model: BertModel) -> list[str]:
         """The prompts with the likeliest token in place of every mask."""
         ids = Ragged.from_list([torch.tensor(self._ids(prompt)) for prompt in self._prompts])
         device = next(model.parameters()).device
@@ -101,13 +105,13 @@ class Sampler:
             raise ConfigError(f"run.sample_prompts: {prompt[:50]!r} has no {name} to fill in")
         return prompt.split(name)
 
-    def _found(self) -> tuple[str, ...]:
+    def _default_prompts(self) -> tuple[str, ...]:
         """Of the validation data."""
         if self._config.objective == "encoder-decoder":
             return tuple(question.source for question in islice(self._corpus.questions(), _SOURCES))
         if self._config.objective == "masked-language-model":
             return ()
-        batch = next(self._corpus.validation.all(1))
+        batch = next(self._corpus.validation.evaluation_batches(1))
         text = self._corpus.tokenizer.decode(batch.ids.values[:_PROMPT].tolist())
         return (text,) if self._fits(text) else ()
 
@@ -115,6 +119,6 @@ class Sampler:
         return any(len(tokens) for tokens in self._corpus.tokenizer.encode([text]))
 
 
-def shown(sample: Sample) -> str:
+def format_sample(sample: Sample) -> str:
     """For a terminal, which would obey control characters."""
     return escape_controls(f"{sample.prompt} > {sample.text}")

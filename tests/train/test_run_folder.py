@@ -6,61 +6,61 @@ import pytest
 
 from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
-from uwaga.train.checkpoints import folders
+from uwaga.train import run_folder
 
 
 def make(out: Path, *steps: int) -> None:
     for step in steps:
-        (out / folders.name(step)).mkdir()
-        (out / folders.name(step) / folders.STATE).write_text("x")
+        (out / run_folder.checkpoint_name(step)).mkdir()
+        (out / run_folder.checkpoint_name(step) / run_folder.STATE).write_text("x")
 
 
 def test_a_finished_folder_has_its_name_and_its_files(tmp_path: Path) -> None:
-    folder = folders.begin(tmp_path, 7)
-    (folder / folders.STATE).write_text("new")
-    assert folders.steps(tmp_path) == []
-    assert folders.finish(tmp_path, 7) == tmp_path / "step-000007"
-    assert [path.name for path in (tmp_path / "step-000007").iterdir()] == [folders.STATE]
-    assert (tmp_path / "step-000007" / folders.STATE).read_text() == "new"
+    folder = run_folder.begin_checkpoint(tmp_path, 7)
+    (folder / run_folder.STATE).write_text("new")
+    assert run_folder.checkpoint_steps(tmp_path) == []
+    assert run_folder.finish_checkpoint(tmp_path, 7) == tmp_path / "step-000007"
+    assert [path.name for path in (tmp_path / "step-000007").iterdir()] == [run_folder.STATE]
+    assert (tmp_path / "step-000007" / run_folder.STATE).read_text() == "new"
 
 
 def test_one_that_is_there_already_is_replaced(tmp_path: Path) -> None:
     make(tmp_path, 7)
-    folder = folders.begin(tmp_path, 7)
-    (folder / folders.STATE).write_text("new")
-    folders.finish(tmp_path, 7)
-    assert (tmp_path / "step-000007" / folders.STATE).read_text() == "new"
+    folder = run_folder.begin_checkpoint(tmp_path, 7)
+    (folder / run_folder.STATE).write_text("new")
+    run_folder.finish_checkpoint(tmp_path, 7)
+    assert (tmp_path / "step-000007" / run_folder.STATE).read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["step-000007"]
 
 
 def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3)
     (tmp_path / "step-000001" / "notes.txt").write_text("mine")
-    (tmp_path / "step-000002" / folders.STATE).rename(tmp_path / "step-000002" / "config.json")
-    folders.prune(tmp_path, last=3, keep=1, best=None)
-    assert folders.steps(tmp_path) == [1, 2, 3]
-    folders.begin(tmp_path, 1)
+    (tmp_path / "step-000002" / run_folder.STATE).rename(tmp_path / "step-000002" / "config.json")
+    run_folder.prune(tmp_path, last=3, keep=1, best=None)
+    assert run_folder.checkpoint_steps(tmp_path) == [1, 2, 3]
+    run_folder.begin_checkpoint(tmp_path, 1)
     with pytest.raises(durable.PathConflictError) as caught:
-        folders.finish(tmp_path, 1)
+        run_folder.finish_checkpoint(tmp_path, 1)
     assert caught.value.filename == str(tmp_path / "step-000001")
     assert caught.value.strerror == "cannot be used: it has other files than those of a checkpoint; move it away"
-    assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", folders.STATE]
-    folders.drop(tmp_path, 1)
+    assert sorted(path.name for path in (tmp_path / "step-000001").iterdir()) == ["notes.txt", run_folder.STATE]
+    run_folder.discard_unfinished(tmp_path, 1)
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
 def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3, 4, 5, 6)
-    folders.prune(tmp_path, last=5, keep=2, best=1)
+    run_folder.prune(tmp_path, last=5, keep=2, best=1)
     # What comes after the last one is of a run that was stopped: it is written anew when its time comes.
-    assert folders.steps(tmp_path) == [1, 4, 5, 6]
+    assert run_folder.checkpoint_steps(tmp_path) == [1, 4, 5, 6]
 
 
 def test_names_point_to_folders(tmp_path: Path) -> None:
-    assert folders.pointed(tmp_path, folders.LAST) is None
+    assert run_folder.read_pointer(tmp_path, run_folder.LAST) is None
     make(tmp_path, 1234567)
-    folders.point(tmp_path, folders.LAST, 1234567)
-    assert folders.pointed(tmp_path, folders.LAST) == tmp_path / "step-1234567"
+    run_folder.write_pointer(tmp_path, run_folder.LAST, 1234567)
+    assert run_folder.read_pointer(tmp_path, run_folder.LAST) == tmp_path / "step-1234567"
 
 
 def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("mine")
     (tmp_path / ".step-000003.unfinished" / "notes.txt").write_text("mine")
-    folders.clear(tmp_path)
+    run_folder.remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"step-000001", ".step-000003.unfinished", *kept}
     assert (tmp_path / ".step-000003.unfinished" / "notes.txt").read_text() == "mine"
     assert all((tmp_path / name / "config.json").read_text() == "mine" for name in kept)
@@ -94,12 +94,12 @@ def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
 def test_a_name_that_is_none_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "last").write_text(text)
     with pytest.raises(CheckpointError) as caught:
-        folders.pointed(tmp_path, folders.LAST)
+        run_folder.read_pointer(tmp_path, run_folder.LAST)
     assert str(caught.value) == f"{tmp_path}/last must name a checkpoint such as step-000100, not {said}"
 
 
 def test_a_name_of_no_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "best").write_text("step-000005\n")
     with pytest.raises(CheckpointError) as caught:
-        folders.pointed(tmp_path, folders.BEST)
+        run_folder.read_pointer(tmp_path, run_folder.BEST)
     assert str(caught.value) == f"{tmp_path}/best names step-000005, and there is no such folder in {tmp_path}"

@@ -1,4 +1,4 @@
-"""A training by its door: what comes out, what is refused, and what stops it."""
+"""A training by its api: what comes out, what is refused, and what stops it."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from torch import Tensor
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import load
-from uwaga.train import Config, ConfigError, Result, TrainingError, door, fit
+from uwaga.train import Config, ConfigError, Result, TrainingError, api, fit
 from uwaga.train.distributed import World
 from uwaga.train.objective import Objective
 
@@ -55,7 +55,7 @@ def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Calla
     model = load(result.checkpoint)
     corpus = Corpus.prepare(make(), result.checkpoint.parent)
     total, count = 0.0, 0
-    for batch in corpus.validation.all():
+    for batch in corpus.validation.evaluation_batches():
         with torch.no_grad():
             logits = model(batch.ids).logits.values
         total += float(torch.nn.functional.cross_entropy(logits, batch.labels, reduction="sum"))
@@ -83,19 +83,19 @@ def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path)
     with pytest.raises(TrainingError) as caught:
         train()
     assert str(caught.value) == (
-        f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): --resume goes on with it, "
-        "run.output_dir=... begins another"
+        f"{tmp_path}/run holds a run already (its last checkpoint is step-000006): --resume continues it, "
+        "run.output_dir=... starts another"
     )
 
 
 def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
+    from uwaga.train.api import _locked
     from uwaga.train.distributed import World
-    from uwaga.train.door import _alone
 
     world = World(rank=0, size=1, device=torch.device("cpu"))
-    with _alone(tmp_path / "run", world), pytest.raises(TrainingError) as caught:
+    with _locked(tmp_path / "run", world), pytest.raises(TrainingError) as caught:
         train()
-    assert str(caught.value) == f"{tmp_path}/run is being trained into by another process"
+    assert str(caught.value) == f"{tmp_path}/run is in use by another training process"
 
 
 def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -> None:
@@ -119,16 +119,16 @@ def test_longer_goes_on(train: Callable[..., Result]) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["schedule.steps=5"], "schedule.steps is 5, and {last} has taken 6"),
+        (["schedule.steps=5"], "schedule.steps is 5, and {last} is at step 6"),
         (
             ["run.seed=1"],
-            "{last} was trained on other data, or in another order: data, tokenizer, batch and run.seed must be as they were",
+            "{last} was trained on other data, or in another order: data, tokenizer, batch and run.seed must be unchanged",
         ),
         (
             ["model.d_model=32"],
-            "{last} was trained with model {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 16, 'hidden': 32, "
-            "'positions': 64}}, and the configuration has {{'family': 'gpt2', 'layers': 1, 'heads': 2, 'width': 32, "
-            "'hidden': 32, 'positions': 64}}",
+            "{last} was trained with model {{'family': 'gpt2', 'num_layers': 1, 'num_heads': 2, 'd_model': 16, 'd_ff': 32, "
+            "'max_position_embeddings': 64}}, and the configuration has {{'family': 'gpt2', 'num_layers': 1, 'num_heads': 2, 'd_model': 32, "
+            "'d_ff': 32, 'max_position_embeddings': 64}}",
         ),
     ],
 )
@@ -147,7 +147,7 @@ def test_lost_metrics_are_told(train: Callable[..., Result], tmp_path: Path) -> 
     with pytest.raises(TrainingError) as caught:
         train(resume=True)
     assert str(caught.value) == (
-        f"{path} has 0 bytes, and had {size} when the checkpoint was written: the curve up to there is lost"
+        f"{path} has 0 bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
     break_loss(monkeypatch, 10, value)
     with pytest.raises(TrainingError) as caught:
         train("batch.tokens_per_step=192")
-    micro = Corpus.prepare(make("batch.tokens_per_step=192"), tmp_path / "run").train.step(3)[1]
+    micro = Corpus.prepare(make("batch.tokens_per_step=192"), tmp_path / "run").train.micro_batches(3)[1]
     rows = ", ".join(map(str, micro.rows))
     assert str(caught.value) == (
         f"step 4: the loss is {said}, of micro-batch 1 (rows {rows} of epoch 0); "
@@ -305,7 +305,7 @@ def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None
         ),
         (
             lambda x: x.update({"exp_avg/norm.bias": torch.full((16,), torch.nan)}),
-            ": exp_avg/norm.bias holds nan or infinity",
+            ": exp_avg/norm.bias holds NaN or infinity",
         ),
     ],
 )
@@ -412,16 +412,19 @@ def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_pat
 
 def test_processes_without_work_are_told(make: Make) -> None:
     lines: list[str] = []
-    screen = SimpleNamespace(line=lines.append)
+    display = SimpleNamespace(message=lines.append)
     world = World(rank=0, size=4, device=torch.device("cpu"))
     model = torch.nn.Linear(2, 2)
-    door._greet(screen, make("batch.tokens_per_batch=96", "batch.tokens_per_step=192"), model, None, world)
+    api._show_start(display, make("batch.tokens_per_batch=96", "batch.tokens_per_step=192"), model, None, world)
     assert lines == [
         "6 weights, 6 steps, from the start",
-        "a step has 2 micro-batches for 4 processes, and some have nothing to do: batch.tokens_per_step=384 gives each one",
+        "a step has 2 micro-batches for 4 processes, and some processes are idle: "
+        "batch.tokens_per_step=384 gives each of them one",
     ]
     lines.clear()
-    door._greet(screen, make("batch.tokens_per_batch=96", "batch.tokens_per_step=384"), model, Path("run/last"), world)
+    api._show_start(
+        display, make("batch.tokens_per_batch=96", "batch.tokens_per_step=384"), model, Path("run/last"), world
+    )
     assert lines == ["6 weights, 6 steps, from run/last"]
 
 

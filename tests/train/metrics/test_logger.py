@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard and the screen."""
+"""metrics.jsonl, TensorBoard and the progress display."""
 
 import json
 from pathlib import Path
@@ -6,33 +6,31 @@ from pathlib import Path
 import pytest
 
 from uwaga.train import TrainingError
-from uwaga.train.metrics.board import Board
-from uwaga.train.metrics.journal import Journal, curve
-from uwaga.train.metrics.screen import Silent, shown
+from uwaga.train.metrics.logger import JsonlWriter, NoDisplay, TensorBoardWriter, progress_display, read_losses
 
 
 def test_lines_are_there_when_they_are_written(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.write(1, "train", {"loss": 0.1 + 0.2}, {"seconds": 1.0})
-    journal.write(2, "validation", {"loss": 3.0})
+    writer = JsonlWriter(tmp_path)
+    writer.write(1, "train", {"loss": 0.1 + 0.2}, {"seconds": 1.0})
+    writer.write(2, "validation", {"loss": 3.0})
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert lines[0] == '{"step": 1, "kind": "train", "loss": 0.30000000000000004, "wall": {"seconds": 1.0}}'
     assert json.loads(lines[1]) == {"step": 2, "kind": "validation", "loss": 3.0}
-    assert journal.sync() == (tmp_path / "metrics.jsonl").stat().st_size
-    assert curve(tmp_path, "train") == {1: 0.1 + 0.2}
-    journal.close()
+    assert writer.sync() == (tmp_path / "metrics.jsonl").stat().st_size
+    assert read_losses(tmp_path, "train") == {1: 0.1 + 0.2}
+    writer.close()
 
 
 def test_going_on_cuts_it_to_what_it_was(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    journal.write(1, "train", {"loss": 1.0})
-    size = journal.sync()
-    journal.write(2, "train", {"loss": 2.0})
-    journal.close()
-    again = Journal(tmp_path, size)
+    writer = JsonlWriter(tmp_path)
+    writer.write(1, "train", {"loss": 1.0})
+    size = writer.sync()
+    writer.write(2, "train", {"loss": 2.0})
+    writer.close()
+    again = JsonlWriter(tmp_path, size)
     again.write(3, "train", {"loss": 3.0})
     again.close()
-    assert curve(tmp_path, "train") == {1: 1.0, 3: 3.0}
+    assert read_losses(tmp_path, "train") == {1: 1.0, 3: 3.0}
 
 
 @pytest.mark.parametrize("text", ["mine", "{}", '{"loss": 1}'])
@@ -40,7 +38,7 @@ def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(text)
     with pytest.raises(TrainingError) as caught:
-        Journal(tmp_path)
+        JsonlWriter(tmp_path)
     assert str(caught.value) == f"{path} cannot be used: it is not a file that uwaga wrote"
     assert path.read_text() == text
 
@@ -48,7 +46,7 @@ def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("text", ["", '{"st', '{"step": 1, "ki'])
 def test_a_line_that_was_begun_when_the_process_was_killed_is_ours(tmp_path: Path, text: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(text)
-    Journal(tmp_path).close()
+    JsonlWriter(tmp_path).close()
     assert (tmp_path / "metrics.jsonl").read_text() == ""
 
 
@@ -56,7 +54,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text('{"step": 1}')
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
     with pytest.raises(TrainingError) as caught:
-        Journal(tmp_path)
+        JsonlWriter(tmp_path)
     said = f"{tmp_path / 'metrics.jsonl'} cannot be used: it is a link or a folder, not a file"
     assert str(caught.value) == said
     assert (tmp_path / "mine").read_text() == '{"step": 1}'
@@ -64,9 +62,9 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_a_shorter_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
-        Journal(tmp_path, 5)
+        JsonlWriter(tmp_path, 5)
     assert str(caught.value) == (
-        f"{tmp_path}/metrics.jsonl has 0 bytes, and had 5 when the checkpoint was written: the curve up to there is lost"
+        f"{tmp_path}/metrics.jsonl has 0 bytes, and had 5 when the checkpoint was written: the metrics up to there are lost"
     )
 
 
@@ -76,10 +74,10 @@ def test_tensorboard_reads_what_was_told_and_forgets_what_was_done_again(tmp_pat
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for step, losses in ((0, {1: 3.0, 2: 2.0, 3: 9.0}), (2, {3: 1.0})):
-        board = Board(tmp_path, step)
+        writer = TensorBoardWriter(tmp_path, step)
         for at, loss in losses.items():
-            board.write(at, {"train/loss": loss})
-        board.close()
+            writer.write(at, {"train/loss": loss})
+        writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
@@ -88,15 +86,15 @@ def test_tensorboard_reads_what_was_told_and_forgets_what_was_done_again(tmp_pat
 def test_without_tensorboard_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrainingError) as caught:
-        Board(tmp_path, 0)
+        TensorBoardWriter(tmp_path, 0)
     assert str(caught.value) == "run.tensorboard needs tensorboard: pip install 'uwaga[train]'"
 
 
 def test_a_file_gets_lines_and_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("uwaga.train.metrics.screen._SECONDS", 0.0)
-    with shown(10, 4) as screen:
-        screen.line("[bold]as it is[/bold]")
-        screen.step(5, 1.25, 12345.0)
+    monkeypatch.setattr("uwaga.train.metrics.logger._SECONDS_BETWEEN_LINES", 0.0)
+    with progress_display(10, 4) as display:
+        display.message("[bold]as it is[/bold]")
+        display.progress(5, 1.25, 12345.0)
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "[bold]as it is[/bold]"
     assert said[1].startswith("step 5 of 10: loss 1.2500, 12,345 tokens/s, ")
@@ -107,13 +105,13 @@ def test_the_time_left_counts_all_steps_of_this_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 40.0])
-    monkeypatch.setattr("uwaga.train.metrics.screen.time.monotonic", lambda: next(clock))
-    with shown(1000, 100) as screen:
-        screen.step(110, 1.0, 1.0)  # 10 steps in 40 seconds, and 890 are left
+    monkeypatch.setattr("uwaga.train.metrics.logger.time.monotonic", lambda: next(clock))
+    with progress_display(1000, 100) as display:
+        display.progress(110, 1.0, 1.0)  # 10 steps in 40 seconds, and 890 are left
     assert capsys.readouterr().err.rstrip().endswith(" 59 min left")
 
 
-def test_nobody_is_told_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    Silent().step(1, 1.0, 1.0)
-    Silent().line("nothing")
+def test_no_display_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    NoDisplay().progress(1, 1.0, 1.0)
+    NoDisplay().message("nothing")
     assert capsys.readouterr().err == ""

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from uwaga._base.errors import CheckpointError
-from uwaga.train.checkpoints.state import Best, State
+from uwaga.train.checkpoint import BestEvaluation, TrainingState
 
-STATE = State(step=5, tokens=100, seconds=1.5, best=Best(step=4, loss=2.25), metrics=300, seed=1, data="abc")
+STATE = TrainingState(
+    step=5, tokens=100, seconds=1.5, best=BestEvaluation(step=4, loss=2.25), metrics=300, seed=1, data="abc"
+)
 
 
 @pytest.mark.parametrize("state", [STATE, replace(STATE, best=None)])
-def test_it_comes_back(tmp_path: Path, state: State) -> None:
+def test_it_comes_back(tmp_path: Path, state: TrainingState) -> None:
     state.write(tmp_path)
-    assert State.read(tmp_path) == state
+    assert TrainingState.read(tmp_path) == state
 
 
 @pytest.mark.parametrize(
@@ -38,10 +40,10 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], said: st
     path = tmp_path / "training.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     if said is None:
-        assert State.read(tmp_path).data == change["data"]
+        assert TrainingState.read(tmp_path).data == change["data"]
         return
     with pytest.raises(CheckpointError) as caught:
-        State.read(tmp_path)
+        TrainingState.read(tmp_path)
     assert str(caught.value) == f"{tmp_path}/{said}"
 
 
@@ -50,5 +52,5 @@ def test_infinity_is_no_number_of_json(tmp_path: Path) -> None:
     path = tmp_path / "training.json"
     path.write_text(path.read_text().replace("2.25", "Infinity"))
     with pytest.raises(CheckpointError) as caught:
-        State.read(tmp_path)
+        TrainingState.read(tmp_path)
     assert str(caught.value) == f"{path} is no proper JSON: Infinity is no JSON number"

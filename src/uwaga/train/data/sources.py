@@ -1,4 +1,4 @@
-"""Files of data by the names of their official sources: found under UWAGA_DATA, downloaded where asked, checked always."""
+"""Files of data by the names of their official sources: found under UWAGA_DATA, downloaded on request, always checked by SHA-256."""
 
 import gzip
 import hashlib
@@ -13,15 +13,15 @@ from pathlib import Path
 from uwaga._base import env, untrusted
 from uwaga._base.durable import PathConflictError, atomic_create, file_lock, make_folder
 from uwaga._base.untrusted import TextFileError
+from uwaga.train.config import DataConfig, SourceConfig
 from uwaga.train.errors import DataError
-from uwaga.train.sections import DataConfig, SourceConfig
 
 # Bytes of a download at most, packed or not.
 LARGEST = 2**30
 _SECONDS = 60.0  # without an answer
 
 
-def found(name: str, data: DataConfig) -> Path:
+def find(name: str, data: DataConfig) -> Path:
     """The file that a name in data.train means: a source's, else a path. Raises DataError."""
     source = data.sources.get(name)
     if source is None:
@@ -30,12 +30,12 @@ def found(name: str, data: DataConfig) -> Path:
     names = source.files or (name,)
     for each in names:
         if (folder / each).is_file():
-            return _checked(folder / each, source)
+            return _verify(folder / each, source)
     if not data.download:
         wanted = " or ".join(names)
         how = source.instructions or "data.download=true fetches it there"
         raise DataError(f"{name}: there is no {wanted} in {folder}; the source is {source.url}: {how}")
-    return _fetched(name, source, folder)
+    return _fetch(name, source, folder)
 
 
 def sha256(path: Path) -> str:
@@ -50,7 +50,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _checked(path: Path, source: SourceConfig) -> Path:
+def _verify(path: Path, source: SourceConfig) -> Path:
     try:
         digest = sha256(path)
     except TextFileError as error:
@@ -62,7 +62,7 @@ def _checked(path: Path, source: SourceConfig) -> Path:
     return path
 
 
-def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
+def _fetch(name: str, source: SourceConfig, folder: Path) -> Path:
     if source.instructions:
         raise DataError(f"{name}: cannot be downloaded as it is: {source.instructions}; the source is {source.url}")
     path = folder / (source.files or (name,))[0].removesuffix(".gz")
@@ -70,8 +70,8 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
         make_folder(folder)
         with file_lock(folder / ".downloading"):
             if path.is_file():  # by another process of this training
-                return _checked(path, source)
-            text = _unpacked(source, _downloaded(source.url))
+                return _verify(path, source)
+            text = _unpack(source, _download(source.url))
             digest = hashlib.sha256(text).hexdigest()
             if digest != source.sha256:
                 raise DataError(
@@ -86,7 +86,7 @@ def _fetched(name: str, source: SourceConfig, folder: Path) -> Path:
     return path
 
 
-def _downloaded(url: str) -> bytes:
+def _download(url: str) -> bytes:
     if not url.startswith(("https://", "http://")):
         raise DataError(f"{url}: only https:// and http:// are downloaded")
     try:
@@ -103,7 +103,7 @@ def _downloaded(url: str) -> bytes:
     return found
 
 
-def _unpacked(source: SourceConfig, packed: bytes) -> bytes:
+def _unpack(source: SourceConfig, packed: bytes) -> bytes:
     """The file itself, of a zip archive or packed by gzip. Raises DataError."""
     try:
         if source.member:

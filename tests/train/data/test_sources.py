@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from uwaga.train import recipes_data
+from uwaga.train.config import DataConfig, SourceConfig
+from uwaga.train.data import sources
 from uwaga.train.errors import DataError
-from uwaga.train.sections import DataConfig, SourceConfig
 
 _TEXT = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
 _SHA256 = hashlib.sha256(_TEXT).hexdigest()
@@ -52,19 +52,19 @@ def _data(url: str, *, download: bool = False, sha256: str = _SHA256, **more: ob
 
 def _message(data: DataConfig) -> str:
     with pytest.raises(DataError) as raised:
-        recipes_data.found("play", data)
+        sources.find("play", data)
     return str(raised.value)
 
 
 def test_what_is_no_source_is_a_path() -> None:
-    assert recipes_data.found("play.txt", DataConfig()) == Path("play.txt")
+    assert sources.find("play.txt", DataConfig()) == Path("play.txt")
 
 
 @pytest.mark.parametrize("name", ["play.txt", "play.txt.gz"])
 def test_a_file_of_ones_own_is_used_packed_or_not(name: str, home: Path) -> None:
     home.mkdir()
     (home / name).write_bytes(gzip.compress(_TEXT) if name.endswith(".gz") else _TEXT)
-    assert recipes_data.found("play", _data("https://example.org/play.txt")) == home / name
+    assert sources.find("play", _data("https://example.org/play.txt")) == home / name
 
 
 def test_where_there_is_none_the_error_names_the_url(home: Path) -> None:
@@ -92,7 +92,7 @@ def test_another_file_of_that_name_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["plain", "gzip", "zip"])
-def test_a_download_that_was_asked_for_is_kept_unpacked(how: str, tmp_path: Path, home: Path, server: str) -> None:
+def test_a_download_that_was_asked_for_is_kept_unpack(how: str, tmp_path: Path, home: Path, server: str) -> None:
     member = ""
     if how == "zip":
         member = "corpus/play"
@@ -101,10 +101,10 @@ def test_a_download_that_was_asked_for_is_kept_unpacked(how: str, tmp_path: Path
     else:
         (tmp_path / "served" / "play").write_bytes(gzip.compress(_TEXT) if how == "gzip" else _TEXT)
     data = _data(f"{server}/play", download=True, member=member)
-    assert recipes_data.found("play", data) == home / "play.txt"
+    assert sources.find("play", data) == home / "play.txt"
     assert (home / "play.txt").read_bytes() == _TEXT
     (tmp_path / "served" / "play").unlink()
-    assert recipes_data.found("play", data) == home / "play.txt"
+    assert sources.find("play", data) == home / "play.txt"
 
 
 def test_all_processes_of_a_training_may_want_it_at_once(
@@ -112,11 +112,11 @@ def test_all_processes_of_a_training_may_want_it_at_once(
 ) -> None:
     (tmp_path / "served" / "play").write_bytes(_TEXT)
     fetched: list[str] = []
-    download = recipes_data._downloaded
-    monkeypatch.setattr(recipes_data, "_downloaded", lambda url: fetched.append(url) or download(url))
+    download = sources._download
+    monkeypatch.setattr(sources, "_download", lambda url: fetched.append(url) or download(url))
     data = _data(f"{server}/play", download=True)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: recipes_data.found("play", data), range(8)))
+        found = list(pool.map(lambda _: sources.find("play", data), range(8)))
     assert set(found) == {home / "play.txt"}
     assert len(fetched) == 1
 
@@ -148,7 +148,7 @@ def test_a_download_replaces_nothing_and_follows_no_link(tmp_path: Path, home: P
 
 
 def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipes_data, "LARGEST", 1000)
+    monkeypatch.setattr(sources, "LARGEST", 1000)
     (tmp_path / "served" / "play").write_bytes(b"a" * 1001)
     assert _message(_data(f"{server}/play", download=True)) == f"{server}/play: is longer than 1,000 bytes"
     (tmp_path / "served" / "play").write_bytes(gzip.compress(b"a" * 1001))

@@ -4,42 +4,42 @@ from collections.abc import Callable
 from pathlib import Path
 
 from uwaga.models.text.corpus import DocumentFile
+from uwaga.train.config import DataConfig
 from uwaga.train.data import Corpus
-from uwaga.train.data.sides import VALIDATION, is_valid, is_valid_source, sided_documents, sided_pairs
-from uwaga.train.sections import DataConfig
+from uwaga.train.data.splits import VALIDATION, is_validation, is_validation_source, split_documents, split_pairs
 
 
-def _places(*train: Path) -> dict[str, tuple[Path, ...]]:
+def _files(*train: Path) -> dict[str, tuple[Path, ...]]:
     return {"train": train, "validation": (), "target": (), "validation_target": ()}
 
 
 def test_a_share_of_the_words_is_held_out_and_never_changes() -> None:
     words = [f"word{number}" for number in range(20_000)]
-    held = [word for word in words if is_valid_source(word, 0.1)]
+    held = [word for word in words if is_validation_source(word, 0.1)]
     assert abs(len(held) - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
     assert held[:5] == ["word21", "word77", "word79", "word113", "word139"]
-    assert set(held) <= {word for word in words if is_valid_source(word, 0.2)}
+    assert set(held) <= {word for word in words if is_validation_source(word, 0.2)}
 
 
 def test_no_share_holds_out_nothing() -> None:
-    assert not is_valid(bytes(32), 0.0)
+    assert not is_validation(bytes(32), 0.0)
 
 
 def test_all_pronunciations_of_a_word_are_on_one_side(tmp_path: Path, words: str) -> None:
     data = DataConfig(kind="pairs", pair_format="cmudict", validation_fraction=0.3)
-    sides: dict[str, set[str]] = {}
-    for side, pair in sided_pairs(_places(tmp_path / words), data):
-        sides.setdefault(pair.source, set()).add(side)
-    assert all(len(each) == 1 for each in sides.values())
-    assert 40 < sum(VALIDATION in each for each in sides.values()) < 140
+    splits: dict[str, set[str]] = {}
+    for split, pair in split_pairs(_files(tmp_path / words), data):
+        splits.setdefault(pair.source, set()).add(split)
+    assert all(len(each) == 1 for each in splits.values())
+    assert 40 < sum(VALIDATION in each for each in splits.values()) < 140
 
 
 def test_a_document_keeps_its_side_wherever_it_stands(tmp_path: Path, verses: str) -> None:
     data = DataConfig(document="paragraph", validation_fraction=0.3)
-    whole = {"".join(each.document.pieces): each.side for each in sided_documents(_places(tmp_path / verses), data)}
+    whole = {"".join(each.document.pieces): each.split for each in split_documents(_files(tmp_path / verses), data)}
     backwards = tmp_path / "backwards.txt"
     backwards.write_text("\n\n".join(reversed(list(whole))))
-    again = {"".join(each.document.pieces): each.side for each in sided_documents(_places(backwards), data)}
+    again = {"".join(each.document.pieces): each.split for each in split_documents(_files(backwards), data)}
     assert again == whole
 
 
@@ -47,9 +47,9 @@ def test_windows_hold_out_the_end_of_the_text(tmp_path: Path, verses: str) -> No
     (tmp_path / "more.txt").write_text("And this is the end.")
     data = DataConfig(windows=True, validation_fraction=0.25)
     paths = (tmp_path / verses, tmp_path / "more.txt")
-    found = [(each.side, "".join(each.document.pieces)) for each in sided_documents(_places(*paths), data)]
+    found = [(each.split, "".join(each.document.pieces)) for each in split_documents(_files(*paths), data)]
     text = "".join("".join(each.pieces) for path in paths for each in DocumentFile(path, unit="file"))
-    assert "".join(part for side, part in found if side == VALIDATION) == text[int(len(text) * 0.75) :]
+    assert "".join(part for split, part in found if split == VALIDATION) == text[int(len(text) * 0.75) :]
     assert "".join(part for _, part in found) == text
 
 

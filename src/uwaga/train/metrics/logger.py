@@ -1,0 +1,298 @@
+"""Where the measurements of a training run go: metrics.jsonl, TensorBoard, and a progress bar with messages on standard error.
+
+metrics.jsonl has one line for every measurement, in the order of the steps:
+
+    {"step": 10, "kind": "train", "loss": 3.1, "lr": 0.001, "grad_norm": 0.7, "tokens": 40960, "wall": {...}}
+    {"step": 250, "kind": "validation", "loss": 2.4}
+
+A line is a function of the configuration and the data, except for "wall", which holds clock times. A run that is resumed from
+a checkpoint truncates the file to its size at that checkpoint.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from torch import nn
+
+from uwaga._base import durable, untrusted
+from uwaga._base.terminal import escape_controls
+from uwaga._base.untrusted import TextFileError
+from uwaga.train.checkpoint import TrainingState
+from uwaga.train.data.batch import Batch
+from uwaga.train.errors import TrainingError
+from uwaga.train.metrics import attention
+from uwaga.train.metrics.evaluation import ErrorRateEvaluator
+from uwaga.train.metrics.samples import SampleGenerator, format_sample
+from uwaga.train.step import StepResult
+
+METRICS_FILE = "metrics.jsonl"
+_LINE_START = b'{"step": '
+# Where standard error is not a terminal, seconds between two lines of progress.
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+class MetricsLogger:
+    """Logs what a run measures. Only the first process has one.
+
+    Args:
+        jsonl: metrics.jsonl.
+        tensorboard: None where run.tensorboard is false.
+        display: progress bar and messages.
+        samples: generates samples.
+        error_rates: of pairs; else None.
+        attention_batch: the batch on which attention is measured.
+    """
+
+    def __init__(
+        self,
+        *,
+        jsonl: "JsonlWriter",
+        tensorboard: "TensorBoardWriter | None",
+        display: "ProgressDisplay",
+        samples: SampleGenerator,
+        error_rates: ErrorRateEvaluator | None,
+        attention_batch: Batch,
+    ) -> None:
+        self._jsonl, self._tensorboard, self._display = jsonl, tensorboard, display
+        self._samples, self._error_rates, self._attention_batch = samples, error_rates, attention_batch
+
+    def log_step(self, state: TrainingState, result: StepResult, tokens_per_second: float) -> None:
+        """The loss of an optimizer step."""
+        loss, norm = result.loss.item(), result.grad_norm.item()
+        found = {"loss": loss, "lr": result.lr, "grad_norm": norm, "tokens": state.tokens}
+        wall = {"seconds": round(state.seconds, 3), "tokens_per_second": round(tokens_per_second, 1)}
+        self._jsonl.write(state.step, "train", found, wall)
+        self._scalars(state.step, {"train/loss": loss, "train/lr": result.lr, "train/grad_norm": norm})
+        self._display.progress(state.step, loss, tokens_per_second)
+
+    def log_validation(self, step: int, loss: float, is_better: bool) -> None:
+        self._jsonl.write(step, "validation", {"loss": loss})
+        self._scalars(step, {"validation/loss": loss})
+        self._display.message(f"step {step:,}: validation loss {loss:.4f}{', the best so far' if is_better else ''}")
+
+    def log_error_rates(self, step: int, model: nn.Module, *, all: bool) -> None:
+        """Error rates of pairs, by a model with all its weights; all: of every source, else of about a thousand."""
+        if self._error_rates is None:
+            return
+        found = self._error_rates.evaluate(model, all=all)
+        phoneme, word = found.rates
+        self._jsonl.write(
+            step, "error_rates", {"phoneme_error_rate": phoneme, "word_error_rate": word, "words": found.words}
+        )
+        self._scalars(step, {"error_rates/phoneme": phoneme, "error_rates/word": word})
+        self._display.message(
+            f"step {step:,}: phoneme error rate {100 * phoneme:.2f} %, word error rate {100 * word:.2f} %, "
+            f"of {found.words:,} words"
+        )
+
+    def log_samples(self, step: int, model: nn.Module) -> None:
+        for sample in self._samples.samples(model):
+            self._jsonl.write(step, "sample", {"prompt": sample.prompt, "text": sample.text})
+            self._display.message(f"step {step:,}: {format_sample(sample)}")
+
+    def log_attention(self, step: int, model: nn.Module) -> None:
+        found = attention.measure(model, attention.first_rows(self._attention_batch))
+        self._jsonl.write(step, "attention", {"heads": attention.by_name(found)})
+        for each in found:
+            for name in ("entropy", "normalized_entropy", "sink"):
+                values = getattr(each, name)
+                self._scalars(step, {f"{name}/{each.name}.{head}": value for head, value in enumerate(values)})
+        self._display.message(f"step {step:,}: {attention.summary(found)}")
+
+    def sync(self) -> int:
+        """Sync metrics.jsonl to the disk; returns its size in bytes."""
+        return self._jsonl.sync()
+
+    def close(self) -> None:
+        self._jsonl.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+    def _scalars(self, step: int, values: dict[str, float]) -> None:
+        if self._tensorboard is not None:
+            self._tensorboard.write(step, values)
+
+
+# metrics.jsonl.
+
+
+class JsonlWriter:
+    """metrics.jsonl of a run, open for appending.
+
+    Args:
+        out: the run's folder.
+        size: bytes of the file to keep; what follows is cut off.
+
+    Raises:
+        TrainingError: the file is shorter, not one that uwaga wrote, or cannot be read.
+    """
+
+    def __init__(self, out: Path, size: int = 0) -> None:
+        path = out / METRICS_FILE
+        try:
+            found = untrusted.stat_regular(path).st_size if os.path.lexists(path) else 0
+        except OSError as error:
+            raise TrainingError(f"{path} cannot be read: {error.strerror}") from error
+        if found < size:
+            raise TrainingError(
+                f"{path} has {found} bytes, and had {size} when the checkpoint was written: the metrics up to there are lost"
+            )
+        try:
+            # Unbuffered: closing a file with a buffer fails on a full disk.
+            self._file: IO[bytes] = durable.open_append(path, _is_metrics, size=size)
+        except durable.PathConflictError as error:
+            raise TrainingError(f"{path} {error.strerror}") from error
+
+    def write(self, step: int, kind: str, found: Mapping[str, Any], wall: Mapping[str, Any] | None = None) -> None:
+        """Append a line, which other processes can read at once."""
+        line = {"step": step, "kind": kind, **found, **({} if wall is None else {"wall": wall})}
+        left = memoryview((json.dumps(line, ensure_ascii=False) + "\n").encode())
+        while left:
+            left = left[self._file.write(left) or 0 :]
+
+    def sync(self) -> int:
+        """Sync the file to the disk; returns its size in bytes."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _is_metrics(first: bytes) -> bool:
+    """Whether a file begins as metrics.jsonl does; a process that was killed may have left a part of the first line."""
+    return _LINE_START.startswith(first[: len(_LINE_START)])
+
+
+def read_losses(out: Path, kind: str) -> dict[int, float]:
+    """The losses of a run by step; kind: "train" or "validation". Raises TrainingError: a line is not one of metrics.jsonl."""
+    losses: dict[int, float] = {}
+    try:
+        for place, text, _ in untrusted.read_lines(out / METRICS_FILE):
+            match _parsed(text):
+                case {"kind": str(found), "step": int(step), "loss": int() | float() as loss} if found == kind:
+                    losses[step] = loss
+                case {"kind": str(found)} if found != kind:
+                    pass
+                case _:
+                    raise TrainingError(f"{place}: is not a line of metrics")
+    except TextFileError as error:
+        raise TrainingError(str(error)) from error
+    return losses
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return untrusted.parse_json(text, strict=False)  # a loss may be NaN
+    except (ValueError, RecursionError):
+        return None
+
+
+# TensorBoard.
+
+
+class TensorBoardWriter:
+    """Scalars for TensorBoard, in the folder tensorboard of a run.
+
+    Args:
+        out: the run's folder.
+        step: the step that the run is resumed from: events of later steps are purged.
+
+    Raises:
+        TrainingError: tensorboard is not installed.
+    """
+
+    def __init__(self, out: Path, step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise TrainingError("run.tensorboard needs tensorboard: pip install 'uwaga[train]'") from error
+        self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=step + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+# The progress bar.
+
+
+class ProgressDisplay(Protocol):
+    """Shows how a run proceeds."""
+
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """The number of steps taken, and the loss of the last one."""
+
+    def message(self, text: str) -> None:
+        """A line above the bar."""
+
+
+class NoDisplay:
+    """Shows nothing: progress=False, and all processes but the first."""
+
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        pass
+
+    def message(self, text: str) -> None:
+        pass
+
+
+@contextmanager
+def progress_display(steps: int, done: int) -> Iterator[ProgressDisplay]:
+    """On standard error: a bar with loss, tokens/s and time left where that is a terminal, else lines now and then.
+
+    Args:
+        steps: of the whole run.
+        done: steps that were taken before it was resumed.
+    """
+    from rich import progress as rich
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    columns = (
+        rich.BarColumn(), rich.MofNCompleteColumn(), rich.TextColumn("loss {task.fields[loss]:.4f}"),
+        rich.TextColumn("{task.fields[rate]:,.0f} tokens/s"), rich.TimeRemainingColumn(compact=True),
+    )  # fmt: skip
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=steps, completed=done, loss=float("nan"), rate=0.0)
+        yield _TerminalDisplay(bar, task, console, steps, done)
+
+
+class _TerminalDisplay:
+    def __init__(self, bar: object, task: object, console: object, steps: int, done: int) -> None:
+        self._bar, self._task, self._console, self._steps, self._done = bar, task, console, steps, done
+        self._started = self._last_line = time.monotonic()
+
+    def progress(self, step: int, loss: float, tokens_per_second: float) -> None:
+        self._bar.update(self._task, completed=step, loss=loss, rate=tokens_per_second)  # type: ignore[attr-defined]
+        now = time.monotonic()
+        if self._console.is_terminal or now - self._last_line < _SECONDS_BETWEEN_LINES:  # type: ignore[attr-defined]
+            return
+        self._last_line = now
+        left = (now - self._started) / (step - self._done) * (self._steps - step)
+        self.message(
+            f"step {step:,} of {self._steps:,}: loss {loss:.4f}, {tokens_per_second:,.0f} tokens/s, "
+            f"{_format_duration(left)} left"
+        )
+
+    def message(self, text: str) -> None:
+        # Text that a model wrote may look like rich's markup or hold control characters.
+        self._console.print(escape_controls(text), markup=False)  # type: ignore[attr-defined]
+
+
+def _format_duration(seconds: float) -> str:
+    """
+    >>> _format_duration(59), _format_duration(3599), _format_duration(90000)
+    ('59 s', '59 min', '25 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min" if seconds < 3600 else f"{seconds / 3600:.0f} h"
