@@ -60,4 +60,7 @@ def test_files_for_validation_leave_the_others_whole(
     valid = f"data.validation=['{tmp_path / 'valid.txt'}']"
     corpus = make_corpus("language-model", [verses], "data.document=paragraph", valid, "data.context_length=64")
     assert len(corpus.validation) == 2
-    assert corpus.tokenizer.decode(next(corpus.validation.all()).ids.to_list()[1].tolist()) == "And another one."
+    assert (
+        corpus.tokenizer.decode(next(corpus.validation.evaluation_batches()).ids.to_list()[1].tolist())
+        == "And another one."
+    )

@@ -111,6 +111,6 @@ def test_answers_are_compared_as_they_are_read_and_unknown_tokens_count(
 
 def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.train.metrics.evaluation._SAMPLED_SOURCES", 7)
-    monkeypatch.setattr("uwaga.train.metrics.evaluation._ROWS", 3)
+    monkeypatch.setattr("uwaga.train.metrics.evaluation._GENERATE_ROWS", 3)
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
     assert ErrorRateEvaluator(config, corpus).evaluate(model, all=False).questions == 7

@@ -37,7 +37,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """That the model reads, both splits together."""
+        """That the model reads, source and target together."""
         return self.ids.values.shape[0] + (0 if self.decoder_ids is None else self.decoder_ids.values.shape[0])
 
     @property
