@@ -122,7 +122,7 @@ def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
     """On a thousand of the words held out; its card has the figures of all, which are means of more."""
     config, corpus = prepared("speller.toml")
     found = ErrorRateEvaluator(config, corpus).evaluate(load("speller"), all=False)
-    assert found.questions == 1000
+    assert found.words == 1000
     assert found.rates.phoneme <= 0.07
     assert found.rates.word <= 0.30
 

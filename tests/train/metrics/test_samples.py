@@ -113,4 +113,4 @@ def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.
     monkeypatch.setattr("uwaga.train.metrics.evaluation._SAMPLED_SOURCES", 7)
     monkeypatch.setattr("uwaga.train.metrics.evaluation._GENERATE_ROWS", 3)
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
-    assert ErrorRateEvaluator(config, corpus).evaluate(model, all=False).questions == 7
+    assert ErrorRateEvaluator(config, corpus).evaluate(model, all=False).words == 7
