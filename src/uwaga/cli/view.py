@@ -161,7 +161,7 @@ def _save(view_model: "ViewModel", path: Path, exact: list["Exact"]) -> None:
 
 
 def _print_heads(service: "Service") -> None:
-    """A table of the most telling heads, for those without a browser."""
+    """A table of the heads with the most extreme statistics, for those without a browser."""
     from rich.console import Console
 
     from uwaga.cli import summary
