@@ -11,7 +11,7 @@ SIX = (
     "3 of 6: Scale: 1/√d_k",
     "4 of 6: Softmax: scores to shares",
     "5 of 6: Weigh the values",
-    "6 of 6: Sum: what each token takes home",
+    "6 of 6: Sum: the output of each token",
 )
 
 

@@ -56,7 +56,7 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
 
     view_model = _trained(" ".join(worked.request["tokens"])) if has_model else None
     service = ViewService(view_model or ViewModel.empty(), lesson=worked.request)
-    with serve(service, "lesson", tell=typer.echo, port=port, name="lesson", fragment=FRAGMENT) as served:
+    with serve(service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.
         echo(served.address)
         if opens and served.browse():

@@ -133,7 +133,7 @@ def _serve(view_model: "ViewModel", port: int, *, opens: bool) -> None:
     # SIGTERM ends it as Ctrl-C does, also while the table is computed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(ViewService(view_model), view_model.title, port=port, tell=typer.echo) as served:
+        with serve(ViewService(view_model), view_model.title, port=port, announce=typer.echo) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():

@@ -165,11 +165,11 @@ def show(
 ) -> View:
     """Serve a view, print its URL, open a browser and wait, as the arguments of `view` say; the others as in `serve`."""
 
-    def tell(address: str) -> None:
+    def announce(address: str) -> None:
         print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
 
-    served = serve(service, title, tell=tell, port=port, name=name, fragment=fragment)
-    tell(served.address)
+    served = serve(service, title, announce=announce, port=port, name=name, fragment=fragment)
+    announce(served.address)
     if browser or browser is None:
         served.browse()
     if block or (block is None and not at_prompt()):
@@ -181,12 +181,12 @@ def serve(
     service: ViewService,
     title: str,
     *,
-    tell: Callable[[str], object],
+    announce: Callable[[str], object],
     port: int = 0,
     name: str = "view",
     fragment: str = "",
 ) -> View:
-    """Start a server for a view; `tell`, `port` and `fragment` as in `Server`.
+    """Start a server for a view; `announce`, `port` and `fragment` as in `Server`.
 
     Args:
         name: "view" or "lesson", for the message about a missing package.
@@ -204,7 +204,7 @@ def serve(
         rule = f"uwaga.{name} needs {package}, which is not installed: pip install 'uwaga[view]'"
         raise ModuleNotFoundError(rule, name=package) from error
     bundle()  # now, so that the first request of a page does not wait for it
-    return View(service, Server(service, title=title, port=port, fragment=fragment, tell=tell))
+    return View(service, Server(service, title=title, port=port, fragment=fragment, announce=announce))
 
 
 def in_notebook() -> bool:

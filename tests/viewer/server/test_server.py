@@ -71,7 +71,7 @@ def test_a_chosen_port_can_be_had_again_at_once(service) -> None:
         assert second.port == port
 
 
-def test_closed_it_answers_nobody_and_its_desk_neither(service, server) -> None:
+def test_closed_it_answers_no_request_and_its_service_neither(service, server) -> None:
     assert repr(server) == f"Server({server.address})"
     server.close()
     server.close()
@@ -156,7 +156,7 @@ def test_it_opens_a_browser_that_has_a_window(
 
 def test_an_address_is_new_when_it_was_used(service, enter: Callable[[str], dict[str, str]]) -> None:
     told: list[str] = []
-    with Server(service, title="a text", fragment="tab=lesson", tell=told.append) as server:
+    with Server(service, title="a text", fragment="tab=lesson", announce=told.append) as server:
         first = server.address
         assert first.endswith("&tab=lesson")
         assert server.address == first

@@ -261,8 +261,8 @@ class _Scanner:
             place = stop
         return "".join(kept).strip("\n") + "\n"
 
-    def _error(self, at: int, said: str) -> BundleError:
-        return BundleError(f"{self.name}:{self._line(at)}: {said}")
+    def _error(self, at: int, message: str) -> BundleError:
+        return BundleError(f"{self.name}:{self._line(at)}: {message}")
 
     def _line(self, at: int) -> int:
         return self.text.count("\n", 0, at) + 1

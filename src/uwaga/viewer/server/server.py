@@ -52,7 +52,7 @@ class Server:
         service: answers the requests of the page.
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
-        tell: called with a new URL when a used one is opened and no unused one was told.
+        announce: called with a new URL when a used one is opened and no unused one was announced.
 
     Raises:
         PortError: the port is not available.
@@ -65,15 +65,15 @@ class Server:
         title: str,
         port: int = 0,
         fragment: str = "",
-        tell: Callable[[str], object] = lambda address: None,
+        announce: Callable[[str], object] = lambda address: None,
     ) -> None:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
-        self._fragment, self._tell = fragment, tell
+        self._fragment, self._announce = fragment, announce
         self._files: dict[str, Path] = {}  # that redirect a browser to the page, by their codes
         self._folder: PrivateFolder | None = None
         self._access = AccessControl(self.port, self._code_used)
-        self._told = self.address
+        self._announced = self.address
         self._service, self._limiter = service, ConcurrencyLimiter()
         self._reaper = IdleConnectionReaper(lambda: _TIMEOUTS, max_connections())
         app = application(
@@ -174,10 +174,10 @@ class Server:
             self._folder.remove(self._files[code])
 
     def _renew(self) -> None:
-        """Tell a URL with an unused code, unless it was told before."""
-        if self._told != self.address:
-            self._told = self.address
-            self._tell(self._told)
+        """Announce a URL with an unused code, unless it was announced before."""
+        if self._announced != self.address:
+            self._announced = self.address
+            self._announce(self._announced)
 
     def _accept(self, **options: Any) -> H11Protocol:
         """The protocol of a new connection."""

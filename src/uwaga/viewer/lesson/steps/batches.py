@@ -27,9 +27,9 @@ def step(example: Example) -> Step:
         id="batches",
         title="Batches: sentences of different lengths",
         text=(
-            "Many sentences are computed at once. A rectangle needs them to be of one length, so the short ones are filled up"
-            " with padding, which is computed, hidden by a mask and thrown away.",
-            "Packed one after the other (Ragged) they need neither.",
+            "Many sentences are computed at once. A rectangular tensor needs them to be of one length, so the short ones are"
+            " filled up with padding, which is computed, hidden by a mask and thrown away.",
+            "Packed one after the other (Ragged), they need neither padding nor a mask.",
         ),
         sections=(
             Section(title="Padded to the longest", matrices=(places,), controls=("sentences",)),
@@ -47,9 +47,7 @@ def step(example: Example) -> Step:
             Section(
                 title="The same results",
                 matrices=(apart,),
-                findings=(
-                    Finding(text=f"The furthest two numbers are {furthest:.1g} apart.", cells=[(apart.id, 0, 0)]),
-                ),
+                findings=(Finding(text=f"The largest difference is {furthest:.1g}.", cells=[(apart.id, 0, 0)]),),
             ),
             _limit(example),
             _growth(),
@@ -190,7 +188,7 @@ def _limit(example: Example) -> Section:
     )
     lost = int((lengths_R - kept_R).sum())
     text = (
-        "Projected positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
+        "Learned positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
         "in windows. Sinusoidal positions have no end of their own, but the model never saw what lies beyond."
     )
     finding = Finding(
@@ -204,7 +202,7 @@ def _growth() -> Section:
     pairs, megabytes = tokens**2, tokens**2 * 4 / 1e6
     matrix = Matrix(
         id="growth",
-        title="Scores of one head, written down",
+        title="Scores of one head, stored",
         formula="pairs = tokens²; MB = pairs · 4 bytes",
         rows=[f"{n:,}" for n in _LONG],
         columns=("tokens", "pairs", "MB"),
@@ -219,5 +217,5 @@ def _growth() -> Section:
         shade="none",
         digits=0,
     )
-    text = "Twice as long is four times the pairs. uwaga computes them all and writes none of them down."
+    text = "Twice the length is four times the pairs. uwaga computes them all and stores none of them."
     return Section(title="And what does it cost?", text=(text,), matrices=(matrix,))

@@ -170,8 +170,8 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
         title="Scores: Q Kᵀ",
         number="2 of 6",
         text=(
-            "Every query meets every key: the sum of the products of their numbers says how well they fit.",
-            "Now to look and to be scored are different: the table is not symmetric any more.",
+            "Every query is compared with every key: the sum of the products of their numbers is their score.",
+            "A token looks for something by its query and is found by its key: the table is not symmetric any more.",
         ),
         sections=(
             Section(title="All at once: Q Kᵀ", form="matrix", matrices=(projected.q, projected.k, scored.raw)),
@@ -199,7 +199,7 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
         number="3 of 6",
         text=(text, "The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),
         sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
-        code="scale=None     # 1/√d_k, which is what uwaga.attention does unless told otherwise",
+        code="scale=None     # 1/√d_k, the default of uwaga.attention",
     )
 
 
@@ -213,7 +213,7 @@ def softmax_step(example: Example, scored: Scored) -> Step:
         title="Softmax: scores to shares",
         number="4 of 6",
         text=(
-            "exp makes every score positive and spreads them; divided by their row's sum they are shares of one whole.",
+            "exp makes every score positive and increases their differences; divided by its row's sum, each is a share of 1.",
         ),
         sections=(
             Section(title="All at once", matrices=(scored.scaled, scored.exponentials, scored.weights)),
@@ -306,7 +306,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
                 cells=[("form", a, b)],
             ),
             Finding(
-                text=f"Both ways give the same scores; the furthest two are {_apart(furthest)} apart.",
+                text=f"Both ways give the same scores; the largest difference is {_apart(furthest)}.",
                 cells=[("form_scores", 0, 0), ("scores", 0, 0)],
             ),
         ),
@@ -363,7 +363,7 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
         id="weighted",
         title="Weigh the values",
         number="5 of 6",
-        text=("Each token gives its value, and the query takes of it as much as its weight says.",),
+        text=("Each value is multiplied by the query's weight on its token.",),
         sections=(
             Section(title="All at once", form="matrix", matrices=(scored.weights, projected.v)),
             Section(title="Token by token: a(i, j) vⱼ", form="token", matrices=(mixed.weighted,)),
@@ -377,7 +377,7 @@ def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     apart = "to the last bit" if furthest == 0 else f"up to rounding, {furthest:.1g}"
     return Step(
         id="sum",
-        title="Sum: what each token takes home",
+        title="Sum: the output of each token",
         number="6 of 6",
         text=(
             "Summed, the weighted values are the query's output. That is all: attention(Q, K, V) = softmax(Q Kᵀ/√d_k) V.",
@@ -389,7 +389,7 @@ def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
                 title="Both are one calculation",
                 findings=(
                     Finding(
-                        text=f"Scored for all queries at once and for one after the other, the outputs agree {apart}.",
+                        text=f"Computed for all queries at once and for one query at a time, the outputs agree {apart}.",
                         cells=[
                             ("output", i, c)
                             for i in range(len(scored.weights.rows))

@@ -21,9 +21,9 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
         id="database",
         title="A soft database",
         text=(
-            "Keys and values are the records of a database. A query does not have to equal a key: it gets of every record as"
-            " much as its key fits, and what it takes home is whatever the records hold.",
-            "The values need not come from the tokens: here they are a payload that you can write.",
+            "Keys and values are the records of a database. A query does not have to equal a key: every record contributes, the"
+            " more the better its key fits, and the output is a mix of the values that the records hold.",
+            "The values need not come from the tokens: here they are a payload that you can edit.",
         ),
         sections=(
             Section(title="The values are the keys", matrices=(projected.k, _looked_up(example, head, "keys_output"))),
@@ -33,7 +33,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
             ),
             Section(
                 title=f"Sharper: scores times {shown(example.sharpness)}",
-                text=("The larger the scores, the harder the look-up: in the end each query gets one record.",),
+                text=("The larger the scores, the more a query's weight gathers on one record, as in a hard look-up.",),
                 matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
                 controls=("sharpness",),
                 findings=(
@@ -66,8 +66,8 @@ def _payload(example: Example) -> Matrix:
 
 def _looked_up(example: Example, head: OneHead, id: str) -> Matrix:
     of, values, title = {
-        "keys_output": ("k", head.k_ND, "Output: the key that each query is nearest to, mixed"),
-        "payload_output": ("payload", example.payload_NP, "Output: the payload, mixed"),
+        "keys_output": ("k", head.k_ND, "Output: a mix of keys"),
+        "payload_output": ("payload", example.payload_NP, "Output: a mix of the payload"),
     }[id]
     return _output(example, id, title, "weights", of, values, _attended(head, values, head.scale))
 

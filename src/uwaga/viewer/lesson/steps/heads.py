@@ -23,8 +23,8 @@ def step(example: Example, projected: Projected) -> Step:
         id="heads",
         title="Heads: several questions at once",
         text=(
-            "One softmax per token answers one question. So Q, K and V are cut into heads, each a few columns wide; each head"
-            " attends by itself, with its own weights. The outputs are put side by side, and W_O mixes them.",
+            "With one softmax, a token looks for one thing at a time. So Q, K and V are cut into heads, each a few columns wide;"
+            " each head attends by itself, with its own weights. The outputs are put side by side, and W_O mixes them.",
         ),
         sections=(
             Section(title="To be cut", matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
@@ -42,7 +42,7 @@ def step(example: Example, projected: Projected) -> Step:
         head={
             "statistic": "normalized_entropy",
             "sense": "largest",
-            "why": "the head that is least sure: it asks nearly everybody alike",
+            "why": "the head with the most even weights: it looks at nearly all tokens alike",
         },
     )
 
@@ -153,7 +153,7 @@ def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     apart_NN = (first.numbers - second.numbers).abs()
     i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
     text = (
-        f"The heads ask different questions: of “{example.tokens[j]}”, “{example.tokens[i]}” takes "
+        f"The heads look for different things: of “{example.tokens[j]}”, “{example.tokens[i]}” takes "
         f"{shown(float(first.numbers[i, j]))} in head 1 and {shown(float(second.numbers[i, j]))} in head 2."
     )
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]

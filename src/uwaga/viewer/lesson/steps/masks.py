@@ -21,8 +21,8 @@ def step(example: Example, head: OneHead) -> Step:
         id="masks",
         title="Masks: who may ask whom",
         text=(
-            "A mask hides keys from queries. A hidden score takes no part: its weight is 0, and the others share the whole.",
-            "Nothing hidden is computed and thrown away: the operation does not touch it.",
+            "A mask hides keys from queries. The weight on a hidden key is 0, and the weights on the others sum to 1.",
+            "Hidden scores are not computed and thrown away: the operation skips them.",
         ),
         sections=(
             _section(
@@ -32,7 +32,7 @@ def step(example: Example, head: OneHead) -> Step:
                 Causal(),
                 "Causal: itself and what came before",
                 "1 where the key's place is at most the query's own",
-                "A language model writes from left to right; at no place may it look at what is yet to come.",
+                "A language model generates from left to right: no token may look at a later one.",
             ),
             _section(
                 example,
@@ -41,7 +41,7 @@ def step(example: Example, head: OneHead) -> Step:
                 Causal(include_self=False),
                 "Strictly past: only what came before",
                 "1 where the key's place is before the query's own",
-                "The first token has nobody to ask: it sees nothing, and its output is zeros, not a division by zero.",
+                "No token is before the first one: it sees no key, and its output is zeros, not the result of a division by zero.",
             ),
             _section(
                 example,
@@ -50,7 +50,7 @@ def step(example: Example, head: OneHead) -> Step:
                 Window(window, 0),
                 f"Window({window}, 0): itself and {_before(window)}",
                 f"1 where the key is the query's own place or up to {window} before it",
-                "Far keys are out of sight; over many layers news still travels further than one window.",
+                "Distant keys are hidden; over many layers, information still travels further than one window.",
                 controls=("window",),
             ),
             _section(
@@ -60,7 +60,7 @@ def step(example: Example, head: OneHead) -> Step:
                 KeyLengths(torch.tensor(length)),
                 f"Key lengths: the first {length}, the rest is padding",
                 f"1 for the first {length} keys",
-                "In a padded batch the places behind a sentence's end hold no words; no query may look there.",
+                "In a padded batch, the places after the end of a sentence hold padding; no query may look there.",
                 controls=("length",),
             ),
         ),
@@ -68,7 +68,7 @@ def step(example: Example, head: OneHead) -> Step:
         head={
             "statistic": "previous_token",
             "sense": "largest",
-            "why": "the head that looks most at the token before its own, as Window(1, 0) makes all of them do",
+            "why": "the head that looks most at the token before the query",
         },
     )
 

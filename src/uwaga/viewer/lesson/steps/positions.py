@@ -29,7 +29,7 @@ def step(example: Example, x: Matrix) -> Step:
         id="positions",
         title="Positions: where a token stands",
         text=(
-            "Attention sees a bag of tokens. So that order counts, each place has a code that is added to the token there:"
+            "Attention sees a bag of tokens. To make order count, each place has a code that is added to the token there:"
             " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds.",
         ),
         sections=(
@@ -48,7 +48,7 @@ def step(example: Example, x: Matrix) -> Step:
         head={
             "statistic": "distance",
             "sense": "largest",
-            "why": "the head that looks furthest from its own place",
+            "why": "the head that looks furthest from the query",
         },
     )
 
@@ -129,7 +129,7 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
     return (
         Matrix(
             id=first,
-            title="Output as it stands",
+            title="Output",
             formula="layer(X + PE)" if with_positions else "layer(X)",
             numbers=outputs[0],
             source=provenance.given(f"{say}.") if with_positions else provenance.copy(cell("layer_output", "i", "j")),
@@ -179,8 +179,8 @@ def _similarity() -> Section:
     dip = min(range(_PLACES), key=values.__getitem__)
     rise = next((n for n in range(1, _PLACES - 1) if values[n - 1] < values[n] > values[n + 1]), dip)
     text = (
-        f"Neighbours are alike ({shown(values[1])}), and it falls to {shown(values[dip])} at {dip} places. On the way it "
-        f"rises again: at {rise} places ({shown(values[rise])}) the fastest hand has come round once, since 2π is about 6.28."
+        f"Neighbours are alike ({shown(values[1])}), and similarity falls to {shown(values[dip])} at {dip} places. On the way it "
+        f"rises again: at {rise} places ({shown(values[rise])}) the fastest hand has turned once, since 2π is about 6.28."
     )
     chart = Chart(
         title="How alike the codes of two places are",

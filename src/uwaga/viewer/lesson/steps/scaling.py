@@ -39,7 +39,7 @@ def step(seed: int) -> Step:
         head={
             "statistic": "peak",
             "sense": "largest",
-            "why": "the head with the largest weights: trained, and still saturated by choice",
+            "why": "the head with the largest weights: training can saturate a head on purpose",
         },
     )
 
@@ -125,8 +125,8 @@ def _variance(matrix: Matrix) -> Section:
 def _saturation(matrix: Matrix) -> Section:
     last = matrix.numbers[-1].tolist()
     text = (
-        f"Without scaling, at d_k = {last[0]:.0f} the largest of {_KEYS} weights is {shown(last[3])} on average: softmax has"
-        f" become “take the first prize”. Scaled it is {shown(last[4])}. The entropy, as a share of the largest possible, is "
+        f"Without scaling, at d_k = {last[0]:.0f} the largest of {_KEYS} weights is {shown(last[3])} on average: softmax "
+        f"almost picks the largest score. Scaled it is {shown(last[4])}. The entropy, as a share of the largest possible, is "
         f"{shown(last[1])} without and {shown(last[2])} with."
     )
     chart = Chart(

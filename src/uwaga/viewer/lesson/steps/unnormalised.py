@@ -40,9 +40,9 @@ def step(example: Example, x: Matrix) -> Step:
         id="crude",
         title="Crude attention: X Xᵀ X",
         text=(
-            "Each token is a row of numbers. Every token asks every other: how alike are we? The answer is the sum of the"
-            " products of their numbers, q · k. Then it mixes all rows by these scores.",
-            "Nothing is learned here, and four things are wrong with it. Each is seen in the numbers below.",
+            "Each token is a row of numbers. Every token is compared with every other: their score is the sum of the products of"
+            " their numbers, q · k. Then each token mixes all rows by its scores.",
+            "Nothing is learned here, and it has four shortcomings. Each can be seen in the numbers below.",
         ),
         sections=(
             Section(title="The input", matrices=(made.x, made.lengths)),
@@ -129,7 +129,7 @@ def _dominated(made: _Matrices) -> Finding:
     excess_NN = scores_NN - scores_NN.diagonal()[:, None]
     i, j = divmod(int(excess_NN.argmax()), len(scores_NN))
     if float(excess_NN[i, j]) <= 0:
-        text = "Long vectors dominate. With these numbers none does: make one row of X larger and come back."
+        text = "Long vectors dominate. With these numbers none does: make one row of X larger to see it."
         return Finding(text=text, cells=[("lengths", int(lengths.argmax()), 0)])
     text = (
         f"Long vectors dominate. “{made.x.rows[i]}” scores “{made.x.rows[j]}” {_score(scores_NN, i, j)} and itself only "
@@ -143,11 +143,11 @@ def _symmetric(made: _Matrices) -> Finding:
     scores_NN = made.scores.numbers
     i, j = _largest_pair(scores_NN)
     if i == j:
-        return Finding(text="Scores are symmetric. Of a single token nothing can be seen of it.")
+        return Finding(text="Scores are symmetric, which a single token cannot show.")
     a, b = made.x.rows[i], made.x.rows[j]
     text = (
         f"Scores are symmetric. “{a}” asks “{b}” and gets {_score(scores_NN, i, j)}; “{b}” asks “{a}” and gets "
-        f"{_score(scores_NN, j, i)} too. To look for something and to be found are not the same, but here they are."
+        f"{_score(scores_NN, j, i)} too. Looking for something and being found should differ, but here they are the same."
     )
     return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", j, i)])
 
@@ -157,8 +157,8 @@ def _unordered(example: Example, made: _Matrices) -> Finding:
     cells = [("crude", last, c) for c in range(len(made.mixed.columns))]
     cells += [("crude_shuffled", 0, c) for c in range(len(made.mixed.columns))]
     text = (
-        f"There is no order. Move the tokens about and “{example.tokens[last]}” gets the very same row: a sentence and its "
-        "words in a bag are one."
+        f"Order does not count. Shuffle the tokens, and “{example.tokens[last]}” gets the same row: a sentence and its bag of "
+        "words have the same result."
     )
     return Finding(text=text, cells=cells)
 
