@@ -121,10 +121,10 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
 
   /** @param {string} name @param {Question} question @param {number} priority @returns {Job} */
   function jobFor(name, question, priority) {
-    const there = jobs.get(name);
-    if (there) {
-      there.priority = Math.max(there.priority, priority);
-      return there;
+    const existing = jobs.get(name);
+    if (existing) {
+      existing.priority = Math.max(existing.priority, priority);
+      return existing;
     }
     const job = { name, question, priority, number: nextSequence++, retries: 0, inFlight: false,
       controller: new AbortController(), waiters: new Set() };
@@ -135,8 +135,8 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
   /** @param {Question} question @param {AskOptions} [options] @returns {Promise<Reply>} */
   function ask(question, { signal, priority = 0 } = {}) {
     const name = canonical(question);
-    const kept = cache.get(name);
-    if (kept && isComplete(kept)) return Promise.resolve(kept);
+    const cached = cache.get(name);
+    if (cached && isComplete(cached)) return Promise.resolve(cached);
     if (signal?.aborted || disposed) return clientHandled(Promise.reject(abortError()));
     return clientHandled(new Promise((resolve, reject) => {
       const job = jobFor(name, question, priority);
@@ -157,12 +157,12 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
 
   /** @param {Question} question @param {(reply: Reply) => void} onReply @param {AskOptions} [options] */
   async function followQuestion(question, onReply, options = {}) {
-    const kept = cache.get(canonical(question));
+    const cached = cache.get(canonical(question));
     let last = -1;
-    if (kept) {
-      onReply(kept);
-      if (isComplete(kept)) return;
-      last = kept.meta.complete;
+    if (cached) {
+      onReply(cached);
+      if (isComplete(cached)) return;
+      last = cached.meta.complete;
     }
     for (;;) {
       const reply = await ask(question, options);
@@ -179,7 +179,7 @@ export function makeClient(host, { maxBytes = 192 * 2 ** 20, slowAfter = clientS
     follow: (question, onReply, options) =>
       clientHandled(followQuestion(question, onReply, options).catch((error) => { if (!isAbort(error)) throw error; })),
     peek: (question) => cache.get(canonical(question)),
-    kept: (ask) => cache.complete().map((name) => JSON.parse(name)).filter((question) => question.ask === ask),
+    cachedQuestions: (ask) => cache.complete().map((name) => JSON.parse(name)).filter((question) => question.ask === ask),
     subscribe(listener) {
       listeners.add(listener);
       return () => void listeners.delete(listener);
@@ -224,27 +224,27 @@ function clientSleep(milliseconds) {
  */
 export function makeReplyCache(maxBytes) {
   /** @type {Map<string, Reply>} */
-  const kept = new Map();
+  const cached = new Map();
   let bytes = 0;
   return {
-    complete: () => [...kept].filter(([, reply]) => isComplete(reply)).map(([name]) => name),
+    complete: () => [...cached].filter(([, reply]) => isComplete(reply)).map(([name]) => name),
     /** @param {string} name @returns {Reply | undefined} */
     get(name) {
-      const reply = kept.get(name);
-      if (reply) { kept.delete(name); kept.set(name, reply); }
+      const reply = cached.get(name);
+      if (reply) { cached.delete(name); cached.set(name, reply); }
       return reply;
     },
     /** @param {string} name @param {Reply} reply */
     put(name, reply) {
-      const before = kept.get(name);
+      const before = cached.get(name);
       if (before) bytes -= replyBytes(before);
-      kept.delete(name);
-      kept.set(name, reply);
+      cached.delete(name);
+      cached.set(name, reply);
       bytes += replyBytes(reply);
-      for (const [old, gone] of kept) {
-        if (bytes <= maxBytes || old === name) break;
-        kept.delete(old);
-        bytes -= replyBytes(gone);
+      for (const [oldest, evicted] of cached) {
+        if (bytes <= maxBytes || oldest === name) break;
+        cached.delete(oldest);
+        bytes -= replyBytes(evicted);
       }
     },
   };

@@ -147,8 +147,8 @@ async function responseError(response) {
   const text = await response.text();
   let message = `The program refused (${response.status}).`;
   try {
-    const told = JSON.parse(text).error;
-    if (typeof told === "string" && told) message = told;
+    const serverMessage = JSON.parse(text).error;
+    if (typeof serverMessage === "string" && serverMessage) message = serverMessage;
   } catch (error) {
     if (!(error instanceof SyntaxError)) throw error;
   }
@@ -175,14 +175,14 @@ export function widgetHost(model) {
 
   /** @type {(message: any, buffers: any[]) => void} */
   const onMessage = (message, buffers) => {
-    const asked = pending.get(message?.id);
-    if (!asked) return;
+    const request = pending.get(message?.id);
+    if (!request) return;
     pending.delete(message.id);
     try {
       if (typeof message.error === "string") throw new HostError(message.busy ? "busy" : "refused", message.error);
-      asked.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
+      request.resolve(decodeParts(message.header, buffers?.length ? wireBuffer(buffers[0]) : new ArrayBuffer(0), 0));
     } catch (error) {
-      asked.reject(/** @type {Error} */ (error));
+      request.reject(/** @type {Error} */ (error));
     }
   };
   model.on("msg:custom", onMessage);

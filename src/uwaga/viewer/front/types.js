@@ -142,7 +142,7 @@
  * @property {(question: Question, onReply: (reply: Reply) => void, options?: AskOptions) => Promise<void>} follow
  *   calls onReply with each more complete reply; resolves when complete or aborted, rejects when the host refuses
  * @property {(question: Question) => Reply | undefined} peek
- * @property {(ask: string) => Question[]} kept  questions with complete replies in the cache, least recently used first
+ * @property {(ask: string) => Question[]} cachedQuestions  questions with complete replies in the cache, least recently used first
  * @property {(listener: (event: ClientEvent) => void) => () => void} subscribe
  * @property {() => void} dispose  aborts everything in flight
  */

@@ -101,7 +101,7 @@ export async function blockNpz(app, view) {
  * @returns {Promise<ExportFile>}
  */
 export async function savePage(app) {
-  const seen = app.client.kept("tile");
+  const seen = app.client.cachedQuestions("tile");
   const exact = seen.slice(-maxSavedTiles);
   const { meta, arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
   const left = seen.length - exact.length;

@@ -193,13 +193,13 @@ export function makeExplanation(actions) {
     const matrix = lessonMatrix(lesson, cell.of);
     const value = lessonValue(lesson, cell);
     heading.textContent = `${lessonCellName(lesson, cell)} = ${Number.isNaN(value) ? "hidden" : cellNumber(matrix, cell, value, 3)}`;
-    const pieces = lessonCalculation(lesson, cell);
-    const said = lessonRuleText(lesson, cell);
+    const parts = lessonCalculation(lesson, cell);
+    const ruleWords = lessonRuleText(lesson, cell);
     body.replaceChildren(
       el("p", { class: "lesson-formula", text: matrix.formula }),
-      ...(pieces.length ? [el("p", { class: "lesson-calculation" }, "= ", pieces.map((piece) => calculationPartElement(lesson, piece, actions)),
+      ...(parts.length ? [el("p", { class: "lesson-calculation" }, "= ", parts.map((piece) => calculationPartElement(lesson, piece, actions)),
         Number.isNaN(value) ? null : ` = ${cellNumber(matrix, cell, value, 3)}`)] : []),
-      ...(said ? [el("p", { text: tokenText(said) })] : []),
+      ...(ruleWords ? [el("p", { text: tokenText(ruleWords) })] : []),
       ...stepLink(lesson, cell, step, actions),
     );
   }

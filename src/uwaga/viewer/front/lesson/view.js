@@ -33,7 +33,7 @@ export function lessonView(app) {
   /** @type {import("./step.js").StepPage | null} */
   let page = null;
   let step = 0, query = 0, visible = false;
-  let asking = new AbortController();
+  let pendingRequest = new AbortController();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
 
@@ -73,9 +73,9 @@ export function lessonView(app) {
   }
 
   async function ask() {
-    asking.abort();
-    asking = new AbortController();
-    const { signal } = asking;
+    pendingRequest.abort();
+    pendingRequest = new AbortController();
+    const { signal } = pendingRequest;
     element.setAttribute("aria-busy", "true");
     try {
       const reply = await app.client.ask(requested, { signal, priority: 5 });
@@ -237,7 +237,7 @@ export function lessonView(app) {
     hide() { visible = false; },
     dispose() {
       clearTimeout(timer);
-      asking.abort();
+      pendingRequest.abort();
       page?.dispose();
       for (const remove of removeCommands) remove();
     },

@@ -100,7 +100,7 @@ export class LineColumns {
   }
 
   /** @param {LineAxis} from @param {LineAxis} axis @returns {number} the item beside the caret of the other column */
-  beside(from, axis) {
+  opposite(from, axis) {
     const column = this.column(axis);
     if (column.caret >= 0) return column.caret;
     return Math.min(column.items.total - 1, Math.max(column.range()[0], this.column(from).caret));

@@ -123,9 +123,9 @@ export function lineScene(figure, { canvas, stage, titles }) {
  * @returns {(string | number)[][]}
  */
 function dashedPath({ x1, y1, x2, y2, offscreen }, left, top) {
-  const pieces = offscreen ? Math.max(1, Math.round(Math.hypot(x2 - x1, y2 - y1) / 8)) : 1;
+  const dashes = offscreen ? Math.max(1, Math.round(Math.hypot(x2 - x1, y2 - y1) / 8)) : 1;
   const at = (/** @type {number} */ part) => [left + x1 + (x2 - x1) * part, top + y1 + (y2 - y1) * part];
-  return Array.from({ length: pieces }, (_, i) => [["M", ...at(i / pieces)], ["L", ...at((i + (offscreen ? 0.5 : 1)) / pieces)]]).flat();
+  return Array.from({ length: dashes }, (_, i) => [["M", ...at(i / dashes)], ["L", ...at((i + (offscreen ? 0.5 : 1)) / dashes)]]).flat();
 }
 
 /** @param {string} text @returns {string} the text, shortened to 28 characters */

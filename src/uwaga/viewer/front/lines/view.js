@@ -206,7 +206,7 @@ class LinesView {
   /** @param {LineAxis} axis */
   enter(axis) {
     const { caret } = this.columns.column(axis);
-    const item = caret < 0 ? this.columns.beside(this.side, axis) : caret;
+    const item = caret < 0 ? this.columns.opposite(this.side, axis) : caret;
     this.side = axis;
     this.columns.column(axis).list.focus({ preventScroll: true });
     this.select(axis, item);
@@ -336,13 +336,13 @@ function makeLinesFigure(view) {
 /** @param {LinesView} view @param {LineFigure} figure */
 function drawLineTokens(view, { lines, only, heads }) {
   const { query, key } = view.app.store.get();
-  const beside = (/** @type {LineAxis} */ axis) => {
+  const weightLabels = (/** @type {LineAxis} */ axis) => {
     if (!only || only.axis === axis || heads.length !== 1) return () => "";
     const known = new Map(lines.map((line) => [axis === "query" ? line.query : line.key, line.weight]));
     return (/** @type {number} */ item) => (known.has(item) ? weightText(known.get(item) ?? 0) : "");
   };
   for (const column of [view.columns.query, view.columns.key]) {
-    const [selected, weightLabel] = [column.axis === "query" ? query : key, beside(column.axis)];
+    const [selected, weightLabel] = [column.axis === "query" ? query : key, weightLabels(column.axis)];
     column.render((item) => ({ selected: item === selected || (only?.axis === column.axis && only.item === item), weightLabel: weightLabel(item) }));
     if (column.caret >= 0) column.list.setAttribute("aria-activedescendant", `${column.prefix}${column.caret}`);
   }

@@ -22,7 +22,7 @@ export class LineWeights {
     /** @type {Map<string, {data: ArrayLike<number>, columns: number}>} */
     this.tiles = new Map();
     /** @type {Map<string, AbortController>} */
-    this.asked = new Map();
+    this.pending = new Map();
     this.cell = 1; // side of a cell in items; more than 1: means; 0: not in this saved page
     /** @type {Map<string, import("../weights.js").SavedCells | null>} */
     this.coarse = new Map();
@@ -36,22 +36,22 @@ export class LineWeights {
     this.map = map;
     this.cell = 1;
     /** @type {Set<string>} */
-    const wanted = new Set();
+    const requested = new Set();
     for (const head of heads) {
       for (let row = Math.floor(rows[0] / lineTile); row * lineTile < rows[1]; row++) {
         for (let column = Math.floor(columns[0] / lineTile); column * lineTile < columns[1]; column++) {
           const name = `${head} ${row} ${column}`;
-          wanted.add(name);
+          requested.add(name);
           const question = tileQuestion({ where: { ...where, head }, how: "mass" }, 0, row, column);
           if (!this.app.host.has(question)) this.requestCoarse({ ...where, head });
-          else if (!this.asked.has(name)) this.ask(name, question);
+          else if (!this.pending.has(name)) this.ask(name, question);
         }
       }
     }
-    for (const [name, controller] of this.asked) {
-      if (wanted.has(name)) continue;
+    for (const [name, controller] of this.pending) {
+      if (requested.has(name)) continue;
       controller.abort();
-      this.asked.delete(name);
+      this.pending.delete(name);
       this.tiles.delete(name);
     }
   }
@@ -59,14 +59,14 @@ export class LineWeights {
   /** @param {string} name @param {import("../types.js").Question} question */
   ask(name, question) {
     const controller = new AbortController();
-    this.asked.set(name, controller);
+    this.pending.set(name, controller);
     this.app.client.follow(question, ({ arrays }) => {
       if (controller.signal.aborted) return;
       this.tiles.set(name, { data: arrays[0].data, columns: arrays[0].shape[1] });
       this.onChange();
     }, { signal: controller.signal, priority: 4 }).catch(() => {
       // The client has reported the error; the next request asks again.
-      if (this.asked.get(name) === controller) this.asked.delete(name);
+      if (this.pending.get(name) === controller) this.pending.delete(name);
     });
   }
 
@@ -111,8 +111,8 @@ export class LineWeights {
   }
 
   clear() {
-    for (const controller of this.asked.values()) controller.abort();
-    this.asked.clear();
+    for (const controller of this.pending.values()) controller.abort();
+    this.pending.clear();
     this.tiles.clear();
     this.coarse.clear();
     this.map = "";
@@ -153,18 +153,18 @@ export class OffscreenMass {
     this.timer = 0;
     this.controller = new AbortController();
     /** @type {OffscreenRequest | null} */
-    this.wanted = null;
+    this.requested = null;
   }
 
-  /** @param {OffscreenRequest} wanted */
-  request(wanted) {
-    const name = JSON.stringify(wanted);
+  /** @param {OffscreenRequest} requested */
+  request(requested) {
+    const name = JSON.stringify(requested);
     if (name === this.name) return;
     this.clear();
     this.name = name;
-    this.wanted = wanted;
-    if (Math.max(wanted.sizes.queries, wanted.sizes.keys) <= wholeMapLimit) return;
-    this.timer = setTimeout(() => this.ask(wanted, this.controller.signal), offscreenPause);
+    this.requested = requested;
+    if (Math.max(requested.sizes.queries, requested.sizes.keys) <= wholeMapLimit) return;
+    this.timer = setTimeout(() => this.ask(requested, this.controller.signal), offscreenPause);
   }
 
   clear() {
@@ -173,7 +173,7 @@ export class OffscreenMass {
     this.controller = new AbortController();
     this.sums.clear();
     this.name = "";
-    this.wanted = null;
+    this.requested = null;
   }
 
   /**
@@ -181,33 +181,33 @@ export class OffscreenMass {
    * @param {"query" | "key"} axis  the token's own
    * @param {number} head
    * @param {number} item
-   * @param {"before" | "behind"} end
+   * @param {"before" | "after"} end
    * @returns {number} NaN: not known
    */
   of(axis, head, item, end) {
-    const { wanted } = this;
-    if (!wanted) return NaN;
-    const total = axis === "query" ? wanted.sizes.keys : wanted.sizes.queries;
-    const [first, last] = axis === "query" ? wanted.columns : wanted.rows;
+    const { requested } = this;
+    if (!requested) return NaN;
+    const total = axis === "query" ? requested.sizes.keys : requested.sizes.queries;
+    const [first, last] = axis === "query" ? requested.columns : requested.rows;
     /** @type {Range} */
     const range = end === "before" ? [0, first] : [last, total];
     if (range[0] >= range[1]) return 0;
     const key = `${axis} ${head} ${item} ${end}`;
     const known = this.sums.get(key);
-    if (known !== undefined || Math.max(wanted.sizes.queries, wanted.sizes.keys) > wholeMapLimit) return known ?? NaN;
+    if (known !== undefined || Math.max(requested.sizes.queries, requested.sizes.keys) > wholeMapLimit) return known ?? NaN;
     const sum = axis === "query" ? this.weights.sum(head, [item, item + 1], range) : this.weights.sum(head, range, [item, item + 1]);
     if (!Number.isNaN(sum)) this.sums.set(key, sum);
     return sum;
   }
 
-  /** @param {OffscreenRequest} wanted @param {AbortSignal} signal */
+  /** @param {OffscreenRequest} requested @param {AbortSignal} signal */
   ask({ where, heads, rows, columns, sizes }, signal) {
     /** @type {{axis: "query" | "key", own: Range, other: Range, total: number}[]} */
     const sides = [{ axis: "query", own: rows, other: columns, total: sizes.keys },
       { axis: "key", own: columns, other: rows, total: sizes.queries }];
     for (const { axis, own, other, total } of sides) {
       const ends = /** @type {{name: string, range: Range}[]} */ ([{ name: "before", range: [0, other[0]] },
-        { name: "behind", range: [other[1], total] }])
+        { name: "after", range: [other[1], total] }])
         .filter(({ range }) => range[0] < range[1]);
       if (!ends.length) continue;
       for (const head of heads) {
@@ -261,7 +261,7 @@ export const manyHeads = -1;
  * @property {Range} rows
  * @property {Range} columns
  * @property {(head: number, query: number, key: number) => number} weight
- * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "behind") => number} offscreenMass
+ * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "after") => number} offscreenMass
  * @property {number} threshold
  * @property {{axis: "query" | "key", item: number} | null} only  only the lines of this token; null: of all
  * @property {boolean} hideSink
@@ -293,7 +293,7 @@ export function collectLines({ heads, rows, columns, weight, offscreenMass, thre
     }
   }
   const offscreen = (/** @type {"query" | "key"} */ axis, /** @type {number} */ item) => {
-    for (const [end, place] of /** @type {const} */ ([["before", -1], ["behind", Infinity]])) {
+    for (const [end, place] of /** @type {const} */ ([["before", -1], ["after", Infinity]])) {
       const sums = heads.map((head) => offscreenMass(axis, head, item, end));
       const each = only ? heads : sums.length ? [manyHeads] : [];
       each.forEach((head, i) =>

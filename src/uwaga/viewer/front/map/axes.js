@@ -47,13 +47,13 @@ export function drawMapAxis(context, drawing, style, counts) {
   const line = upright ? drawing.room : style.size * 1.28;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
   const ticks = mapTicks(scale, axis ? line : Infinity, wide);
-  let kept = 0;
+  let placed = 0;
   context.textBaseline = "middle";
   const both = drawing.hovered === drawing.selected;
   if (drawing.hovered >= 0)
-    kept = drawPriorityLabel(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, kept, upright, counts);
+    placed = drawPriorityLabel(context, drawing, style, drawing.hovered, both ? drawing.colour : style.text, placed, upright, counts);
   if (drawing.selected !== null && drawing.selected !== drawing.hovered) {
-    kept = drawPriorityLabel(context, drawing, style, drawing.selected, drawing.colour, kept, upright, counts);
+    placed = drawPriorityLabel(context, drawing, style, drawing.selected, drawing.colour, placed, upright, counts);
   }
   const step = ticks.step;
   const last = Math.min(total, Math.ceil(first + length / scale));
@@ -61,7 +61,7 @@ export function drawMapAxis(context, drawing, style, counts) {
     const middle = (item + 0.5 - first) * scale;
     if (middle < 0 || middle > length || item === drawing.hovered || item === drawing.selected) continue;
     const tokens = ticks.mode === "tokens";
-    if (!mapLabelFits(middle, tokens ? line : wide, mapPlacedLabels, kept)) continue;
+    if (!mapLabelFits(middle, tokens ? line : wide, mapPlacedLabels, placed)) continue;
     context.fillStyle = tokens && axis?.items.specials.has(item) ? style.muted : tokens ? style.text : style.muted;
     if (tokens && axis) mapAxisLabel(context, drawing, style, mapAxisText(axis, item, drawing.room - 8, context), middle, upright);
     else mapAxisNumber(context, drawing, cachedCountText(counts, item), middle);
@@ -75,25 +75,25 @@ export function drawMapAxis(context, drawing, style, counts) {
  * @param {MapStyle} style
  * @param {number} item
  * @param {string} colour
- * @param {number} kept
+ * @param {number} placed
  * @param {boolean} upright
  * @param {Map<number, string>} counts
  * @returns {number} used entries of mapPlacedLabels
  */
-function drawPriorityLabel(context, drawing, style, item, colour, kept, upright, counts) {
+function drawPriorityLabel(context, drawing, style, item, colour, placed, upright, counts) {
   const middle = (item + 0.5 - drawing.first) * drawing.scale;
   const length = drawing.down ? drawing.plot.h : drawing.plot.w;
-  if (middle < -0.01 || middle > length) return kept;
+  if (middle < -0.01 || middle > length) return placed;
   const size = upright ? drawing.room : style.size * 1.5;
-  if (!mapLabelFits(middle, size, mapPlacedLabels, kept)) return kept;
+  if (!mapLabelFits(middle, size, mapPlacedLabels, placed)) return placed;
   context.fillStyle = colour;
   context.font = style.strong;
   const text = drawing.axis ? mapAxisTextStrong(drawing.axis, item, drawing.room - 8, context) : cachedCountText(counts, item);
   mapAxisLabel(context, drawing, style, text, middle, upright);
   context.font = style.font;
-  mapPlacedLabels[kept] = middle;
-  mapPlacedLabels[kept + 1] = size;
-  return kept + 2;
+  mapPlacedLabels[placed] = middle;
+  mapPlacedLabels[placed + 1] = size;
+  return placed + 2;
 }
 
 /**
@@ -279,12 +279,12 @@ function graphemes(text) {
  * Whether a label overlaps none of those already drawn.
  * @param {number} middle  of the label, in pixels along the axis
  * @param {number} size  of the label along the axis
- * @param {readonly number[]} kept  middles and sizes, alternating, of labels already drawn
+ * @param {readonly number[]} placed  middles and sizes, alternating, of labels already drawn
  * @param {number} count  used entries of kept
  */
-export function mapLabelFits(middle, size, kept, count) {
+export function mapLabelFits(middle, size, placed, count) {
   for (let i = 0; i < count; i += 2) {
-    if (Math.abs(middle - kept[i]) < (size + kept[i + 1]) / 2) return false;
+    if (Math.abs(middle - placed[i]) < (size + placed[i + 1]) / 2) return false;
   }
   return true;
 }

@@ -117,9 +117,9 @@ const minPanelWidth = 260;
  * @returns {MapBox[]}
  */
 export function panelBoxes(width, height, count, gutters) {
-  const beside = count === 1 || (width - mapPanelGap * (count - 1)) / count >= minPanelWidth || width > height;
-  const across = beside ? count : 1;
-  const down = beside ? 1 : count;
+  const sideBySide = count === 1 || (width - mapPanelGap * (count - 1)) / count >= minPanelWidth || width > height;
+  const across = sideBySide ? count : 1;
+  const down = sideBySide ? 1 : count;
   const panelWidth = (width - mapPanelGap * (across - 1)) / across;
   const panelHeight = (height - mapPanelGap * (down - 1)) / down;
   return Array.from({ length: count }, (_, at) => {

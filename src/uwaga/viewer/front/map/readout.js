@@ -24,9 +24,9 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
   const body = el("span", { class: "uwaga-map-read" });
   const element = el("div", { class: "uwaga-map-line", "data-map-line": name }, el("span", { class: "uwaga-label", text: title }), body);
   /** @type {AbortController | null} */
-  let asking = null;
+  let pendingRequest = null;
   /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let later;
+  let timer;
   let shown = "";
   /** @type {MapPanel[]} */
   let shownPanels = [];
@@ -48,16 +48,16 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     const now = query < 0 && key < 0 ? "" : `${panels.map((panel) => panel.layer?.name ?? "").join()} ${query} ${key}`;
     if (now === shown) return;
     shown = now;
-    clearTimeout(later);
-    asking?.abort();
-    asking = null;
+    clearTimeout(timer);
+    pendingRequest?.abort();
+    pendingRequest = null;
     if (!now) return void (body.textContent = empty);
     if (query < 0 || key < 0) return showAxisItem(panels, query, key);
     /** @type {(MapEntry | null)[]} */
     const entries = panels.map((panel) => knownEntry(app, panel, query, key));
     fill(panels, query, key, entries);
     if (!panels.some((panel) => isEntryUnknown(app, panel, query, key))) return announceEntry(panels, query, key, entries);
-    later = setTimeout(() => void askEntries(panels, query, key, entries), wait);
+    timer = setTimeout(() => void askEntries(panels, query, key, entries), wait);
   }
 
   /** A hovered label, or a query selected without a key. @param {MapPanel[]} panels @param {number} query @param {number} key */
@@ -70,7 +70,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
 
   /** @param {MapPanel[]} panels @param {number} query @param {number} key @param {(MapEntry | null)[]} entries */
   async function askEntries(panels, query, key, entries) {
-    const controller = asking = new AbortController();
+    const controller = pendingRequest = new AbortController();
     await Promise.all(panels.map(async (panel, at) => {
       const question = entryQuestion(panel, query, key);
       if (!question || !app.host.has(question)) return;
@@ -122,8 +122,8 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
       show(panels, query, key, 0);
     },
     dispose() {
-      clearTimeout(later);
-      asking?.abort();
+      clearTimeout(timer);
+      pendingRequest?.abort();
     },
   };
 }
@@ -163,8 +163,8 @@ function isEntryUnknown(app, panel, query, key) {
 function knownEntry(app, panel, query, key) {
   const question = entryQuestion(panel, query, key);
   if (!question || !panel.layer) return null;
-  const kept = app.client.peek(question);
-  if (kept) return /** @type {any} */ (kept.meta);
+  const cached = app.client.peek(question);
+  if (cached) return /** @type {any} */ (cached.meta);
   const tile = mapTileAt(panel.layer, 0, query >> 8, key >> 8);
   if (!tile) return null;
   return { weight: tile.data[(query & 255) * tile.columns + (key & 255)], score: null, rank: null, visible: true };

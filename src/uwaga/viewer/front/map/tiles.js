@@ -154,8 +154,8 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       });
       for (const request of requests) {
         const place = tileKey(request.row, request.column);
-        const there = layer.levels[request.level].get(place);
-        if (there && there.complete >= 1) continue;
+        const existing = layer.levels[request.level].get(place);
+        if (existing && existing.complete >= 1) continue;
         const pendingNow = layer.pending[request.level].get(place);
         if (pendingNow) raiseTilePriority(pendingNow, request, tileQuestion(layer, request.level, request.row, request.column), client);
         if (pendingNow) continue;

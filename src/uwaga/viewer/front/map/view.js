@@ -362,9 +362,9 @@ function makeMapSidePanel({ app, go }) {
     show(panels) {
       panel = panels.length === 1 && !panels[0].missing ? panels[0] : null;
       const { query, key } = app.store.get();
-      const wanted = panel !== null && visible();
-      row.request(wanted ? query : null);
-      column.request(wanted ? key : null);
+      const isActive = panel !== null && visible();
+      row.request(isActive ? query : null);
+      column.request(isActive ? key : null);
       draw();
     },
     dispose() {

@@ -40,12 +40,12 @@ export function clampView(view, sizes, plot) {
 /**
  * @param {number} first
  * @param {number} total
- * @param {number} shown
+ * @param {number} visible
  */
-function clampEdge(first, total, shown) {
+function clampEdge(first, total, visible) {
   // A map smaller than the window is at its top left, beside its labels.
-  if (!Number.isFinite(first) || shown >= total) return 0;
-  return Math.min(Math.max(first, 0), total - shown);
+  if (!Number.isFinite(first) || visible >= total) return 0;
+  return Math.min(Math.max(first, 0), total - visible);
 }
 
 /**
@@ -84,12 +84,12 @@ export function revealCell(view, query, key, sizes, plot) {
 /**
  * @param {number} first
  * @param {number} item
- * @param {number} shown
+ * @param {number} visible
  */
-function revealEdge(first, item, shown) {
-  const room = Math.min(2, shown / 4);
+function revealEdge(first, item, visible) {
+  const room = Math.min(2, visible / 4);
   if (item < first + room) return item - room;
-  if (item + 1 > first + shown - room) return item + 1 + room - shown;
+  if (item + 1 > first + visible - room) return item + 1 + room - visible;
   return first;
 }
 

@@ -240,7 +240,7 @@ export function overviewPixels({ data, heads, rows, columns }, colouring, highOf
  */
 function makeImageCache(maxImages) {
   /** @type {Map<string, {key: unknown, canvas: HTMLCanvasElement}>} */
-  const kept = new Map();
+  const entries = new Map();
   return {
     /**
      * @param {string} name
@@ -251,20 +251,20 @@ function makeImageCache(maxImages) {
      * @returns {{canvas: HTMLCanvasElement | null, drawn: boolean, stale: boolean}}  stale: the image must be drawn again
      */
     of(name, key, cells, pixels, mayDraw) {
-      const text = key.join(" "), there = kept.get(name), stale = there?.key !== text && !mayDraw;
-      if (stale) return { canvas: there?.canvas ?? null, drawn: false, stale };
-      kept.delete(name);
-      const canvas = there?.canvas ?? document.createElement("canvas");
-      if (there?.key !== text) {
+      const text = key.join(" "), cached = entries.get(name), stale = cached?.key !== text && !mayDraw;
+      if (stale) return { canvas: cached?.canvas ?? null, drawn: false, stale };
+      entries.delete(name);
+      const canvas = cached?.canvas ?? document.createElement("canvas");
+      if (cached?.key !== text) {
         canvas.width = cells.heads * cells.columns;
         canvas.height = cells.rows;
         canvas.getContext("2d")?.putImageData(new ImageData(pixels(), canvas.width, canvas.height), 0, 0);
       }
-      kept.set(name, { key: text, canvas });
-      if (kept.size > maxImages) kept.delete([...kept.keys()][0]);
-      return { canvas, drawn: there?.key !== text, stale };
+      entries.set(name, { key: text, canvas });
+      if (entries.size > maxImages) entries.delete([...entries.keys()][0]);
+      return { canvas, drawn: cached?.key !== text, stale };
     },
-    clear: () => kept.clear(),
+    clear: () => entries.clear(),
   };
 }
 

@@ -194,7 +194,7 @@ export function overviewView(app) {
     showActive(false);
   }
 
-  const here = () => store.get().tab === "overview";
+  const isShown = () => store.get().tab === "overview";
   const enter = (/** @type {string} */ key) => () => {
     scroll.focus();
     const to = overviewStep(layout, active, key, 1);
@@ -204,13 +204,13 @@ export function overviewView(app) {
   const removeCommands = [
     ...["Left", "Right", "Up", "Down"].map((way) => app.commands.add({ id: `overview.${way}`,
       title: `Small map to the ${way.toLowerCase()}`.replace("to the up", "above").replace("to the down", "below"),
-      keys: [`Arrow${way}`], group: "Overview", when: here, run: enter(`Arrow${way}`) })),
+      keys: [`Arrow${way}`], group: "Overview", when: isShown, run: enter(`Arrow${way}`) })),
     app.commands.add({ id: "overview.open", title: "Open the small map", keys: ["Enter"],
-      group: "Overview", when: here, run: () => open(active) }),
+      group: "Overview", when: isShown, run: () => open(active) }),
     app.commands.add({ id: "overview.larger", title: "Larger maps", keys: ["+", "="],
-      group: "Overview", when: here, run: () => resize(1) }),
-    app.commands.add({ id: "overview.smaller", title: "Smaller maps", keys: ["-"], group: "Overview", when: here, run: () => resize(-1) }),
-    app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: here,
+      group: "Overview", when: isShown, run: () => resize(1) }),
+    app.commands.add({ id: "overview.smaller", title: "Smaller maps", keys: ["-"], group: "Overview", when: isShown, run: () => resize(-1) }),
+    app.commands.add({ id: "overview.scale", title: "Colours per head or shared", keys: ["a"], group: "Overview", when: isShown,
       run: () => store.set({ overviewScale: store.get().overviewScale === "all" ? "head" : "all" }) }),
   ];
   const unsubscribe = [
@@ -264,7 +264,7 @@ function headCard(app, changed) {
   const title = el("strong"), list = el("dl"), note = el("p", { class: "uwaga-card-note" });
   const element = el("div", { class: "uwaga-card", role: "tooltip", hidden: true }, title, list, note);
   /** @type {AbortController | null} */
-  let asking = null;
+  let pendingRequest = null;
   let shown = "";
 
   /** @param {OverviewRow} row @param {number} head */
@@ -293,19 +293,19 @@ function headCard(app, changed) {
       element.style.setProperty("left", `${Math.min(left, Math.max(4, place.width - width - 4))}px`);
       element.style.setProperty("top", `${Math.max(4, Math.min(place.top, place.height - height - 4))}px`);
       const question = statisticsQuestion(row), name = JSON.stringify(question);
-      if (name === shown && asking) return;
-      asking?.abort();
-      asking = null;
+      if (name === shown && pendingRequest) return;
+      pendingRequest?.abort();
+      pendingRequest = null;
       shown = name;
       if (!app.host.has(question)) return;
-      const controller = (asking = new AbortController());
+      const controller = (pendingRequest = new AbortController());
       app.client.follow(question, () => { if (!controller.signal.aborted) changed(); }, { signal: controller.signal, priority: 3 })
         .then(() => {}, () => {});
     },
     hide() {
       element.hidden = true;
-      asking?.abort();
-      asking = null;
+      pendingRequest?.abort();
+      pendingRequest = null;
       shown = "";
     },
     /** @param {OverviewRow} row @param {number} head @returns {string} as text for screen readers */

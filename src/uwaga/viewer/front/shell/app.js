@@ -34,12 +34,12 @@ export function makeApp(root, host, client, received, reporter) {
     root, host, client, about, store, commands, side, ...reporter,
     items(id, stack, { merge, specials } = store.get()) {
       const name = `${id} ${stack} ${merge} ${specials}`;
-      const kept = itemLists.get(name);
-      if (kept) return kept;
-      const asked = fetchItems(client, { ask: "items", side: id, stack, merge, specials });
-      itemLists.set(name, asked);
-      asked.catch(() => itemLists.delete(name));
-      return asked;
+      const cached = itemLists.get(name);
+      if (cached) return cached;
+      const loading = fetchItems(client, { ask: "items", side: id, stack, merge, specials });
+      itemLists.set(name, loading);
+      loading.catch(() => itemLists.delete(name));
+      return loading;
     },
     sizes() {
       const { kind, merge, specials } = store.get();

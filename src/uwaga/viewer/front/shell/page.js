@@ -85,8 +85,8 @@ export function makeTabPanel(app, panel, views) {
 
   /** @param {string} name @returns {View} */
   function viewOf(name) {
-    const there = made.get(name);
-    if (there) return there;
+    const existing = made.get(name);
+    if (existing) return existing;
     const entry = views.find((view) => view.name === name) ?? views[0];
     const view = entry.make(app);
     view.element.classList.add("uwaga-view");

@@ -38,18 +38,18 @@ export function makeTableGrid({ sort, open, status, sideTitle }) {
       headed = names;
       meanings.replaceChildren(...columns.map(({ name, meaning }) => el("span", { id: `${prefix}-${name}`, text: meaning })));
       headings.replaceChildren(...columns.map((column) => {
-        const tell = () => status(column.meaning ? `${column.title}: ${column.meaning}` : "");
+        const showMeaning = () => status(column.meaning ? `${column.title}: ${column.meaning}` : "");
         return el("th", { scope: "col", "data-statistic": column.statistic }, el("button", { type: "button", title: column.meaning,
           "aria-describedby": column.meaning ? `${prefix}-${column.name}` : null,
-          on: { click: () => sort(column), focus: tell, pointerenter: tell, blur: () => status(""), pointerleave: () => status("") } },
+          on: { click: () => sort(column), focus: showMeaning, pointerenter: showMeaning, blur: () => status(""), pointerleave: () => status("") } },
           column.title, el("span", { class: "uwaga-sort", "aria-hidden": "true" })));
       }));
     }
     columns.forEach(({ name }, i) => {
-      const th = headings.children[i], mine = name === order.name;
-      if (mine) th.setAttribute("aria-sort", order.falling ? "descending" : "ascending");
+      const th = headings.children[i], isSorted = name === order.name;
+      if (isSorted) th.setAttribute("aria-sort", order.falling ? "descending" : "ascending");
       else th.removeAttribute("aria-sort");
-      /** @type {HTMLElement} */ (th.querySelector(".uwaga-sort")).textContent = mine ? (order.falling ? "\u25be" : "\u25b4") : "";
+      /** @type {HTMLElement} */ (th.querySelector(".uwaga-sort")).textContent = isSorted ? (order.falling ? "\u25be" : "\u25b4") : "";
     });
   }
 

@@ -33,17 +33,17 @@ export function searchIndex(labels, glued) {
 
 /**
  * @param {SearchIndex} index
- * @param {string} wanted  "#17" is the item at position 17
+ * @param {string} pattern  "#17" is the item at position 17
  * @param {number} [limit]
  * @returns {[number, number][]} range of items of each match
  */
-export function searchItems({ text, starts }, wanted, limit = 10_000) {
-  const position = /^#(\d+)$/.exec(wanted.trim());
+export function searchItems({ text, starts }, pattern, limit = 10_000) {
+  const position = /^#(\d+)$/.exec(pattern.trim());
   if (position) {
     const item = Number(position[1]);
     return item < starts.length ? [[item, item + 1]] : [];
   }
-  const sought = wanted.toLowerCase();
+  const sought = pattern.toLowerCase();
   /** @type {[number, number][]} */
   const found = [];
   if (sought.trim() === "") return found;
@@ -80,8 +80,8 @@ export function makeSearchBox(onFound) {
   let at = -1;
   const count = el("span", { class: "uwaga-text-count", role: "status" });
   const show = () => {
-    const wanted = input.value.trim() !== "";
-    count.textContent = !wanted ? "" : found.length ? `${at + 1} of ${found.length}` : "not found";
+    const hasInput = input.value.trim() !== "";
+    count.textContent = !hasInput ? "" : found.length ? `${at + 1} of ${found.length}` : "not found";
     onFound(found[at] ?? null);
   };
   const search = () => {

@@ -130,9 +130,9 @@ export class SpanPanel {
   /** @param {{rows: SpanTable["rows"], columns: SpanTable["columns"]}} table @param {ArrayLike<number>} masses */
   announceMasses({ rows, columns }, masses) {
     const name = (/** @type {SpanTable["rows"][number]} */ { items, range }) => tokenText(rangeText(items, range));
-    const said = rows.flatMap((row, i) =>
+    const messages = rows.flatMap((row, i) =>
       columns.map((column, j) => `${name(row)} to ${name(column)}: ${weightText(masses[i * columns.length + j])}`));
-    this.app.announce(said.slice(-4).join("; "));
+    this.app.announce(messages.slice(-4).join("; "));
   }
 }
 

@@ -142,11 +142,11 @@ class TextView {
   selection() {
     const { query, key } = this.app.store.get();
     const { first, last } = this.columns;
-    const there = (/** @type {number | null} */ item,
+    const existing = (/** @type {number | null} */ item,
       /** @type {import("./panes.js").Column} */ { items }) => (item !== null && item < items.total ? item : null);
     return {
-      query: this.direction === "column" ? null : there(query, first),
-      key: this.direction === "row" ? null : there(key, last),
+      query: this.direction === "column" ? null : existing(query, first),
+      key: this.direction === "row" ? null : existing(key, last),
     };
   }
 
@@ -318,9 +318,9 @@ function makeTooltip(inside) {
   let last = "";
   return {
     show(event, item, label, lines) {
-      const said = `${item} ${label} ${lines.join()}`;
-      if (said !== last) {
-        last = said;
+      const content = `${item} ${label} ${lines.join()}`;
+      if (content !== last) {
+        last = content;
         element.replaceChildren(el("div", {}, `${item} `, tokenElement(label)), ...lines.map((line) => el("div", { text: line })));
       }
       element.hidden = false;

@@ -51,7 +51,7 @@ test("of one token there are its lines alone; of one out of view none", () => {
 });
 
 test("what is out of view is a line to the edge, with all of its weight", () => {
-  const offscreenMass = (axis, head, item, end) => (axis === "query" && head === 0 && end === "behind" ? 0.5 : 0);
+  const offscreenMass = (axis, head, item, end) => (axis === "query" && head === 0 && end === "after" ? 0.5 : 0);
   const offscreen = gather({ offscreenMass, heads: [0] }).lines.filter(isOffscreen);
   assert.deepEqual(offscreen,
     [{ head: manyHeads, query: 2, key: Infinity, weight: 0.5 }, { head: manyHeads, query: 3, key: Infinity, weight: 0.5 }]);
@@ -148,7 +148,7 @@ test("a small map's sums beyond the window come from its tiles, a large one's ar
     for (let key = 0; key < 50; key++) before += weight(101, key);
     for (let query = 103; query < size; query++) behind += weight(query, 52);
     assert.ok(Math.abs(offscreenMass.of("query", 0, 101, "before") - before) < 1e-4, `${size}`);
-    assert.ok(Math.abs(offscreenMass.of("key", 0, 52, "behind") - behind) < 1e-3, `${size}`);
+    assert.ok(Math.abs(offscreenMass.of("key", 0, 52, "after") - behind) < 1e-3, `${size}`);
     assert.equal(app.asked.some(({ ask }) => ask === "between"), size > 512);
     weights.clear();
     offscreenMass.clear();
@@ -159,7 +159,7 @@ test("nothing lies beyond a window that shows all", () => {
   const offscreenMass = new OffscreenMass(liveApp(10), new LineWeights(liveApp(10), () => {}), () => {});
   offscreenMass.request({ where, heads: [0], rows: [0, 10], columns: [0, 10], sizes: { queries: 10, keys: 10 } });
   assert.equal(offscreenMass.of("query", 0, 3, "before"), 0);
-  assert.equal(offscreenMass.of("key", 0, 3, "behind"), 0);
+  assert.equal(offscreenMass.of("key", 0, 3, "after"), 0);
 });
 
 test("a saved page without the finest tiles has lines of means, and says over how many", async () => {
