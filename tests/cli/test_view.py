@@ -166,7 +166,7 @@ def test_exact_weights_of_a_block(gpt2: Path, tmp_path: Path) -> None:
 
 def test_a_long_text_can_be_cut(bert: Path, tmp_path: Path) -> None:
     text = "the cat sat on the mat and then it ran away"
-    said = "the text has 13 tokens, special ones included, and bert takes 12; --truncate cuts it there"
+    said = "the text has 13 tokens, special ones included, and bert takes 12; --truncate shortens it to that"
     assert refusal(text, "--model", bert) == said
     page = saved(tmp_path / "page.html", text, "--model", bert, "--truncate")
     assert labels(page, "encoder") == ["[CLS]", *text.split()[:10], "[SEP]"]
@@ -254,7 +254,7 @@ def test_it_serves_until_it_is_told_to_end(
         (["  \n "], "the text is empty: it has no tokens"),
         (["no/such/file"], "there is no file no/such/file"),
         (["novel.txt"], "there is no file novel.txt"),
-        (["."], ". is a directory, and neither a text nor a file"),
+        (["."], ". is a directory, not a text or a file"),
         (["a\udcff"], "the text is not valid UTF-8"),
         (["cat", "--layers", "3-1"], "--layers takes numbers and ranges such as 0,3,6-8, not '3-1'"),
         (["cat", "--layers", "x"], "--layers takes numbers and ranges such as 0,3,6-8, not 'x'"),
@@ -266,7 +266,7 @@ def test_it_serves_until_it_is_told_to_end(
         ),
         (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "exact: there is no head 0 of encoder layer 7"),
         (["cat", "--save", "no/such/page.html"], "--save no/such/page.html: the directory no/such does not exist"),
-        (["cat", "--target", "dog"], "bert reads one text; --target is for a model with an encoder and a decoder"),
+        (["cat", "--target", "dog"], "bert reads one text; --target is for models with an encoder and a decoder"),
     ],
     ids=lambda x: "",
 )

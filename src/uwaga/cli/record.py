@@ -1,4 +1,4 @@
-"""A text in a model, once, with its attention recorded: what `uwaga view` shows."""
+"""Run a model once over a text with its attention recorded, for `uwaga view`."""
 
 import re
 import sys
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
     from uwaga.models.text.tokenizer import Tokenizer
 
-# What nobody means as a text: a path, or the name of a kind of file that holds text.
+# Not meant as a text: a path, or a file name with the extension of a text file.
 _LIKE_A_FILE = re.compile(r"\S*[/\\]\S*|\S+\.(?:txt|md|rst|tex|html?|json|csv|log|py|text)", re.IGNORECASE)
 
 
 class RecordError(ValueError):
-    """A text that cannot be read, or not by this model."""
+    """The text cannot be read, or not by this model."""
 
 
 class LoadedModel(NamedTuple):
-    """A model and its tokenizer, and that of its decoder, which may have one of its own."""
+    """A model with its title, its tokenizer, and the tokenizer of its decoder, which may be another one."""
 
     title: str
     model: "nn.Module"
@@ -35,7 +35,7 @@ class LoadedModel(NamedTuple):
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """What the floors below refuse is said without a traceback, and without the name of the function."""
+    """Turn the ValueErrors of functions of the package into RecordError, without the function's name in the message."""
     try:
         yield
     except ValueError as error:
@@ -43,22 +43,22 @@ def reporting_errors() -> Iterator[None]:
 
 
 def read_text(argument: str) -> str:
-    """What an argument means: "-" is stdin, the path of a file its text, and anything else itself. Raises RecordError."""
+    """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
     if argument == "-":
         return _decoded(_read(argument), "stdin")
     path = Path(argument)
     try:
-        is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the folder that we are in
-    except (OSError, ValueError):  # too long for a name, or with a character that no name has
+        is_file, is_folder = path.is_file(), bool(argument) and path.is_dir()  # "" would be the current directory
+    except (OSError, ValueError):  # too long for a path, or with a character that paths cannot have
         is_file = is_folder = False
     if is_file:
         return _decoded(_read(argument), argument)
     if is_folder:
-        raise RecordError(f"{argument} is a directory, and neither a text nor a file")
+        raise RecordError(f"{argument} is a directory, not a text or a file")
     if _LIKE_A_FILE.fullmatch(argument):
         raise RecordError(f"there is no file {argument}")
     try:
-        argument.encode()  # an argument that is no UTF-8 arrives as halves of surrogate pairs
+        argument.encode()  # bytes that are not UTF-8 arrive as lone surrogates
     except UnicodeError as error:
         raise RecordError("the text is not valid UTF-8") from error
     return argument
@@ -81,7 +81,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def load(name: str, dtype: str) -> LoadedModel:
-    """A bundled model, one in a directory, or one of the hub. Raises CheckpointError."""
+    """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
     import torch
 
     from uwaga.models import bundled, checkpoints, directories, json_files
@@ -99,10 +99,11 @@ def load(name: str, dtype: str) -> LoadedModel:
 def record_text(
     reader: LoadedModel, text: str, *, target: str | None, new_tokens: int, truncate: bool, layers: Sequence[int] | None
 ) -> "Recording":
-    """Run the model once over a text; an encoder-decoder writes its answer, or reads the target as such.
+    """Run the model once over a text; an encoder-decoder generates its output, or reads the target in its place.
 
     Raises:
-        RecordError: a text without tokens, or longer than the model; options that the model has no use for.
+        RecordError: a text without tokens, or longer than the model's maximum; a target for a model without a decoder of
+            its own.
     """
     import torch
 
@@ -111,7 +112,7 @@ def record_text(
     model = cast("Any", reader.model)
     has_both = not getattr(model, "prompt_counts", True) and model.decoder is not None
     if target is not None and not has_both:
-        raise RecordError(f"{reader.title} reads one text; --target is for a model with an encoder and a decoder")
+        raise RecordError(f"{reader.title} reads one text; --target is for models with an encoder and a decoder")
     ids = _ids(reader, reader.tokenizer, text, "the text", truncate)
     own, target_own = reader.tokenizer.backend, reader.target_tokenizer.backend
     called = {"encoder": own, "decoder": target_own if has_both else own}
@@ -128,7 +129,7 @@ def record_text(
 
 @contextmanager
 def _layer_by_layer(model: "nn.Module") -> Iterator[None]:
-    """A bar that moves on with every layer: 100,000 tokens take minutes."""
+    """A progress bar over the layers: 100,000 tokens take minutes."""
     from uwaga.nn import DecoderLayer, EncoderLayer
 
     layers = [module for module in model.modules() if isinstance(module, EncoderLayer | DecoderLayer)]
@@ -146,14 +147,14 @@ def _write(model: Any, ids: list[int], new_tokens: int) -> None:
 
 
 def _target(reader: LoadedModel, target: str, truncate: bool) -> list[int]:
-    """What the decoder reads to write the target: its start token first, and without an end."""
+    """The decoder's input ids for the target: the start token first, without the end-of-sequence token."""
     config = cast("Any", reader.model).config
     ids = _ids(reader, reader.target_tokenizer, target, "the target", truncate)
     return [config.decoder_start_token_id, *(ids[:-1] if ids[-1] in config.eos_token_ids else ids)]
 
 
 def _ids(reader: LoadedModel, tokenizer: "Tokenizer", text: str, name: str, truncate: bool) -> list[int]:
-    """With the tokenizer's special tokens."""
+    """Token ids with special tokens. Raises RecordError for no tokens, or more than the model takes."""
     room = cast("Any", reader.model).config.max_tokens
     own = tokenizer.encode([text], with_offsets=False)[0].ids
     if not own:
@@ -162,6 +163,6 @@ def _ids(reader: LoadedModel, tokenizer: "Tokenizer", text: str, name: str, trun
     if room is not None and total > room:
         if not truncate:
             said = f"{name} has {total:,} tokens, special ones included, and {reader.title} takes {room:,}"
-            raise RecordError(f"{said}; --truncate cuts it there")
+            raise RecordError(f"{said}; --truncate shortens it to that")
         own = own[: room - tokenizer.num_special_tokens]
     return [*tokenizer.prefix_ids, *own, *tokenizer.suffix_ids]

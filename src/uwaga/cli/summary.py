@@ -1,4 +1,4 @@
-"""The heads that say most about a text, as a short table for a terminal."""
+"""A table of the heads with the most extreme statistics, for the terminal."""
 
 import math
 import time
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from uwaga.viewer.messages import Service
 
-# The statistics that are shown, under the names that fit, and whether many (+1) or few (-1) of it makes a head telling.
+# Statistics and the titles of their columns, and whether large (+1) or small (-1) values are the extreme ones.
 COLUMNS = {
     "entropy": ("entropy", -1),
     "peak": ("peak", +1),
@@ -24,7 +24,7 @@ _ROWS = 12
 
 
 class Head(NamedTuple):
-    """A head and its statistics."""
+    """A head and its statistics; None for one that is not known."""
 
     kind: str
     layer: int
@@ -33,15 +33,15 @@ class Head(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Heads of a model, as far as there was time."""
+    """The statistics of the heads of a model that were computed within the time limit."""
 
     heads: list[Head]
     total: int
-    is_sampled: bool  # some numbers are means over a sample of the queries
+    is_sampled: bool  # some values are means over a sample of the queries
 
 
 def head_statistics(service: "Service", seconds: float) -> Heads:
-    """The statistics of the heads of the first side; of the layers that can be had in so many seconds, one at least."""
+    """Statistics of the heads of the first model, of as many layers as take `seconds` to compute, at least one."""
     side = service.answer({"ask": "about"}).meta["sides"][0]
     until = time.monotonic() + seconds
     found: list[Head] = []
@@ -60,28 +60,29 @@ def head_statistics(service: "Service", seconds: float) -> Heads:
 
 def _of_layer(kind: str, layer: int, columns: Mapping[str, Sequence[float | None]]) -> Iterator[Head]:
     for head, values in enumerate(zip(*columns.values(), strict=True)):
-        if any(value is not None for value in values):  # else it is not known yet
+        if any(value is not None for value in values):  # else the head is not computed yet
             yield Head(kind, layer, head, dict(zip(columns, values, strict=True)))
 
 
 def most_extreme(heads: Sequence[Head], rows: int = _ROWS) -> list[tuple[Head, set[str]]]:
-    """The heads that are the most extreme in some statistic, and in which; in the order of layers.
+    """The `rows` most extreme heads, in the order of layers, each with the statistics of which it is the extreme.
 
-    In turn, each statistic names the next of its own order, until there are so many heads.
+    Taken in turn from the ranking of each statistic, until there are `rows` heads.
     """
-    orders = {name: _order(heads, name, sign) for name, (_, sign) in COLUMNS.items()}
+    rankings = {name: _ranking(heads, name, sign) for name, (_, sign) in COLUMNS.items()}
     chosen: dict[int, set[str]] = {}
     for place in range(len(heads)):
-        for name, order in orders.items():
+        for name, order in rankings.items():
             if place < len(order) and (order[place] in chosen or len(chosen) < rows):
-                # Only the first of a statistic is marked: the second is the most extreme of nothing.
+                # Only the first of a ranking is marked.
                 chosen.setdefault(order[place], set()).update([name] if place == 0 else [])
         if len(chosen) >= rows:
             break
     return [(heads[number], chosen[number]) for number in sorted(chosen)]
 
 
-def _order(heads: Sequence[Head], name: str, sign: int) -> list[int]:
+def _ranking(heads: Sequence[Head], name: str, sign: int) -> list[int]:
+    """The indices of the heads, most extreme first, without those whose value is unknown or not finite."""
     known: dict[int, float] = {}
     for number, head in enumerate(heads):
         value = head.statistics.get(name)
@@ -91,7 +92,7 @@ def _order(heads: Sequence[Head], name: str, sign: int) -> list[int]:
 
 
 def table(found: Heads) -> "Table":
-    """The most telling heads; what makes one of them so is bold."""
+    """The most extreme heads as a table; the extreme values are bold."""
     from rich import box
     from rich.table import Table
 
@@ -109,7 +110,7 @@ def table(found: Heads) -> "Table":
 
 
 def _title(found: Heads, shown: int) -> str:
-    known = "" if len(found.heads) == found.total else f" (of {len(found.heads)} looked at)"
+    known = "" if len(found.heads) == found.total else f" ({len(found.heads)} computed)"
     sampled = ", from a sample of the queries" if found.is_sampled else ""
     return f"{shown} of {found.total} heads{known}, those with the most extreme statistics{sampled}"
 

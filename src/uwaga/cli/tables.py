@@ -1,4 +1,4 @@
-"""The lesson's matrices as tables of a terminal."""
+"""Matrices of the lesson as tables for the terminal."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
-    """A matrix; of a sliced one the query's table. The larger a number, the warmer its ground."""
+    """A matrix as a table; of a matrix per query that of the given query. Larger values have a warmer background."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -37,7 +37,7 @@ def table(matrix: "Matrix", tokens: Sequence[str], query: int) -> "Table":
 
 
 def _digits(matrix: "Matrix", column: Sequence[float]) -> int:
-    """Behind the point: none where a column counts."""
+    """Digits after the decimal point: none in a column of whole numbers."""
     return 0 if matrix.shade == "none" and all(number.is_integer() for number in column) else matrix.digits
 
 

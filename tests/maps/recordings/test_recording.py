@@ -133,8 +133,8 @@ def test_rows_may_change_places_split_and_end() -> None:
     with pytest.raises(ValueError) as caught:
         recording.maps[DECODER]
     assert str(caught.value) == (
-        "Recording: a beam search followed several texts from one; recording.of(texts) has those that you name, by all ids "
-        "that the decoder read and wrote"
+        "Recording: a beam search continued one text in several ways; recording.of(texts) gives the recording of the texts "
+        "that you pass, with all token ids of the decoder"
     )
     m = recording.of([[6, 7, 8, 9, 10, 11], [0, 1, 2, 3, 4]]).maps[DECODER]
     whole = uwaga.AttentionMap(query, key, mask=uwaga.Causal()).to_dense()
@@ -162,11 +162,11 @@ def test_texts_that_were_not_followed_are_refused() -> None:
     recording = uwaga.Recording()
     with pytest.raises(ValueError) as caught:
         recording.of([[1]])
-    assert str(caught.value) == "Recording.of: the ids of a decoder's tokens were not seen"
+    assert str(caught.value) == "Recording.of: the token ids of the decoder are unknown"
     ask(recording, DECODER, query, key, torch.arange(8).reshape(2, 4), mask=uwaga.Causal())
     with pytest.raises(ValueError) as caught:
         recording.of([[0, 1, 2, 3, 9], [4, 5, 9, 9]])
-    assert str(caught.value) == "Recording.of: text 1 was followed for 2 of its 4 tokens"
+    assert str(caught.value) == "Recording.of: text 1 was recorded for 2 of its 4 tokens"
 
 
 def test_texts_beside_an_encoder_are_as_many_for_each_of_its_rows() -> None:
@@ -176,7 +176,10 @@ def test_texts_beside_an_encoder_are_as_many_for_each_of_its_rows() -> None:
     ask(recording, DECODER, query, key, torch.zeros(2, 4, dtype=torch.int64), mask=uwaga.Causal())
     with pytest.raises(ValueError) as caught:
         recording.of([[0, 0, 0, 0]])
-    assert str(caught.value) == "Recording.of: 1 texts of the decoder for 2 of the encoder"
+    assert (
+        str(caught.value)
+        == "Recording.of: 1 texts of the decoder cannot belong to 2 rows of the encoder, the same number to each"
+    )
 
 
 _ENDS = "; watch one forward pass over the whole text instead"
@@ -189,13 +192,13 @@ _APART = "watch: decoder 0: the passes of a text cannot be joined into one map: 
         (
             {"mask": torch.ones(4, 4, dtype=torch.bool)},
             {},
-            "a mask is more than Causal, Window, KeyLengths or Documents, joined by &",
+            "a mask is not made of Causal, Window, KeyLengths and Documents combined by &",
         ),
         ({"mask": uwaga.Causal()}, {"mask": uwaga.Window(2, 0)}, "their masks differ"),
         (
             {"bias": torch.randn(2, 2, 4, 4)},
             {"bias": torch.randn(2, 2, 1, 5)},
-            "a bias is more than a function of the distance between tokens of one text",
+            "a bias is not a function of the distance between tokens alone",
         ),
     ],
     ids=["mask", "masks", "bias"],
@@ -218,7 +221,7 @@ def test_layers_that_remember_different_pasts_cannot_be_joined() -> None:
         ask(recording, AttentionId("decoder", 1), last, key[:, :, :stop], mask=uwaga.Causal())
     with pytest.raises(ValueError) as caught:
         recording.maps[("decoder", 1)]
-    why = "layers remember different numbers of tokens from before the first pass"
+    why = "layers have different numbers of keys from before the first pass"
     assert str(caught.value) == _APART.replace("0", "1") + why + _ENDS
 
 
@@ -285,11 +288,11 @@ def test_tokens_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError) as caught:
         recording.tokens  # noqa: B018
     assert str(caught.value) == (
-        'watch: an encoder and a decoder were recorded: give tokens as {"encoder": ..., "decoder": ...}'
+        'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
     )
     with pytest.raises(ValueError) as caught:
         TokenStrings(str, ["a"])
-    assert str(caught.value) == "watch: tokenizer and tokens both say what tokens are called: give one of them"
+    assert str(caught.value) == "watch: tokenizer and tokens cannot be combined: pass one of them"
     with pytest.raises(ValueError) as caught:
         TokenStrings(5, None)
     assert str(caught.value) == (

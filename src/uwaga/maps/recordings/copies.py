@@ -16,15 +16,15 @@ from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 
-_ROWS = 64  # compared at once, so that the comparison takes less memory than the bias
+_ROWS = 64  # compared at a time, so that the comparison takes less memory than the bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorBias(DistanceBias):
-    """values[h, j - p - lowest], for the distances that were met; those beyond are never asked for where a query sees."""
+    """A bias values[h, j - p - lowest] for the distances j - p of a pass; a visible key is at no other distance."""
 
     values: Tensor  # (H, L)
-    lowest: int  # the distance of the first
+    lowest: int  # the distance of values[:, 0]
     _: KW_ONLY
     start: Start = None
 
@@ -42,7 +42,7 @@ class VectorBias(DistanceBias):
         return self.lowest + self.values.shape[1] - 1
 
     def joined(self, other: "VectorBias") -> "VectorBias | None":
-        """Both in one; None where they disagree, or have a gap between them."""
+        """Both as one bias; None if they differ at a distance, or leave out distances between them."""
         low, high = max(self.lowest, other.lowest), min(self.highest, other.highest)
         if high < low - 1 or not torch.equal(self._between(low, high), other._between(low, high)):
             return None
@@ -56,16 +56,16 @@ class VectorBias(DistanceBias):
 
 
 def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
-    """The vector of a bias (1, H, Q, K) whose last query meets the last key; None where entries of one distance differ.
+    """The vector of a dense bias (1, H, Q, K) whose last query is at the last key; None if it is not a function of the distance.
 
     Args:
-        heads: H; of a bias for all heads alike, (1, 1, Q, K), no vector is made.
+        heads: H; a bias (1, 1, Q, K) that all heads share gives None.
     """
     if bias.dim() != 4 or bias.shape[:2] != (1, heads) or 0 in bias.shape:
         return None
     bias_HQK = bias[0]
     queries, keys = bias_HQK.shape[1:]
-    # Along the last row, then up the last column: from the lowest distance to the highest.
+    # The last row, then the last column upwards: from the lowest distance to the highest.
     vector_HL = torch.cat((bias_HQK[:, -1], bias_HQK[:, :-1, -1].flip(-1)), -1)
     windows_HQK = vector_HL.unfold(-1, keys, 1)  # the last query's first
     for low in range(0, queries, _ROWS):
@@ -76,7 +76,7 @@ def by_distance(bias: Tensor, heads: int) -> VectorBias | None:
 
 
 class MapOptions(TypedDict):
-    """How queries and keys meet: options of AttentionMap."""
+    """The options of an AttentionMap."""
 
     mask: Mask | Tensor | None
     bias: DistanceBias | Tensor | None
@@ -86,15 +86,15 @@ class MapOptions(TypedDict):
 
 
 class HeadSelection(NamedTuple):
-    """Which heads of one attention are kept."""
+    """Which heads of one attention are recorded."""
 
     query: list[int] | None  # None: all
     key: list[int] | None
-    pairs: list[int] | None  # the kept key head of each kept query head, where these are not equal groups in order
+    pairs: list[int] | None  # the index into `key` for each query head, if these are not equal groups in order
 
     @staticmethod
     def of(name: str, picked: tuple[int, ...] | None, query_heads: int, key_heads: int) -> "HeadSelection":
-        """The picked query heads and the key heads that these read. Raises ValueError for one that there is not."""
+        """The given query heads and the key heads that they read. Raises ValueError for a head that does not exist."""
         if picked is None:
             return HeadSelection(None, None, None)
         absent = [head for head in picked if not 0 <= head < query_heads]
@@ -108,21 +108,21 @@ class HeadSelection(NamedTuple):
 
 
 class Copier:
-    """Copies for one pass. A tensor that several layers share is copied once."""
+    """Copies tensors of one forward pass; a tensor that several layers share is copied once."""
 
     def __init__(self, dtype: torch.dtype | None) -> None:
         self.dtype = dtype
         self._made: dict[tuple[int, tuple[int, ...] | None], tuple[object, object]] = {}
 
     def operand(self, x: Operand, heads: list[int] | None) -> Operand:
-        """(..., H, Q, D) or Ragged (N, H, D), of these heads."""
+        """A copy (..., H, Q, D), or Ragged (N, H, D), of the given heads."""
         if not isinstance(x, Ragged):
             return _copied(x, -3, heads, self.dtype)
         offsets = self._once(x.offsets, None, lambda: x.offsets.clone())
         return Ragged(_copied(x.values, 1, heads, self.dtype), offsets, max_length=x.max_length)
 
     def options(self, options: MapOptions, heads: list[int] | None, count: int) -> MapOptions:
-        """The options, of these heads out of `count`."""
+        """A copy of the options, of the given heads out of `count`."""
         mask, bias, sinks = options["mask"], options["bias"], options["sinks"]
         return MapOptions(
             mask=self._mask(mask, heads),
@@ -145,7 +145,7 @@ class Copier:
         self, bias: DistanceBias | Tensor | None, heads: list[int] | None, count: int
     ) -> DistanceBias | Tensor | None:
         if isinstance(bias, Tensor):
-            # Beside queries of another dtype, attention takes float32 alone.
+            # Attention takes a bias in the dtype of the query or in float32.
             dtype = None if self.dtype is None else torch.float32
             return self._once(bias, heads, lambda: _dense_bias(bias, heads, count, dtype))
         if bias is None:
@@ -153,7 +153,7 @@ class Copier:
         return self._once(bias, heads, lambda: _distance_bias(bias, heads))
 
     def _once(self, x: object, heads: list[int] | None, make: Callable[[], Any]) -> Any:
-        # The original is kept beside its copy while the pass lasts, so that no other object takes its id.
+        # The original is stored beside its copy during the pass, so that no other object gets its id.
         name = (id(x), None if heads is None else tuple(heads))
         if name not in self._made:
             self._made[name] = (x, make())
@@ -168,14 +168,14 @@ def _copied(x: Tensor, axis: int, heads: list[int] | None, dtype: torch.dtype | 
 
 
 def _of_scores(x: Tensor, heads: list[int] | None) -> Tensor:
-    """What broadcasts to the scores (..., H, Q, K), of these heads."""
+    """A copy of a tensor that broadcasts to the scores (..., H, Q, K), of the given heads."""
     return _copied(x, -3, heads if x.dim() > 2 and x.shape[-3] > 1 else None, None)
 
 
 def _dense_bias(
     bias: Tensor, heads: list[int] | None, count: int, dtype: torch.dtype | None
 ) -> DistanceBias | Tensor | None:
-    """A copy, as small as can be: none of zeros, a vector where the distance alone counts."""
+    """A copy of a dense bias: None if it is zero, a vector if it depends on the distance only."""
     bias = bias.detach()
     if not bool(bias.any()):
         return None
@@ -186,12 +186,12 @@ def _dense_bias(
 
 
 def _of_heads(bias: VectorBias, heads: list[int] | None, dtype: torch.dtype | None) -> VectorBias:
-    """The same, of these heads."""
+    """The bias of the given heads."""
     return dataclasses.replace(bias, values=_copied(bias.values, 0, heads, dtype))
 
 
 def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
-    """A copy, of these heads."""
+    """A copy of the given heads."""
     if isinstance(bias, AlibiBias):
         return dataclasses.replace(bias, slopes=_copied(bias.slopes, 0, heads, None))
     assert isinstance(bias, RelativeBias)
@@ -199,7 +199,7 @@ def _distance_bias(bias: DistanceBias, heads: list[int] | None) -> DistanceBias:
 
 
 def tensors(kept: object) -> Iterator[Tensor]:
-    """All tensors of operands, masks, biases and lists of these."""
+    """All tensors in operands, masks, biases, and lists and dicts of these."""
     if isinstance(kept, Tensor):
         yield kept
     elif isinstance(kept, Ragged):

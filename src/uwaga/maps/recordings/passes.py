@@ -18,21 +18,21 @@ from torch import Tensor
 from uwaga.ops.mask_program import Start
 from uwaga.ops.ragged import Operand, Ragged
 
-_COLUMNS = 8  # numbers of a key that tell it from others
+_COLUMNS = 8  # elements of a key in its fingerprint
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One pass."""
+    """One forward pass."""
 
-    added: list[int]  # per row, tokens whose keys are new
-    parents: list[int]  # per row, the row of the pass before; empty in the first pass
-    kept: list[int]  # per row, so many tokens of that row's text stand before these
+    added: list[int]  # per row, the number of new tokens
+    parents: list[int]  # per row, the row of the pass before that it continues; empty in the first pass
+    kept: list[int]  # per row, the number of tokens of that row's text before the new ones
 
 
 class Segment(NamedTuple):
-    """The first `tokens` of what a row of a pass added."""
+    """The first `tokens` of the tokens that a row of a pass added."""
 
     step: int
     row: int
@@ -40,52 +40,56 @@ class Segment(NamedTuple):
 
 
 class SequenceTree:
-    """The passes over one batch of texts, from the first."""
+    """The rows of all passes over one batch of texts, as trees: each row continues a row of the pass before."""
 
     def __init__(self, key: Operand, lengths: list[int]) -> None:
-        """key: of the first pass, (R, G, K, D) or Ragged (N, G, D), with so many tokens in each row."""
+        """From the keys of the first pass, (R, G, K, D) or Ragged (N, G, D), and the number of tokens in each row."""
         self.steps = [Step(added=lengths, parents=[], kept=[0] * len(lengths))]
-        self._marks = _marks(key, lengths)  # per row, (T, columns)
-        self._memory: list[Tensor] = []  # per row, (K, columns) of what cross-attention looks at
-        self._before: list[Tensor] = []  # marks of the pass before
-        self._old: list[Tensor] = []  # per row, marks of the old keys of this pass
+        self._fingerprints = _fingerprints(key, lengths)  # per row, (T, columns)
+        self._memory: list[Tensor] = []  # per row, (K, columns) of the keys of cross-attention
+        self._before: list[Tensor] = []  # fingerprints of the pass before
+        self._old: list[Tensor] = []  # per row, the fingerprints of the old keys of this pass
 
     def extend(self, key: Operand, starts: list[int], added: list[int]) -> bool:
-        """Take the next pass; False, and nothing is taken, where a row continues none of those before.
+        """Add the next pass. Returns False, and adds nothing, if a row continues no row of the pass before.
 
         Args:
-            key: old keys and new ones.
-            starts: per row, how many are old.
-            added: per row, how many are new.
+            key: the old and the new keys.
+            starts: per row, the number of old keys.
+            added: per row, the number of new keys.
         """
-        marks = _marks(key, [start + more for start, more in zip(starts, added, strict=True)])
-        olds = [mark[:start] for mark, start in zip(marks, starts, strict=True)]
-        found = [parent for row, old in enumerate(olds) if (parent := _parent(row, old, self._marks)) is not None]
-        if len(found) < len(olds):
+        fingerprints = _fingerprints(key, [start + more for start, more in zip(starts, added, strict=True)])
+        old_keys = [mark[:start] for mark, start in zip(fingerprints, starts, strict=True)]
+        found = [
+            parent
+            for row, old in enumerate(old_keys)
+            if (parent := _find_parent(row, old, self._fingerprints)) is not None
+        ]
+        if len(found) < len(old_keys):
             return False
-        self._before, self._old = self._marks, olds
-        self._marks = [
+        self._before, self._old = self._fingerprints, old_keys
+        self._fingerprints = [
             torch.cat((self._before[parent][:kept], mark[start:]))
-            for (parent, kept), mark, start in zip(found, marks, starts, strict=True)
+            for (parent, kept), mark, start in zip(found, fingerprints, starts, strict=True)
         ]
         self.steps.append(Step(added=added, parents=[x for x, _ in found], kept=[x for _, x in found]))
         return True
 
-    def remember(self, key: Operand, lengths: list[int]) -> None:
-        """Tell the keys of cross-attention in this pass: a row continues one that looks at the same ones."""
-        memory = _marks(key, lengths)
+    def match_memory(self, key: Operand, lengths: list[int]) -> None:
+        """Note the keys of cross-attention in this pass, and match rows by them: a row continues one with the same keys."""
+        memory = _fingerprints(key, lengths)
         step = self.steps[-1]
         for row, (parent, old) in enumerate(zip(step.parents, self._old, strict=False)):
             if torch.equal(self._memory[parent], memory[row]):
                 continue
-            looking = [other for other, kept in enumerate(self._memory) if torch.equal(kept, memory[row])]
-            found = _parent(row, old, self._before, looking)
+            candidates = [other for other, kept in enumerate(self._memory) if torch.equal(kept, memory[row])]
+            found = _find_parent(row, old, self._before, candidates)
             if found is not None:
                 step.parents[row], step.kept[row] = found
         self._memory = memory
 
     def path(self, step: int, row: int) -> list[Segment]:
-        """The text up to the end of a row of a pass."""
+        """The segments of the text that ends with a row of a pass."""
         nodes = [(step, row)]
         while step > 0:
             row, step = self.steps[step].parents[row], step - 1
@@ -99,14 +103,14 @@ class SequenceTree:
         return pieces
 
     def ends(self) -> list[tuple[int, int]] | None:
-        """(step, row) where the text of each row of the first pass ends; None where one became several."""
+        """(step, row) of the end of the text of each row of the first pass; None if several rows continue one."""
         ends: list[tuple[int, int]] = [(0, row) for row in range(len(self.steps[0].added))]
-        root_of = list(range(len(ends)))
+        first_row_of = list(range(len(ends)))
         for number, step in enumerate(self.steps[1:], 1):
             if len(set(step.parents)) < len(step.parents):
                 return None
-            root_of = [root_of[parent] for parent in step.parents]
-            for row, root in enumerate(root_of):
+            first_row_of = [first_row_of[parent] for parent in step.parents]
+            for row, root in enumerate(first_row_of):
                 ends[root] = (number, row)
         return ends
 
@@ -115,22 +119,26 @@ class SequenceTree:
         return [(n, row) for n in reversed(range(len(self.steps))) for row in range(len(self.steps[n].added))]
 
 
-def _parent(row: int, old: Tensor, marks: list[Tensor], among: Sequence[int] | None = None) -> tuple[int, int] | None:
-    """The row whose text goes on with these old keys, and after how many of its tokens; its own number where it can be."""
-    order = sorted(range(len(marks)) if among is None else among, key=lambda other: other != row)
+def _find_parent(
+    row: int, old: Tensor, fingerprints: list[Tensor], among: Sequence[int] | None = None
+) -> tuple[int, int] | None:
+    """The row that continues with these old keys, and after how many of its tokens; the same row number if possible."""
+    order = sorted(range(len(fingerprints)) if among is None else among, key=lambda other: other != row)
     for other in order:
-        if torch.equal(marks[other], old):
+        if torch.equal(fingerprints[other], old):
             return other, len(old)
     for other in order:
-        if torch.equal(marks[other][: len(old)], old):  # the last tokens were taken back
+        if torch.equal(fingerprints[other][: len(old)], old):  # the cache dropped the last tokens
             return other, len(old)
-        if 0 < len(old) < len(marks[other]) and torch.equal(marks[other][-len(old) :], old):  # the first were forgotten
-            return other, len(marks[other])
+        if 0 < len(old) < len(fingerprints[other]) and torch.equal(
+            fingerprints[other][-len(old) :], old
+        ):  # the cache dropped the first tokens
+            return other, len(fingerprints[other])
     return None
 
 
 def first_tokens(pieces: list[Segment], tokens: int) -> list[Segment]:
-    """The first so many tokens of a path."""
+    """The first `tokens` tokens of a path."""
     found = []
     for piece in pieces:
         if tokens <= 0:
@@ -140,8 +148,8 @@ def first_tokens(pieces: list[Segment], tokens: int) -> list[Segment]:
     return found
 
 
-def _marks(key: Operand, lengths: list[int]) -> list[Tensor]:
-    """Per row (T, columns): some bits of the key of each token."""
+def _fingerprints(key: Operand, lengths: list[int]) -> list[Tensor]:
+    """Per row (T, columns): the bits of some elements of each token's key."""
     if isinstance(key, Ragged):
         rows = key.with_values(_bits(key.values[:, 0])).to_list()
     else:
@@ -157,14 +165,14 @@ def _bits(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """AttentionId the queries of one pass of self-attention stand: per row, keys before the first of them, and how many."""
+    """The positions of the queries of a pass of self-attention: per row, the number of keys before them, and of queries."""
 
     starts: list[int]
     queries: list[int]
 
     @staticmethod
     def of(query: Operand, key: Operand, start: Start) -> "Pass":
-        """start: what the mask says; None: the last query meets the last key."""
+        """start: of the mask; None if the last query is at the last key."""
         queries, keys = lengths(query), lengths(key)
         if isinstance(start, Tensor):
             starts = start.broadcast_to(len(queries)).tolist()
@@ -176,21 +184,21 @@ class Pass:
 
 
 def lengths(x: Operand) -> list[int]:
-    """Tokens per row."""
+    """The number of tokens per row."""
     return x.lengths.tolist() if isinstance(x, Ragged) else [x.shape[2]] * x.shape[0]
 
 
 def rows(x: Operand) -> list[Tensor]:
-    """(T, H, D) each."""
+    """The rows, (T, H, D) each."""
     return x.to_list() if isinstance(x, Ragged) else [row.transpose(0, 1) for row in x]
 
 
 def new_tokens(key: Operand, this: Pass) -> Operand:
-    """The keys of the queries' own tokens."""
+    """The keys of the same tokens as the queries."""
     if isinstance(key, Ragged):
-        stretches = zip(key.offsets.tolist(), this.starts, this.queries, strict=False)
+        segments = zip(key.offsets.tolist(), this.starts, this.queries, strict=False)
         device = key.values.device
-        places = [torch.arange(at + start, at + start + more, device=device) for at, start, more in stretches]
+        places = [torch.arange(at + start, at + start + more, device=device) for at, start, more in segments]
         total = torch.tensor([0, *this.queries], device=key.offsets.device).cumsum(0)
         return Ragged(key.values[torch.cat(places)], total)
     count = this.queries[0] if this.queries else 0
@@ -200,19 +208,19 @@ def new_tokens(key: Operand, this: Pass) -> Operand:
 
 
 def join(passes: Sequence[Operand], paths: Sequence[Sequence[Segment]]) -> list[Tensor]:
-    """(T, H, D) of each path."""
+    """The operands of all passes joined along each path, (T, H, D) each."""
     listed = [rows(x) for x in passes]
     return [torch.cat([listed[p.step][p.row][: p.tokens] for p in path]) for path in paths]
 
 
 def join_ids(passes: Sequence[Tensor | None], path: Sequence[Segment], device: torch.device) -> Tensor:
-    """(T,) of a path, from ids (R, T) of each pass; None is 1 everywhere."""
+    """(T,) along a path, from the ids (R, T) of each pass; None stands for ones."""
     ones = torch.ones((), dtype=torch.int64, device=device)
     parts = [(passes[p.step], p) for p in path]
     return torch.cat([ones.expand(p.tokens) if ids is None else ids[p.row, : p.tokens] for ids, p in parts])
 
 
 def of_queries(path: Sequence[Segment], old: list[int]) -> list[Segment]:
-    """The path less the keys, `old` in each row, that stood before the first pass's queries."""
+    """The path without the first `old` keys of each row, which precede the queries of the first pass."""
     first, *others = path
     return [first._replace(tokens=max(first.tokens - old[first.row], 0)), *others]

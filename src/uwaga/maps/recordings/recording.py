@@ -20,20 +20,19 @@ TokenLists = Sequence[str] | Sequence[Sequence[str]]
 
 
 class TokenStrings:
-    """What the tokens of a recording are called.
+    """The strings of a recording's tokens.
 
     Args:
-        tokenizer: has `convert_ids_to_tokens`, as those of transformers, or `id_to_token`, as those of tokenizers; or is a
-            function from a list of ids to a list of strings. None: a token is called by its id. Of an encoder and a decoder
-            that do not share one: a dict of both.
-        tokens: the strings themselves: of one row, or a list for each row; of an encoder and a decoder a dict of both.
+        tokenizer: one of transformers or tokenizers, or a function from a list of ids to a list of strings; None: a
+            token's string is its id. A dict by "encoder" and "decoder" if they have different ones.
+        tokens: the strings themselves, of one row or a list per row; of an encoder and a decoder a dict of both.
     """
 
     def __init__(self, tokenizer: object, tokens: TokenLists | Mapping[str, TokenLists] | None) -> None:
         if tokenizer is not None and tokens is not None:
-            raise ValueError("watch: tokenizer and tokens both say what tokens are called: give one of them")
-        self._callers = {
-            kind: _caller(tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer)
+            raise ValueError("watch: tokenizer and tokens cannot be combined: pass one of them")
+        self._converters = {
+            kind: _converter(tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer)
             for kind in ("encoder", "decoder")
         }
         self._given = tokens
@@ -41,17 +40,17 @@ class TokenStrings:
     def of(
         self, kind: str, lengths: list[int], ids: list[list[int]] | None, kinds: list[str]
     ) -> list[list[str]] | None:
-        """The strings of every row; None where nothing is known.
+        """The strings of every row; None if they are unknown.
 
         Args:
             kind: "encoder" or "decoder".
-            lengths: tokens per row.
-            ids: per row, where they are known.
-            kinds: those that were recorded.
+            lengths: the number of tokens per row.
+            ids: the token ids per row, or None.
+            kinds: the recorded kinds.
         """
         if self._given is not None:
             return self._checked(kind, lengths, kinds)
-        return None if ids is None else [self._callers[kind](row) for row in ids]
+        return None if ids is None else [self._converters[kind](row) for row in ids]
 
     def _checked(self, kind: str, lengths: list[int], kinds: list[str]) -> list[list[str]] | None:
         given = self._given
@@ -61,7 +60,7 @@ class TokenStrings:
             given = given[kind]
         elif len(kinds) > 1:
             raise ValueError(
-                'watch: an encoder and a decoder were recorded: give tokens as {"encoder": ..., "decoder": ...}'
+                'watch: an encoder and a decoder were recorded: pass tokens as {"encoder": ..., "decoder": ...}'
             )
         assert given is not None
         listed = [list(given)] if all(isinstance(token, str) for token in given) else [list(row) for row in given]
@@ -71,7 +70,7 @@ class TokenStrings:
         return [[str(token) for token in row] for row in listed]
 
 
-def _caller(tokenizer: object) -> Callable[[list[int]], list[str]]:
+def _converter(tokenizer: object) -> Callable[[list[int]], list[str]]:
     if tokenizer is None:
         return lambda ids: [str(each) for each in ids]
     if hasattr(tokenizer, "convert_ids_to_tokens"):
@@ -92,12 +91,12 @@ def _caller(tokenizer: object) -> Callable[[list[int]], list[str]]:
 class Recording:
     """What `uwaga.watch` recorded: queries and keys of one pass through a model, or of one generation.
 
-    A pass whose queries stand behind the keys of the pass before goes on with it. Any other pass begins anew, and what was
-    recorded before is forgotten; an encoder's pass forgets its decoder's too. Maps that were taken out stay as they are.
+    A pass whose queries follow the keys of the pass before continues it. Any other pass starts new texts, and drops what was
+    recorded before; a new pass of an encoder drops its decoder's too. Maps that were read before stay valid.
 
-    maps: from (kind, layer) to an AttentionMap, kind "encoder", "decoder" or "cross"; made when first read.
-    tokens: from "encoder" and "decoder" to a list for each row, with a string for each token; without what is not known.
-        Cross-attention's queries are the decoder's tokens, and its keys the encoder's.
+    maps: from (kind, layer) to an AttentionMap, with kind "encoder", "decoder" or "cross"; created when first read.
+    tokens: from "encoder" and "decoder" to a list per row with a string per token; kinds without known tokens are missing.
+        The queries of cross-attention are the decoder's tokens, its keys the encoder's.
     """
 
     def __init__(
@@ -115,42 +114,42 @@ class Recording:
 
     @property
     def tokens(self) -> dict[str, list[list[str]]]:
-        """See the class. Raises ValueError: strings were given that are not one per token; as `maps` after beams."""
+        """See the class. Raises ValueError if the given strings are not one per token, and as `maps` after a beam search."""
         kinds = [kind for kind, stack in self._stacks.items() if stack.passes]
         found = {}
         for kind in kinds:
             stack, paths = self._stacks[kind], self._paths(kind)
-            strings = self._strings.of(kind, stack.tokens(paths), stack.words(paths), kinds)
+            strings = self._strings.of(kind, stack.tokens(paths), stack.ids_of_paths(paths), kinds)
             if strings is not None:
                 found[kind] = strings
         return found
 
     @property
     def nbytes(self) -> int:
-        """What is stored; a tensor that several layers share counts once."""
-        kept = tensors([[trail.kept for trail in stack.trails.values()] for stack in self._stacks.values()])
+        """The bytes of all stored tensors; one that several layers share counts once."""
+        kept = tensors([[attention.kept for attention in stack.attentions.values()] for stack in self._stacks.values()])
         return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in kept}.values())
 
     def of(self, texts: Sequence[Sequence[int]] | Ragged | Tensor) -> "Recording":
-        """The recording of these texts of the decoder alone: after beams, those that were followed; else any of them.
+        """A recording of the given texts of the decoder only: after a beam search the beams that were chosen, else any texts.
 
         Args:
-            texts: the ids that the decoder reads and writes, prompt (or start token) and new ones, without padding behind
-                them; lists, Ragged (N,) or a tensor (R, T). The last token of a text need not have been read. Beside an
-                encoder as many for each of its rows, in their order.
+            texts: the token ids of the decoder, prompt (or start token) and generated ones, without padding; lists,
+                Ragged (N,) or a tensor (R, T). The last token of a text need not have been read. With an encoder the same
+                number of texts for each of its rows, in their order.
 
         Raises:
-            ValueError: a text that was not followed to its last token but one, or ids that were not seen.
+            ValueError: a text of which more than the last token was not recorded, or unknown token ids.
         """
         stack = self._stacks["decoder"]
-        if not stack.passes or stack.words([]) is None:
-            raise ValueError("Recording.of: the ids of a decoder's tokens were not seen")
+        if not stack.passes or stack.ids_of_paths([]) is None:
+            raise ValueError("Recording.of: the token ids of the decoder are unknown")
         listed = [list(map(int, text)) for text in (texts.to_list() if isinstance(texts, Ragged) else texts)]
         paths = []
         for number, ids in enumerate(listed):
-            path, same = stack.follow(ids, self._roots(number, len(listed)))
+            path, same = stack.follow(ids, self._first_pass_rows(number, len(listed)))
             if same < max(len(ids) - 1, 1):
-                raise ValueError(f"Recording.of: text {number} was followed for {same} of its {len(ids)} tokens")
+                raise ValueError(f"Recording.of: text {number} was recorded for {same} of its {len(ids)} tokens")
             paths.append(path)
         chosen = copy(self)
         chosen._stacks = {kind: copy(each) for kind, each in self._stacks.items()}
@@ -158,27 +157,27 @@ class Recording:
         return chosen
 
     def record(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, ids: Tensor | None) -> bool:
-        """Tell of a call of attention that is wanted, or that tells of the pass. Whether a pass begins with it."""
+        """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it."""
         stack = self._stack(where)
         begins = stack.begins(where)
         if begins and stack.begin(where, _batched(query), _batched(key), options, ids) and where.kind == "encoder":
             self._stacks["decoder"].forget()
-        stack.ask(where, _batched(key))
+        stack.note_call(where, _batched(key))
         return begins
 
     def store(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions) -> None:
-        """Copy what an attention was asked, of the pass that was told of.
+        """Copy the operands of a call that was noted by `record`.
 
         Raises:
-            ValueError: a head that there is not; passes that cannot be joined.
+            ValueError: a head that does not exist; passes that cannot be joined.
         """
         query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
-        self._stack(where).keep(
+        self._stack(where).store(
             where, query, key, options, HeadSelection.of(str(where), self._heads, query_heads, key_heads)
         )
 
     def close(self) -> None:
-        """Let go of the model's own tensors."""
+        """Release the model's own tensors."""
         for stack in self._stacks.values():
             stack.close()
 
@@ -188,21 +187,25 @@ class Recording:
     def _stack(self, where: AttentionId) -> Stack:
         return self._stacks["encoder" if where.kind == "encoder" else "decoder"]
 
-    def _roots(self, text: int, texts: int) -> range:
-        """The rows of the decoder's first pass that a text may have begun as: beside an encoder those of one text there."""
-        encoder, roots = self._stacks["encoder"], len(self._stacks["decoder"].old())
-        rows = len(encoder.old()) if encoder.passes else 1
+    def _first_pass_rows(self, text: int, texts: int) -> range:
+        """The rows of the decoder's first pass that a text may continue: with an encoder those of the same encoder row."""
+        encoder, first_rows = self._stacks["encoder"], len(self._stacks["decoder"].old_lengths())
+        rows = len(encoder.old_lengths()) if encoder.passes else 1
         if texts % rows:
-            raise ValueError(f"Recording.of: {texts} texts of the decoder for {rows} of the encoder")
-        row, each = text * rows // texts, roots // rows
+            raise ValueError(
+                f"Recording.of: {texts} texts of the decoder cannot belong to {rows} rows of the encoder, the same number to each"
+            )
+        row, each = text * rows // texts, first_rows // rows
         return range(row * each, (row + 1) * each)
 
     def _map(self, where: AttentionId) -> AttentionMap:
         stack = self._stack(where)
-        return stack.trails[where].map(self._paths("encoder" if where.kind == "encoder" else "decoder"), stack.old())
+        return stack.attentions[where].map(
+            self._paths("encoder" if where.kind == "encoder" else "decoder"), stack.old_lengths()
+        )
 
     def _paths(self, kind: str) -> list[list[Segment]] | None:
-        """AttentionId the rows are; None: as they were in the one pass that there is."""
+        """The segments of each row's text; None if there is one pass."""
         stack = self._stacks[kind]
         if kind == "decoder" and self._chosen is not None:
             return self._chosen
@@ -211,8 +214,8 @@ class Recording:
         ends = stack.ends()
         if ends is None:
             raise ValueError(
-                "Recording: a beam search followed several texts from one; recording.of(texts) has those that you name, "
-                "by all ids that the decoder read and wrote"
+                "Recording: a beam search continued one text in several ways; recording.of(texts) gives the recording of "
+                "the texts that you pass, with all token ids of the decoder"
             )
         return ends
 
@@ -223,7 +226,7 @@ def _batched(x: Operand) -> Operand:
 
 
 class Maps(Mapping[tuple[str, int], AttentionMap]):
-    """The maps of a recording, each made when it is first read."""
+    """The maps of a recording, each created when it is first read."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -240,18 +243,20 @@ class Maps(Mapping[tuple[str, int], AttentionMap]):
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return (
-            (where.kind, where.layer) for stack in self._recording._stacks.values() for where in sorted(stack.trails)
+            (where.kind, where.layer)
+            for stack in self._recording._stacks.values()
+            for where in sorted(stack.attentions)
         )
 
     def __len__(self) -> int:
-        return sum(len(stack.trails) for stack in self._recording._stacks.values())
+        return sum(len(stack.attentions) for stack in self._recording._stacks.values())
 
     def __repr__(self) -> str:
         return f"Maps({describe_layers(self)})"
 
 
 def describe_layers(names: Collection[tuple[str, int]]) -> str:
-    """Which layers there are, such as "encoder 0, 1, 2; cross 1"."""
+    """The layers by kind, such as "encoder 0, 1, 2; cross 1"."""
     layers: dict[str, list[int]] = {}
     for kind, layer in sorted(names, key=lambda name: (["encoder", "decoder", "cross"].index(name[0]), name[1])):
         layers.setdefault(kind, []).append(layer)

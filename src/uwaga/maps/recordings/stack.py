@@ -29,11 +29,11 @@ from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
-_NO_BIAS = "a bias is more than a function of the distance between tokens of one text"
+_NO_BIAS = "a bias is not a function of the distance between tokens alone"
 
 
 class AttentionId(NamedTuple):
-    """Which attention: ("encoder", 3)."""
+    """The kind and layer of an attention, such as ("encoder", 3)."""
 
     kind: str
     layer: int
@@ -47,23 +47,23 @@ class AttentionId(NamedTuple):
 
 
 class PassMask(NamedTuple):
-    """What the queries of one pass see: keys of their own id, at the distances of all bands."""
+    """The mask of one pass: a query sees the keys with its own id, at the distances that all bands allow."""
 
-    bands: frozenset[Mask]  # without a start
-    key_ids: Tensor | None = None  # (B, K); None: all 1
+    bands: frozenset[Mask]  # Causal and Window, and combinations of these, without a start
+    key_ids: Tensor | None = None  # (B, K); None: all are 1
     query_ids: Tensor | None = None  # (B, Q)
 
 
 def start_of(mask: Mask | Tensor | None) -> Start:
-    """AttentionId the mask says that the first query stands; None: it says nothing."""
+    """The `start` of the mask; None if it has none."""
     if isinstance(mask, Both | Either):
         left = start_of(mask.left)
         return start_of(mask.right) if left is None else left
     return mask.start if isinstance(mask, Causal | Window) else None
 
 
-def visible(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> PassMask | None:
-    """The mask of a padded pass, or None where it can not be said so."""
+def padded_pass_mask(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> PassMask | None:
+    """The mask of a padded pass as a PassMask, or None if that is impossible."""
     bands, tokens = set(), []
     for atom in _atoms(mask):
         band = _without_start(atom)
@@ -79,22 +79,22 @@ def visible(mask: Mask | Tensor | None, batch: int, queries: int, keys: int) -> 
             return None
     if not tokens:
         return PassMask(frozenset(bands))
-    # Two rules at once: lengths of what a cache holds beside documents cannot be, and others are not told apart here.
+    # Key lengths and documents at once cannot be expressed by one id per token.
     if len(tokens) > 1:
         return None
     key_ids, query_ids = (x.long().expand(batch, -1) for x in tokens[0])
     return PassMask(frozenset(bands), key_ids, query_ids)
 
 
-def only_bands(mask: Mask | Tensor | None) -> PassMask | None:
-    """The same of a ragged pass, where ids of tokens have no place."""
+def ragged_pass_mask(mask: Mask | Tensor | None) -> PassMask | None:
+    """The same for a ragged pass, which has no ids of tokens."""
     atoms = _atoms(mask)
     bands = frozenset(band for atom in atoms if (band := _without_start(atom)) is not None)
     return PassMask(bands) if all(_without_start(atom) is not None for atom in atoms) else None
 
 
-def whole(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
-    """The mask of all passes, whose last query meets the last key; ids (B, K) and (B, Q), or packed (N,) each."""
+def joined_mask(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | None) -> Mask | None:
+    """The mask of the joined passes, whose last query is at the last key; ids (B, K) and (B, Q), or packed (N,) each."""
     found: list[Mask] = sorted(bands, key=repr)
     if key_ids is not None and query_ids is not None and not (bool((key_ids == 1).all() & (query_ids == 1).all())):
         found.append(Documents(key_ids, query_ids=query_ids))
@@ -107,14 +107,14 @@ def whole(bands: frozenset[Mask], key_ids: Tensor | None, query_ids: Tensor | No
 
 
 def _atoms(mask: Mask | Tensor | None) -> list[Mask | Tensor]:
-    """The masks that are joined by `and`."""
+    """The masks that & combines."""
     if isinstance(mask, Both):
         return _atoms(mask.left) + _atoms(mask.right)
     return [] if mask is None else [mask]
 
 
 def _without_start(mask: Mask | Tensor) -> Mask | None:
-    """The mask where it speaks of distances alone, else None."""
+    """The mask without its start if it depends on distances only, else None."""
     if isinstance(mask, Causal | Window):
         return replace(mask, start=None)
     if isinstance(mask, Both | Either):
@@ -124,68 +124,68 @@ def _without_start(mask: Mask | Tensor) -> Mask | None:
 
 
 class RecordedAttention:
-    """The copies of one attention's queries and keys: of each pass its queries and its new keys, of cross-attention the
-    keys of the first pass alone. What masks and biases of later passes add to those of the first is O(T)."""
+    """Copies of one attention's operands: the queries and new keys of each pass; of cross-attention the keys of the first
+    pass only. The masks and biases of later passes take O(T) memory."""
 
     def __init__(self, name: str, is_cross: bool, heads: HeadSelection) -> None:
         self.name, self.is_cross, self.heads = name, is_cross, heads
         self.queries: list[Operand] = []
         self.keys: list[Operand] = []
         self.options: MapOptions  # of the first pass
-        self.seen: list[PassMask] = []  # of all passes, once they are to be joined; so is
+        self.seen: list[PassMask] = []  # the masks of all passes, once there are several; likewise `bias`
         self.bias: DistanceBias | None = None
-        self.starts: list[int] = []  # per row, the keys before the first pass's queries
+        self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
 
-    def keep(self, query: Operand, key: Operand, options: MapOptions, keeper: Copier) -> None:
-        """Copy what a pass asks.
+    def store(self, query: Operand, key: Operand, options: MapOptions, copier: Copier) -> None:
+        """Copy the operands of a pass.
 
         Raises:
-            ValueError: it continues earlier passes in a way that has no map of the whole.
+            ValueError: its mask or bias cannot be joined with those of earlier passes.
         """
         count = query.values.shape[1] if isinstance(query, Ragged) else query.shape[-3]
-        kept = keeper.options(options, self.heads.query, count)
-        # Layers may remember different numbers of tokens, so that a pass looks different to each.
+        kept = copier.options(options, self.heads.query, count)
+        # Caches of layers may hold different numbers of tokens, so that positions differ between layers.
         this = Pass.of(query, key, 0 if self.is_cross else start_of(options["mask"]))
         if not self.queries:
             self.options, self.starts = kept, this.starts
-            self.keys.append(keeper.operand(key, self.heads.key))
+            self.keys.append(copier.operand(key, self.heads.key))
         else:
             self._extend(kept, query, key, this)
             if not self.is_cross:
-                self.keys.append(keeper.operand(new_tokens(key, this), self.heads.key))
-        self.queries.append(keeper.operand(query, self.heads.query))
+                self.keys.append(copier.operand(new_tokens(key, this), self.heads.key))
+        self.queries.append(copier.operand(query, self.heads.query))
 
     @property
     def kept(self) -> list[object]:
-        """All that is stored."""
+        """All stored objects."""
         return [self.queries, self.keys, self.options, self.bias, self.seen]
 
     def map(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> AttentionMap:
         """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ.
 
         Args:
-            paths: per row, where its tokens are; None where there is one pass, which is taken as it was.
-            old: per row of the first pass, the keys before its first query that the paths count.
+            paths: per row, the segments of its text; None if there is one pass.
+            old: per row of the first pass, the number of keys before its first query, which the paths include.
 
         Raises:
-            ValueError: keys from before the first pass, of which layers have different numbers.
+            ValueError: layers with different numbers of keys from before the first pass.
         """
         if paths is None:
             return self._map(self.queries[0], self.keys[0], self.options)
         if not self.is_cross and self.starts != old:
-            raise self._apart("layers remember different numbers of tokens from before the first pass")
-        asking = [of_queries(path, old) for path in paths]
-        asked = join(self.queries, asking)
+            raise self._cannot_join("layers have different numbers of keys from before the first pass")
+        query_paths = [of_queries(path, old) for path in paths]
+        asked = join(self.queries, query_paths)
         if self.is_cross:
-            of_roots = rows(self.keys[0])
-            looked_at = [[Segment(0, path[0].row, len(of_roots[path[0].row]))] for path in paths]
+            first_pass_keys = rows(self.keys[0])
+            key_paths = [[Segment(0, path[0].row, len(first_pass_keys[path[0].row]))] for path in paths]
         else:
-            looked_at = [list(path) for path in paths]
-        keys = join(self.keys, looked_at)
+            key_paths = [list(path) for path in paths]
+        keys = join(self.keys, key_paths)
         sizes = {(len(q), len(k)) for q, k in zip(asked, keys, strict=True)}
         is_padded = isinstance(self.queries[0], Tensor) and len(sizes) == 1
-        self._settle()
-        mask = self._mask(asking, looked_at, is_padded, keys[0].device)
+        self._prepare_join()
+        mask = self._mask(query_paths, key_paths, is_padded, keys[0].device)
         query, key = (torch.stack(x).transpose(1, 2) if is_padded else Ragged.from_list(x) for x in (asked, keys))
         return self._map(query, key, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
 
@@ -201,53 +201,53 @@ class RecordedAttention:
 
     def _mask(
         self,
-        asking: Sequence[Sequence[Segment]],
-        looked_at: Sequence[Sequence[Segment]],
+        query_paths: Sequence[Sequence[Segment]],
+        key_paths: Sequence[Sequence[Segment]],
         is_padded: bool,
         device: torch.device,
     ) -> Mask | None:
         if all(each.key_ids is None for each in self.seen):
-            return whole(self.seen[0].bands, None, None)
+            return joined_mask(self.seen[0].bands, None, None)
         put = torch.stack if is_padded else torch.cat
-        query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in asking])
-        key_ids = put([join_ids([x.key_ids for x in self.seen], path, device) for path in looked_at])
-        return whole(self.seen[0].bands, key_ids, query_ids)
+        query_ids = put([join_ids([x.query_ids for x in self.seen], path, device) for path in query_paths])
+        key_ids = put([join_ids([x.key_ids for x in self.seen], path, device) for path in key_paths])
+        return joined_mask(self.seen[0].bands, key_ids, query_ids)
 
     def _extend(self, options: MapOptions, query: Operand, key: Operand, this: Pass) -> None:
-        """What one more pass says by its mask and bias."""
-        self._settle()
-        found, bands = self._visible(options, query, key), self.seen[0].bands
-        # With one query transformers may do without a mask.
-        may_be_silent = bands <= {Causal()} and max(lengths(query), default=0) == 1
-        if found.bands != bands and not (may_be_silent and not found.bands):
-            raise self._apart("their masks differ")
+        """Join the mask and bias of one more pass."""
+        self._prepare_join()
+        found, bands = self._pass_mask(options, query, key), self.seen[0].bands
+        # transformers may pass no mask with a single query.
+        may_lack_mask = bands <= {Causal()} and max(lengths(query), default=0) == 1
+        if found.bands != bands and not (may_lack_mask and not found.bands):
+            raise self._cannot_join("their masks differ")
         self.bias = self._joined(_placed(options["bias"], query, key, max(this.starts, default=0)))
         if found.key_ids is not None and not self.is_cross:
             ids = zip(found.key_ids, this.starts, this.queries, strict=True)
             found = found._replace(key_ids=torch.stack([row[start : start + more] for row, start, more in ids]))
         self.seen.append(found)
 
-    def _visible(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
+    def _pass_mask(self, options: MapOptions, query: Operand, key: Operand) -> PassMask:
         if isinstance(query, Tensor) and isinstance(key, Tensor):
-            found = visible(options["mask"], query.shape[0], query.shape[2], key.shape[2])
+            found = padded_pass_mask(options["mask"], query.shape[0], query.shape[2], key.shape[2])
         else:
-            found = only_bands(options["mask"])
+            found = ragged_pass_mask(options["mask"])
         if found is None:
-            raise self._apart("a mask is more than Causal, Window, KeyLengths or Documents, joined by &")
+            raise self._cannot_join("a mask is not made of Causal, Window, KeyLengths and Documents combined by &")
         return found
 
-    def _settle(self) -> None:
-        """The mask and the bias of the first pass as those of the first part of a text."""
+    def _prepare_join(self) -> None:
+        """Convert the mask and bias of the first pass to the form that later ones are joined with."""
         if not self.seen:
-            self.seen = [self._visible(self.options, self.queries[0], self.keys[0])]
+            self.seen = [self._pass_mask(self.options, self.queries[0], self.keys[0])]
             start = max(self.starts, default=0)
             bias = _placed(self.options["bias"], self.queries[0], self.keys[0], start)
             if isinstance(bias, Tensor) or (self.is_cross and bias is not None):
-                raise self._apart(_NO_BIAS)
+                raise self._cannot_join(_NO_BIAS)
             self.bias = bias
 
     def _joined(self, more: DistanceBias | Tensor | None) -> DistanceBias | None:
-        """The bias so far with that of one more pass."""
+        """The bias of all passes so far with that of one more pass."""
         bias: DistanceBias | None = self.bias
         if isinstance(bias, VectorBias) and isinstance(more, VectorBias):
             bias = bias.joined(more)
@@ -255,27 +255,27 @@ class RecordedAttention:
                 return bias
         elif type(bias) is type(more):
             return bias
-        raise self._apart(_NO_BIAS)
+        raise self._cannot_join(_NO_BIAS)
 
-    def _apart(self, why: str) -> ValueError:
-        way_out = "watch one forward pass over the whole text instead"
-        return ValueError(f"watch: {self.name}: the passes of a text cannot be joined into one map: {why}; {way_out}")
+    def _cannot_join(self, why: str) -> ValueError:
+        advice = "watch one forward pass over the whole text instead"
+        return ValueError(f"watch: {self.name}: the passes of a text cannot be joined into one map: {why}; {advice}")
 
 
 def _placed(
     bias: DistanceBias | Tensor | None, query: Operand, key: Operand, start: int
 ) -> DistanceBias | Tensor | None:
-    """A bias that counts from the text's last token, where `start` keys stand before the queries."""
+    """A bias by distance whose last query is at the last key, with `start` keys before the first query of the text."""
     if isinstance(bias, VectorBias):
         return replace(bias, lowest=bias.lowest + max(lengths(key)) - max(lengths(query)) - start)
     return replace(bias, start=None) if isinstance(bias, AlibiBias | RelativeBias) else bias
 
 
 class Stack:
-    """The passes over one batch of texts: one, or those of a generation.
+    """The forward passes over one batch of texts: one, or those of a generation.
 
-    A pass begins with an attention that was asked in the pass before already. It goes on with the texts where its queries
-    stand behind keys, and these are the keys that were recorded; else it begins anew, and what was there is forgotten.
+    A pass begins with a call of an attention that was already called in the present pass. It continues the texts if its
+    queries follow keys that were recorded; else it starts new texts, and what was recorded is dropped.
     """
 
     def __init__(self, dtype: torch.dtype | None) -> None:
@@ -283,62 +283,64 @@ class Stack:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with nothing."""
-        self.trails: dict[AttentionId, RecordedAttention] = {}
-        self.lineage: SequenceTree | None = None
+        """Drop everything that was recorded."""
+        self.attentions: dict[AttentionId, RecordedAttention] = {}
+        self.tree: SequenceTree | None = None
         self.passes: list[Pass] = []
         self.ids: list[Operand | None] = []  # per pass, (R, Q) or Ragged (N,)
-        self._asked: set[AttentionId] = set()
+        self._called: set[AttentionId] = set()
         self.close()
 
     def close(self) -> None:
-        """The pass is over: tensors of the model are let go."""
-        self._keeper = Copier(self.dtype)
+        """Release the model's own tensors at the end of a pass."""
+        self._copier = Copier(self.dtype)
 
     def begins(self, where: AttentionId) -> bool:
         """Whether a call of this attention begins a pass."""
-        return not self.passes or where in self._asked
+        return not self.passes or where in self._called
 
     def begin(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, ids: Tensor | None) -> bool:
-        """Begin a pass; whether it is a first one."""
+        """Begin a pass. Returns whether it starts new texts."""
         start = 0 if where.is_cross else start_of(options["mask"])
         this = Pass.of(query, key, start)
-        goes_on = any(this.starts) and self.lineage is not None and self.lineage.extend(key, this.starts, this.queries)
+        goes_on = any(this.starts) and self.tree is not None and self.tree.extend(key, this.starts, this.queries)
         if goes_on:
-            self._asked = set()
+            self._called = set()
             self.close()
         else:
             self.forget()
             tokens = [start + more for start, more in zip(this.starts, this.queries, strict=True)]
-            self.lineage = SequenceTree(query if where.is_cross else key, tokens)
+            self.tree = SequenceTree(query if where.is_cross else key, tokens)
         self.passes.append(this)
         self.ids.append(_as_rows(ids, query))
         return not goes_on
 
-    def ask(self, where: AttentionId, key: Operand) -> None:
-        """Note that this attention was asked in this pass."""
-        if where.is_cross and self.lineage is not None and not any(other.is_cross for other in self._asked):
-            self.lineage.remember(key, lengths(key))
-        self._asked.add(where)
+    def note_call(self, where: AttentionId, key: Operand) -> None:
+        """Note a call of this attention in the present pass."""
+        if where.is_cross and self.tree is not None and not any(other.is_cross for other in self._called):
+            self.tree.match_memory(key, lengths(key))
+        self._called.add(where)
 
-    def keep(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, heads: HeadSelection) -> None:
-        """Copy what it was asked."""
-        trail = self.trails.setdefault(where, RecordedAttention(str(where), where.is_cross, heads))
-        trail.keep(query, key, options, self._keeper)
+    def store(
+        self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, heads: HeadSelection
+    ) -> None:
+        """Copy the operands of a call."""
+        attention = self.attentions.setdefault(where, RecordedAttention(str(where), where.is_cross, heads))
+        attention.store(query, key, options, self._copier)
 
     def ends(self) -> list[list[Segment]] | None:
-        """Per row of the first pass, where its tokens are; None where one row became several, as beams do."""
-        assert self.lineage is not None
-        ends = self.lineage.ends()
-        return None if ends is None else [self.lineage.path(*end) for end in ends]
+        """Per row of the first pass, the segments of its text; None if several rows continue one, as in beam search."""
+        assert self.tree is not None
+        ends = self.tree.ends()
+        return None if ends is None else [self.tree.path(*end) for end in ends]
 
-    def old(self) -> list[int]:
-        """Per row, the keys from before the first pass."""
+    def old_lengths(self) -> list[int]:
+        """Per row, the number of keys from before the first pass."""
         return self.passes[0].starts
 
-    def words(self, paths: list[list[Segment]] | None) -> list[list[int]] | None:
-        """The ids of each path, None: of each row of the one pass; None where they are not known."""
-        if any(ids is None for ids in self.ids) or any(self.old()):
+    def ids_of_paths(self, paths: list[list[Segment]] | None) -> list[list[int]] | None:
+        """The token ids of each path, or for None of each row of the one pass; None if they are unknown."""
+        if any(ids is None for ids in self.ids) or any(self.old_lengths()):
             return None
         listed = self._listed()
         if paths is None:
@@ -346,46 +348,46 @@ class Stack:
         return [[x for p in path for x in listed[p.step][p.row][: p.tokens]] for path in paths]
 
     def tokens(self, paths: list[list[Segment]] | None) -> list[int]:
-        """Tokens per row of the paths, None: of the rows of the one pass."""
+        """The number of tokens of each path, or for None of each row of the one pass."""
         if paths is not None:
             return [sum(p.tokens for p in path) for path in paths]
         return [start + more for start, more in zip(self.passes[0].starts, self.passes[0].queries, strict=True)]
 
     def state(self) -> object:
-        """Equal as long as nothing is recorded."""
-        return (id(self.lineage), len(self.passes), len(self._asked))
+        """A value that changes when something is recorded."""
+        return (id(self.tree), len(self.passes), len(self._called))
 
-    def follow(self, text: list[int], roots: range) -> tuple[list[Segment], int]:
-        """The path from one of these rows of the first pass that has most of a text's first tokens, and how many."""
-        assert self.lineage is not None
-        best, where, before = 0, (0, 0), [0 if row in roots else -1 for row in range(len(self.old()))]
-        for number, (step, ids) in enumerate(zip(self.lineage.steps, self._listed(), strict=True)):
+    def follow(self, text: list[int], first_rows: range) -> tuple[list[Segment], int]:
+        """The path from one of these rows of the first pass with the longest common prefix with a text, and its length."""
+        assert self.tree is not None
+        best, where, before = 0, (0, 0), [0 if row in first_rows else -1 for row in range(len(self.old_lengths()))]
+        for number, (step, ids) in enumerate(zip(self.tree.steps, self._listed(), strict=True)):
             same = [
                 min(before[parent], kept)
                 for parent, kept in zip(step.parents or range(len(before)), step.kept, strict=True)
             ]
             for row, kept in enumerate(step.kept):
                 if same[row] == kept:
-                    same[row] += _alike(ids[row], text[kept:])
+                    same[row] += _common_prefix(ids[row], text[kept:])
                 if same[row] > best:
                     best, where = same[row], (number, row)
             before = same
-        return first_tokens(self.lineage.path(*where), best), best
+        return first_tokens(self.tree.path(*where), best), best
 
     def _listed(self) -> list[list[list[int]]]:
-        """The ids of each row of each pass that has them."""
+        """The token ids of each row of each pass whose ids are known."""
         known = [ids for ids in self.ids if ids is not None]
         return [[row.tolist() for row in x.to_list()] if isinstance(x, Ragged) else x.tolist() for x in known]
 
 
-def _alike(ids: list[int], others: list[int]) -> int:
-    """How many first ones are equal."""
+def _common_prefix(ids: list[int], others: list[int]) -> int:
+    """The length of the common prefix."""
     differs = (n for n, (one, other) in enumerate(zip(ids, others, strict=False)) if one != other)
     return next(differs, min(len(ids), len(others)))
 
 
 def _as_rows(ids: Tensor | None, query: Operand) -> Operand | None:
-    """A copy of the ids as the query's rows are, where they are those of its tokens."""
+    """A copy of the ids in the shape of the query's rows; None unless there is one per query token."""
     if ids is None:
         return None
     if isinstance(query, Ragged):
