@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from uwaga._base import durable
 from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import is_number
 from uwaga.models import accounting, checkpoints, families, json_files, safetensors_files, weight_files
 from uwaga.models.json_files import printable
-from uwaga.models.settings import is_number
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
 from uwaga.train.optimizer import Moment

@@ -11,26 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from uwaga._base import renamed, untrusted
-from uwaga.models.settings import Kind
+from uwaga._base.options import POSITIVE, SWITCH, Kind, number, one_of
 from uwaga.train import families, settings
 from uwaga.train.errors import ConfigError
 from uwaga.train.families import OBJECTIVES
-from uwaga.train.settings import (
-    BETAS,
-    COUNT,
-    NAME,
-    NAMES,
-    NOT_NEGATIVE,
-    PART,
-    POSITIVE,
-    SHARE,
-    SIZE,
-    SWITCH,
-    TEXT,
-    Named,
-    number,
-    one_of,
-)
+from uwaga.train.settings import BETAS, COUNT, NAME, NAMES, NOT_NEGATIVE, PART, SHARE, SIZE, TEXT, Named
 
 TOKENIZERS = ("characters", "words", "byte-pair", "given")
 DATA = ("text", "jsonl", "parquet", "pairs")

@@ -4,13 +4,13 @@ A section is a frozen dataclass with a `KINDS` that says what its fields may be,
 themselves. Messages name a key by its whole path, `optimizer.lr`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from difflib import SequenceMatcher
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from uwaga._base import renamed
-from uwaga.models.settings import Kind, is_number
+from uwaga._base.options import FRACTION_BELOW_1, Kind, is_number, number, whole
 from uwaga.train.errors import ConfigError
 
 
@@ -83,7 +83,7 @@ def _value(section: Any, name: str, value: object, path: str, known: frozenset[s
         return {each: read(inside.section, table, f"{here}.{each}", below) for each, table in value.items()}
     value = tuple(value) if isinstance(value, list) else value
     # A number without a point is as good where a number is meant, and reads back as the same.
-    is_real = section.KINDS[name] in _REAL and type(value) is int and is_number(value)
+    is_real = section.KINDS[name].is_real and type(value) is int and is_number(value)
     return float(value) if is_real else value  # type: ignore[arg-type]
 
 
@@ -126,20 +126,10 @@ class Named:
         self.section = section
 
 
-def number(words: str, accepts: Callable[[float], bool]) -> Kind:
-    kind = Kind(words, lambda x: is_number(x) and accepts(x))
-    _REAL.append(kind)
-    return kind
-
-
-_REAL: list[Kind] = []
-POSITIVE = number("a positive number", lambda x: x > 0)
 NOT_NEGATIVE = number("a number of at least 0", lambda x: x >= 0)
 SHARE = number("a number from 0 to 1", lambda x: 0 <= x <= 1)
-PART = number("a number from 0 to less than 1", lambda x: 0 <= x < 1)
-COUNT = Kind("a whole number of at least 0", lambda x: type(x) is int and 0 <= x < 2**62)
-SIZE = Kind("a whole number of at least 1", lambda x: type(x) is int and 1 <= x < 2**62)
-SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
+PART = FRACTION_BELOW_1
+COUNT, SIZE = whole(0), whole(1)
 TEXT = Kind("a string", lambda x: isinstance(x, str))
 NAME = Kind("a string that is not empty", lambda x: isinstance(x, str) and x != "")
 NAMES = Kind("a list of strings", lambda x: isinstance(x, tuple) and all(isinstance(each, str) and each for each in x))
@@ -147,7 +137,3 @@ BETAS = Kind(
     "a list of two numbers from 0 to less than 1",
     lambda x: isinstance(x, tuple) and len(x) == 2 and all(map(PART.accepts, x)),
 )
-
-
-def one_of(*values: str) -> Kind:
-    return Kind(f"one of {', '.join(map(repr, values))}", lambda x: isinstance(x, str) and x in values)

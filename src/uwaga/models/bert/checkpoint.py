@@ -7,24 +7,24 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import settings
-from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga._base.options import POSITIVE, SWITCH, whole
+from uwaga.models import config_json
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.bert.model import BertModel
 from uwaga.models.bert.names import NAMES, Names
+from uwaga.models.config_json import (
+    ACTIVATION,
+    COUNT,
+    OPTIONAL_COUNT,
+    OPTIONAL_PROBABILITY,
+    PROBABILITY,
+    SIZE,
+    Key,
+    read_activation,
+    write_activation,
+)
 from uwaga.models.families import Family
 from uwaga.models.json_files import printable
-from uwaga.models.settings import (
-    CHANCE,
-    COUNT,
-    OPTIONAL_CHANCE,
-    OPTIONAL_COUNT,
-    POSITIVE,
-    SIZE,
-    SWITCH,
-    Key,
-    whole,
-)
 from uwaga.models.tables import Table
 
 # Each gets a name of its own, before the weights have said how many there are.
@@ -44,9 +44,9 @@ _BERT = _COMMON | {
     "type_vocab_size": Key("type_vocab_size", COUNT, 2),
     "hidden_act": Key("activation", ACTIVATION, "gelu"),
     "layer_norm_eps": Key("norm_eps", POSITIVE, 1e-12),
-    "hidden_dropout_prob": Key("dropout", CHANCE, 0.1),
-    "attention_probs_dropout_prob": Key("attention_dropout", CHANCE, 0.1),
-    "classifier_dropout": Key("classifier_dropout", OPTIONAL_CHANCE, None),
+    "hidden_dropout_prob": Key("dropout", PROBABILITY, 0.1),
+    "attention_probs_dropout_prob": Key("attention_dropout", PROBABILITY, 0.1),
+    "classifier_dropout": Key("classifier_dropout", OPTIONAL_PROBABILITY, None),
 }
 _XLM_ROBERTA = _BERT | {"pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 1)}
 _ROBERTA = _XLM_ROBERTA | {"vocab_size": Key("vocab_size", SIZE, 50265)}
@@ -56,9 +56,9 @@ _DISTILBERT = _COMMON | {
     "n_heads": Key("num_heads", SIZE, 12),
     "hidden_dim": Key("d_ff", SIZE, 3072),
     "activation": Key("activation", ACTIVATION, "gelu"),
-    "dropout": Key("dropout", CHANCE, 0.1),
-    "attention_dropout": Key("attention_dropout", CHANCE, 0.1),
-    "seq_classif_dropout": Key("classifier_dropout", OPTIONAL_CHANCE, 0.2),
+    "dropout": Key("dropout", PROBABILITY, 0.1),
+    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.1),
+    "seq_classif_dropout": Key("classifier_dropout", OPTIONAL_PROBABILITY, 0.2),
 }
 # By model type.
 KEYS = {
@@ -84,7 +84,7 @@ _HARMLESS = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
     """The settings in a config.json, with the outputs that its architecture and the names of the weights tell of."""
     model_type = found["model_type"]
-    read = settings.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
     if given["classifier_dropout"] is None:

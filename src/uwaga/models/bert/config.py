@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base import renamed
-from uwaga.models import settings
-from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
+from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga.models.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
 
 # What a model can give besides its hidden states; the names are those of the fields of BertOutput.
 OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens")
@@ -26,9 +26,9 @@ _KINDS = {
     "type_vocab_size": COUNT,
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
-    "dropout": CHANCE,
-    "attention_dropout": CHANCE,
-    "classifier_dropout": CHANCE,
+    "dropout": PROBABILITY,
+    "attention_dropout": PROBABILITY,
+    "classifier_dropout": PROBABILITY,
     "pad_token_id": OPTIONAL_COUNT,
     "tie_word_embeddings": SWITCH,
 }
@@ -76,7 +76,7 @@ class BertConfig:
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
-        settings.check("BertConfig", self, _KINDS)
+        check("BertConfig", self, _KINDS)
         if self.d_model % self.num_heads:
             raise ValueError(f"BertConfig: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if set(self.outputs) - set(OUTPUTS) or len(set(self.outputs)) < len(self.outputs):

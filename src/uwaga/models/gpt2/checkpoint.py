@@ -7,14 +7,25 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import settings
-from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga._base.options import POSITIVE, SWITCH
+from uwaga.models import config_json
+from uwaga.models.config_json import (
+    ACTIVATION,
+    EOS_TOKEN_ID,
+    OPTIONAL_COUNT,
+    OPTIONAL_SIZE,
+    PROBABILITY,
+    SIZE,
+    Key,
+    read_activation,
+    read_eos_token_id,
+    write_activation,
+    write_eos_token_id,
+)
 from uwaga.models.families import Family
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, Key
 from uwaga.models.tables import TRANSPOSED, Row, Table, pair, stacked, stacked_transposed
-from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
 
 _KEYS = {
     "vocab_size": Key("vocab_size", SIZE, 50257),
@@ -25,13 +36,13 @@ _KEYS = {
     "n_inner": Key("d_ff", OPTIONAL_SIZE, None),
     "activation_function": Key("activation", ACTIVATION, "gelu_new"),
     "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-5),
-    "resid_pdrop": Key("dropout", CHANCE, 0.1),
-    "embd_pdrop": Key("embedding_dropout", CHANCE, 0.1),
-    "attn_pdrop": Key("attention_dropout", CHANCE, 0.1),
+    "resid_pdrop": Key("dropout", PROBABILITY, 0.1),
+    "embd_pdrop": Key("embedding_dropout", PROBABILITY, 0.1),
+    "attn_pdrop": Key("attention_dropout", PROBABILITY, 0.1),
     "scale_attn_weights": Key("scale_attn_weights", SWITCH, True),
     "scale_attn_by_inverse_layer_idx": Key("scale_attn_by_inverse_layer_idx", SWITCH, False),
     "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
-    "eos_token_id": Key("eos_token_ids", ENDS, 50256),
+    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 50256),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
 }
 _BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
@@ -87,11 +98,11 @@ _UNREAD = {
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Config:
     """The settings in a config.json; whether there is a head, the names of the weights tell too."""
     keys = _KEYS if found["model_type"] == "gpt2" else _BANDED
-    read = settings.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
     given["d_ff"] = given["d_ff"] or 4 * given["d_model"]
-    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
+    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     has_own = _HEAD in names or found.get("architectures") == ["GPT2LMHeadModel"]
     given["has_lm_head"] = given["tie_word_embeddings"] or has_own
     try:
@@ -111,7 +122,7 @@ def write_config(config: GPT2Config) -> dict[str, object]:
         "n_inner": None if config.d_ff == 4 * config.d_model else config.d_ff,
         "architectures": ["GPT2LMHeadModel" if config.has_lm_head else "GPT2Model"],
         "activation_function": write_activation(config.activation),
-        "eos_token_id": write_ends(config.eos_token_ids),
+        "eos_token_id": write_eos_token_id(config.eos_token_ids),
         "tie_word_embeddings": config.tie_word_embeddings,
     }
 

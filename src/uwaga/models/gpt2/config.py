@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base import renamed
-from uwaga.models import settings
-from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
-from uwaga.models.token_ids import IDS, OPTIONAL_SIZE
+from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga.models.config_json import IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("gpt2", "uwaga-gpt3")
@@ -21,9 +20,9 @@ _KINDS = {
     "band": OPTIONAL_SIZE,
     "activation": one_of(*ACTIVATIONS),
     "norm_eps": POSITIVE,
-    "dropout": CHANCE,
-    "embedding_dropout": CHANCE,
-    "attention_dropout": CHANCE,
+    "dropout": PROBABILITY,
+    "embedding_dropout": PROBABILITY,
+    "attention_dropout": PROBABILITY,
     "scale_attn_weights": SWITCH,
     "scale_attn_by_inverse_layer_idx": SWITCH,
     "tie_word_embeddings": SWITCH,
@@ -76,7 +75,7 @@ class GPT2Config:
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
-        settings.check("GPT2Config", self, _KINDS)
+        check("GPT2Config", self, _KINDS)
         if self.d_model % self.num_heads:
             raise ValueError(f"GPT2Config: d_model {self.d_model} is not a multiple of num_heads {self.num_heads}")
         if self.tie_word_embeddings and not self.has_lm_head:

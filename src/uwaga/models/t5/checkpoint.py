@@ -8,14 +8,23 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import settings
-from uwaga.models.activations import write_activation
+from uwaga._base.options import POSITIVE, SWITCH, Kind, one_of
+from uwaga.models import config_json
+from uwaga.models.config_json import (
+    EOS_TOKEN_ID,
+    OPTIONAL_COUNT,
+    OPTIONAL_SIZE,
+    PROBABILITY,
+    SIZE,
+    Key,
+    read_eos_token_id,
+    write_activation,
+    write_eos_token_id,
+)
 from uwaga.models.families import Family
-from uwaga.models.settings import CHANCE, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, Key, Kind, one_of
 from uwaga.models.t5.config import ACTIVATIONS, T5Config
 from uwaga.models.t5.model import T5Model
 from uwaga.models.tables import Row, Table
-from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
 
 # feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1; of two names
 # with one meaning the first is written.
@@ -35,12 +44,12 @@ _KEYS = {
     "relative_attention_max_distance": Key("max_distance", SIZE, 128),
     "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "relu"),
     "layer_norm_epsilon": Key("norm_eps", POSITIVE, 1e-6),
-    "dropout_rate": Key("dropout", CHANCE, 0.1),
+    "dropout_rate": Key("dropout", PROBABILITY, 0.1),
     "tie_word_embeddings": Key("tie_word_embeddings", SWITCH, True),
     "scale_decoder_outputs": Key(
         "scale_decoder_outputs", Kind("true, false or null", lambda x: x in (True, False, None)), None
     ),
-    "eos_token_id": Key("eos_token_ids", ENDS, 1),
+    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 1),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 0),
     "decoder_start_token_id": Key("decoder_start_token_id", OPTIONAL_COUNT, None),
 }
@@ -70,10 +79,10 @@ _UNREAD = {
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
     """The settings in a config.json; whether there is a decoder, and a head of its own, the names of the weights tell too."""
     model_type = found["model_type"]
-    read = settings.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"], given["gated"] = _PROJECTIONS[given["activation"]]
-    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
+    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     if given["decoder_start_token_id"] is None:
         given["decoder_start_token_id"] = given["pad_token_id"] or 0
     given["num_decoder_layers"] = given["num_decoder_layers"] or given["num_layers"]
@@ -102,7 +111,7 @@ def write_config(config: T5Config) -> dict[str, object]:
         "num_decoder_layers": config.num_decoder_layers or config.num_layers,
         "feed_forward_proj": _projection(config),
         "tie_word_embeddings": config.tie_word_embeddings,
-        "eos_token_id": write_ends(config.eos_token_ids),
+        "eos_token_id": write_eos_token_id(config.eos_token_ids),
     }
 
 

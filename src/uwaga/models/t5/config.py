@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base import renamed
-from uwaga.models import settings
-from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
-from uwaga.models.token_ids import IDS
+from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("t5", "mt5")
@@ -25,7 +24,7 @@ _KINDS = {
     "activation": one_of(*ACTIVATIONS),
     "gated": SWITCH,
     "norm_eps": POSITIVE,
-    "dropout": CHANCE,
+    "dropout": PROBABILITY,
     "tie_word_embeddings": SWITCH,
     "scale_decoder_outputs": SWITCH,
     "eos_token_ids": IDS,
@@ -80,7 +79,7 @@ class T5Config:
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
-        settings.check("T5Config", self, _KINDS)
+        check("T5Config", self, _KINDS)
         if self.decoder_start_token_id >= self.vocab_size:
             raise ValueError(
                 f"T5Config: decoder_start_token_id {self.decoder_start_token_id} is not in the vocabulary of {self.vocab_size}"

@@ -9,12 +9,24 @@ from typing import Any
 
 from uwaga._base import renamed
 from uwaga._base.errors import CheckpointError
-from uwaga.models import settings
-from uwaga.models.activations import ACTIVATION, read_activation, write_activation
+from uwaga._base.options import SWITCH
+from uwaga.models import config_json
+from uwaga.models.config_json import (
+    ACTIVATION,
+    COUNT,
+    EOS_TOKEN_ID,
+    OPTIONAL_COUNT,
+    OPTIONAL_SIZE,
+    PROBABILITY,
+    SIZE,
+    Key,
+    read_activation,
+    read_eos_token_id,
+    write_activation,
+    write_eos_token_id,
+)
 from uwaga.models.families import Family
-from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, SIZE, SWITCH, Key
 from uwaga.models.tables import Layout, Row, Table, pair
-from uwaga.models.token_ids import ENDS, OPTIONAL_SIZE, read_ends, write_ends
 from uwaga.models.transformer.config import KINDS, RENAMED, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 
@@ -30,10 +42,10 @@ _KEYS = {
     "decoder_ffn_dim": Key("decoder_d_ff", SIZE, 4096),
     "activation_function": Key("activation", ACTIVATION, "gelu"),
     "scale_embedding": Key("scale_embedding", SWITCH, False),
-    "dropout": Key("dropout", CHANCE, 0.1),
-    "attention_dropout": Key("attention_dropout", CHANCE, 0.0),
-    "activation_dropout": Key("activation_dropout", CHANCE, 0.0),
-    "eos_token_id": Key("eos_token_ids", ENDS, 0),
+    "dropout": Key("dropout", PROBABILITY, 0.1),
+    "attention_dropout": Key("attention_dropout", PROBABILITY, 0.0),
+    "activation_dropout": Key("activation_dropout", PROBABILITY, 0.0),
+    "eos_token_id": Key("eos_token_ids", EOS_TOKEN_ID, 0),
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 58100),
     "decoder_start_token_id": Key("decoder_start_token_id", COUNT, 58100),
 }
@@ -82,10 +94,10 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> Transf
 
 
 def _read_marian(found: Mapping[str, Any], where: str) -> TransformerConfig:
-    read = settings.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
+    read = config_json.read(found, where, keys=_KEYS, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
     given["activation"] = read_activation(given["activation"])
-    given["eos_token_ids"] = read_ends(given["eos_token_ids"])
+    given["eos_token_ids"] = read_eos_token_id(given["eos_token_ids"])
     is_shared = found.get("share_encoder_decoder_embeddings", True)
     given["decoder_vocab_size"] = None if is_shared else given["decoder_vocab_size"] or given["vocab_size"]
     return TransformerConfig(sinusoid_layout="halves", lm_head_bias=True, kept=read.kept, **given)
@@ -95,9 +107,9 @@ def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
     renamed.refuse(where, found, RENAMED, CheckpointError)
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
-    read = settings.read(found, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", ENDS, 0)}, only={})
+    read = config_json.read(found, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", EOS_TOKEN_ID, 0)}, only={})
     return TransformerConfig(
-        kept=read.kept, **(read.settings | {"eos_token_ids": read_ends(read.settings["eos_token_ids"])})
+        kept=read.kept, **(read.settings | {"eos_token_ids": read_eos_token_id(read.settings["eos_token_ids"])})
     )
 
 
@@ -107,12 +119,16 @@ def write_config(config: TransformerConfig) -> dict[str, object]:
     written["model_type"] = config.model_type
     if config.model_type != "marian":
         own = {name: getattr(config, name) for name in _OWN}
-        return written | own | {"eos_token_ids": write_ends(config.eos_token_ids), "architectures": ["Transformer"]}
+        return (
+            written
+            | own
+            | {"eos_token_ids": write_eos_token_id(config.eos_token_ids), "architectures": ["Transformer"]}
+        )
     written |= {name: getattr(config, key.ours) for name, key in _KEYS.items()}
     return written | {
         "architectures": ["MarianMTModel"],
         "activation_function": write_activation(config.activation),
-        "eos_token_id": write_ends(config.eos_token_ids),
+        "eos_token_id": write_eos_token_id(config.eos_token_ids),
         "decoder_vocab_size": config.output_vocab_size,
         "decoder_attention_heads": config.num_decoder_heads or config.num_heads,
         "decoder_ffn_dim": config.decoder_d_ff or config.d_ff,

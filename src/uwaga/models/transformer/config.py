@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base import renamed
-from uwaga.models import settings
-from uwaga.models.settings import CHANCE, COUNT, OPTIONAL_COUNT, POSITIVE, SIZE, SWITCH, one_of
-from uwaga.models.token_ids import IDS, OPTIONAL_SIZE
+from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("marian", "uwaga-transformer")
@@ -29,9 +28,9 @@ KINDS = {
     "scale_embedding": SWITCH,
     "tie_word_embeddings": SWITCH,
     "lm_head_bias": SWITCH,
-    "dropout": CHANCE,
-    "attention_dropout": CHANCE,
-    "activation_dropout": CHANCE,
+    "dropout": PROBABILITY,
+    "attention_dropout": PROBABILITY,
+    "activation_dropout": PROBABILITY,
     "eos_token_ids": IDS,
     "pad_token_id": OPTIONAL_COUNT,
     "decoder_start_token_id": COUNT,
@@ -99,7 +98,7 @@ class TransformerConfig:
     kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
 
     def __post_init__(self) -> None:
-        settings.check("TransformerConfig", self, KINDS)
+        check("TransformerConfig", self, KINDS)
         if not self.num_layers and not self.num_decoder_layers:
             raise ValueError("TransformerConfig: num_layers and num_decoder_layers are both 0: the model has no layers")
         for heads in (self.num_heads, self.num_decoder_heads or self.num_heads):

@@ -23,6 +23,7 @@ import numpy as np
 from uwaga._base import durable, untrusted
 from uwaga._base.durable import atomic_replace, file_lock, fsync
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import one_of
 from uwaga._base.terminal import printable
 from uwaga.models import json_files
 from uwaga.train.config import Config
@@ -40,7 +41,7 @@ from uwaga.train.data.splits import (
 from uwaga.train.data.store import Answers, TokenWriter, remake_hint
 from uwaga.train.data.tokenizers import CountCharacters, Tokenizers, train_tokenizers
 from uwaga.train.errors import DataError
-from uwaga.train.settings import COUNT, TEXT, one_of
+from uwaga.train.settings import COUNT, TEXT
 
 METADATA, ANSWERS = "metadata.json", "answers.jsonl"
 _FORMAT = 2  # of the prepared files; increased when their meaning changes

@@ -1,56 +1,42 @@
-"""What a setting of a model may be, and how settings are read from a config.json of transformers.
+"""config.json: which keys it has, of which kind each is, and what their values mean here.
 
-A key of config.json is one of four things: a setting that is read (a `Key`), one that is understood at one value only (a
-quiet default would compute something else), one that changes nothing that is computed here, or one that is not known.
-Keys of the last two kinds are kept, so that saving gives them back; unknown ones are warned of.
+A key of config.json is one of four things: a setting that is read (a `Key`), one that is supported with one value only (any
+other would compute something else), one that changes nothing that is computed here, or an unknown one. Keys of the last two
+kinds are kept, so that saving writes them again; unknown ones give a warning.
 """
 
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.options import FRACTION_BELOW_1, Kind, one_of, optional, whole
 from uwaga.models.json_files import printable
 
 # Sizes multiply to the size of a weight in bytes, which must stay far below 2**63.
 _LARGEST_SIZE = 2**28
 
 
-class Kind(NamedTuple):
-    """What a setting may be, in words that end "must be ...", and as a test."""
-
-    words: str
-    accepts: Callable[[Any], bool]
-
-
-def is_number(x: Any) -> bool:
-    """A number that float64 has, neither NaN nor infinite; 10**400 is none."""
-    return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
-
-
-def whole(least: int, most: int) -> Kind:
-    return Kind(f"a whole number from {least} to {most}", lambda x: type(x) is int and least <= x <= most)
-
-
-def one_of(*values: str) -> Kind:
-    return Kind(f"one of {', '.join(map(repr, values))}", lambda x: isinstance(x, str) and x in values)
-
-
 SIZE, COUNT = whole(1, _LARGEST_SIZE), whole(0, _LARGEST_SIZE)
-OPTIONAL_COUNT = Kind(f"None or {COUNT.words}", lambda x: x is None or COUNT.accepts(x))
-CHANCE = Kind("a number from 0 to less than 1", lambda x: is_number(x) and 0 <= x < 1)
-OPTIONAL_CHANCE = Kind(f"None or {CHANCE.words}", lambda x: x is None or CHANCE.accepts(x))
-POSITIVE = Kind("a positive number", lambda x: is_number(x) and x > 0)
-SWITCH = Kind("true or false", lambda x: isinstance(x, bool))
-
-
-def check(owner: str, settings: object, kinds: Mapping[str, Kind]) -> None:
-    """Each setting of a config is of its kind, or ValueError."""
-    for name, kind in kinds.items():
-        value = getattr(settings, name)
-        if not kind.accepts(value):
-            raise ValueError(f"{owner}: {name} must be {kind.words}, not {value!r}")
+OPTIONAL_SIZE, OPTIONAL_COUNT = optional(SIZE), optional(COUNT)
+PROBABILITY = FRACTION_BELOW_1
+OPTIONAL_PROBABILITY = optional(PROBABILITY)
+IDS = Kind("a tuple of ids", lambda x: isinstance(x, tuple) and all(map(COUNT.accepts, x)))
+# eos_token_id in a config.json of transformers.
+EOS_TOKEN_ID = Kind(
+    "an id, a list of ids or None",
+    lambda x: x is None or COUNT.accepts(x) or (isinstance(x, list) and all(map(COUNT.accepts, x))),
+)
+# Names in transformers -> ours; of several names of one function the first is written.
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+ACTIVATION = one_of(*_ACTIVATIONS)
 
 
 class Key(NamedTuple):
@@ -97,6 +83,42 @@ def read(
     if unknown:
         warnings.warn(f"{where} has keys that are not known here and change nothing: {', '.join(unknown)}")
     return Read(settings={key.ours: found.get(name, key.default) for name, key in keys.items()}, kept=kept)
+
+
+def read_eos_token_id(found: int | list[int] | None) -> tuple[int, ...]:
+    """
+    >>> read_eos_token_id(None), read_eos_token_id(5), read_eos_token_id([5, 6])
+    ((), (5,), (5, 6))
+    """
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list) else (found,)
+
+
+def write_eos_token_id(ids: tuple[int, ...]) -> int | list[int] | None:
+    """
+    >>> write_eos_token_id(()), write_eos_token_id((5,)), write_eos_token_id((5, 6))
+    (None, 5, [5, 6])
+    """
+    if len(ids) > 1:
+        return list(ids)
+    return ids[0] if ids else None
+
+
+def read_activation(theirs: str) -> str:
+    """
+    >>> read_activation("swish")
+    'silu'
+    """
+    return _ACTIVATIONS[theirs]
+
+
+def write_activation(ours: str) -> str:
+    """
+    >>> write_activation("gelu_tanh")
+    'gelu_new'
+    """
+    return next(theirs for theirs, name in _ACTIVATIONS.items() if name == ours)
 
 
 # Keys of every model that say how it was made, what to return, or how a tokenizer or a generation goes.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from uwaga._base import options
 from uwaga._base.errors import CheckpointError
-from uwaga.models import settings
 from uwaga.models.bert import checkpoint
 
 WHERE = "model/config.json"
@@ -144,5 +144,5 @@ def test_a_setting_of_a_config_is_checked_by_its_kind() -> None:
         width = 0
 
     with pytest.raises(ValueError) as caught:
-        settings.check("Config", Settings(), {"width": settings.SIZE})
+        options.check("Config", Settings(), {"width": options.whole(1, 2**28)})
     assert str(caught.value) == "Config: width must be a whole number from 1 to 268435456, not 0"
