@@ -54,7 +54,7 @@ def options(question: str, *, grid: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("--dtype", type=_dtypes, default=["float32", "bfloat16"], help="element types")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="for both sides")
     parser.add_argument("--seconds", type=float, default=3.0, help="per row; at least three rounds run, however long")
-    parser.add_argument("--quick", action="store_true", help="sizes too small to tell anything, for tests")
+    parser.add_argument("--quick", action="store_true", help="sizes too small for meaningful figures, for tests")
     parser.add_argument("--report", metavar="NAME", help="append to benchmarks/results/NAME.md")
     return parser
 
@@ -72,7 +72,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def cells(chosen: argparse.Namespace) -> Iterator[Cell]:
-    """The grid, the cheap cells first, so that a run that is cut short has told the most."""
+    """The grid, the cheap cells first, so that a run that is cut short has measured the most cells."""
     grid = [
         Cell(bh // HEADS, HEADS, tokens, width, dtype)
         for dtype in chosen.dtype
@@ -118,7 +118,7 @@ def run_grid(chosen: argparse.Namespace, question: str, make: Make, *, operands:
         chosen: the options.
         question: the heading of the report.
         make: the case of a cell, from batch, heads, tokens, width and dtype.
-        operands: how many tensors of the operands' size a side holds: a cell that cannot fit is skipped, aloud.
+        operands: how many tensors of the operands' size a side holds: a cell that does not fit into memory is skipped, and its row says so.
         full: the same without its causal mask; then a column says how much of the full pass uwaga takes.
     """
     headings = ["B*H", "N", "D", "type", "ratio", "uwaga ms", "torch ms", "GFLOP/s", "torch", "of peak", "torch"]

@@ -22,10 +22,10 @@ def test_both_sides_compute_the_same(make: partial[cases.Case], dtype: torch.dty
 
 
 def test_sides_that_disagree_are_refused() -> None:
-    honest = cases.forward(1, 1, 4, 4, torch.float32)
-    crooked = honest._replace(sides={**honest.sides, cases.OURS: lambda: torch.zeros(1, 1, 4, 4)})
+    right = cases.forward(1, 1, 4, 4, torch.float32)
+    wrong = right._replace(sides={**right.sides, cases.OURS: lambda: torch.zeros(1, 1, 4, 4)})
     with pytest.raises(AssertionError, match=r"^uwaga differs from torch by "):
-        crooked.check()
+        wrong.check()
 
 
 def test_work_is_counted_in_visible_pairs() -> None:

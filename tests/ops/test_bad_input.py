@@ -1,4 +1,4 @@
-"""Bad input is refused at the door: the whole text of each message, and nothing half done.
+"""Bad input is refused by the public functions: the whole text of each message, and no partial work.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from uwaga import Causal, explain
+from uwaga import Causal, Window, explain
 from uwaga.ops.attention.choose import Choice, choose
 
 FREE = {"cpu": None, "torch": None, "reference": None, "linear": "softmax"}
@@ -73,3 +73,32 @@ def test_what_is_on_another_device_goes_to_pytorch() -> None:
     choice = explain(x, x, x)
     assert choice.engine == "torch"
     assert "meta" in choice.refused["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "why", "options"),
+    [
+        (
+            "torch",
+            "PyTorch's kernels draw their own dropout pattern, which no other engine can reproduce",
+            {"dropout": 0.1},
+        ),
+        (
+            "linear",
+            "it supports no mask but Causal (with one start for all sequences), KeyLengths and both together",
+            {"normalize": None, "mask": Window(1, 1)},
+        ),
+        ("cpu", "it computes in float32, where this scale or softcap is infinite or zero", {"scale": 1e300}),
+        ("cpu", "it computes in float32, where this scale or softcap is infinite or zero", {"softcap": 1e-300}),
+    ],
+)
+def test_why_an_engine_refuses(engine: str, why: str, options: dict) -> None:
+    x = torch.zeros(2, 3, 4)
+    assert explain(x, x, x, **options).refused[engine] == why
+
+
+def test_the_native_kernels_need_a_head() -> None:
+    x = torch.zeros(1, 0, 3, 4)
+    one = torch.zeros(1, 1, 3, 4)
+    why = "it needs at least one head, and head widths from 1 to 65536"
+    assert explain(x, one, one).refused["cpu"] == why

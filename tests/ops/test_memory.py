@@ -281,7 +281,7 @@ def test_sinks_without_memory_are_not_left_out() -> None:
     query, key, sinks = _dense()["query"], _dense()["key"], torch.zeros(2)
     found = AttentionMap(query, key, sinks=sinks)
     sinks.data = torch.empty(0)
-    with pytest.raises(ValueError, match="operands are not of the sizes any more with which the call was made"):
+    with pytest.raises(ValueError, match="the sizes of the operands changed after the call was made"):
         found.entropy()
 
 

@@ -1,4 +1,4 @@
-"""What looks on while attention runs: opcheck, torch.compile, make_fx, torch.func, other modes.
+"""Attention under tracers, transforms and dispatch modes: opcheck, torch.compile, make_fx, torch.func, other modes.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """

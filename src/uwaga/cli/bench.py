@@ -23,7 +23,7 @@ class Task(NamedTuple):
 
 def bench(
     seconds: Annotated[float, typer.Option(help="How long to measure in all; the set-up comes on top.")] = 40.0,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small to tell anything, for tests.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
     """Time attention beside PyTorch's own, on this machine."""
     import torch

@@ -31,7 +31,7 @@ def processors() -> int:
 
 
 def free_bytes() -> int | None:
-    """Memory that can be had without swapping, or None where the system does not say."""
+    """Memory available without swapping, or None where the system does not report it."""
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

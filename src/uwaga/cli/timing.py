@@ -43,8 +43,8 @@ def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, 
     Args:
         sides: what to call, by name.
         seconds: when to stop starting new rounds.
-        least: rounds that are run however long they take.
-        most: rounds after which more would tell nothing new.
+        least: the smallest number of rounds, however long they take.
+        most: the largest number of rounds.
     """
     repeats = {name: _repeats(side) for name, side in sides.items()}
     samples: dict[str, list[float]] = {name: [] for name in sides}

@@ -1,1 +1,1 @@
-"""The operation. Read in this order: reference (what it means), spec, api, choose, schema, engines."""
+"""The operation. Read in this order: reference (what it means), call, api, arguments, choose, autograd, operators, engines."""

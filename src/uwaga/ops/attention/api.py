@@ -1,4 +1,4 @@
-"""The door: validate once, choose an engine, call it.
+"""The public functions: validate once, choose an engine, call it.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens,
 R ragged rows.

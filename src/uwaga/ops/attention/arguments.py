@@ -25,7 +25,7 @@ from uwaga.ops.validation import invalid, is_number, need_same_device, need_stri
 
 
 class Extras(NamedTuple):
-    """What mask, bias and sinks add to a call: fields of Call and Options, with what they are where there is none."""
+    """What mask, bias and sinks add to a call: fields of Call and Options; the defaults stand for none."""
 
     mask_program: MaskProgram = ()
     mask_tensors: tuple[Tensor, ...] = ()

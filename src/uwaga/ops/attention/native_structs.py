@@ -187,7 +187,7 @@ def _check_sizes(call: Call) -> None:
         sizes = ", ".join(
             f"{name} {tuple(x.shape)}" for name, x in (("query", call.query), ("key", call.key), ("value", call.value))
         )
-        raise ValueError(f"attention: operands are not of the sizes any more with which the call was made: {sizes}")
+        raise ValueError(f"attention: the sizes of the operands changed after the call was made: {sizes}")
 
 
 class ProblemTemplate(NamedTuple):

@@ -63,7 +63,7 @@ def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
     mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
     scale, softcap, softmax, dropout, engine = arguments[FIXED_TENSORS + 7 :]
     query, key, query_offsets = fixed[0], fixed[1], fixed[6]
-    if query_offsets is None:  # torch.jit.trace writes numbers down as it saw them; the sizes may be others now
+    if query_offsets is None:  # torch.jit.trace records numbers as constants; the sizes may be others now
         max_queries, max_keys = query.shape[2], key.shape[2]
         if fixed[3] is not None:
             zero = relative_bias.zero(mode, start, zero, max_queries, max_keys)
@@ -103,7 +103,7 @@ def _backward(
     *arguments: Any,
 ) -> tuple[Tensor, ...]:
     call, engine = unflatten(arguments)
-    if not call.options.softmax:  # the empty stand-ins of what there is not
+    if not call.options.softmax:  # empty tensors stand for the absent ones
         lse = grad_lse = None
     found = gradients.backward(engine, call, output, lse, grad_output, grad_lse, needs)
     return _present(call, found, call.operands)

@@ -28,9 +28,9 @@ def refusal(call: Call) -> str | None:
     if query.dtype not in DTYPES:
         return f"it computes float32, bfloat16 and float16, not {str(query.dtype).removeprefix('torch.')}"
     if not (query.shape[1] > 0 and 0 < query.shape[3] <= MAX_WIDTH and 0 < call.value.shape[3] <= MAX_WIDTH):
-        return f"it computes with a head at least, of widths from 1 to {MAX_WIDTH}"
+        return f"it needs at least one head, and head widths from 1 to {MAX_WIDTH}"
     if abs(call.options.scale) > _LARGEST or 0.0 < call.options.softcap < _SMALLEST or call.options.softcap > _LARGEST:
-        return "it computes in float32, where this scale or softcap is no number, or zero"
+        return "it computes in float32, where this scale or softcap is infinite or zero"
     if call.bias is not None and call.bias.dtype not in DTYPES:
         return f"it reads biases of float32, bfloat16 and float16, not {str(call.bias.dtype).removeprefix('torch.')}"
     if len(call.options.mask_program) > MAX_OPERATIONS:

@@ -32,7 +32,7 @@ def refusal(call: Call) -> str | None:
     if options.softcap or options.dropout or call.bias is not None or call.relative is not None:
         return "softcap, dropout and biases act on each score"
     if _parse(options.mask_program) is None:
-        return "of masks it knows Causal (with one start for all sequences), KeyLengths and both together"
+        return "it supports no mask but Causal (with one start for all sequences), KeyLengths and both together"
     return None
 
 

@@ -30,7 +30,7 @@ def refusal(call: Call) -> str | None:
     if call.sinks is not None:
         return "PyTorch's kernels have no sinks"
     if options.dropout:
-        return "PyTorch's kernels draw dropout of their own, which no other engine can replay"
+        return "PyTorch's kernels draw their own dropout pattern, which no other engine can reproduce"
     if options.wants_lse:
         return "scaled_dot_product_attention does not return the log-sum-exp"
     if call.query_offsets is not None and is_intercepted() and _varlen_window(call) is None:
@@ -134,5 +134,5 @@ def _attend_varlen(call: Call, window: tuple[int, int]) -> Tensor:
         window_size=window,
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    assert isinstance(out_NHE, Tensor)  # and no lse, which nobody asked for
+    assert isinstance(out_NHE, Tensor)  # without return_aux it gives no lse
     return out_NHE.transpose(0, 1)[None]
