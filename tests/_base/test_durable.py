@@ -155,7 +155,7 @@ def test_a_file_that_is_gone_on_with(tmp_path: Path) -> None:
     strange = (str(path), "cannot be used: it is not a file that uwaga wrote")
     assert refusal(lambda: durable.open_append(path, lambda first: False, size=0)) == strange
     os.link(path, tmp_path / "second")
-    twice = (str(path), "cannot be used: it is a file with a second name")
+    twice = (str(path), "cannot be used: it is a file with a second name (a hard link)")
     assert refusal(lambda: durable.open_append(path, lambda first: True, size=0)) == twice
     (tmp_path / "link").symlink_to(path)
     assert refusal(lambda: durable.open_append(tmp_path / "link", lambda first: True, size=0))[1] == NO_FILE

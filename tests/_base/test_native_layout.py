@@ -42,7 +42,7 @@ def test_a_library_with_another_layout_is_refused(monkeypatch: pytest.MonkeyPatc
     native._load.cache_clear()
     try:
         path = native.env.library() or native.default_path()
-        wanted = f"the native library at {path} lays out struct uwaga_start otherwise than this package"
+        wanted = f"the native library at {path} has another layout of struct uwaga_start than this package"
         assert native.reason_unavailable() == wanted
     finally:
         monkeypatch.undo()

@@ -1,8 +1,8 @@
-"""Files that are whole or not there at all, whenever the machine stops; and one process at a time that makes them.
+"""Atomic, durable writes: a file is complete or absent, even after a crash. File locks. Removal of uwaga's own folders.
 
-Everything that uwaga writes or removes goes through here, and nothing else in the package writes or removes (a test checks
-it). Files are created under names that are new, so that no link is followed and no file of somebody else is truncated.
-Removed is what carries a mark: a folder with a mark file in it, or a file with a temporary name.
+Everything that uwaga writes or removes goes through here; nothing else in the package writes or removes files (a test checks
+it). Files are created under new names, so that no link is followed and no file of another program is truncated. Only folders
+with a mark file and files with a temporary name are removed.
 """
 
 import errno
@@ -18,15 +18,15 @@ from typing import IO
 
 MARK_FILE = ".uwaga"  # the mark file of a folder
 _MARK_TEXT = b"This folder was made by uwaga, which removes it when it is done.\n"
-# Behind a name's beginning, so that it fits where the name itself does: 40 characters have at most 160 bytes of UTF-8.
+# With the first 40 characters of the final name, at most 160 bytes of UTF-8, so that it is within the limit of 255 bytes.
 _TEMPORARY = re.compile(r"\..{1,40}\.uwaga-[0-9a-f]{16}", re.DOTALL)
-# Not of every system.
+# Not available on every system.
 _NOFOLLOW, _NONBLOCK = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK}
 
 
 class PathConflictError(FileExistsError):
-    """A name that uwaga needs is taken by what it did not make."""
+    """A path that uwaga needs exists and was not made by uwaga."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EEXIST, f"cannot be used: {why}", str(path))
@@ -34,9 +34,9 @@ class PathConflictError(FileExistsError):
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, which takes its name when all of it is on the disk, in place of a file or link of that name. What a
-    failure leaves is removed. Its `name` is where it stands until then."""
-    with _whole(path) as (file, temporary):
+    """Opens a temporary file to write, and renames it to `path` when it is complete and on the disk; a file or link of that name
+    is replaced. The temporary file, whose path is the `name` of what is yielded, is removed where an exception is raised."""
+    with _temporary_file(path) as (file, temporary):
         yield file
         _finish(file, temporary)
         temporary.replace(path)
@@ -45,10 +45,10 @@ def atomic_replace(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_create(path: Path) -> Iterator[IO[bytes]]:
-    """The same for a name that is free. Raises PathConflictError: it is not, or no longer when the file is whole."""
+    """As atomic_replace, but for a new path. Raises PathConflictError where it exists, before or after the file was written."""
     if os.path.lexists(path):
         raise PathConflictError(path, "it already exists")
-    with _whole(path) as (file, temporary):
+    with _temporary_file(path) as (file, temporary):
         yield file
         _finish(file, temporary)
         rename_noreplace(temporary, path)
@@ -56,7 +56,7 @@ def atomic_create(path: Path) -> Iterator[IO[bytes]]:
 
 
 def rename_noreplace(path: Path, new: Path) -> None:
-    """Give a file a name that is free, in one step. Raises PathConflictError."""
+    """Renames a file to a new path, atomically. Raises PathConflictError where that exists."""
     try:
         os.link(path, new, follow_symlinks=False)
     except FileExistsError as error:
@@ -72,7 +72,7 @@ def rename_noreplace(path: Path, new: Path) -> None:
 
 
 def create_file(path: Path) -> IO[bytes]:
-    """A file to write whose name is free. Raises PathConflictError."""
+    """Creates a file and opens it for writing. Raises PathConflictError where the path exists."""
     try:
         return path.open("xb")
     except FileExistsError as error:
@@ -80,15 +80,15 @@ def create_file(path: Path) -> IO[bytes]:
 
 
 def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> IO[bytes]:
-    """A file to go on with behind its first `size` bytes, unbuffered; what stands behind them is cut off.
+    """Opens a file to append to, unbuffered, after truncating it to `size` bytes.
 
-    Raises PathConflictError: it is not a file of its own, or `accepts` does not know its first bytes as ours. Both before
-    anything is cut.
+    Raises PathConflictError, before anything is truncated, where the path is not a regular file with one name, or `accepts`
+    returns False for its first 64 bytes.
     """
     file = os.fdopen(_opened(path), "r+b", buffering=0)
     try:
         if os.fstat(file.fileno()).st_nlink != 1:
-            raise PathConflictError(path, "it is a file with a second name")
+            raise PathConflictError(path, "it is a file with a second name (a hard link)")
         if not accepts(file.read(64)):
             raise PathConflictError(path, "it is not a file that uwaga wrote")
         file.truncate(size)
@@ -100,7 +100,7 @@ def open_append(path: Path, accepts: Callable[[bytes], bool], *, size: int) -> I
 
 
 def fsync(path: Path) -> None:
-    """What a file holds, or the names in a folder, are on the disk."""
+    """Flushes the content of a file, or the entries of a folder, to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -110,15 +110,20 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """One process at a time, by a file that is never written to; the system ends the wait when the other one ends, however
-    it does. Raises BlockingIOError without `wait`, and PathConflictError: the name is a link, or of what is no file."""
-    import fcntl  # where there is one: no other system is served here, but files are replaced on all
+    """Holds an exclusive lock (flock) on a file, which is created where there is none and never written. The system releases it
+    when the process ends, in whatever way.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is False.
+        PathConflictError: the path is a link or not a regular file.
+    """
+    import fcntl  # not on Windows, where the other functions of this module work
 
     while True:
         lock = _opened(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_still(path, lock):  # and not removed with its folder by the process that held it
+            if _is_still(path, lock):  # not removed with its folder by the process that held it
                 yield
                 return
         finally:
@@ -126,12 +131,12 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def make_folder(path: Path) -> None:
-    """A folder that a user named: made with its parents, or taken with what is in it. Raises OSError."""
+    """Creates a folder that a user named, with its parents, unless it exists. Raises OSError."""
     path.mkdir(parents=True, exist_ok=True)
 
 
 def ensure_marked_folder(path: Path) -> None:
-    """A folder of ours, which has a mark file: a new one, or one that is there. Raises PathConflictError: it is not ours."""
+    """Creates a folder with a mark file, unless it exists. Raises PathConflictError where it is not uwaga's."""
     with suppress(FileExistsError):
         path.mkdir()
     if not is_uwaga_folder(path):
@@ -140,7 +145,7 @@ def ensure_marked_folder(path: Path) -> None:
 
 
 def create_marked_folder(path: Path) -> None:
-    """A folder of ours whose name is free. Raises PathConflictError."""
+    """Creates a folder with a mark file. Raises PathConflictError where the path exists."""
     try:
         path.mkdir()
     except FileExistsError as error:
@@ -154,46 +159,46 @@ def create_marked_folder(path: Path) -> None:
 
 
 def mark_folder(path: Path) -> None:
-    """Put the mark file into a folder that has none. Raises PathConflictError."""
+    """Writes the mark file of a folder, unless it has one. Raises PathConflictError where something else has its name."""
     if _is_marked(path):
         return
     try:
         with atomic_create(path / MARK_FILE) as file:
             file.write(_MARK_TEXT)
     except PathConflictError:
-        if not _is_marked(path):  # by another process at the same moment
+        if not _is_marked(path):  # another process may have written it at the same moment
             raise
 
 
 def rename_folder(folder: Path, new: Path) -> None:
-    """Give a folder a name that is free. Raises PathConflictError."""
-    if os.path.lexists(new):  # the system would take an empty folder for free
+    """Renames a folder to a new path. Raises PathConflictError where that exists."""
+    if os.path.lexists(new):  # rename() would replace an empty folder
         raise PathConflictError(new, "it already exists; move it away")
     folder.rename(new)
 
 
 def unmark_folder(path: Path) -> None:
-    """Take the mark file out of a folder that is finished, and is its user's from now on."""
+    """Removes the mark file of a finished folder, which belongs to its user from now on."""
     if _is_marked(path):
         (path / MARK_FILE).unlink()
 
 
 def is_uwaga_folder(folder: Path) -> bool:
-    """Whether it is a folder, not a link to one, that has the mark file, or nothing but temporary files in it."""
+    """Whether it is a folder (not a link to one) with the mark file, or with nothing but temporary files."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         return False
     return _is_marked(folder) or all(_TEMPORARY.fullmatch(path.name) for path in folder.iterdir())
 
 
 def contains_only(folder: Path, names: re.Pattern[str]) -> bool:
-    """Whether all that is in a folder are files, not links, that are temporary or have such names."""
+    """Whether a folder contains only regular files (no links) that have a temporary name or match `names`."""
     return stat.S_ISDIR(folder.lstat().st_mode) and all(_is_one_of(path, names) for path in folder.iterdir())
 
 
 def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
-    """Remove a folder of ours: its files of such names, and it where nothing else is in it.
+    """Removes the files that match `names` from a folder of uwaga, and the folder if it is empty then.
 
-    False: something stays, which is all of it where the folder is not ours. Raises OSError.
+    Returns whether the folder was removed. Nothing is removed from a folder that is not uwaga's. Raises OSError.
     """
     if not is_uwaga_folder(folder):
         return False
@@ -202,68 +207,68 @@ def remove_folder(folder: Path, names: re.Pattern[str]) -> bool:
             path.unlink()
     if any(path.name != MARK_FILE for path in folder.iterdir()):
         return False
-    (folder / MARK_FILE).unlink(missing_ok=True)  # the last one: a removal that is interrupted can be gone on with
+    (folder / MARK_FILE).unlink(missing_ok=True)  # last: an interrupted removal can be resumed
     folder.rmdir()
     return True
 
 
 def remove_temporary(folder: Path, *names: str) -> None:
-    """Remove what writing the files of these names left in a folder when the process was killed."""
+    """Removes the temporary files of these names, which a killed process left in a folder."""
     for path in list(folder.iterdir()):
         if _is_one_of(path) and path.name.startswith(tuple(f".{name[:40]}.uwaga-" for name in names)):
             path.unlink()
 
 
 class PrivateFolder:
-    """A new folder for temporary files which only this account can read; removed by `close`, or when the program ends."""
+    """A temporary folder that only this account can read; removed by `close`, or when the program ends."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="uwaga-")
 
     def write(self, name: str, content: bytes) -> Path:
-        """A new file in it, with mode 0600. Raises FileExistsError, OSError."""
+        """Writes a new file with mode 0600, and returns its path. Raises FileExistsError, OSError."""
         path = Path(self._folder.name) / name
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600), "wb") as file:
             file.write(content)
         return path
 
     def remove(self, path: Path) -> None:
-        """One of its files."""
+        """Removes one of its files."""
         assert path.parent == Path(self._folder.name)
         path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The second time nothing."""
+        """Removes the folder; calling it again has no effect."""
         self._folder.cleanup()
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """A new file beside its place, removed when what is done with it fails."""
+def _temporary_file(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
+    """Opens a temporary file in the folder of `path`; it is removed where an exception is raised."""
     temporary = path.with_name(f".{path.name[:40]}.uwaga-{secrets.token_hex(8)}")
     try:
         file = temporary.open("xb")
     except OSError as error:
-        error.filename = str(path)  # the name that the user knows
+        error.filename = str(path)  # the path that the user gave
         raise
     try:
         with file:
             yield file, temporary
     except BaseException:
-        temporary.unlink(missing_ok=True)  # a full disk has better use for the space
+        temporary.unlink(missing_ok=True)  # it may be what filled the disk
         raise
 
 
 def _finish(file: IO[bytes], temporary: Path) -> None:
-    """By its name: a library that wrote there may have put another file in its place."""
+    """Closes the file and flushes it by its path, where a library may have put another file."""
     file.close()
     fsync(temporary)
 
 
 def _opened(path: Path) -> int:
-    """A file of ours to read and to write, made where there is none; nothing is truncated. Raises PathConflictError."""
+    """Opens a file to read and write, creates it where there is none, and truncates nothing. Raises PathConflictError."""
     try:
-        # Without waiting for the other end of a pipe.
+        # O_NONBLOCK: opening a named pipe would wait for its other end.
         opened = os.open(path, os.O_RDWR | os.O_CREAT | _NOFOLLOW | _NONBLOCK, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
@@ -276,7 +281,7 @@ def _opened(path: Path) -> int:
 
 
 def _is_still(path: Path, opened: int) -> bool:
-    """Whether a name is that of an open file."""
+    """Whether a path still refers to an open file."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(opened))
     except FileNotFoundError:
@@ -286,20 +291,20 @@ def _is_still(path: Path, opened: int) -> bool:
 def _is_marked(folder: Path) -> bool:
     try:
         opened = os.open(folder / MARK_FILE, os.O_RDONLY | _NOFOLLOW | _NONBLOCK)
-    except OSError:  # there is none, or it is a link or a socket
+    except OSError:  # absent, a link or a socket
         return False
     with os.fdopen(opened, "rb") as mark:
         return stat.S_ISREG(os.fstat(opened).st_mode) and mark.read(len(_MARK_TEXT) + 1) == _MARK_TEXT
 
 
 def _is_one_of(path: Path, names: re.Pattern[str] | None = None) -> bool:
-    """Whether it is a file that is temporary, or has such a name."""
+    """Whether it is a regular file that has a temporary name or matches `names`."""
     is_known = _TEMPORARY.fullmatch(path.name) or (names is not None and names.fullmatch(path.name))
     return bool(is_known) and _is_file(path)
 
 
 def _is_file(path: Path) -> bool:
-    """A link to a file is none."""
+    """Whether it is a regular file; a link to one is not."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError:

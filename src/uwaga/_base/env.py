@@ -27,12 +27,12 @@ VARIABLES = {
 
 
 def level() -> str | None:
-    """UWAGA_LEVEL, as written: the native library knows which levels there are."""
+    """UWAGA_LEVEL, unchecked: the native library refuses an unknown level."""
     return _text("UWAGA_LEVEL")
 
 
 def library() -> Path | None:
-    """UWAGA_LIBRARY as a path; whether it exists is the loader's question."""
+    """UWAGA_LIBRARY as a path, which need not exist."""
     text = _text("UWAGA_LIBRARY")
     return Path(text) if text else None
 

@@ -14,7 +14,7 @@ class ShapeError(ValueError):
 
 
 class CheckpointError(ValueError):
-    """A directory with a model that cannot be read: the message names the file, and every weight that is wrong."""
+    """A model directory that cannot be loaded: the message names the file, and every weight that is wrong."""
 
 
 class DataError(ValueError):

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first used, so that a name costs nothing to those who do not use it."""
+"""Lazy imports: the public names of a package are imported when they are first used."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ def names(
         if name not in home:
             now = f"; it is now called {renamed[name]}" if renamed and name in renamed else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{now}")
-        # Kept in the package, so that the next use of the name does not come here.
+        # Set as an attribute of the package, so that __getattr__ is called once per name.
         value = getattr(import_module(home[name]), name)
         setattr(sys.modules[package], name, value)
         return value

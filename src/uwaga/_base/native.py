@@ -1,7 +1,7 @@
-"""Find the native library, check it, and hand out its functions.
+"""Loads the native library, checks its version and struct layouts, and gives access to its functions.
 
 The library is plain C behind ctypes (native/include/uwaga/c_api.h): it is loaded on first use, not on import, and
-where it cannot be loaded the reason is kept for `uwaga doctor` and `uwaga.explain`.
+where it cannot be loaded the reason is stored for `uwaga doctor` and `uwaga.explain`.
 """
 
 import ctypes
@@ -59,9 +59,9 @@ def _load() -> Library | str:
     if (found := functions.uwaga_abi_version()) != ABI_VERSION:
         return f"the native library at {path} has interface {found}, and this package needs {ABI_VERSION}"
     if (name := _misplaced_struct(functions)) is not None:
-        return f"the native library at {path} lays out struct {name} otherwise than this package"
+        return f"the native library at {path} has another layout of struct {name} than this package"
     if (name := env.level()) is not None and functions.uwaga_set_level(name.encode()) != STATUS_OK:
-        return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, possible=True))}"
+        return f"UWAGA_LEVEL is {name!r}, and this machine can run {', '.join(_levels(functions, supported_only=True))}"
     return Library(path=path, functions=functions, thread_pool=_share_thread_pool(functions))
 
 
@@ -94,7 +94,7 @@ def _declare(functions: ctypes.CDLL) -> None:
 
 
 def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
-    """A struct that the library has otherwise than native_layout: another compiler's padding, another pointer size."""
+    """The name of a struct whose layout in the library differs from native_layout (padding, pointer size), or None."""
     for name in native_layout.STRUCTS:
         ours = native_layout.layout(name)
         theirs = functions.uwaga_struct_layout(name.encode())
@@ -104,7 +104,7 @@ def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
 
 
 def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:
-    """Hand over the GOMP_parallel that PyTorch's own library is bound to, so that both run on one pool.
+    """Passes the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool.
 
     Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds the very
     OpenMP that PyTorch uses, whatever its file is called, and never a second copy.
@@ -138,13 +138,13 @@ def reason_unavailable() -> str | None:
 
 
 def check(status: int) -> None:
-    """Raise what a status of the library stands for."""
+    """Raises the exception of a status other than OK: MemoryError or ValueError, with the library's message."""
     if status == STATUS_OK:
         return
-    sentence = library().functions.uwaga_last_error().decode()
+    message = library().functions.uwaga_last_error().decode()
     if status == STATUS_OUT_OF_MEMORY:
-        raise MemoryError(f"uwaga native library: {sentence}")
-    raise ValueError(f"uwaga native library: {sentence}")
+        raise MemoryError(f"uwaga native library: {message}")
+    raise ValueError(f"uwaga native library: {message}")
 
 
 def threads() -> int:
@@ -162,10 +162,10 @@ def _fixed_threads() -> int | None:
     return env.threads()
 
 
-def _levels(functions: ctypes.CDLL, *, possible: bool) -> tuple[str, ...]:
+def _levels(functions: ctypes.CDLL, *, supported_only: bool) -> tuple[str, ...]:
     names, index = [], 0
     while (name := functions.uwaga_level_name(index)) is not None:
-        if not possible or functions.uwaga_level_supported(index):
+        if not supported_only or functions.uwaga_level_supported(index):
             names.append(name.decode())
         index += 1
     return tuple(names)
@@ -173,12 +173,12 @@ def _levels(functions: ctypes.CDLL, *, possible: bool) -> tuple[str, ...]:
 
 def levels() -> tuple[str, ...]:
     """Instruction-set levels of this build, lowest first."""
-    return _levels(library().functions, possible=False)
+    return _levels(library().functions, supported_only=False)
 
 
 def supported_levels() -> tuple[str, ...]:
-    """Those that this processor can run."""
-    return _levels(library().functions, possible=True)
+    """The levels of this build that this processor supports, lowest first."""
+    return _levels(library().functions, supported_only=True)
 
 
 def level() -> str:
@@ -187,11 +187,11 @@ def level() -> str:
 
 
 def set_level(name: str | None) -> None:
-    """Use a level by name, for tests and benchmarks; None: the best possible. Raises ValueError."""
+    """Selects a level by name, for tests and benchmarks; None: the best supported one. Raises ValueError."""
     if library().functions.uwaga_set_level(None if name is None else name.encode()) != STATUS_OK:
         raise ValueError(f"level must be one of {', '.join(supported_levels())}, not {name!r}")
 
 
 def measure_peak(threads: int, seconds: float) -> float:
-    """Float32 multiply-adds as fast as this level can, in GFLOP/s."""
+    """The measured peak of float32 multiply-adds at the current level, in GFLOP/s, over so many seconds."""
     return library().functions.uwaga_measure_peak(threads, seconds)

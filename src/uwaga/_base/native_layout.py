@@ -1,4 +1,4 @@
-"""The structs of native/include/uwaga/c_api.h, field by field: what is packed for the library, and what it is checked by.
+"""The structs of native/include/uwaga/c_api.h, field by field, for packing them with the module `struct`.
 
 A field is written `name:type`, where the type is a code of the module `struct` (Q stands for a pointer, too) or the
 name of a struct. All padding is written out in c_api.h, as fields called `reserved`.
@@ -55,7 +55,7 @@ def struct_of(name: str, first: str | None = None, last: str | None = None) -> s
 
 
 def layout(name: str) -> list[int]:
-    """As uwaga_struct_layout has it: the size of a struct, then the offset of each field."""
+    """The size of a struct, then the offset of each field, as uwaga_struct_layout returns them."""
     offsets, at = [], 0
     for field in STRUCTS[name].split():
         kind = field.split(":")[1]

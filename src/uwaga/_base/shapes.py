@@ -1,11 +1,11 @@
-"""One checker that binds the letters of DESIGN.md over several tensors and explains the first disagreement."""
+"""Shape checks: binds the letters of docs/shapes.md to the sizes of several tensors, and reports the first contradiction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from uwaga._base.errors import ShapeError
 
-# What each letter means, in the words of the error messages.
+# The letters in words, for error messages.
 WORDS = {
     "B": "batch",
     "H": "query heads",
@@ -24,7 +24,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedShape:
-    """A tensor as the messages show it: its name, its shape and one letter per dimension ("" binds nothing)."""
+    """A tensor's name, shape and one letter per dimension ("": a dimension that is not checked)."""
 
     name: str
     shape: tuple[int, ...]

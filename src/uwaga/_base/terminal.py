@@ -1,15 +1,15 @@
-"""Text that a terminal shows and does not obey, whoever wrote it: a file, a model, or a library's error."""
+"""Escaping of untrusted text for terminals and messages: control characters and invisible ones never reach them."""
 
 import unicodedata
 
-# Control characters, those that reorder text or cannot be seen, halves of surrogate pairs, and what has no meaning yet.
+# Unicode categories: control, format (invisible, reordering), unassigned, private use, surrogate, line, paragraph.
 _UNSAFE = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 # Joiners spell words in Persian and Hindi, and combine emoji.
 _JOINERS = "\u200c\u200d"
 
 
 def escape_controls(text: str, keep: str = "\n\t") -> str:
-    """Every character that is unsafe in a terminal as its code point; those to keep, line ends and tabs, stay.
+    """Replaces every character that is unsafe in a terminal by its code point, except those of `keep`.
 
     >>> escaped("a\\x1b[2J")
     'a<U+001B>[2J'
@@ -21,6 +21,6 @@ def escape_controls(text: str, keep: str = "\n\t") -> str:
 
 
 def printable(name: str) -> str:
-    """A name from a file as messages show it: in ASCII, on one line, and of 200 characters at most."""
+    """A string from an untrusted file, for a message: ASCII, on one line, at most 200 characters."""
     text = name if name.isprintable() and name.isascii() else ascii(name[:201])
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,4 +1,7 @@
-"""Who looks on while this runs: nobody (plain eager mode), torch.func, or a tracer such as torch.compile."""
+"""Which tracers, transforms or dispatch modes are active: torch.compile, export, make_fx, torch.func, forward mode, autocast.
+
+In plain eager mode none is, and an operation may read values, write into memory and keep results.
+"""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -12,10 +15,10 @@ _PLAIN = (Tensor, Parameter)
 _modes = torch._C._len_torch_dispatch_stack
 _mode = torch._C._get_dispatch_mode
 _Mode = torch._C._TorchDispatchModeKey
-# Modes under which tensors stand for values that nobody knows yet; others, such as flop counters, only look on.
+# Modes whose tensors have no values yet; other modes, such as flop counters, run on real tensors.
 _TRACERS = (_Mode.PROXY, _Mode.FAKE, _Mode.FUNCTIONAL)
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
-_BEFORE_AUTOGRAD = torch._C.DispatchKey.PreDispatch  # where make_fx and export stand with pre_dispatch=True
+_BEFORE_AUTOGRAD = torch._C.DispatchKey.PreDispatch  # active under make_fx and export with pre_dispatch=True
 _jit_trace = torch._C._get_tracing_state
 _transforms = torch._C._are_functorch_transforms_active
 _levels = torch._C._functorch.get_interpreter_stack
@@ -24,15 +27,16 @@ Transform = torch._C._functorch.TransformType
 
 
 def is_intercepted() -> bool:
-    """Under torch.compile or export, any dispatch mode (fake tensors, make_fx, flop counters), or torch.jit.trace."""
+    """Whether calls of operators are intercepted: by torch.compile, export, torch.jit.trace, or a dispatch mode (fake tensors,
+    make_fx, flop counters)."""
     return torch.compiler.is_compiling() or _modes() > 0 or _jit_trace() is not None or _is_included(_BEFORE_AUTOGRAD)
 
 
 def is_tracing() -> bool:
-    """Whether PyTorch's operations are written down, to be run again: torch.jit.trace, make_fx, export, fake tensors.
+    """Whether PyTorch's operators are recorded into a graph: by torch.jit.trace, make_fx, export or fake tensors.
 
-    What a kernel writes into memory is missing there. torch.compile is not meant: it breaks its graph at a kernel. Nor are
-    other dispatch modes, such as flop counters, which look on while real tensors are computed.
+    What a native kernel writes into memory would be missing in the graph. torch.compile does not count: it breaks its graph at
+    a kernel. Nor do other dispatch modes, such as flop counters, under which real tensors are computed.
     """
     if torch.compiler.is_dynamo_compiling():
         return False
@@ -52,8 +56,8 @@ def transforms() -> tuple[Transform, ...]:
 
 
 def is_batch_of_gradients(gradient: Tensor | None) -> bool:
-    """Whether a backward pass stands for many at once: torch.autograd.grad(..., is_grads_batched=True), which
-    torch.autograd.functional calls with vectorize=True. It is no transform of torch.func."""
+    """Whether a gradient is a batch of gradients, of torch.autograd.grad(..., is_grads_batched=True), which
+    torch.autograd.functional uses with vectorize=True. It is not a transform of torch.func."""
     return gradient is not None and _is_legacy_batched(gradient)
 
 
@@ -63,7 +67,7 @@ def is_in_forward_mode() -> bool:
 
 
 def has_tangent(*tensors: Tensor | None) -> bool:
-    """Whether forward-mode differentiation, here and now, follows one of them."""
+    """Whether one of the tensors has a tangent of forward-mode differentiation."""
     return is_in_forward_mode() and any(
         x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors
     )
@@ -75,12 +79,13 @@ def is_plain_eager() -> bool:
 
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
-    """Whether this is no tensor, or one of torch's own type: a subclass has operators of its own."""
+    """Whether it is a torch.Tensor or Parameter and not of a subclass, which may override operators; None counts as plain."""
     return tensor is None or type(tensor) in _PLAIN
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Whether reading the values costs no synchronisation and breaks no graph: a plain CPU tensor that stands for itself."""
+    """Whether Python may read the values: a plain CPU tensor, outside compilers, tracers and transforms. Reading then needs no
+    synchronisation and breaks no graph."""
     return (
         is_plain_tensor(tensor)
         and tensor.device.type == "cpu"

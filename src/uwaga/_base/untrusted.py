@@ -1,18 +1,18 @@
-"""Files from strangers: how they are opened, and how much of them is read. Every reader of the package goes through here.
+"""Reading untrusted files: only regular ones are opened, and sizes are bounded. Every reader of the package goes through here.
 
-A file is opened only if it is a regular one, also behind symbolic links: reading a pipe would wait, and a device may have
-no end. What is read is bounded before memory or time is spent. The limits:
+Symbolic links are followed, but only to regular files: a named pipe would block, and a device may never end. Sizes are checked
+before memory or time is spent. The limits:
 
     JSON_BYTES          config.json and all other small JSON, the header of a safetensors file, the pickle of torch.save
     JSON_CONTAINERS     objects and lists of such a JSON text; about 300 bytes each in memory
     JSON_VALUES         its values and keys, counted by commas and colons
-    JSON_DEPTH          its objects and lists inside each other
+    JSON_DEPTH          its nesting of objects and lists
     TOKENIZER_BYTES     tokenizer.json; the largest ones in use have about 35 million
     TOKENIZER_CONTAINERS, TOKENIZER_VALUES      of it, as of other JSON
     TOML_BYTES          a configuration of training
-    TOML_KEY_PARTS      parts of a dotted key, whose square the time of the standard library's reader grows with
-    LINE_BYTES          a line of text, or a text that is read at once
-    DECOMPRESSION_RATIO      bytes that a byte of gzip or parquet may unpack to, beyond the first LINE_BYTES of a file
+    TOML_KEY_PARTS      parts of a dotted key; tomllib's time is quadratic in their number
+    LINE_BYTES          a line of text, or a whole text
+    DECOMPRESSION_RATIO      decompressed bytes per byte of gzip or parquet, beyond the first LINE_BYTES of a file
 
 Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga.models.safetensors_files`,
 `uwaga.models.pickle_files`) and their shapes with what config.json describes, before anything is allocated.
@@ -54,12 +54,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # how some editors begin a file; no part of the text
-# Possessive, and begun where no part is under way: in time that is linear in the text.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the beginning of a file, from some editors; not part of the text
+# Possessive quantifiers, and a lookbehind to start only at the beginning of a part: linear time.
 _KEY_PART = rb"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
 _LONG_KEY = re.compile(rb"(?<![\w-])(?:%s\.[ \t]*+){%d}" % (_KEY_PART, TOML_KEY_PARTS))
 
-# Python converts such a number at once, and refuses to write it in a message.
+# Python parses such a number, but str() of it raises ValueError.
 _LONG_NUMBER = re.compile(r"0[xob][0-9a-fA-F_]{257}")
 
 
@@ -68,7 +68,7 @@ class TextFileError(DataError):
 
 
 class DamagedGzipError(TextFileError):
-    """A gzip file whose packed bytes are wrong.
+    """A damaged gzip file.
 
     Attributes:
         reason: what is wrong, without the file.
@@ -80,7 +80,7 @@ class DamagedGzipError(TextFileError):
 
 
 def stat_regular(path: Path) -> os.stat_result:
-    """What the system says of a regular file, symbolic links followed. Raises OSError: there is none, or it is no such."""
+    """The os.stat_result of a regular file, symbolic links followed. Raises OSError where it is absent or not a regular file."""
     try:
         found = path.stat()
     except ValueError as error:  # a NUL character, or half of a surrogate pair
@@ -100,8 +100,8 @@ def _need_regular(found: os.stat_result, path: Path) -> None:
 @contextmanager
 def open_regular(path: Path) -> Iterator[BufferedReader]:
     """The bytes of a regular file. Raises OSError."""
-    stat_regular(path)  # before it is opened: that of a device may have effects
-    # Not to wait, should a pipe have taken the place of the file by now.
+    stat_regular(path)  # before it is opened: opening a device may have side effects
+    # O_NONBLOCK: a named pipe may have replaced the file in the meantime, and would block.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         _need_regular(os.fstat(descriptor), path)
@@ -109,7 +109,7 @@ def open_regular(path: Path) -> Iterator[BufferedReader]:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All bytes of a regular file. Raises OSError, also where there are more."""
+    """All bytes of a regular file. Raises OSError, also where there are more than `most`."""
     with open_regular(path) as file:
         found = file.read(most + 1)
     if len(found) > most:
@@ -118,7 +118,7 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
-    """All bytes of a stream that is no file, such as standard input. Raises OSError: there are more."""
+    """All bytes of a stream, such as standard input. Raises OSError where there are more than `most`."""
     found = stream.read(most + 1)
     if len(found) > most:
         raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", name)
@@ -126,7 +126,7 @@ def read_stream(stream: BinaryIO, name: str, most: int) -> bytes:
 
 
 def read_file_if_exists(path: Path, most: int) -> bytes | None:
-    """The same; None where there is no file of that name, a symbolic link that leads nowhere aside. Raises OSError."""
+    """As read_file, but None where there is no such file. Raises OSError, also for a dangling symbolic link."""
     try:
         return read_file(path, most)
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def read_file_if_exists(path: Path, most: int) -> bytes | None:
 
 
 def sha256(path: Path, most: int | None = None) -> str:
-    """The hexadecimal digest of a regular file. Raises OSError, also where it has more than so many bytes."""
+    """The hexadecimal SHA-256 digest of a regular file. Raises OSError, also where it has more than `most` bytes."""
     with open_regular(path) as file:
         if most is not None and os.fstat(file.fileno()).st_size > most:
             raise OSError(errno.EFBIG, f"it is longer than {most:,} bytes", str(path))
@@ -147,13 +147,12 @@ def sha256(path: Path, most: int | None = None) -> str:
 
 
 def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
-    """A value of JSON, whose objects have no key twice.
+    """A parsed JSON text. Duplicate keys of an object are an error.
 
-    strict: strings and numbers are checked too, as a file of settings needs it: no half of a surrogate pair, no number that
-    is NaN, infinite, or beyond the largest float64.
+    strict: lone surrogates in strings are errors too, and numbers that are NaN, infinite or beyond the largest float64.
 
     Raises:
-        ValueError: no JSON, or more of it than the table of limits allows.
+        ValueError: not valid JSON, or larger than the limits above.
         RecursionError: nested deeper than JSON_DEPTH.
     """
     text = text.encode() if isinstance(text, str) else text
@@ -166,7 +165,8 @@ def parse_json(text: bytes | str, *, strict: bool = True) -> Any:
 
 
 def check_json_size(text: bytes, containers: int, values: int) -> None:
-    """Raises ValueError. A text that has no more than so many of these bytes has no more than so many values."""
+    """Raises ValueError where a JSON text has more objects and lists, or more keys and values, than that; counted by bytes, before
+    it is parsed."""
     if text.count(b"{") + text.count(b"[") > containers:
         raise ValueError(f"more than {containers:,} objects and lists")
     if text.count(b",") + text.count(b":") > values:
@@ -189,7 +189,7 @@ def _no_constant(name: str) -> object:
 
 
 def _check(value: object, *, strict: bool) -> None:
-    """Without recursion, in time that is linear in the number of values."""
+    """Checks depth, and where `strict` strings and numbers. Iterative, in linear time."""
     level, depth = [value], 0
     while level:
         below: list[object] = []
@@ -230,7 +230,7 @@ def _check_surrogates(text: str) -> None:
 
 
 def check_toml_size(text: str) -> None:
-    """What the standard library's reader takes the square of in time. Raises ValueError."""
+    """Raises ValueError for TOML on which tomllib would take quadratic time."""
     if len(text) > TOML_BYTES:
         raise ValueError(f"longer than {TOML_BYTES:,} characters")
     if _LONG_KEY.search(text.encode("utf-8", "surrogatepass")):
@@ -239,11 +239,11 @@ def check_toml_size(text: str) -> None:
         raise ValueError("a number of more than 256 digits")
 
 
-# Text, plain or gzip
+# Text, plain or gzip-compressed
 
 
 class DecompressedFile:
-    """The bytes of a file, unpacked where its name ends in .gz; made by `unpacked`."""
+    """The bytes of a file, decompressed where its name ends in .gz; made by `unpacked`."""
 
     def __init__(self, path: Path, raw: BinaryIO) -> None:
         self._path, self._raw = path, raw
@@ -252,7 +252,7 @@ class DecompressedFile:
 
     @property
     def position(self) -> int:
-        """Bytes of the file itself that were read."""
+        """How many bytes of the file were read, before decompression."""
         return self._raw.tell()
 
     def read(self, size: int) -> bytes:
@@ -269,7 +269,7 @@ class DecompressedFile:
 
 
 def check_decompression_ratio(path: Path, compressed: int, decompressed: int) -> None:
-    """Raises TextFileError: more bytes come of packed ones than the table of limits allows."""
+    """Raises TextFileError where the ratio of decompressed to compressed bytes is above DECOMPRESSION_RATIO."""
     if decompressed > LINE_BYTES and decompressed > DECOMPRESSION_RATIO * compressed:
         raise TextFileError(
             f"{path}: {compressed:,} compressed bytes decompress to {decompressed:,}: more than {DECOMPRESSION_RATIO} for "
@@ -279,7 +279,7 @@ def check_decompression_ratio(path: Path, compressed: int, decompressed: int) ->
 
 @contextmanager
 def open_decompressed(path: Path) -> Iterator[DecompressedFile]:
-    """A file's bytes. Raises TextFileError, also for what a reader meets on the way."""
+    """Opens a file, and decompresses it where its name ends in .gz. Raises TextFileError, also for errors while it is read."""
     try:
         with open_regular(path) as raw:
             yield DecompressedFile(path, raw)
@@ -292,15 +292,15 @@ def open_decompressed(path: Path) -> Iterator[DecompressedFile]:
 
 
 class Line(NamedTuple):
-    """A line without what ends it."""
+    """A line of text, without its line ending."""
 
     place: str  # file:number, for messages
     text: str
-    position: int  # bytes of the file that were read up to here, about
+    position: int  # how many bytes of the file were read so far, approximately
 
 
 def read_lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
-    """All lines of a file, none longer than `most` bytes. Raises TextFileError."""
+    """The lines of a UTF-8 file. Raises TextFileError, also for a line of more than `most` bytes."""
     number = 0
     with open_decompressed(path) as file:
         while line := file.readline(most + 1):
@@ -317,7 +317,7 @@ def read_lines(path: Path, most: int = LINE_BYTES) -> Iterator[Line]:
 
 
 def strip_byte_order_mark(beginning: bytes) -> bytes:
-    """The first bytes of a text."""
+    """The first bytes of a text, without a byte-order mark."""
     return beginning.removeprefix(_BYTE_ORDER_MARK)
 
 
@@ -331,12 +331,12 @@ def utf8_error(place: str, byte: int, column: int) -> TextFileError:
 class ParquetRows:
     """Some columns of a parquet file, row by row.
 
-    Raises TextFileError, also from `rows`: no parquet file, a column that is there twice, more bytes than the table of limits
-    allows. Raises ModuleNotFoundError where there is no pyarrow.
+    Raises TextFileError, also from `rows`, for a file that is not parquet, a duplicate column, or a decompression ratio above the
+    limit. Raises ModuleNotFoundError without pyarrow.
 
     Attributes:
-        names: of all columns.
-        count: of rows.
+        names: the names of all columns.
+        count: the number of rows.
     """
 
     def __init__(self, path: Path, columns: Iterable[str]) -> None:
@@ -357,11 +357,11 @@ class ParquetRows:
             raise TextFileError(f"{path}: there are two columns {twice!r}")
 
     def rows(self, at_once: int) -> Iterator[tuple[str, dict[str, object]]]:
-        """Places, for messages, and values by column."""
+        """For each row its place, for messages, and its values by column; `at_once` rows are read at a time."""
         from pyarrow import parquet
 
         row, size, read = 0, stat_regular(self._path).st_size, 0
-        # A text that many rows repeat is in memory once.
+        # Dictionary-encoded, so that a text that many rows repeat is in memory once.
         with _parquet_errors(self._path), parquet.ParquetFile(self._path, read_dictionary=self._repeating) as file:
             for batch in file.iter_batches(at_once, columns=self._columns):
                 for index in range(batch.num_rows):
@@ -386,7 +386,7 @@ def _value(place: str, value: Any) -> object:
         return value.as_py()
     except UnicodeDecodeError as error:
         raise TextFileError(f"{place}: is not UTF-8: {error.reason} at byte {error.start + 1}") from error
-    except (ValueError, OverflowError) as error:  # a date beyond Python's
+    except (ValueError, OverflowError) as error:  # such as a date that Python's datetime cannot represent
         raise TextFileError(f"{place}: cannot be read: {error}") from error
 
 
