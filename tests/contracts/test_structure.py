@@ -1,0 +1,27 @@
+"""The structure that structure.py measures: no import circles, no small modules that belong to their only importer."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))  # for `import structure`: the tests are no package
+
+import structure
+
+# Small modules with one importer that stay, and why.
+ON_THEIR_OWN = {"uwaga.cli.train": "one file per verb"}
+
+
+def test_no_modules_import_each_other_in_a_circle(root: Path) -> None:
+    """Imports inside functions and those for type checkers count: a circle that they hide is one."""
+    assert structure.circles(structure.imports(root)) == []
+
+
+def test_a_small_module_with_one_importer_belongs_to_it(root: Path) -> None:
+    found = structure.small_with_one_importer(root)
+    assert {name: importer for name, importer in found.items() if name not in ON_THEIR_OWN} == {}
+    assert ON_THEIR_OWN.keys() <= found.keys()
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
+    assert structure.circles(graph) == [["a", "b", "c"]]
