@@ -1,4 +1,4 @@
-"""What users of training do wrong, in words. Each text has a test."""
+"""Errors of training that users can cause. The full text of each message has a test."""
 
 from uwaga._base.errors import DataError
 
@@ -10,4 +10,4 @@ class ConfigError(ValueError):
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot begin or go on; the message names the last good checkpoint where there is one."""
+    """A run that cannot start or continue; the message names the last good checkpoint where there is one."""

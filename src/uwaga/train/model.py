@@ -1,4 +1,4 @@
-"""A model of a configuration, with the weights that its family's paper begins with, drawn by a seed.
+"""A model with random initial weights, as its family's paper or code initializes them.
 
 Letters: M model width, F hidden width, H heads, D head width.
 """
@@ -28,11 +28,12 @@ _Draw = Callable[[str, Tensor, torch.Generator], object]
 
 
 def new_model(settings: Settings, seed: int) -> nn.Module:
-    """A model with fresh float32 weights on the CPU, in training mode; the same seed gives the same bits.
+    """A model with initial float32 weights on the CPU, in training mode; the same seed gives the same bits.
 
-    Raises ConfigError: they would not fit into the memory of this machine.
+    Norm weights are ones, biases zeros, and matrices are drawn as below. The state of PyTorch's generator is restored.
 
-    Norms begin as ones, biases as zeros, matrices as below. PyTorch's own generator is not touched.
+    Raises:
+        ConfigError: the weights would not fit into the memory of this machine.
     """
     _need_memory(settings)
     with seeds.fork_rng(torch.device("cpu")):  # layers draw weights of their own, which are drawn again
@@ -48,7 +49,7 @@ def new_model(settings: Settings, seed: int) -> nn.Module:
 
 
 def _need_memory(settings: Settings) -> None:
-    """Before anything is allocated. Raises ConfigError: the weights alone are more than this machine can hold."""
+    """Raises ConfigError, before anything is allocated: the weights alone are larger than this machine's memory."""
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in empty_model(settings).parameters())
     needed, there = 4 * weights, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -59,7 +60,7 @@ def _need_memory(settings: Settings) -> None:
 
 
 def empty_model(settings: Settings) -> nn.Module:
-    """The module, with whatever weights its layers make."""
+    """The module of a model config, with the weights that its layers create."""
     match settings:
         case BertConfig():
             return BertModel(settings)
@@ -82,7 +83,7 @@ def _drawing(settings: Settings) -> _Draw:
 
 
 def _bert(name: str, weight: Tensor, generator: torch.Generator) -> None:
-    """Devlin et al.'s code: a normal distribution of deviation 0.02, cut at two deviations."""
+    """Devlin et al.'s code: a normal distribution of deviation 0.02, truncated at two deviations."""
     init.trunc_normal_(weight, std=0.02, a=-0.04, b=0.04, generator=generator)
 
 

@@ -1,4 +1,4 @@
-"""What is minimised: the sum of the cross-entropies of the scored tokens of a batch.
+"""The training loss: the sum of the cross-entropies of the scored tokens of a batch.
 
 Letters: N packed tokens, S scored ones, M model width, V vocabulary.
 """
@@ -17,16 +17,16 @@ from uwaga.models.t5.model import T5Model
 from uwaga.models.transformer.model import Transformer
 from uwaga.ops.ragged import Operand, Ragged
 
-# Logits that are held at once: 256 MB in float32, their gradient and softmax as much again.
+# Logits that are in memory at once: 256 MB in float32, and as much each for gradient and softmax.
 _MOST_LOGITS = 2**26
 
 
 class Objective(nn.Module):
-    """A model and its loss; what is distributed and compiled.
+    """A model with its loss, as one module that is distributed and compiled.
 
     Args:
         model: of this package.
-        smoothing: of the labels: this share of the probability is meant for all tokens alike (Szegedy et al. 2016).
+        smoothing: label smoothing: this fraction of the target probability is uniform over all tokens (Szegedy et al. 2016).
     """
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
@@ -48,7 +48,7 @@ class Objective(nn.Module):
 
     @property
     def _smoothing(self) -> float:
-        """Evaluation asks what the model says of the right token alone."""
+        """None in evaluation mode: the loss is then the cross-entropy of the labels."""
         return self.smoothing if self.training else 0.0
 
     @property
@@ -57,7 +57,7 @@ class Objective(nn.Module):
         return int(config.vocab_size if isinstance(self.model, BertModel) else config.output_vocab_size)
 
     def _hidden(self, ids: Operand, decoder_ids: Operand | None) -> Tensor:
-        """(N, M): the states that the head reads."""
+        """(N, M): the hidden states before the head."""
         model = self.model
         if isinstance(model, BertModel):
             hidden = model(ids, outputs=()).last_hidden_state
@@ -95,7 +95,7 @@ def cross_entropy(
 ) -> Tensor:
     """() float32: the sum over the labels.
 
-    Where the logits would be many, they are computed in blocks of tokens, and once more in the backward pass.
+    Logits of large vocabularies are computed in blocks of tokens, and recomputed in the backward pass.
     """
 
     def of(hidden: Tensor, labels: Tensor) -> Tensor:

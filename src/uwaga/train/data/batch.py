@@ -1,4 +1,4 @@
-"""What training is given: the rows of a micro-batch, and their tokens. Letters: N packed tokens, R rows."""
+"""Micro-batches: the numbers of their rows, and the tokens of these. Letters: N packed tokens, R rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ IGNORED = -100  # the label of a token that is not scored, as in PyTorch
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatch:
-    """A micro-batch by the numbers of its rows, without their tokens."""
+    """The row numbers of a micro-batch, without their tokens."""
 
     epoch: int
     rows: tuple[int, ...]
@@ -26,9 +26,9 @@ class Batch:
     """Rows for a model, one after the other, without padding.
 
     Attributes:
-        ids: (N,) int64, what the model or its encoder reads.
-        decoder_ids: (N',) int64, what the decoder of an encoder-decoder reads, in as many rows; else None.
-        labels: (N,) int64, or (N',) where there are decoder_ids: the token that is right there; -100 is not scored.
+        ids: (N,) int64, the input of the model or of its encoder.
+        decoder_ids: (N',) int64, the input of the decoder of an encoder-decoder, in as many rows; else None.
+        labels: (N,) int64, or (N',) where there are decoder_ids: the token to predict at each position; -100 is not scored.
     """
 
     ids: Ragged
@@ -37,12 +37,12 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """That the model reads, source and target together."""
+        """The number of input tokens, of encoder and decoder together."""
         return self.ids.values.shape[0] + (0 if self.decoder_ids is None else self.decoder_ids.values.shape[0])
 
     @property
     def scored(self) -> int:
-        """Labels that count."""
+        """The number of labels that are scored."""
         return int((self.labels != IGNORED).sum())
 
     def to(self, device: torch.device | str) -> "Batch":

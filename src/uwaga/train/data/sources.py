@@ -16,13 +16,13 @@ from uwaga._base.untrusted import TextFileError
 from uwaga.train.config import DataConfig, SourceConfig
 from uwaga.train.errors import DataError
 
-# Bytes of a download at most, packed or not.
+# The most bytes of a download, compressed or not.
 LARGEST = 2**30
 _SECONDS = 60.0  # without an answer
 
 
 def find(name: str, data: DataConfig) -> Path:
-    """The file that a name in data.train means: a source's, else a path. Raises DataError."""
+    """The file of a name in data.train: that of the source of this name, else the name is a path. Raises DataError."""
     source = data.sources.get(name)
     if source is None:
         return Path(name)
@@ -39,7 +39,7 @@ def find(name: str, data: DataConfig) -> Path:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes, unpacked where its name ends in .gz. Raises TextFileError."""
+    """The SHA-256 of a file's bytes, decompressed where its name ends in .gz. Raises TextFileError."""
     digest, count = hashlib.sha256(), 0
     with untrusted.open_decompressed(path) as file:
         while piece := file.read(2**20):
@@ -104,7 +104,7 @@ def _download(url: str) -> bytes:
 
 
 def _unpack(source: SourceConfig, packed: bytes) -> bytes:
-    """The file itself, of a zip archive or packed by gzip. Raises DataError."""
+    """The file in a zip archive or compressed by gzip. Raises DataError."""
     try:
         if source.member:
             with zipfile.ZipFile(BytesIO(packed)) as archive, archive.open(source.member) as file:

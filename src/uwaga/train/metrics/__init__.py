@@ -1,1 +1,1 @@
-"""What a training tells: metrics.jsonl, a bar, TensorBoard; evaluation, samples, and the attention of every head."""
+"""What a run measures: loss, error rates, samples and attention statistics; and where it is logged."""

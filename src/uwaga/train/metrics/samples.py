@@ -1,4 +1,4 @@
-"""What the model writes now: after prompts, in answer to sources, or in place of masks."""
+"""Samples during training: continuations of prompts, answers to sources, or filled masks."""
 
 from collections.abc import Sequence
 from itertools import islice
@@ -17,24 +17,24 @@ from uwaga.train.config import Config
 from uwaga.train.data.corpus import Corpus
 from uwaga.train.errors import ConfigError
 
-# Of what is drawn: a little surer than the model is, as is usual for reading.
+# Of sampling: below 1, as is usual for text that people read.
 _TEMPERATURE = 0.8
-_PROMPT = 16  # tokens of the validation data to go on from, where the configuration names no prompt
+_PROMPT = 16  # tokens of the validation split, the prompt where the configuration has none
 _SOURCES = 5
 
 
 class Sample(NamedTuple):
-    """A prompt, and what came of it."""
+    """A prompt, and the text that the model generated for it."""
 
     prompt: str
     text: str
 
 
 class SampleGenerator:
-    """Writes samples; the same prompts and seed each time.
+    """Generates samples, of the same prompts and by the same seed each time.
 
     Raises:
-        ConfigError: a prompt without tokens, one that leaves no room, or without a mask where masks are filled.
+        ConfigError: a prompt without tokens, longer than data.context_length, or without a mask for a masked language model.
     """
 
     def __init__(self, config: Config, corpus: Corpus) -> None:
@@ -45,7 +45,7 @@ class SampleGenerator:
             self._ids(prompt)
 
     def samples(self, model: nn.Module) -> list[Sample]:
-        """What a whole model writes."""
+        """Samples of a model with all its weights."""
         if not self._prompts:
             return []
         with evaluation_mode(model):
@@ -71,7 +71,7 @@ class SampleGenerator:
         return [reads.decode(each.tolist()) for each in cast(Ragged, written).to_list()]
 
     def _fill_masks(self, model: BertModel) -> list[str]:
-        """The prompts with the likeliest token in place of every mask."""
+        """The prompts with the most probable token in place of each mask."""
         ids = Ragged.from_list([torch.tensor(self._ids(prompt)) for prompt in self._prompts])
         device = next(model.parameters()).device
         output = model(Ragged(ids.values.to(device), ids.offsets.to(device)), outputs=("masked_lm",)).masked_lm
@@ -97,7 +97,7 @@ class SampleGenerator:
         return ids
 
     def _split(self, prompt: str) -> Sequence[str]:
-        """What stands between the masks."""
+        """The parts of a prompt between its masks."""
         if self._mask is None or self._config.objective != "masked-language-model":
             return [prompt]
         name = str(self._corpus.tokenizer.backend.id_to_token(self._mask))
@@ -106,7 +106,7 @@ class SampleGenerator:
         return prompt.split(name)
 
     def _default_prompts(self) -> tuple[str, ...]:
-        """Of the validation data."""
+        """Sources or the beginning of a text of the validation split."""
         if self._config.objective == "encoder-decoder":
             return tuple(question.source for question in islice(self._corpus.questions(), _SOURCES))
         if self._config.objective == "masked-language-model":
@@ -120,5 +120,5 @@ class SampleGenerator:
 
 
 def format_sample(sample: Sample) -> str:
-    """For a terminal, which would obey control characters."""
+    """A line for a terminal, with control characters escaped."""
     return escape_controls(f"{sample.prompt} > {sample.text}")
