@@ -19,8 +19,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import uwaga
 from uwaga import Causal, KeyLengths, Ragged, Window, attention
 from uwaga._base import native
-from uwaga.integrations import patch_torch, sdpa
-from uwaga.integrations import varlen as uwaga_varlen
+from uwaga.integrations import patch_torch, torch_patch
 
 pytestmark = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
 SDPA, VARLEN = F.scaled_dot_product_attention, varlen.varlen_attn
@@ -34,7 +33,7 @@ def _x(*shape: int, seed: int = 0) -> torch.Tensor:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     """The engines that the patched doors asked for."""
     calls = []
-    for module, name in ((sdpa, "attention"), (uwaga_varlen, "attention_and_lse")):
+    for module, name in ((torch_patch, "attention"), (torch_patch, "attention_and_lse")):
         original = getattr(module, name)
 
         def record(*args, original=original, **options):
@@ -497,7 +496,7 @@ def test_a_later_patch_of_someone_else_is_not_lost(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError) as error:
             patch.undo()
     assert str(error.value) == (
-        "patch_torch: torch.nn.functional.scaled_dot_product_attention was replaced by someone else since; undo that first"
+        "patch_torch: torch.nn.functional.scaled_dot_product_attention has been replaced by other code since; undo that first"
     )
     patch.undo()
     assert F.scaled_dot_product_attention is SDPA

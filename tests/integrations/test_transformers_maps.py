@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers", minversion="5")
 import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
-from uwaga.integrations.transformers.observed import observing  # noqa: E402
+from uwaga.integrations.transformers.observers import observing  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 register_with_transformers()
@@ -252,7 +252,7 @@ def test_a_gradient_too_large_for_a_matrix(monkeypatch: pytest.MonkeyPatch) -> N
     made = model(input_ids=IDS, output_attentions=True)
     made.attentions[0].retain_grad()
     made[0].sum().backward()
-    monkeypatch.setattr("uwaga.integrations.transformers.observed.MAX_BYTES", 2000)
+    monkeypatch.setattr("uwaga.integrations.transformers.observers.MAX_BYTES", 2000)
     with pytest.raises(ValueError) as raised:
         made.attentions[0].grad  # noqa: B018
     assert str(raised.value) == "LayerMap.grad: the dense matrix (3, 4, 7, 7) takes 2352 bytes (2.4 kB), more than 2000"

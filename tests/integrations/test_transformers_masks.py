@@ -13,8 +13,7 @@ from torch import Tensor
 transformers = pytest.importorskip("transformers", minversion="5")
 from transformers import masking_utils  # noqa: E402
 
-from uwaga.integrations.transformers.carrier import PlannedMask  # noqa: E402
-from uwaga.integrations.transformers.masks import planned_mask  # noqa: E402
+from uwaga.integrations.transformers.mask_plan import LazyMask, lazy_mask  # noqa: E402
 
 QUERIES, KEYS = 3, 8
 RIGHT = torch.arange(KEYS) < torch.tensor([8, 5, 1])[:, None]
@@ -45,12 +44,12 @@ FUNCTIONS = {
 
 def both(function: Callable, queries: int, padding: Tensor | None, offset: int) -> tuple[Tensor, Tensor]:
     sizes = {"batch_size": 3, "q_length": queries, "kv_length": KEYS, "q_offset": offset, "kv_offset": 0}
-    ours = planned_mask(**sizes, mask_function=function, attention_mask=padding)
+    ours = lazy_mask(**sizes, mask_function=function, attention_mask=padding)
     theirs = masking_utils.sdpa_mask(
         **sizes, mask_function=function, attention_mask=padding, allow_is_causal_skip=False,
         allow_is_bidirectional_skip=False,
     )  # fmt: skip
-    assert isinstance(ours, PlannedMask)
+    assert isinstance(ours, LazyMask)
     assert ours.shape == (3, 1, queries, KEYS)
     return ours.dense(), theirs.expand(3, 1, -1, -1)
 
@@ -81,7 +80,7 @@ def test_a_function_of_somebody_else_is_taken_densely() -> None:
         return (query - key) % 3 == 0
 
     sizes = {"batch_size": 2, "q_length": 6, "kv_length": 6, "q_offset": 0, "kv_offset": 0}
-    mask = planned_mask(**sizes, mask_function=masking_utils.and_masks(FUNCTIONS["causal"], every_third))
+    mask = lazy_mask(**sizes, mask_function=masking_utils.and_masks(FUNCTIONS["causal"], every_third))
     assert type(mask) is Tensor
     i, j = torch.arange(6)[:, None], torch.arange(6)
     assert torch.equal(mask, ((i >= j) & ((i - j) % 3 == 0)).expand(2, 1, 6, 6))
@@ -90,24 +89,24 @@ def test_a_function_of_somebody_else_is_taken_densely() -> None:
 def test_no_mask_where_transformers_wants_none() -> None:
     everything = FUNCTIONS["both ways"]
     sizes = {"batch_size": 3, "q_length": KEYS, "kv_length": KEYS, "mask_function": everything}
-    assert planned_mask(**sizes, allow_is_bidirectional_skip=True) is None
-    assert planned_mask(**sizes, allow_is_bidirectional_skip=True, attention_mask=torch.ones(3, KEYS).bool()) is None
-    assert planned_mask(**sizes, allow_is_bidirectional_skip=True, attention_mask=RIGHT) is not None
+    assert lazy_mask(**sizes, allow_is_bidirectional_skip=True) is None
+    assert lazy_mask(**sizes, allow_is_bidirectional_skip=True, attention_mask=torch.ones(3, KEYS).bool()) is None
+    assert lazy_mask(**sizes, allow_is_bidirectional_skip=True, attention_mask=RIGHT) is not None
 
 
 def test_a_plan_becomes_a_tensor_when_somebody_looks_into_it() -> None:
-    mask = planned_mask(batch_size=2, q_length=4, kv_length=4)
+    mask = lazy_mask(batch_size=2, q_length=4, kv_length=4)
     lower = torch.ones(4, 4, dtype=torch.bool).tril().expand(2, 1, 4, 4)
     assert torch.equal(mask[:, :, :, :3], lower[..., :3])
     assert torch.equal(torch.cat((mask, mask)), torch.cat((lower, lower)))
     assert torch.equal(~mask, ~lower)
-    assert mask.settled is not None
-    assert repr(mask) == "PlannedMask(shape=(2, 1, 4, 4), Causal(include_self=True, start=0))"
+    assert mask.materialized is not None
+    assert repr(mask) == "LazyMask(shape=(2, 1, 4, 4), Causal(include_self=True, start=0))"
 
 
 def test_what_is_written_into_a_plan_counts() -> None:
     """Some models open or close a corner of their mask in place."""
-    mask = planned_mask(batch_size=2, q_length=4, kv_length=4)
+    mask = lazy_mask(batch_size=2, q_length=4, kv_length=4)
     mask[:, :, 0, 3] = True
     assert mask.dense()[:, :, 0, 3].all()
     assert torch.equal(mask.sum(), torch.tensor(2 * 11))

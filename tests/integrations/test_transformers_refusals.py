@@ -14,7 +14,7 @@ from transformers import masking_utils  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 from uwaga.integrations.transformers.attention import uwaga_attention  # noqa: E402
-from uwaga.integrations.transformers.masks import planned_mask  # noqa: E402
+from uwaga.integrations.transformers.mask_plan import lazy_mask  # noqa: E402
 
 register_with_transformers()
 
@@ -83,8 +83,8 @@ def test_windows_in_which_a_token_sees_nothing() -> None:
     """Masks of them are made and thrown away by models that have no layer with a window; attention says what is wrong."""
     said = "attn_implementation='uwaga': sliding_window=0 lets a token see nothing; set it to 1 or more, or to None for no window"
     window = masking_utils.sliding_window_causal_mask_function(0)
-    mask = planned_mask(batch_size=1, q_length=4, kv_length=4, mask_function=window)
-    assert repr(mask) == f"PlannedMask(shape=(1, 1, 4, 4), Refused(reason={said!r}))"
+    mask = lazy_mask(batch_size=1, q_length=4, kv_length=4, mask_function=window)
+    assert repr(mask) == f"LazyMask(shape=(1, 1, 4, 4), Refused(reason={said!r}))"
     offsets = {"cu_seq_lens_q": torch.tensor([0, 4])}
     for compute in (
         lambda: uwaga_attention(nn.Identity(), x(1), x(1), x(1), mask),
@@ -101,7 +101,7 @@ def test_windows_in_which_a_token_sees_nothing() -> None:
     [("add", lambda m: m + torch.zeros(1)), ("rsub", lambda m: 1.0 - m), ("mul", lambda m: m * 2)],
 )
 def test_models_that_compute_with_their_mask(operation: str, compute: Callable[[Tensor], Tensor]) -> None:
-    mask = planned_mask(batch_size=1, q_length=4, kv_length=4)
+    mask = lazy_mask(batch_size=1, q_length=4, kv_length=4)
     with pytest.raises(ValueError) as raised:
         compute(mask)
     assert str(raised.value) == (

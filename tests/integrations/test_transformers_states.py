@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from uwaga.integrations.transformers.states import PackedStates, Packing, plain
+from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
 
 TOKENS = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0], [0, 1, 1, 0]]).bool()
 B, N, D, T = 3, 4, 6, 6

@@ -1,35 +1,49 @@
-"""PyTorch's own doors to attention, opened onto this engine for tensors on the CPU.
+"""patch_torch(): PyTorch's scaled_dot_product_attention and varlen_attn on CPU tensors computed by uwaga.
 
 Covered: every call that looks the name up when it runs, torch.nn.functional.scaled_dot_product_attention or
 torch.nn.attention.varlen.varlen_attn, and so nn.MultiheadAttention, nn.Transformer* and the models of transformers.
-Not covered: modules that took the function by `from torch.nn.functional import ...` before the patch; and the fused
+Not covered: modules that imported the function by name (`from torch.nn.functional import ...`) before the patch; and the fused
 inference path of nn.TransformerEncoderLayer in eval mode, which never calls the function
 (torch.backends.mha.set_fastpath_enabled(False) turns it off).
+
+Letters: N packed tokens, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, R ragged rows.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.jit import _builtins
+from torch.overrides import handle_torch_function, has_torch_function
 
-from uwaga.integrations import sdpa, varlen
+from uwaga._base import native
+from uwaga._base.tracing import Transform, has_tangent, is_autocast, is_plain_tensor, transforms
+from uwaga.ops.attention.api import attention, attention_and_lse
+from uwaga.ops.attention.native_structs import MAX_WIDTH
+from uwaga.ops.masks import Causal, KeyLengths, Mask, Window
+from uwaga.ops.ragged import Ragged
+
+if TYPE_CHECKING:  # importing it registers operators
+    from torch.nn.attention.varlen import AuxRequest
 
 
 @dataclass(slots=True, kw_only=True)
-class _Door:
+class _PatchedFunction:
     """One function of PyTorch: where it lives, what replaces it while patches are open, and the original."""
 
     module: ModuleType
     name: str
-    ours: Callable
+    replacement: Callable
     original: Callable
 
 
 _LOCK = threading.RLock()
-_DOORS: list[_Door] = []  # open while _OPEN > 0
+_PATCHED: list[_PatchedFunction] = []  # open while _OPEN > 0
 _OPEN = 0
 
 
@@ -75,35 +89,299 @@ def patch_torch() -> Patch:
 def _open() -> None:
     global _OPEN
     if _OPEN == 0:
-        _DOORS.extend(_find_doors())
-        for door in _DOORS:
-            setattr(door.module, door.name, door.ours)
+        _PATCHED.extend(_find_functions())
+        for function in _PATCHED:
+            setattr(function.module, function.name, function.replacement)
     _OPEN += 1
 
 
 def _close() -> None:
     global _OPEN
     if _OPEN == 1:
-        for door in _DOORS:
-            if getattr(door.module, door.name) is not door.ours:
-                where = f"{door.module.__name__}.{door.name}"
-                raise RuntimeError(f"patch_torch: {where} was replaced by someone else since; undo that first")
-        for door in _DOORS:
-            setattr(door.module, door.name, door.original)
-        _DOORS.clear()
+        for function in _PATCHED:
+            if getattr(function.module, function.name) is not function.replacement:
+                where = f"{function.module.__name__}.{function.name}"
+                raise RuntimeError(f"patch_torch: {where} has been replaced by other code since; undo that first")
+        for function in _PATCHED:
+            setattr(function.module, function.name, function.original)
+        _PATCHED.clear()
     _OPEN -= 1
 
 
-def _find_doors() -> list[_Door]:
+def _find_functions() -> list[_PatchedFunction]:
     import torch.nn.attention.varlen as torch_varlen  # here, since importing it registers operators
 
     plain, packed = torch.nn.functional.scaled_dot_product_attention, torch_varlen.varlen_attn
-    doors = [
-        _Door(module=torch.nn.functional, name="scaled_dot_product_attention", ours=sdpa.door(plain), original=plain),
-        _Door(module=torch_varlen, name="varlen_attn", ours=varlen.door(packed), original=packed),
+    functions = [
+        _PatchedFunction(
+            module=torch.nn.functional,
+            name="scaled_dot_product_attention",
+            replacement=sdpa_replacement(plain),
+            original=plain,
+        ),
+        _PatchedFunction(
+            module=torch_varlen, name="varlen_attn", replacement=varlen_replacement(packed), original=packed
+        ),
     ]
-    for door in doors:
-        builtin = _builtins._find_builtin(door.original)
+    for function in functions:
+        builtin = _builtins._find_builtin(function.original)
         if builtin is not None:  # torch.jit.script does not compile the door, but calls PyTorch's own operator
-            _builtins._register_builtin(door.ours, builtin)
-    return doors
+            _builtins._register_builtin(function.replacement, builtin)
+    return functions
+
+
+class Replacement:
+    """A function in the place of one of PyTorch's.
+
+    It has that one's names, which graphs of torch.fx and pickles refer to it by, and equals that one: a subclass of Tensor
+    finds it in a table of overrides that was made of PyTorch's functions.
+    """
+
+    __name__: str
+    __qualname__: str
+
+    def __init__(self, function: Callable, original: Callable, module: str) -> None:
+        self.function, self.original, self.__doc__ = function, original, function.__doc__
+        for named in (function, self):
+            named.__module__, named.__name__, named.__qualname__ = module, original.__name__, original.__name__
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.original
+
+    def __hash__(self) -> int:
+        return hash(self.original)
+
+    def __repr__(self) -> str:
+        return f"<uwaga's {self.__module__}.{self.__qualname__}>"
+
+    def __reduce__(self) -> str:
+        return self.__qualname__
+
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def is_supported(*tensors: Tensor) -> bool:
+    """Whether the native engine can read these as they are."""
+    return native.reason_unavailable() is None and all(
+        is_plain_tensor(x)
+        and x.device.type == "cpu"
+        and x.dtype in _DTYPES
+        and x.layout is torch.strided
+        and not x.is_nested
+        for x in tensors
+    )
+
+
+def is_differentiable(*tensors: Tensor) -> bool:
+    """Whether the native engine has the derivatives that are asked for here: those of reverse mode, and under torch.func
+    first ones only."""
+    if has_tangent(*tensors):
+        return False
+    active = transforms()
+    return {Transform.Vmap, Transform.Grad}.issuperset(active) and active.count(Transform.Grad) < 2
+
+
+def is_vmapped() -> bool:
+    """Inside torch.func.vmap."""
+    return Transform.Vmap in transforms()
+
+
+def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast does to the arguments of PyTorch's own function."""
+    device = tensors[0].device.type
+    if not is_autocast(device):
+        return tensors
+    to = torch.get_autocast_dtype(device)
+    return tuple(x.to(to) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
+_LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
+
+
+@cache
+def sdpa_replacement(original: Callable) -> Replacement:
+    """The function that serves what it can, and hands the rest to `original`; always the same one for the same."""
+
+    def scaled_dot_product_attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """torch.nn.functional.scaled_dot_product_attention, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
+        tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+        options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+        if has_torch_function(tensors) and not _is_nested(query):
+            return handle_torch_function(replacement, tensors, query, key, value, attn_mask=attn_mask, **options)
+        if all(isinstance(x, Tensor) and is_plain_tensor(x) for x in tensors):
+            q, k, v, *masks = autocast(*tensors)
+            known = _are_supported_options(masks, dropout_p, is_causal, scale, enable_gqa)
+            if (
+                known
+                and is_supported(q, k, v)
+                and _fits(q, k, v, masks, enable_gqa)
+                and _can_differentiate(tensors, dropout_p)
+            ):
+                q, k, v = _aligned(q, k, v, enable_gqa)
+                mask, bias = _mask_and_bias(masks, is_causal)
+                output = attention(q, k, v, mask=mask, bias=bias, scale=scale, dropout=dropout_p, impl="cpu")
+                assert isinstance(output, Tensor)
+                return output
+        return original(query, key, value, attn_mask=attn_mask, **options)
+
+    replacement = Replacement(scaled_dot_product_attention, original, "torch.nn.functional")
+    return replacement
+
+
+def _is_nested(query: Tensor) -> bool:
+    """Whether this is a nested tensor: the jagged ones compare the function with torch._C._nn's, which is not replaced."""
+    if torch.compiler.is_dynamo_compiling():
+        return isinstance(query, Tensor) and query.is_nested
+    with torch._C.DisableTorchFunction():  # which would ask the overrides
+        return isinstance(query, Tensor) and query.is_nested
+
+
+def _are_supported_options(
+    masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool
+) -> bool:
+    """Whether the options are of the kinds that both functions take; PyTorch takes tensors and infinities, too."""
+    return (
+        (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
+        and isinstance(dropout_p, int | float)
+        and 0.0 <= dropout_p < 1.0
+        and isinstance(is_causal, bool)
+        and isinstance(enable_gqa, bool)
+        and not (is_causal and masks)
+    )
+
+
+def _can_differentiate(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
+    """Whether the derivatives that the surroundings ask for are ours to give, and vmap a dropout that is."""
+    return is_differentiable(*tensors) and not (dropout_p and is_vmapped())
+
+
+def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
+    """Whether PyTorch would take these; where it would not, its own error is the right one."""
+    if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
+        return False
+    if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        return False
+    if not all(0 < x.shape[-1] <= MAX_WIDTH for x in (q, v)) or 0 in q.shape[-3:-2]:
+        return False  # what the engine does not compute
+    if _other_kernel_named():
+        return False
+    grouped = 3 if enable_gqa else 2
+    if enable_gqa and (q.dim() < 3 or k.shape[-3] != v.shape[-3] or not k.shape[-3] or q.shape[-3] % k.shape[-3]):
+        return False
+    leading = [x.shape[:-grouped] for x in (q, k, v)]
+    common = _broadcast(leading)
+    if common is None:
+        return False
+    if not masks:
+        return True
+    heads = q.shape[-3:-2] if enable_gqa else ()
+    scores = (*common, *heads, q.shape[-2], k.shape[-2])
+    mask = masks[0]
+    of_kind = mask.dtype in (torch.bool, q.dtype) and mask.dim() >= 2 and mask.layout is torch.strided
+    return of_kind and _broadcast([mask.shape, scores]) == scores
+
+
+def _other_kernel_named() -> bool:
+    """Whether torch.nn.attention.sdpa_kernel asks for another kernel than the flash one; on the CPU it counts too."""
+    return not torch.backends.cuda.flash_sdp_enabled()
+
+
+# A flag outside the graph: torch.compile takes it as it is when it traces (see ops/attention/choose.py).
+vars(_other_kernel_named)["_dynamo_marked_constant"] = True
+
+
+def _broadcast(shapes: list) -> tuple[int, ...] | None:
+    """The common shape, or None where there is none."""
+    if all(shape == shapes[0] for shape in shapes):  # torch.broadcast_shapes takes longer than a small call
+        return tuple(shapes[0])
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return None
+
+
+def _aligned(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The same leading dimensions for all, by zero strides."""
+    if q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        return q, k, v
+    kept = 3 if enable_gqa else 2
+    common = torch.broadcast_shapes(*(x.shape[:-kept] for x in (q, k, v)))
+    q, k, v = (x.expand(*common, *x.shape[-kept:]) for x in (q, k, v))
+    return q, k, v
+
+
+def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor | None, Tensor | None]:
+    if is_causal:
+        return Causal(start=0), None  # PyTorch aligns to the upper left
+    if not masks:
+        return None, None
+    return (masks[0], None) if masks[0].dtype == torch.bool else (None, masks[0])
+
+
+@cache
+def varlen_replacement(original: Callable) -> Replacement:
+    """The function that serves what it can, and hands the rest to `original`."""
+
+    def varlen_attn(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        cu_seq_q: Tensor,
+        cu_seq_k: Tensor | None,
+        max_q: int,
+        max_k: int,
+        *,
+        return_aux: "AuxRequest | None" = None,
+        scale: float | None = None,
+        window_size: tuple[int, int] = (-1, -1),
+        enable_gqa: bool = False,
+        seqused_k: Tensor | None = None,
+        block_table: Tensor | None = None,
+        num_splits: int | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        """torch.nn.attention.varlen.varlen_attn, by uwaga on the CPU (uwaga.integrations.patch_torch)."""
+        same_heads = enable_gqa or query.shape[1] == key.shape[1]
+        derives = is_differentiable(query, key, value) and not is_vmapped()
+        known = block_table is None and _are_offsets(cu_seq_q, cu_seq_k) and len(window_size) == 2
+        if not (is_supported(query, key, value) and derives and same_heads and known):
+            extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
+            options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
+            return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)
+        # num_splits asks for results that do not depend on the batch: here they never do.
+        assert cu_seq_k is not None
+        key_offsets = cu_seq_k.long()
+        ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)
+        mask = _window_and_lengths(window_size, seqused_k)
+        output, lse = attention_and_lse(*ragged, mask=mask, scale=scale, impl="cpu")
+        assert isinstance(output, Ragged)
+        assert isinstance(lse, Ragged)
+        return (output.values, lse.values.T) if return_aux is not None and return_aux.lse else output.values
+
+    return Replacement(varlen_attn, original, "torch.nn.attention.varlen")
+
+
+def _are_offsets(*offsets: Tensor | None) -> bool:
+    return all(isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) for x in offsets)
+
+
+def _window_and_lengths(window: Sequence[int], used: Tensor | None) -> Mask | None:
+    """window_size is lower right, -1 for unbounded; seqused_k counts the keys in use."""
+    left, right = (None if reach < 0 else reach for reach in window)
+    band = None if left is None and right is None else Window(left, right)
+    if used is None:
+        return band
+    return KeyLengths(used) if band is None else band & KeyLengths(used)

@@ -9,10 +9,9 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from uwaga.integrations.watching import foreign, own
-from uwaga.integrations.watching.attentions import Attentions
-from uwaga.integrations.watching.drafts import DraftedRecording, noticing
-from uwaga.integrations.watching.words import embeddings
+from uwaga.integrations.watching import builtin, huggingface
+from uwaga.integrations.watching.attention_layers import AttentionLayers, token_embeddings
+from uwaga.integrations.watching.huggingface import SpeculativeRecording, detect_speculative_decoding
 from uwaga.maps.recordings.copies import MapOptions
 from uwaga.maps.recordings.recording import Recording, TokenLists, TokenStrings
 from uwaga.ops.ragged import Operand
@@ -57,12 +56,12 @@ def watch(
         ValueError: a model without attention that can be watched, a layer, kind or head that it has not, or attention that
             ran without being seen; a model of transformers that computes attention by itself.
     """
-    found = Attentions.of([*own.find(model), *foreign.find(model)])
-    wanted = found.chosen(type(model).__name__, layers, kinds)
-    recording = DraftedRecording(heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens))
-    seen: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
+    found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
+    wanted = found.select(type(model).__name__, layers, kinds)
+    recording = SpeculativeRecording(heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens))
+    embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
-    def tell(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
+    def on_call(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
         where = found.where.get(module)
         if where is None:
             return
@@ -73,17 +72,17 @@ def watch(
             softcap=options["softcap"],
             sinks=options["sinks"],
         )
-        if recording.record(where, query, key, asked, seen[-1] if seen else None):
-            seen.clear()
+        if recording.record(where, query, key, asked, embedded_ids[-1] if embedded_ids else None):
+            embedded_ids.clear()
         if where in wanted:
             recording.store(where, query, key, asked)
 
     with ExitStack() as stack:
-        for embedding in embeddings(model):
-            stack.callback(embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0])).remove)
-        stack.enter_context(own.watching(found.where, tell))
-        stack.enter_context(foreign.watching(model, tell))
-        stack.enter_context(noticing(model, recording))
+        for embedding in token_embeddings(model):
+            stack.callback(embedding.register_forward_pre_hook(lambda _, given: embedded_ids.append(given[0])).remove)
+        stack.enter_context(builtin.watching(found.where, on_call))
+        stack.enter_context(huggingface.watching(model, on_call))
+        stack.enter_context(detect_speculative_decoding(model, recording))
         stack.callback(recording.close)
         yield recording
     if not recording.maps:

@@ -1,5 +1,8 @@
 """attn_implementation="uwaga" for the models of transformers.
 
-masks       what transformers asks once for all layers: a plan of what can be skipped, in the shape of a mask
-attention   what it asks in every layer
+register          register_with_transformers()
+mask_plan         the mask function, called once for all layers; mask_functions reads the masks of transformers
+attention         the attention function, called in every layer; layer_call gives the arguments of uwaga.attention
+packed_states     hidden states without padding between two attentions
+observers         AttentionMap of each layer's call
 """

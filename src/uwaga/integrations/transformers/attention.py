@@ -11,11 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from uwaga.integrations.transformers.layer import Layer, plan_of
-from uwaga.integrations.transformers.modules import is_collected, layers_to_come
-from uwaga.integrations.transformers.observed import layer_map, observe
-from uwaga.integrations.transformers.operands import Operands, operands, put_last
-from uwaga.integrations.transformers.states import PackedStates, Packing
+from uwaga.integrations.transformers.layer_call import (
+    AttentionCall,
+    LayerArguments,
+    attention_call,
+    is_output_collected,
+    plan_of,
+    put_last,
+    remaining_layers,
+)
+from uwaga.integrations.transformers.observers import map_of_call, notify_observers
+from uwaga.integrations.transformers.packed_states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 from uwaga.ops.ragged import Operand, Ragged
@@ -49,7 +55,7 @@ def uwaga_attention(
     Args:
         module: the layer.
         query, key, value: (B, H, Q, D), (B, G, K, D), (B, G, K, E).
-        attention_mask: a PlannedMask; or (B or 1, H or 1, Q, K), bool or to be added to the scores.
+        attention_mask: a LazyMask; or (B or 1, H or 1, Q, K), bool or to be added to the scores.
         is_causal: counts where there is no mask. None is False, as in eager attention: what is causal has a mask. In a packed
             batch it is `module.is_causal`, as in FlashAttention.
         sliding_window: counts for packed batches without a mask; a mask has it in itself.
@@ -68,7 +74,7 @@ def uwaga_attention(
         # The mask is that of the packed queries alone; without one, `is_causal` and `sliding_window` count in each document.
         key, value, cu_seq_lens_k = _from_pages(module, key, value, cache, cu_seq_lens_k, others)
         attention_mask = None
-    layer = Layer(
+    layer = LayerArguments(
         module=module,
         mask=attention_mask,
         plan=plan_of(attention_mask),
@@ -80,15 +86,15 @@ def uwaga_attention(
     )
     _check_packed(layer, query)
     wants_map = _wants("attentions", others)
-    seen = observe(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
-    call = operands(layer, (query, key, value))
+    seen = notify_observers(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
+    call = attention_call(layer, (query, key, value))
     attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     output = attend(call.query, call.key, call.value, mask=call.mask, bias=call.bias)
     if call.last is not None:
         last = attend(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
         output = put_last(output, last, call.last)
     expected = _as_expected(layer, call, output, query.shape[2], others)
-    return expected, layer_map(seen, expected, value) if wants_map and seen is not None else None
+    return expected, map_of_call(seen, expected, value) if wants_map and seen is not None else None
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
@@ -96,10 +102,12 @@ def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
     return query_offsets is not None and bool(getattr(module, "is_causal", False))
 
 
-def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, others: Mapping[str, object]) -> Tensor:
+def _as_expected(
+    layer: LayerArguments, call: AttentionCall, output: Operand, queries: int, others: Mapping[str, object]
+) -> Tensor:
     """(B, Q, H, E), packed where the layers behind this one gain by it."""
     tokens = None if layer.plan is None else layer.plan.tokens
-    to_come = layers_to_come(layer.module) if tokens is not None or Packing.is_open() else None
+    to_come = remaining_layers(layer.module) if tokens is not None or Packing.is_open() else None
     if to_come == 0:
         Packing.close_current()
     if not isinstance(output, Ragged):
@@ -109,7 +117,7 @@ def _as_expected(layer: Layer, call: Operands, output: Operand, queries: int, ot
         return states if states.is_packed else states.plain()
     if tokens is not None and to_come and _pays(tokens) and not _wants("hidden_states", others):
         packing = Packing.current(tokens)
-        return PackedStates.of(packing, output.values.index_select(0, packing.places))
+        return PackedStates.of(packing, output.values.index_select(0, packing.token_indices))
     return output.values.unflatten(0, (-1, queries))
 
 
@@ -120,7 +128,7 @@ def _pays(tokens_BN: Tensor) -> bool:
 
 def _wants(name: str, others: Mapping[str, object]) -> bool:
     """Whether the caller asks for the "attentions" of every layer, or its "hidden_states", which are to be plain then."""
-    return bool(others.get(f"output_{name}")) or is_collected(name)
+    return bool(others.get(f"output_{name}")) or is_output_collected(name)
 
 
 def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
@@ -156,7 +164,7 @@ def _from_pages(
     return key, value, options["cu_seq_lens_k"]
 
 
-def _check_packed(layer: Layer, query: Tensor) -> None:
+def _check_packed(layer: LayerArguments, query: Tensor) -> None:
     if layer.query_offsets is not None and query.shape[0] != 1:
         raise ValueError(
             f"attn_implementation='uwaga': cu_seq_lens_q needs one packed row, not a batch of {query.shape[0]}"

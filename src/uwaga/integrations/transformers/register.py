@@ -26,19 +26,19 @@ def register_with_transformers() -> None:
     except ImportError as error:
         raise ImportError("register_with_transformers: needs the package 'transformers', version 5 or newer") from error
     from uwaga.integrations.transformers.attention import uwaga_attention
-    from uwaga.integrations.transformers.masks import planned_mask
+    from uwaga.integrations.transformers.mask_plan import lazy_mask
 
     AttentionInterface.register(NAME, uwaga_attention)
     # Without a mask function of its own, transformers hands such an implementation no mask at all: padding would count.
-    AttentionMaskInterface.register(NAME, planned_mask)
+    AttentionMaskInterface.register(NAME, lazy_mask)
     if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
-        _guard(PreTrainedModel)
+        _check_when_chosen(PreTrainedModel)
         from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager
 
-        _admit(ContinuousBatchingManager)
+        _allow_continuous_batching(ContinuousBatchingManager)
 
 
-def _guard(base: Any) -> None:
+def _check_when_chosen(base: Any) -> None:
     """Let models that ignore the interface say so. transformers itself believes that every name is served by all, when a
     model is made, and says so in a log alone, when it is changed."""
     when_made, when_changed = base.get_correct_attn_implementation, base.set_attn_implementation
@@ -51,8 +51,8 @@ def _guard(base: Any) -> None:
 
     @wraps(when_changed)
     def set_attn_implementation(self: Any, attn_implementation: str | dict, *others: Any, **more: Any) -> None:
-        whole = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
-        _check(self, whole)
+        plain_tensors = attn_implementation.get("") if isinstance(attn_implementation, dict) else attn_implementation
+        _check(self, plain_tensors)
         when_changed(self, attn_implementation, *others, **more)
 
     get_correct_attn_implementation._uwaga = True  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def _guard(base: Any) -> None:
     base.set_attn_implementation = set_attn_implementation
 
 
-def _admit(manager: Any) -> None:
+def _allow_continuous_batching(manager: Any) -> None:
     """Let `generate_batch` run with this attention: transformers has a list of names that it takes there, and no registry."""
     switch = manager.switch_to_cb_friendly_attn
 

@@ -1,6 +1,6 @@
-"""Where a model's attention is, and how it is told of.
+"""The attention layers of a model that `uwaga.watch` records.
 
-own         the layers of this package
-foreign     those of transformers
-drafts      which of their generations read more than they write
+attention_layers    by kind and number; token embeddings
+builtin             layers of this package
+huggingface         layers of transformers, and its speculative decoding
 """

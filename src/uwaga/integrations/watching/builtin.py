@@ -7,21 +7,21 @@ from typing import Any
 
 from torch import nn
 
-from uwaga.integrations.watching.attentions import Attention
+from uwaga.integrations.watching.attention_layers import AttentionLayer
 from uwaga.maps.recordings.stack import AttentionId
 from uwaga.nn import MultiHeadAttention
 from uwaga.nn.attention import Watcher
 from uwaga.nn.layers import DecoderLayer
 from uwaga.ops.ragged import Operand
 
-Tell = Callable[[nn.Module, Operand, Operand, dict[str, Any]], None]
+OnCall = Callable[[nn.Module, Operand, Operand, dict[str, Any]], None]
 
 
-def find(model: nn.Module) -> list[Attention]:
+def find_attentions(model: nn.Module) -> list[AttentionLayer]:
     """All MultiHeadAttention in it. Layers are numbered within their stack, by kind."""
-    crossing = {id(layer.cross_attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
-    deciding = {id(layer.attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
-    continuing = {
+    cross_attentions = {id(layer.cross_attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
+    decoder_attentions = {id(layer.attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
+    generator_modules = {
         id(layer)
         for module in model.modules()
         # A model that writes behind its prompt is a decoder, whatever its layers are called.
@@ -33,40 +33,40 @@ def find(model: nn.Module) -> list[Attention]:
     for path, module in model.named_modules():
         if not isinstance(module, MultiHeadAttention):
             continue
-        if id(module) in crossing:
+        if id(module) in cross_attentions:
             kind = "cross"
-        elif id(module) in deciding | continuing or "decoder" in path.split("."):
+        elif id(module) in decoder_attentions | generator_modules or "decoder" in path.split("."):
             kind = "decoder"
         else:
             kind = "encoder"
-        found.append(Attention(path, module, AttentionId(kind, counts[kind])))
+        found.append(AttentionLayer(path, module, AttentionId(kind, counts[kind])))
         counts[kind] += 1
     return found
 
 
 @contextmanager
-def watching(modules: Iterable[nn.Module], tell: Tell) -> Iterator[None]:
+def watching(modules: Iterable[nn.Module], on_call: OnCall) -> Iterator[None]:
     """Within it, these of the modules that are of this package tell of their calls, and so to whom they told before."""
-    own = [module for module in modules if isinstance(module, MultiHeadAttention)]
-    before = [module.watcher for module in own]
-    for module, other in zip(own, before, strict=True):
-        module.watcher = partial(_call, module, tell, other)
+    layers = [module for module in modules if isinstance(module, MultiHeadAttention)]
+    before = [module.watcher for module in layers]
+    for module, previous in zip(layers, before, strict=True):
+        module.watcher = partial(_call, module, on_call, previous)
     try:
         yield
     finally:
-        for module, other in zip(own, before, strict=True):
-            module.watcher = other
+        for module, previous in zip(layers, before, strict=True):
+            module.watcher = previous
 
 
 def _call(
     module: nn.Module,
-    tell: Tell,
-    other: Watcher | None,
+    on_call: OnCall,
+    previous: Watcher | None,
     query: Operand,
     key: Operand,
     value: Operand,
     options: dict[str, Any],
 ) -> None:
-    if other is not None:
-        other(query, key, value, options)
-    tell(module, query, key, options)
+    if previous is not None:
+        previous(query, key, value, options)
+    on_call(module, query, key, options)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from uwaga.integrations.transformers.layer import Layer, whole_mask
-from uwaga.integrations.transformers.operands import whole
-from uwaga.integrations.transformers.states import plain
+from uwaga.integrations.transformers.layer_call import LayerArguments, plain_tensors, whole_mask
+from uwaga.integrations.transformers.packed_states import plain
 from uwaga.maps.base import MAX_BYTES, format_bytes
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.masks import Mask
@@ -62,7 +61,7 @@ def observers() -> tuple[Observer, ...]:
     return getattr(_HERE, "observers", ())
 
 
-class Seen(NamedTuple):
+class ObservedCall(NamedTuple):
     """What makes the map of one call: AttentionMap(query, key, **options)."""
 
     query: Tensor
@@ -70,8 +69,8 @@ class Seen(NamedTuple):
     options: MapOptions
 
 
-def observe(
-    layer: Layer,
+def notify_observers(
+    layer: LayerArguments,
     query: Tensor,
     key: Tensor,
     *,
@@ -79,16 +78,16 @@ def observe(
     softcap: float | None,
     sinks: Tensor | None,
     is_wanted: bool,
-) -> Seen | None:
+) -> ObservedCall | None:
     """Tell all observers of this call; None where there are none and it is not wanted either."""
     if not (is_wanted or observers()):
         return None
-    query, key = whole(query, key)
+    query, key = plain_tensors(query, key)
     mask, bias = whole_mask(layer, query, key)
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
     for observer in observers():
         observer(layer.module, query, key, options)
-    return Seen(query, key, options)
+    return ObservedCall(query, key, options)
 
 
 class LayerMap(AttentionMap):
@@ -148,14 +147,14 @@ class LayerMap(AttentionMap):
 
 
 def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, ...]) -> None:
-    layer_map = of()
-    if layer_map is None or (more := gradients[layer_map._place]) is None:
+    map_of_call = of()
+    if map_of_call is None or (more := gradients[map_of_call._place]) is None:
         return
     more = more.detach()
-    layer_map._gradient = more.clone() if layer_map._gradient is None else layer_map._gradient + more
+    map_of_call._gradient = more.clone() if map_of_call._gradient is None else map_of_call._gradient + more
 
 
-def layer_map(seen: Seen, output: Tensor, value: Tensor) -> AttentionMap:
+def map_of_call(seen: ObservedCall, output: Tensor, value: Tensor) -> AttentionMap:
     """The map of a call, given what came out of it, (B, Q, H, E), and its values, (B, G, K, E)."""
     query, key, options = seen
     if not torch.is_grad_enabled() or output.grad_fn is None:

@@ -36,7 +36,7 @@ class EmptyWindowError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MaskRegion:
     """Which queries and keys of the whole sequence a mask is laid over."""
 
     queries: int
@@ -64,13 +64,13 @@ class Place:
         return slice(self.key_offset, self.key_offset + self.keys)
 
 
-def read(function: Callable, place: Place) -> Mask | None:
+def read(function: Callable, region: MaskRegion) -> Mask | None:
     """The mask, or None where every query sees every key. Raises UnknownMaskError."""
     reader = _READERS.get(getattr(function, "__qualname__", ""))
     if reader is None or function.__module__ != "transformers.masking_utils":
         raise UnknownMaskError(repr(function))
     try:
-        return reader(_closure(function), place)
+        return reader(_closure(function), region)
     except KeyError as missing:  # another version of transformers names its variables otherwise
         raise UnknownMaskError(f"{function!r} without {missing}") from missing
 
@@ -85,10 +85,10 @@ def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
     return parts[_PACKED]["packed_sequence_mask"], parts[_REMAPPED]["mask_function"]
 
 
-def is_band(mask: Mask | None) -> bool:
+def depends_on_distance_alone(mask: Mask | None) -> bool:
     """Whether the mask speaks of the distance alone, so that it means the same in any stretch of the sequence."""
     if isinstance(mask, Both):
-        return is_band(mask.left) and is_band(mask.right)
+        return depends_on_distance_alone(mask.left) and depends_on_distance_alone(mask.right)
     return mask is None or isinstance(mask, Causal | Window)
 
 
@@ -104,70 +104,70 @@ def _closure(function: Callable) -> dict[str, Any]:
     return dict(zip(function.__code__.co_freevars, (cell.cell_contents for cell in cells), strict=True))
 
 
-def _all_of(variables: Mapping, place: Place) -> Mask | None:
+def _all_of(variables: Mapping, region: MaskRegion) -> Mask | None:
     functions = variables["mask_functions"]
     remapped = [f for f in functions if f.__qualname__ == _REMAPPED]
     if remapped and not any(f.__qualname__ == _PACKED for f in functions):
         # A distance of positions is one of indices only inside a document.
         raise UnknownMaskError(repr(remapped[0]))
-    parts = [_remapped(_closure(f), place) if f in remapped else read(f, place) for f in functions]
+    parts = [_remapped(_closure(f), region) if f in remapped else read(f, region) for f in functions]
     seen = [part for part in parts if part is not None]
     return reduce(and_, seen) if seen else None
 
 
-def _any_of(variables: Mapping, place: Place) -> Mask | None:
-    parts = [read(f, place) for f in variables["mask_functions"]]
+def _any_of(variables: Mapping, region: MaskRegion) -> Mask | None:
+    parts = [read(f, region) for f in variables["mask_functions"]]
     seen = [part for part in parts if part is not None]
     return reduce(or_, seen) if len(seen) == len(parts) else None
 
 
-def _remapped(variables: Mapping, place: Place) -> Mask | None:
-    return read(variables["mask_function"], replace(place, positions=variables["position_ids"]))
+def _remapped(variables: Mapping, region: MaskRegion) -> Mask | None:
+    return read(variables["mask_function"], replace(region, positions=variables["position_ids"]))
 
 
-def _everything(variables: Mapping, place: Place) -> Mask | None:
+def _everything(variables: Mapping, region: MaskRegion) -> Mask | None:
     return None
 
 
-def _causal(variables: Mapping, place: Place) -> Mask | None:
-    return Causal(start=place.start)
+def _causal(variables: Mapping, region: MaskRegion) -> Mask | None:
+    return Causal(start=region.start)
 
 
-def _window(variables: Mapping, place: Place) -> Mask | None:
-    return Window(reach(variables["sliding_window"]), None, start=place.start)
+def _window(variables: Mapping, region: MaskRegion) -> Mask | None:
+    return Window(reach(variables["sliding_window"]), None, start=region.start)
 
 
-def _window_both_ways(variables: Mapping, place: Place) -> Mask | None:
-    return Window(variables["sliding_window"], variables["sliding_window"], start=place.start)
+def _window_both_ways(variables: Mapping, region: MaskRegion) -> Mask | None:
+    return Window(variables["sliding_window"], variables["sliding_window"], start=region.start)
 
 
-def _chunks(variables: Mapping, place: Place) -> Mask | None:
+def _chunks(variables: Mapping, region: MaskRegion) -> Mask | None:
     """Keys of the query's own chunk; the chunks of a sequence start behind its padding on the left."""
     left_B1 = variables["left_padding"][:, None]
-    if place.positions is None:
-        whole = torch.arange(max(place.query_indices.stop, place.key_indices.stop), device=left_B1.device)[None]
+    if region.positions is None:
+        whole = torch.arange(max(region.query_indices.stop, region.key_indices.stop), device=left_B1.device)[None]
     else:
-        whole = place.positions
+        whole = region.positions
     chunks = (whole - left_B1) // variables["chunk_size"]
-    return Documents(chunks[:, place.key_indices], query_ids=chunks[:, place.query_indices])
+    return Documents(chunks[:, region.key_indices], query_ids=chunks[:, region.query_indices])
 
 
-def _blocks(variables: Mapping, place: Place) -> Mask | None:
+def _blocks(variables: Mapping, region: MaskRegion) -> Mask | None:
     """Keys of the query's own block; negative numbers are no block."""
-    if place.positions is not None:
+    if region.positions is not None:
         raise UnknownMaskError("blocks of packed sequences")
     blocks = variables["block_sequence_ids"]
-    keys, queries = blocks[:, place.key_indices], blocks[:, place.query_indices]
+    keys, queries = blocks[:, region.key_indices], blocks[:, region.query_indices]
     return Documents(torch.where(keys < 0, _NOWHERE_K, keys), query_ids=torch.where(queries < 0, _NOWHERE_Q, queries))
 
 
-def _packed(variables: Mapping, place: Place) -> Mask | None:
+def _packed(variables: Mapping, region: MaskRegion) -> Mask | None:
     return Documents(variables["packed_sequence_mask"])
 
 
 _PACKED = "packed_sequence_mask_function.<locals>.inner_mask"
 _REMAPPED = "remap_positions_for_packed_sequence.<locals>.inner_mask"
-_READERS: Mapping[str, Callable[[Mapping, Place], Mask | None]] = {
+_READERS: Mapping[str, Callable[[Mapping, MaskRegion], Mask | None]] = {
     "and_masks.<locals>.and_mask": _all_of,
     "or_masks.<locals>.or_mask": _any_of,
     "bidirectional_mask_function": _everything,

@@ -1,20 +1,23 @@
-"""The attentions of transformers, while these models attend with attn_implementation="uwaga"."""
+"""Attention layers of transformers, whose models compute with attn_implementation="uwaga" while they are watched."""
 
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from torch import nn
 
-from uwaga.integrations.watching.attentions import Attention
+from uwaga.integrations.watching.attention_layers import AttentionLayer
+from uwaga.maps.recordings.passes import Segment
+from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
 
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
-def find(model: nn.Module) -> list[Attention]:
+def find_attentions(model: nn.Module) -> list[AttentionLayer]:
     """All attention layers of transformers' models in it: those that say whether they are causal.
 
     Raises:
@@ -23,32 +26,32 @@ def find(model: nn.Module) -> list[Attention]:
     found = []
     for prefix, whole in outermost(model):
         inside = [
-            Attention(path, module, _where(path, module))
+            AttentionLayer(path, module, _where(path, module))
             for path, module in whole.named_modules(prefix=prefix)
             if isinstance(getattr(module, "is_causal", None), bool)
         ]
         if not inside:
-            raise _by_itself(whole)
-        _check_shared(whole, [attention.module for attention in inside])
+            raise _own_attention_error(whole)
+        _check_not_shared(whole, [attention.module for attention in inside])
         found += inside
     return found
 
 
 def outermost(model: nn.Module) -> list[tuple[str, Any]]:
     """The models of transformers in it that are in no other one, and where."""
-    there = sys.modules.get("transformers")
-    if there is None:  # then nobody has made a model of it
+    library = sys.modules.get("transformers")
+    if library is None:  # then nobody has made a model of it
         return []
     found: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
         is_inside = any(outer == "" or path.startswith(outer + ".") for outer, _ in found)
-        if isinstance(module, there.PreTrainedModel) and not is_inside:
+        if isinstance(module, library.PreTrainedModel) and not is_inside:
             found.append((path, module))
     return found
 
 
 @contextmanager
-def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
+def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
     """Within it, transformers' models in this one attend by this package, which tells of each call.
 
     Raises:
@@ -58,7 +61,7 @@ def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
     if not models:
         yield
         return
-    from uwaga.integrations.transformers.observed import observing
+    from uwaga.integrations.transformers.observers import observing
     from uwaga.integrations.transformers.register import NAME, register_with_transformers
 
     register_with_transformers()
@@ -66,9 +69,9 @@ def watching(model: nn.Module, tell: Callable) -> Iterator[None]:
     try:
         for each in models:
             if not each._can_set_attn_implementation():
-                raise _by_itself(each)
+                raise _own_attention_error(each)
             each.set_attn_implementation(NAME)
-        with observing(tell):
+        with observing(on_call):
             yield
     finally:
         for config, name in before:
@@ -85,11 +88,11 @@ def _where(path: str, module: nn.Module) -> AttentionId:
     return AttentionId("cross" if _CROSS.search(names) else "encoder", layer)
 
 
-def _by_itself(model: nn.Module) -> ValueError:
+def _own_attention_error(model: nn.Module) -> ValueError:
     return ValueError(f"watch: {type(model).__name__} computes attention by itself, and cannot be watched")
 
 
-def _check_shared(model: Any, attentions: list[nn.Module]) -> None:
+def _check_not_shared(model: Any, attentions: list[nn.Module]) -> None:
     """ALBERT's layers are one that is called again and again; its maps could not be told apart."""
     layers = getattr(model.config, "num_hidden_layers", None)
     nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
@@ -111,3 +114,49 @@ def _configs(models: list[Any]) -> list[Any]:
         found[id(config)] = config
         queue += [getattr(config, name) for name in config.sub_configs if getattr(config, name, None) is not None]
     return list(found.values())
+
+
+_HOOK = "_get_candidate_generator"  # what transformers asks a model for when an assisted generation begins
+
+
+class SpeculativeRecording(Recording):
+    """A recording that does not give drafts for a text: after an assisted generation, texts are to be named.
+
+    transformers takes drafts back out of its cache without a pass that would tell of it, and out of a cache of a window in
+    a way that joins no passes.
+    """
+
+    has_candidates = False  # were read, perhaps
+
+    def _paths(self, kind: str) -> list[list[Segment]] | None:
+        if kind == "decoder" and self.has_candidates and self._chosen is None:
+            raise ValueError(
+                "Recording: an assisted generation read drafts that may not be in its text; recording.of(texts) has the texts "
+                "that you name, by all ids that the decoder read and wrote"
+            )
+        return super()._paths(kind)
+
+
+@contextmanager
+def detect_speculative_decoding(model: nn.Module, recording: SpeculativeRecording) -> Iterator[None]:
+    """Within it, the recording is told of assisted generations of transformers' models in this one."""
+    models = [module for module in model.modules() if hasattr(module, _HOOK)]
+    before = [vars(module).get(_HOOK) for module in models]
+    for module in models:
+        setattr(module, _HOOK, _marking(getattr(module, _HOOK), recording))
+    try:
+        yield
+    finally:
+        for module, other in zip(models, before, strict=True):
+            delattr(module, _HOOK)
+            if other is not None:
+                setattr(module, _HOOK, other)
+
+
+def _marking(original: Callable, recording: SpeculativeRecording) -> Callable:
+    @wraps(original)
+    def get_candidate_generator(*args: Any, **kwargs: Any) -> object:
+        recording.has_candidates = True
+        return original(*args, **kwargs)
+
+    return get_candidate_generator

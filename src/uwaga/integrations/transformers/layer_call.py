@@ -1,0 +1,285 @@
+"""From the arguments of a layer of transformers to those of `uwaga.attention`: ragged where possible, else the whole batch.
+
+Letters as in attention.py.
+"""
+
+import inspect
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from uwaga.integrations.torch_patch import autocast, is_supported
+from uwaga.integrations.transformers.mask_functions import reach
+from uwaga.integrations.transformers.mask_plan import InvalidPlan, LazyMask, MaskPlan, Segments
+from uwaga.integrations.transformers.packed_states import PackedStates, Packing, plain
+from uwaga.ops.masks import Causal, Documents, Mask, Window, as_mask
+from uwaga.ops.ragged import Operand, Ragged
+
+
+class LayerArguments(NamedTuple):
+    """What a layer says beside its query, key and value."""
+
+    module: nn.Module
+    mask: Tensor | None
+    plan: MaskPlan | InvalidPlan | None  # what the mask was made from, where nobody has changed it since
+    position_bias: Tensor | None
+    is_causal: bool  # where there is no mask
+    sliding_window: int | None  # where there is no mask, of a packed batch
+    query_offsets: Tensor | None  # (R+1,) of a packed batch
+    key_offsets: Tensor | None
+
+
+def plan_of(mask: Tensor | None) -> MaskPlan | InvalidPlan | None:
+    """What a mask was made from, where nobody has changed it since. Under torch.compile no more than the mask itself: states
+    without padding have no place in a graph; and nothing where the mask has a dense form, which serves all steps of decoding
+    in one graph. Raises ValueError: a plan that was refused."""
+    if not isinstance(mask, LazyMask) or mask.materialized is not None:
+        return None
+    if torch.compiler.is_compiling() and mask.row is not None:
+        return None
+    plan = mask.plan
+    says_more = plan.segments is not None or plan.tokens is not None
+    return MaskPlan(mask=plan.mask) if says_more and torch.compiler.is_compiling() else plan
+
+
+def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask | None, Tensor | None]:
+    """The mask and the bias over the scores (B, H, Q, K)."""
+    if layer.query_offsets is None:
+        return _mask_and_bias(layer, query)
+    queries, keys = query.shape[2], key.shape[2]
+    of_queries, of_keys = documents(layer)
+    same = Documents(_ids(of_keys, keys), query_ids=_ids(of_queries, queries))
+    if layer.mask is not None:
+        mask, bias = _mask_and_bias(layer, query)
+        return same if mask is None else mask & same, bias
+    inside = band(layer)
+    if inside is None:
+        return same, layer.position_bias
+    if not torch.equal(of_queries, of_keys):
+        # The distance of a query and a key of one document is then another one in each of them.
+        raise ValueError(
+            f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
+            "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is served there"
+        )
+    return same & inside, layer.position_bias
+
+
+def documents(layer: LayerArguments) -> tuple[Tensor, Tensor]:
+    """The offsets of a packed batch, of its queries and of its keys."""
+    assert layer.query_offsets is not None
+    of_queries = layer.query_offsets.long()
+    return of_queries, of_queries if layer.key_offsets is None else layer.key_offsets.long()
+
+
+def band(layer: LayerArguments) -> Mask | None:
+    """What FlashAttention makes of is_causal and sliding_window, where there is no mask."""
+    if layer.sliding_window is None:
+        return Causal() if layer.is_causal else None
+    left = reach(layer.sliding_window)
+    return Window(left, 0 if layer.is_causal else left)
+
+
+def _mask_and_bias(layer: LayerArguments, query: Tensor) -> tuple[Mask | None, Tensor | None]:
+    mask, bias = layer.mask, layer.position_bias
+    if mask is None:
+        # Upper left, as transformers does it for a cache of fixed size that is still empty.
+        return (Causal(start=0) if layer.is_causal and query.shape[2] > 1 else None), bias
+    if layer.plan is not None:
+        return layer.plan.mask, bias
+    if isinstance(mask, LazyMask):
+        mask = mask.dense()
+    if mask.is_floating_point():
+        return None, _added(mask if bias is None else mask + bias, query.dtype)
+    return as_mask(mask), bias
+
+
+def _added(mask: Tensor, to: torch.dtype) -> Tensor:
+    """A mask that is added to scores of this type: eager attention takes one of any other type, too."""
+    if mask.dtype == to:
+        return mask
+    return mask.to(torch.promote_types(to, torch.float32))
+
+
+def _ids(offsets: Tensor, tokens: int) -> Tensor:
+    """(N,) the document of each token."""
+    return torch.searchsorted(offsets[1:].contiguous(), torch.arange(tokens, device=offsets.device), right=True)
+
+
+# The arguments of layers that attend to their own input. A layer that takes any other, such as key_value_states, may
+# attend to another sequence, whose padding says nothing about its own.
+_OWN = frozenset(
+    [
+        "self",
+        "hidden_states",
+        "attention_mask",
+        "position_embeddings",
+        "position_ids",
+        "past_key_values",
+        "cache_position",
+        "use_cache",
+        "output_attentions",
+        "is_causal",
+        "kwargs",
+    ]
+)
+
+
+@cache
+def is_self_attention(layer: type) -> bool:
+    """Whether queries and keys of this class of layers are certainly the same tokens."""
+    return set(inspect.signature(layer.forward).parameters) <= _OWN  # type: ignore[attr-defined]
+
+
+def remaining_layers(module: nn.Module) -> int | None:
+    """How many layers come behind this one; None where it does not tell.
+
+    Configs of encoder-decoders have one number for two stacks of layers.
+    """
+    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    count = getattr(config, "num_hidden_layers", None)
+    if not isinstance(index, int) or not isinstance(count, int) or getattr(config, "is_encoder_decoder", False):
+        return None
+    return count - 1 - index
+
+
+def is_output_collected(name: str) -> bool:
+    """Whether the model collects "attentions", "hidden_states" or the like in this pass. Its layers are not all told."""
+    try:
+        from transformers.utils.output_capturing import _active_collector
+    except ImportError:  # older versions tell their layers
+        return False
+    return name in (_active_collector.get() or ())
+
+
+QueryKeyValue = tuple[Tensor, Tensor, Tensor]
+
+
+class AttentionCall(NamedTuple):
+    """The arguments of one call."""
+
+    query: Operand
+    key: Operand
+    value: Operand
+    mask: Mask | None = None
+    bias: Tensor | None = None
+    packing: Packing | None = None  # where the call knows no padding at all
+    last: "AttentionCall | None" = (
+        None  # of a call for the last position of each sequence, whose result takes the place of this one's
+    )
+
+
+def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall:
+    """The call that computes least."""
+    segments = _segments(layer)
+    if segments is not None:
+        over_states = _packed_states_call(layer, segments, tensors)
+        if over_states is not None:
+            return over_states
+    query, key, value = plain_tensors(*tensors)
+    if layer.query_offsets is not None:
+        call = _packed_batch_call(layer, (query, key, value))
+    elif segments is not None:
+        call = _segments_call(layer, segments, (query, key, value))
+    else:
+        call = None
+    if call is not None:
+        return call
+    mask, bias = whole_mask(layer, query, key)
+    return AttentionCall(query, key, value, mask, bias)
+
+
+def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Plain tensors of the type that autocast asks for and of one batch size: some models have learned queries of their
+    own, with B = 1, which take a stride of zero."""
+    tensors = autocast(*map(plain, tensors))
+    first, *others = [x.shape[0] for x in tensors]
+    if all(batch == first for batch in others):
+        return tensors
+    batch = max(first, *others)
+    return tuple(x if x.shape[0] == batch else x.expand(batch, -1, -1, -1) for x in tensors)
+
+
+def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
+    """The ragged call over states that hold no padding."""
+    tokens = None if layer.plan is None else layer.plan.tokens
+    states = [x for x in tensors if isinstance(x, PackedStates)]
+    if tokens is None or len(states) < len(tensors):
+        return None
+    packing = Packing.current(tokens)
+    if not all(_is_of(packing, x) for x in states):
+        return None
+    query, key, value = autocast(*(x.values for x in states))
+    call = _ragged((query, key, value), packing.offsets, packing.offsets, segments.mask, packing)
+    last = None if layer.plan is None or layer.plan.last is None else layer.plan.last.of_tokens
+    return call if last is None else call._replace(last=_last((query, key, value), packing.offsets, last))
+
+
+def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
+    """The ragged call over the batch as it lies there."""
+    if segments.lengths is not None and not is_supported(*tensors):
+        return None  # stretches of padding are a mask, and other engines read ragged masks one sequence after the other
+    rows = _in_a_row(tensors)
+    call = _ragged(rows, segments.offsets, segments.offsets, segments.visible)
+    if layer.plan is None or layer.plan.last is None:
+        return call
+    batch, _, length, _ = tensors[0].shape
+    offsets = torch.arange(batch + 1, device=segments.offsets.device) * length
+    return call._replace(last=_last(rows, offsets, layer.plan.last.of_batch))
+
+
+def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
+    """The ragged call over a packed batch, by the offsets of its documents, where the mask tells nothing else."""
+    if layer.position_bias is not None:
+        return None
+    of_queries, of_keys = documents(layer)
+    if layer.mask is None:
+        return _ragged(_in_a_row(tensors), of_queries, of_keys, band(layer))
+    segments = None if layer.plan is None else layer.plan.segments
+    if segments is None or not torch.equal(segments.offsets, of_queries) or not torch.equal(of_queries, of_keys):
+        return None
+    return _ragged(_in_a_row(tensors), of_queries, of_keys, segments.mask)
+
+
+def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:
+    """(B * N, H, D) each: a view where heads lie inside tokens, a copy where a cache has put them before."""
+    query, key, value = (x_BHND.transpose(1, 2).flatten(0, 1) for x_BHND in tensors)
+    return query, key, value
+
+
+def _segments(layer: LayerArguments) -> Segments | None:
+    """Those of the plan, where queries and keys are the same tokens and nothing else counts."""
+    plan = layer.plan
+    if plan is None or plan.segments is None or layer.position_bias is not None or layer.query_offsets is not None:
+        return None
+    kind: Any = type(layer.module)  # a class may be hashed, whatever its modules say
+    return plan.segments if plan.is_self_attention or is_self_attention(kind) else None
+
+
+def _is_of(packing: Packing, x: PackedStates) -> bool:
+    return x.is_packed and x.heads_first and x.packing.has_same_tokens(packing)
+
+
+def _last(tensors: QueryKeyValue, offsets: Tensor, mask: Mask) -> AttentionCall:
+    """The last query of each sequence, with all keys of it."""
+    query, key, value = tensors
+    one_each = torch.arange(len(offsets), device=offsets.device)
+    return _ragged((query.index_select(0, offsets[1:] - 1), key, value), one_each, offsets, mask)
+
+
+def put_last(output: Operand, last: Operand, call: AttentionCall) -> Ragged:
+    """The output with that of the last queries in the places of these."""
+    assert isinstance(output, Ragged)
+    assert isinstance(last, Ragged)
+    assert isinstance(call.key, Ragged)
+    put = Tensor.index_copy if torch.is_grad_enabled() else Tensor.index_copy_
+    return output.with_values(put(output.values, 0, call.key.offsets[1:] - 1, last.values))
+
+
+def _ragged(
+    tensors: QueryKeyValue, of_queries: Tensor, of_keys: Tensor, mask: Mask | None, packing: Packing | None = None
+) -> AttentionCall:
+    query, key, value = tensors
+    ragged_key = Ragged(key, of_keys)
+    return AttentionCall(Ragged(query, of_queries), ragged_key, ragged_key.with_values(value), mask, None, packing)

@@ -1,0 +1,311 @@
+"""The mask function that transformers calls once for all layers of a kind, and what it returns: a plan of what attention may skip,
+in a tensor of the shape of the mask that models expect.
+
+Letters: B batch, Q queries, K keys, N tokens of a sequence, T tokens that are not padding, R segments of the whole batch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from uwaga._base.tracing import is_intercepted
+from uwaga.integrations.transformers.mask_functions import (
+    EmptyWindowError,
+    MaskRegion,
+    UnknownMaskError,
+    depends_on_distance_alone,
+    packed_documents,
+    read,
+)
+from uwaga.ops.masks import Both, Causal, Documents, Either, KeyLengths, Mask
+from uwaga.ops.score_shape import ScoreShape
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """The batch as R stretches of tokens, each of which attends to itself alone; those of padding to nothing.
+
+    They lie one behind the other in its B * N tokens, so that a ragged call reads queries and keys where they are.
+    """
+
+    offsets: Tensor  # (R+1,) int64
+    lengths: Tensor | None  # (R,) int64: the keys of each stretch, 0 in padding; None where nothing is padding
+    mask: Mask | None  # inside each stretch; of the distance alone
+
+    @cached_property
+    def visible(self) -> Mask | None:
+        """The mask of the ragged call, the same one for every layer."""
+        if self.lengths is None:
+            return self.mask
+        return KeyLengths(self.lengths) if self.mask is None else self.mask & KeyLengths(self.lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastQueries:
+    """The last position of each sequence of a causal batch in which it is padding somewhere.
+
+    `generate` reads there what comes next, also where it warns of padding on the right. What such a query sees is not said by
+    its distance from the tokens of its stretch. Both masks are of a ragged call of one query for each sequence.
+    """
+
+    of_batch: Mask  # keys (B * N,): all positions
+    of_tokens: Mask  # keys (T,): those of MaskPlan.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskPlan:
+    """The mask of one layer or many, over the scores (B, heads, Q, K)."""
+
+    mask: Mask | None  # None: every query sees every key
+    segments: Segments | None = None  # the same without what padded queries see, where Q and K are the same tokens
+    is_self_attention: bool = False  # they are: else two sequences of one length may have met here
+    tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
+    last: LastQueries | None = None  # these are computed by a call of their own, where the other has stretches
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidPlan:
+    """In the place of a plan that is an error where a layer reads it. transformers also makes masks that no layer takes."""
+
+    reason: str
+
+    @property
+    def mask(self) -> NoReturn:
+        raise ValueError(self.reason)
+
+    segments = tokens = last = is_self_attention = mask
+
+
+def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:
+    """(B, K) bool, False where a key is padding; None where none is. What transformers' mask is too short for, is."""
+    if padding is None:
+        return None
+    seen_BK = padding[:, offset : offset + keys]
+    if (missing := keys - seen_BK.shape[1]) > 0:
+        seen_BK = torch.nn.functional.pad(seen_BK, (0, missing))
+    return None if bool(seen_BK.all()) else seen_BK
+
+
+def hide_keys(seen_BK: Tensor, queries: int) -> Mask:
+    """The mask of padded keys."""
+    if bool((seen_BK[:, 1:] <= seen_BK[:, :-1]).all()):
+        return KeyLengths(seen_BK.sum(1))
+    return Documents(seen_BK.long(), query_ids=seen_BK.new_ones(queries, dtype=torch.int64))
+
+
+def hide_queries_too(seen_BK: Tensor, tokens_BQ: Tensor) -> Mask:
+    """The mask of padded keys and queries: where no stretch can be made, rows of padding need not be computed either."""
+    return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
+
+
+def with_last(tokens_BQ: Tensor) -> Tensor:
+    """(B, Q) the queries that are computed where attention is causal: real tokens, and the last position of each sequence."""
+    wanted_BQ = tokens_BQ.clone()
+    wanted_BQ[:, -1] = True
+    return wanted_BQ
+
+
+def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:
+    """Those of a batch whose tokens are in one piece each; `band` makes the causal mask, or window, from where the query of
+    each sequence stands among its keys, (B,)."""
+    batch, length = seen_BN.shape
+    ones_B = seen_BN.new_ones(batch, dtype=torch.int64)
+    padding_before_B = seen_BN.long().argmax(1)  # keys that are left out of the tokens
+    ids_BN = seen_BN.long()
+    return LastQueries(
+        of_batch=band(ones_B * (length - 1)) & Documents(ids_BN.flatten(), query_ids=ones_B),
+        of_tokens=band(length - 1 - padding_before_B) & Documents(ids_BN[with_last(seen_BN)], query_ids=ones_B),
+    )
+
+
+def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
+    """Tokens and padding in turn; None where the tokens of a sequence are not in one piece."""
+    begins_BN = torch.ones_like(seen_BN)
+    begins_BN[:, 1:] = seen_BN[:, 1:] != seen_BN[:, :-1]
+    if bool(((begins_BN & seen_BN).sum(1) > 1).any()):
+        return None
+    offsets = _offsets(begins_BN)
+    is_token_R = seen_BN.flatten()[offsets[:-1]]
+    return Segments(offsets=offsets, lengths=torch.where(is_token_R, offsets.diff(), 0), mask=mask)
+
+
+def packed_segments(documents_BN: Tensor, mask: Mask | None) -> Segments:
+    """One stretch for each document; none goes on in the next sequence."""
+    begins_BN = torch.ones_like(documents_BN, dtype=torch.bool)
+    begins_BN[:, 1:] = documents_BN[:, 1:] != documents_BN[:, :-1]
+    return Segments(offsets=_offsets(begins_BN), lengths=None, mask=mask)
+
+
+def _offsets(begins_BN: Tensor) -> Tensor:
+    first_R = begins_BN.flatten().nonzero().squeeze(1)
+    return torch.cat((first_R, first_R.new_tensor([begins_BN.numel()])))
+
+
+_ARITHMETIC = ("aten::add", "aten::sub", "aten::rsub", "aten::mul")
+
+
+class LazyMask(Tensor):
+    """A bool tensor (B, 1, Q, K), True where a query sees a key, that does not exist until somebody looks into it.
+
+    Models only hand it on, and attention reads the plan. A model that slices or joins its mask works on plain tensors of
+    the dense form, and attention gets what the model made of them.
+    """
+
+    plan: MaskPlan | InvalidPlan
+    row: Tensor | None  # the dense form of a single query, where torch.compile is to read no plan
+    materialized: Tensor | None  # the dense form, once somebody has a view of it and may write there
+
+    @staticmethod
+    def of(plan: MaskPlan | InvalidPlan, batch: int, queries: int, keys: int, device: torch.device | str) -> "LazyMask":
+        made = Tensor._make_wrapper_subclass(
+            LazyMask, (batch, 1, queries, keys), dtype=torch.bool, device=torch.device(device)
+        )
+        made.plan, made.row, made.materialized = plan, None, None
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # torch's own idiom
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch names its arguments otherwise
+        cls, function: Any, types: Sequence[type], args: Sequence = (), kwargs: Mapping | None = None
+    ) -> object:
+        schema = function._schema
+        if schema.name in _ARITHMETIC:
+            # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong. No TypeError: Python
+            # takes one from an operator for "ask the other operand", and says something else in the end.
+            raise ValueError(
+                f"attn_implementation='uwaga': this model computes with its attention mask itself ({schema.name}), and so "
+                "does not hand it to uwaga; load it with attn_implementation='eager'"
+            )
+        arguments = (args, kwargs or {})
+        if any(result.alias_info is not None for result in schema.returns):
+            for mask in tree_leaves(arguments):
+                if isinstance(mask, LazyMask):
+                    mask.materialized = mask.dense()
+        args, kwargs = tree_map_only(LazyMask, LazyMask.dense, arguments)
+        return function(*args, **kwargs)
+
+    def dense(self) -> Tensor:
+        """The plain tensor."""
+        if self.materialized is not None:
+            return self.materialized
+        if self.row is not None:
+            return self.row
+        batch, _, queries, keys = self.shape
+        if self.plan.mask is None:
+            return torch.ones(self.shape, dtype=torch.bool, device=self.device)
+        sizes = ScoreShape(queries=queries, keys=keys, batch=(batch,))
+        return self.plan.mask.dense(sizes, str(self.device)).expand(self.shape).contiguous()
+
+    def __repr__(self) -> str:  # type: ignore[override]  # torch's own has an option of its own
+        plan = self.plan
+        return f"LazyMask(shape={tuple(self.shape)}, {plan if isinstance(plan, InvalidPlan) else plan.mask})"
+
+
+def lazy_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int | Tensor = 0,
+    kv_offset: int = 0,
+    mask_function: Callable | None = None,
+    attention_mask: Tensor | None = None,
+    allow_is_bidirectional_skip: bool = False,
+    device: torch.device | str = "cpu",
+    **options: object,
+) -> Tensor | None:
+    """The mask (batch_size, 1, q_length, kv_length) of a layer as a plan; None where transformers wants none for full
+    attention.
+
+    Args:
+        q_offset, kv_offset: where the first query and the first key stand in the whole sequence.
+        mask_function: transformers' closure of (batch, head, query, key); None is causal.
+        attention_mask: (B, whole length) bool, False in padding.
+        options: what transformers tells its other mask functions.
+
+    Under torch.compile, and for mask functions that transformers does not know itself, a plain dense tensor.
+    """
+    from transformers import masking_utils
+
+    mask_function = masking_utils.causal_mask_function if mask_function is None else mask_function
+    if not is_intercepted():
+        region = MaskRegion(queries=q_length, keys=kv_length, query_offset=int(q_offset), key_offset=kv_offset)
+        try:
+            plan = build_plan(mask_function, region, attention_mask)
+        except UnknownMaskError:
+            pass
+        except EmptyWindowError as error:
+            return LazyMask.of(InvalidPlan(str(error)), batch_size, q_length, kv_length, device)
+        else:
+            if plan.mask is None and allow_is_bidirectional_skip:
+                return None
+            made = LazyMask.of(plan, batch_size, q_length, kv_length, device)
+            # transformers asks so for a decoding step with a cache of fixed size, which may be compiled: the numbers of the
+            # plan change from token to token, and each would be a graph of its own.
+            if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
+                made.row = made.dense()
+            return made
+    asked: dict[str, Any] = {
+        **options,
+        "allow_is_bidirectional_skip": allow_is_bidirectional_skip,
+        "allow_is_causal_skip": False,
+        "q_offset": q_offset,
+    }
+    return masking_utils.sdpa_mask(
+        batch_size=batch_size,
+        q_length=q_length,
+        kv_length=kv_length,
+        kv_offset=kv_offset,
+        mask_function=mask_function,
+        attention_mask=attention_mask,
+        device=device,
+        **asked,
+    )
+
+
+def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -> MaskPlan:
+    """The plan of a mask function and a padding mask. Raises UnknownMaskError."""
+    mask = read(function, region)
+    packed = packed_documents(function)
+    if packed is not None:  # transformers looks for packed sequences only where there is no padding mask
+        inner = read(packed[1], replace(region, relative=True))
+        segments = packed_segments(packed[0], inner) if depends_on_distance_alone(inner) else None
+        return MaskPlan(mask=mask, segments=segments, is_self_attention=True)
+    is_causal = _is_causal(mask)
+    seen_BK = visible_keys(padding, region.key_offset, region.keys)
+    if padding is None or seen_BK is None:
+        return MaskPlan(mask=mask, is_self_attention=is_causal)
+    of_padding = _hide(seen_BK, padding, region, is_causal)
+    whole = of_padding if mask is None else mask & of_padding
+    if region.queries != region.keys or region.start != 0 or not depends_on_distance_alone(mask):
+        return MaskPlan(mask=whole, is_self_attention=is_causal)
+    segments = padded_segments(seen_BK, read(function, replace(region, relative=True)))
+    if not is_causal or segments is None or bool(seen_BK[:, -1].all()):
+        return MaskPlan(mask=whole, segments=segments, is_self_attention=is_causal, tokens=seen_BK)
+
+    def band(starts_B: Tensor) -> Mask:
+        found = read(function, replace(region, queries=1, starts=starts_B))
+        assert found is not None
+        return found
+
+    tokens, last = with_last(seen_BK), last_queries(seen_BK, band)
+    return MaskPlan(mask=whole, segments=segments, is_self_attention=True, tokens=tokens, last=last)
+
+
+def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool) -> Mask:
+    tokens_BQ = visible_keys(padding, region.query_offset, region.queries)
+    if is_causal and tokens_BQ is not None:
+        return hide_queries_too(seen_BK, tokens_BQ)
+    return hide_keys(seen_BK, region.queries)
+
+
+def _is_causal(mask: Mask | None) -> bool:
+    """Then queries and keys are the same sequence: transformers makes no other causal masks."""
+    if isinstance(mask, Both | Either):
+        return _is_causal(mask.left) or _is_causal(mask.right)
+    return isinstance(mask, Causal)

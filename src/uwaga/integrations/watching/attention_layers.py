@@ -1,0 +1,89 @@
+"""The attention layers of a model by kind and number, and its token embeddings."""
+
+import sys
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from uwaga.maps.recordings.recording import describe_layers
+from uwaga.maps.recordings.stack import AttentionId
+
+KINDS = ("encoder", "decoder", "cross")
+
+
+class AttentionLayer(NamedTuple):
+    """One attention of a model."""
+
+    path: str
+    module: nn.Module
+    where: AttentionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionLayers:
+    """All of them."""
+
+    where: dict[nn.Module, AttentionId]
+
+    @staticmethod
+    def of(found: Iterable[AttentionLayer]) -> "AttentionLayers":
+        """Raises ValueError where two have one name."""
+        first: dict[AttentionId, str] = {}
+        for path, _, where in found:
+            if where in first:
+                raise ValueError(
+                    f"watch: two attentions of this model are {where}, {first[where]} and {path}; watch a part of it that "
+                    "has one of them"
+                )
+            first[where] = path
+        return AttentionLayers(where={module: where for _, module, where in found})
+
+    def select(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[AttentionId]:
+        """Those of the layers and kinds; None for all.
+
+        Raises:
+            ValueError: there is nothing to choose from, or a layer or kind that there is not.
+        """
+        available = set(self.where.values())
+        if not available:
+            raise ValueError(
+                f"watch: {model} has no attention that can be watched: neither uwaga.nn.MultiHeadAttention nor a model of "
+                "transformers that offers attn_implementation"
+            )
+        for name, wanted, library in (
+            ("kind", kinds, {where.kind for where in available}),
+            ("layer", layers, {where.layer for where in available if kinds is None or where.kind in kinds}),
+        ):
+            missing = [] if wanted is None else [each for each in wanted if each not in library]
+            if missing:
+                raise ValueError(f"watch: {model} has no {name} {missing[0]!r}; there are {describe_layers(available)}")
+        return {
+            where
+            for where in available
+            if (kinds is None or where.kind in kinds) and (layers is None or where.layer in layers)
+        }
+
+
+def token_embeddings(model: nn.Module) -> list[nn.Embedding]:
+    """Those of this package's models, which are called token_embedding, and those that models of transformers name."""
+    weights: set[int] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
+            weights.add(id(module.weight))
+    library = sys.modules.get("transformers")
+    if library is not None:
+        huggingface_models = [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
+        weights |= {id(weight) for module in huggingface_models if (weight := _input_weight(module)) is not None}
+    found = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    return [module for module in found if id(module.weight) in weights]
+
+
+def _input_weight(model: Any) -> Tensor | None:
+    """The table of ids, which encoders and decoders may share."""
+    try:
+        found = model.get_input_embeddings()
+    except NotImplementedError:  # a model of something else than tokens
+        return None
+    return found.weight if isinstance(found, nn.Embedding) else None
