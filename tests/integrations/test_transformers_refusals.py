@@ -57,7 +57,7 @@ def test_arguments_of_other_kinds_of_attention(name: str) -> None:
     with pytest.raises(ValueError) as raised:
         uwaga_attention(nn.Linear(1, 1), x(1), x(1), x(1), None, **{name: torch.zeros(1)})
     assert str(raised.value) == (
-        f"attn_implementation='uwaga': Linear passes '{name}', which is not served; "
+        f"attn_implementation='uwaga': Linear passes '{name}', which is not supported; "
         "load the model with attn_implementation='eager'"
     )
 
@@ -81,10 +81,10 @@ def test_maps_of_packed_queries_that_go_on() -> None:
 
 def test_windows_in_which_a_token_sees_nothing() -> None:
     """Masks of them are made and thrown away by models that have no layer with a window; attention says what is wrong."""
-    said = "attn_implementation='uwaga': sliding_window=0 lets a token see nothing; set it to 1 or more, or to None for no window"
+    said = "attn_implementation='uwaga': sliding_window=0 hides every key from its query; set it to 1 or more, or to None for no window"
     window = masking_utils.sliding_window_causal_mask_function(0)
     mask = lazy_mask(batch_size=1, q_length=4, kv_length=4, mask_function=window)
-    assert repr(mask) == f"LazyMask(shape=(1, 1, 4, 4), Refused(reason={said!r}))"
+    assert repr(mask) == f"LazyMask(shape=(1, 1, 4, 4), InvalidPlan(reason={said!r}))"
     offsets = {"cu_seq_lens_q": torch.tensor([0, 4])}
     for compute in (
         lambda: uwaga_attention(nn.Identity(), x(1), x(1), x(1), mask),
@@ -105,8 +105,8 @@ def test_models_that_compute_with_their_mask(operation: str, compute: Callable[[
     with pytest.raises(ValueError) as raised:
         compute(mask)
     assert str(raised.value) == (
-        f"attn_implementation='uwaga': this model computes with its attention mask itself (aten::{operation}), and so does not "
-        "hand it to uwaga; load it with attn_implementation='eager'"
+        f"attn_implementation='uwaga': this model computes with its attention mask itself (aten::{operation}), and does not "
+        "pass it to uwaga; load it with attn_implementation='eager'"
     )
 
 

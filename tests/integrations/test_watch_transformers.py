@@ -158,8 +158,8 @@ def drafted(family: str) -> tuple[nn.Module, uwaga.Recording, Tensor]:
         with pytest.raises(ValueError) as raised:
             read()
         assert str(raised.value) == (
-            "Recording: an assisted generation read drafts that may not be in its text; recording.of(texts) has the texts "
-            "that you name, by all ids that the decoder read and wrote"
+            "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+            "recording.of(texts), with all ids that the decoder read and wrote"
         )
     assert "_get_candidate_generator" not in vars(model)
     return model, recording, text
@@ -188,7 +188,7 @@ def test_watches_of_one_generation_may_be_nested() -> None:
     with uwaga.watch(model) as outer, uwaga.watch(model) as inner:
         text = model.generate(prompt, max_new_tokens=4, do_sample=False, prompt_lookup_num_tokens=3)
     for recording in (outer, inner):
-        with pytest.raises(ValueError, match="drafts"):
+        with pytest.raises(ValueError, match="candidate tokens"):
             _ = recording.tokens
         assert len(recording.of(text).tokens["decoder"][0]) == text.shape[1] - 1
 
@@ -245,7 +245,7 @@ def test_layers_that_share_one_attention_are_refused() -> None:
     model = transformers.AlbertModel(transformers.AlbertConfig(num_hidden_layers=3, **sizes))
     with pytest.raises(ValueError) as caught, uwaga.watch(model):
         pass
-    expected = "watch: the 3 layers of AlbertModel share 1 attention, whose maps cannot be told apart"
+    expected = "watch: the 3 layers of AlbertModel share 1 attention, whose maps cannot be distinguished"
     assert str(caught.value) == expected
 
 

@@ -1,4 +1,4 @@
-"""Doors into other libraries; each is imported when first used."""
+"""uwaga inside other libraries: PyTorch, transformers, sentence-transformers. Each is imported when first used."""
 
 from uwaga._base.lazy import names
 

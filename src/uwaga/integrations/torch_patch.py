@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # importing it registers operators
 
 @dataclass(slots=True, kw_only=True)
 class _PatchedFunction:
-    """One function of PyTorch: where it lives, what replaces it while patches are open, and the original."""
+    """A function of PyTorch: its module and name, its replacement, and the original."""
 
     module: ModuleType
     name: str
@@ -43,7 +43,7 @@ class _PatchedFunction:
 
 
 _LOCK = threading.RLock()
-_PATCHED: list[_PatchedFunction] = []  # open while _OPEN > 0
+_PATCHED: list[_PatchedFunction] = []  # while _OPEN > 0
 _OPEN = 0
 
 
@@ -57,7 +57,7 @@ class Patch:
     _is_open: bool = field(default=True, repr=False)
 
     def undo(self) -> None:
-        """Close this patch. Raises RuntimeError where someone else has replaced the functions since."""
+        """Close this patch. Raises RuntimeError: other code has replaced the functions since."""
         with _LOCK:
             if self._is_open:
                 _close()
@@ -71,9 +71,9 @@ class Patch:
 
 
 def patch_torch() -> Patch:
-    """From now on scaled_dot_product_attention and varlen_attn on CPU tensors run through this engine.
+    """Compute scaled_dot_product_attention and varlen_attn on CPU tensors with uwaga from now on.
 
-    What it does not serve goes to PyTorch's own function: other devices, float64, a kernel chosen by
+    What uwaga does not support goes to PyTorch's own function: other devices, float64, a kernel chosen by
     torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
     torch.func.functionalize, calls that PyTorch refuses, and everything where there is no native library. So do tensor
     subclasses and TorchFunctionModes, whose `__torch_function__` comes first, and what torch.jit.script compiles.
@@ -131,10 +131,10 @@ def _find_functions() -> list[_PatchedFunction]:
 
 
 class Replacement:
-    """A function in the place of one of PyTorch's.
+    """A callable that replaces a function of PyTorch.
 
-    It has that one's names, which graphs of torch.fx and pickles refer to it by, and equals that one: a subclass of Tensor
-    finds it in a table of overrides that was made of PyTorch's functions.
+    It has the names of the original, by which graphs of torch.fx and pickles refer to it, and compares equal to it: subclasses of
+    Tensor look it up in tables that are keyed by PyTorch's functions.
     """
 
     __name__: str
@@ -165,7 +165,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def is_supported(*tensors: Tensor) -> bool:
-    """Whether the native engine can read these as they are."""
+    """Whether the native kernels can read these tensors: plain, strided, on the CPU, of a supported dtype."""
     return native.reason_unavailable() is None and all(
         is_plain_tensor(x)
         and x.device.type == "cpu"
@@ -177,8 +177,7 @@ def is_supported(*tensors: Tensor) -> bool:
 
 
 def is_differentiable(*tensors: Tensor) -> bool:
-    """Whether the native engine has the derivatives that are asked for here: those of reverse mode, and under torch.func
-    first ones only."""
+    """Whether the native engine has the derivatives that are active here: reverse mode, and under torch.func first order only."""
     if has_tangent(*tensors):
         return False
     active = transforms()
@@ -191,7 +190,7 @@ def is_vmapped() -> bool:
 
 
 def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What autocast does to the arguments of PyTorch's own function."""
+    """The tensors in the dtype that torch.autocast gives to PyTorch's own function."""
     device = tensors[0].device.type
     if not is_autocast(device):
         return tensors
@@ -204,7 +203,7 @@ _LARGEST = torch.finfo(torch.float32).max  # the kernels compute in float32
 
 @cache
 def sdpa_replacement(original: Callable) -> Replacement:
-    """The function that serves what it can, and hands the rest to `original`; always the same one for the same."""
+    """The replacement of scaled_dot_product_attention, which calls `original` for what uwaga does not support. Cached."""
 
     def scaled_dot_product_attention(
         query: Tensor,
@@ -243,7 +242,7 @@ def sdpa_replacement(original: Callable) -> Replacement:
 
 
 def _is_nested(query: Tensor) -> bool:
-    """Whether this is a nested tensor: the jagged ones compare the function with torch._C._nn's, which is not replaced."""
+    """Whether this is a nested tensor. Jagged ones compare the function with that of torch._C._nn, which is not replaced."""
     if torch.compiler.is_dynamo_compiling():
         return isinstance(query, Tensor) and query.is_nested
     with torch._C.DisableTorchFunction():  # which would ask the overrides
@@ -253,7 +252,7 @@ def _is_nested(query: Tensor) -> bool:
 def _are_supported_options(
     masks: list[Tensor], dropout_p: float, is_causal: bool, scale: float | None, enable_gqa: bool
 ) -> bool:
-    """Whether the options are of the kinds that both functions take; PyTorch takes tensors and infinities, too."""
+    """Whether uwaga supports the options; PyTorch also takes tensors and infinities as scale."""
     return (
         (scale is None or (isinstance(scale, int | float) and abs(scale) <= _LARGEST))
         and isinstance(dropout_p, int | float)
@@ -265,18 +264,18 @@ def _are_supported_options(
 
 
 def _can_differentiate(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
-    """Whether the derivatives that the surroundings ask for are ours to give, and vmap a dropout that is."""
+    """Whether uwaga has the derivatives of the active transforms; dropout under vmap is not supported."""
     return is_differentiable(*tensors) and not (dropout_p and is_vmapped())
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
-    """Whether PyTorch would take these; where it would not, its own error is the right one."""
+    """Whether PyTorch accepts these shapes; where it does not, it shall raise its own error."""
     if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
         return False
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
         return False
     if not all(0 < x.shape[-1] <= MAX_WIDTH for x in (q, v)) or 0 in q.shape[-3:-2]:
-        return False  # what the engine does not compute
+        return False  # not supported by the engine
     if _other_kernel_named():
         return False
     grouped = 3 if enable_gqa else 2
@@ -296,7 +295,7 @@ def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool
 
 
 def _other_kernel_named() -> bool:
-    """Whether torch.nn.attention.sdpa_kernel asks for another kernel than the flash one; on the CPU it counts too."""
+    """Whether torch.nn.attention.sdpa_kernel excludes the flash kernel, as it may on the CPU too."""
     return not torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -334,7 +333,7 @@ def _mask_and_bias(masks: list[Tensor], is_causal: bool) -> tuple[Mask | Tensor 
 
 @cache
 def varlen_replacement(original: Callable) -> Replacement:
-    """The function that serves what it can, and hands the rest to `original`."""
+    """The replacement of varlen_attn, which calls `original` for what uwaga does not support."""
 
     def varlen_attn(
         query: Tensor,
@@ -361,7 +360,7 @@ def varlen_replacement(original: Callable) -> Replacement:
             extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
             options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
             return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)
-        # num_splits asks for results that do not depend on the batch: here they never do.
+        # num_splits requests results that do not depend on the batch: here they never do.
         assert cu_seq_k is not None
         key_offsets = cu_seq_k.long()
         ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)

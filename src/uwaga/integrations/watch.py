@@ -1,4 +1,4 @@
-"""Record what a model's attention is asked, while the model stays on its fast path.
+"""Record queries and keys of a model's attention, while the model keeps its fast path.
 
 Letters: Q queries, K keys, N packed tokens.
 """
@@ -62,25 +62,25 @@ def watch(
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
     def on_call(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
-        where = found.where.get(module)
+        where = found.ids.get(module)
         if where is None:
             return
-        asked = MapOptions(
+        map_options = MapOptions(
             mask=options["mask"],
             bias=options["bias"],
             scale=options["scale"],
             softcap=options["softcap"],
             sinks=options["sinks"],
         )
-        if recording.record(where, query, key, asked, embedded_ids[-1] if embedded_ids else None):
+        if recording.record(where, query, key, map_options, embedded_ids[-1] if embedded_ids else None):
             embedded_ids.clear()
         if where in wanted:
-            recording.store(where, query, key, asked)
+            recording.store(where, query, key, map_options)
 
     with ExitStack() as stack:
         for embedding in token_embeddings(model):
             stack.callback(embedding.register_forward_pre_hook(lambda _, given: embedded_ids.append(given[0])).remove)
-        stack.enter_context(builtin.watching(found.where, on_call))
+        stack.enter_context(builtin.watching(found.ids, on_call))
         stack.enter_context(huggingface.watching(model, on_call))
         stack.enter_context(detect_speculative_decoding(model, recording))
         stack.callback(recording.close)

@@ -26,9 +26,9 @@ from uwaga.maps.map import AttentionMap
 from uwaga.ops.attention.api import attention
 from uwaga.ops.ragged import Operand, Ragged
 
-# What some models hand over that changes the result and is not served. Everything else that comes by keyword, such as
-# position_ids, is meant for other implementations.
-_NOT_SERVED = ("indices", "block_indices", "sinks", "block_table")
+# Arguments of some models that change the result and are not supported. All other keyword arguments, such as position_ids, are
+# for other implementations.
+_NOT_SUPPORTED = ("indices", "block_indices", "sinks", "block_table")
 
 
 def uwaga_attention(
@@ -49,25 +49,25 @@ def uwaga_attention(
     cache: object = None,
     **others: object,
 ) -> tuple[Tensor, AttentionMap | None]:
-    """Attention of a layer of transformers: the output (B, Q, H, E), and where attentions are asked for a map of the
-    weights. Padded queries may give zeros, all but the last of a causal sequence.
+    """Attention of a layer of transformers: the output (B, Q, H, E), and with output_attentions=True a map of the weights. Padded
+    queries may give zeros, except the last position of a causal sequence.
 
     Args:
         module: the layer.
         query, key, value: (B, H, Q, D), (B, G, K, D), (B, G, K, E).
         attention_mask: a LazyMask; or (B or 1, H or 1, Q, K), bool or to be added to the scores.
-        is_causal: counts where there is no mask. None is False, as in eager attention: what is causal has a mask. In a packed
+        is_causal: used where there is no mask. None is False, as in eager attention: what is causal has a mask. In a packed
             batch it is `module.is_causal`, as in FlashAttention.
-        sliding_window: counts for packed batches without a mask; a mask has it in itself.
+        sliding_window: used for packed batches without a mask; a mask includes it.
         s_aux: (H,) a sink for each head.
         position_bias: (B or 1, H, Q, K), added to the scores.
-        cu_seq_lens_q, cu_seq_lens_k: (R+1,) where the documents of a packed batch (B = 1) begin and end. With a paged cache,
+        cu_seq_lens_q, cu_seq_lens_k: (R+1,) offsets of the documents of a packed batch (B = 1). With a paged cache,
             cu_seq_lens_k is a dict of them by the type of layer.
-        cache: the paged cache of continuous batching, which keeps the new keys and values and gives those of whole
-            documents; a cache of another kind is refused.
+        cache: the paged cache of continuous batching, which stores the new keys and values and returns those of whole
+            documents; a cache of another kind raises ValueError.
 
     Raises:
-        ValueError: the layer asks for something that is not served.
+        ValueError: the layer passes an argument that is not supported.
     """
     _refuse(module, others)
     if cache is not None:
@@ -98,14 +98,14 @@ def uwaga_attention(
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:
-    """Of a layer that has no mask and is not told. Classes of bidirectional layers may say True, or nothing."""
+    """The default of `is_causal`. Classes of bidirectional layers may have True, or no such attribute."""
     return query_offsets is not None and bool(getattr(module, "is_causal", False))
 
 
 def _as_expected(
     layer: LayerArguments, call: AttentionCall, output: Operand, queries: int, others: Mapping[str, object]
 ) -> Tensor:
-    """(B, Q, H, E), packed where the layers behind this one gain by it."""
+    """(B, Q, H, E), as packed states where the layers after this one are faster with them."""
     tokens = None if layer.plan is None else layer.plan.tokens
     to_come = remaining_layers(layer.module) if tokens is not None or Packing.is_open() else None
     if to_come == 0:
@@ -122,24 +122,24 @@ def _as_expected(
 
 
 def _pays(tokens_BN: Tensor) -> bool:
-    """To gather the tokens once costs less than a twentieth of a layer. Gradients flow through plain states alone."""
+    """Gathering the tokens costs less than a twentieth of a layer. Packed states have no gradients."""
     return not torch.is_grad_enabled() and int(tokens_BN.sum()) < 0.95 * tokens_BN.numel()
 
 
 def _wants(name: str, others: Mapping[str, object]) -> bool:
-    """Whether the caller asks for the "attentions" of every layer, or its "hidden_states", which are to be plain then."""
+    """Whether the caller requests the "attentions" of every layer, or its "hidden_states", which must be plain then."""
     return bool(others.get(f"output_{name}")) or is_output_collected(name)
 
 
 def _refuse(module: nn.Module, others: Mapping[str, object]) -> None:
-    for name in _NOT_SERVED:
+    for name in _NOT_SUPPORTED:
         if others.get(name) is not None:
             raise _refusal(module, name)
 
 
 def _refusal(module: nn.Module, name: str) -> ValueError:
     return ValueError(
-        f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not served; "
+        f"attn_implementation='uwaga': {type(module).__name__} passes {name!r}, which is not supported; "
         "load the model with attn_implementation='eager'"
     )
 
@@ -152,7 +152,7 @@ def _from_pages(
     key_offsets: Any,
     others: Mapping[str, object],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and where these begin and end among the keys."""
+    """Keys (1, G, K, D) and values (1, G, K, E) of whole documents, and the offsets of the documents among the keys."""
     from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
     if not isinstance(cache, PagedAttentionCache):

@@ -19,11 +19,11 @@ from uwaga.ops.ragged import Operand, Ragged
 
 
 class LayerArguments(NamedTuple):
-    """What a layer says beside its query, key and value."""
+    """The arguments of a layer besides query, key and value."""
 
     module: nn.Module
     mask: Tensor | None
-    plan: MaskPlan | InvalidPlan | None  # what the mask was made from, where nobody has changed it since
+    plan: MaskPlan | InvalidPlan | None  # of the mask, unless the mask was modified
     position_bias: Tensor | None
     is_causal: bool  # where there is no mask
     sliding_window: int | None  # where there is no mask, of a packed batch
@@ -32,9 +32,9 @@ class LayerArguments(NamedTuple):
 
 
 def plan_of(mask: Tensor | None) -> MaskPlan | InvalidPlan | None:
-    """What a mask was made from, where nobody has changed it since. Under torch.compile no more than the mask itself: states
-    without padding have no place in a graph; and nothing where the mask has a dense form, which serves all steps of decoding
-    in one graph. Raises ValueError: a plan that was refused."""
+    """The plan of a LazyMask that was not modified. Under torch.compile only its mask, because packed states cannot be traced;
+    and None where the mask has a dense form for one query, so that all steps of decoding share a graph. Raises ValueError: an
+    invalid plan."""
     if not isinstance(mask, LazyMask) or mask.materialized is not None:
         return None
     if torch.compiler.is_compiling() and mask.row is not None:
@@ -74,7 +74,7 @@ def documents(layer: LayerArguments) -> tuple[Tensor, Tensor]:
 
 
 def band(layer: LayerArguments) -> Mask | None:
-    """What FlashAttention makes of is_causal and sliding_window, where there is no mask."""
+    """The mask of is_causal and sliding_window, where there is no other, as in FlashAttention."""
     if layer.sliding_window is None:
         return Causal() if layer.is_causal else None
     left = reach(layer.sliding_window)
@@ -96,7 +96,7 @@ def _mask_and_bias(layer: LayerArguments, query: Tensor) -> tuple[Mask | None, T
 
 
 def _added(mask: Tensor, to: torch.dtype) -> Tensor:
-    """A mask that is added to scores of this type: eager attention takes one of any other type, too."""
+    """A mask in a dtype that can be added to scores of dtype `to`: eager attention accepts any."""
     if mask.dtype == to:
         return mask
     return mask.to(torch.promote_types(to, torch.float32))
@@ -128,12 +128,12 @@ _OWN = frozenset(
 
 @cache
 def is_self_attention(layer: type) -> bool:
-    """Whether queries and keys of this class of layers are certainly the same tokens."""
+    """Whether layers of this class can only attend to their own input."""
     return set(inspect.signature(layer.forward).parameters) <= _OWN  # type: ignore[attr-defined]
 
 
 def remaining_layers(module: nn.Module) -> int | None:
-    """How many layers come behind this one; None where it does not tell.
+    """The number of layers after this one; None where the module does not tell.
 
     Configs of encoder-decoders have one number for two stacks of layers.
     """
@@ -145,10 +145,10 @@ def remaining_layers(module: nn.Module) -> int | None:
 
 
 def is_output_collected(name: str) -> bool:
-    """Whether the model collects "attentions", "hidden_states" or the like in this pass. Its layers are not all told."""
+    """Whether the model collects "attentions", "hidden_states" or the like in this forward pass. Not all layers get it as an argument."""
     try:
         from transformers.utils.output_capturing import _active_collector
-    except ImportError:  # older versions tell their layers
+    except ImportError:  # older versions pass it to their layers
         return False
     return name in (_active_collector.get() or ())
 
@@ -157,21 +157,21 @@ QueryKeyValue = tuple[Tensor, Tensor, Tensor]
 
 
 class AttentionCall(NamedTuple):
-    """The arguments of one call."""
+    """The arguments of a call of uwaga.attention."""
 
     query: Operand
     key: Operand
     value: Operand
     mask: Mask | None = None
     bias: Tensor | None = None
-    packing: Packing | None = None  # where the call knows no padding at all
+    packing: Packing | None = None  # where the operands are packed states
     last: "AttentionCall | None" = (
-        None  # of a call for the last position of each sequence, whose result takes the place of this one's
+        None  # a separate call for the last position of each sequence, whose result replaces that of this one
     )
 
 
 def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall:
-    """The call that computes least."""
+    """The cheapest call: over packed states, segments or documents; else over the whole batch with a mask."""
     segments = _segments(layer)
     if segments is not None:
         over_states = _packed_states_call(layer, segments, tensors)
@@ -191,8 +191,7 @@ def attention_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCa
 
 
 def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Plain tensors of the type that autocast asks for and of one batch size: some models have learned queries of their
-    own, with B = 1, which take a stride of zero."""
+    """Plain tensors in the dtype of autocast and with equal batch sizes: learned queries with B = 1 are expanded."""
     tensors = autocast(*map(plain, tensors))
     first, *others = [x.shape[0] for x in tensors]
     if all(batch == first for batch in others):
@@ -202,7 +201,7 @@ def plain_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over states that hold no padding."""
+    """The ragged call over packed states."""
     tokens = None if layer.plan is None else layer.plan.tokens
     states = [x for x in tensors if isinstance(x, PackedStates)]
     if tokens is None or len(states) < len(tensors):
@@ -217,9 +216,9 @@ def _packed_states_call(layer: LayerArguments, segments: Segments, tensors: Quer
 
 
 def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over the batch as it lies there."""
+    """The ragged call over the segments of the batch, in place."""
     if segments.lengths is not None and not is_supported(*tensors):
-        return None  # stretches of padding are a mask, and other engines read ragged masks one sequence after the other
+        return None  # segments of padding need a ragged mask, which other engines compute sequence by sequence
     rows = _in_a_row(tensors)
     call = _ragged(rows, segments.offsets, segments.offsets, segments.visible)
     if layer.plan is None or layer.plan.last is None:
@@ -230,7 +229,7 @@ def _segments_call(layer: LayerArguments, segments: Segments, tensors: QueryKeyV
 
 
 def _packed_batch_call(layer: LayerArguments, tensors: QueryKeyValue) -> AttentionCall | None:
-    """The ragged call over a packed batch, by the offsets of its documents, where the mask tells nothing else."""
+    """The ragged call over a packed batch, by the offsets of its documents, where the mask has no other restriction."""
     if layer.position_bias is not None:
         return None
     of_queries, of_keys = documents(layer)
@@ -249,7 +248,7 @@ def _in_a_row(tensors: QueryKeyValue) -> QueryKeyValue:
 
 
 def _segments(layer: LayerArguments) -> Segments | None:
-    """Those of the plan, where queries and keys are the same tokens and nothing else counts."""
+    """Those of the plan, where queries and keys are the same tokens and there is no position bias."""
     plan = layer.plan
     if plan is None or plan.segments is None or layer.position_bias is not None or layer.query_offsets is not None:
         return None
@@ -269,7 +268,7 @@ def _last(tensors: QueryKeyValue, offsets: Tensor, mask: Mask) -> AttentionCall:
 
 
 def put_last(output: Operand, last: Operand, call: AttentionCall) -> Ragged:
-    """The output with that of the last queries in the places of these."""
+    """The output with the rows of the last queries replaced by those of `last`."""
     assert isinstance(output, Ragged)
     assert isinstance(last, Ragged)
     assert isinstance(call.key, Ragged)

@@ -1,7 +1,7 @@
-"""What transformers' mask functions mean: its closures over (batch, head, query, key), read as the masks of this package.
+"""Convert transformers' mask functions, closures over (batch, head, query, key), to the masks of this package.
 
-transformers composes a mask of a few functions of masking_utils. Each is told by its name, its numbers and tensors are in
-its closure, and its meaning is exact; any other function is somebody's own and is not guessed at.
+transformers composes masks of a few functions of masking_utils. Each is recognised by its qualified name, and its numbers and
+tensors are read from its closure. Any other function is user code, and UnknownMaskError is raised.
 
 Letters: B batch, Q queries, K keys.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from uwaga.ops.mask_program import Start
 from uwaga.ops.masks import Both, Causal, Documents, Mask, Window
 
-_NOWHERE_Q, _NOWHERE_K = -2, -1  # ids of queries and keys that belong to no document: they never meet
+_NOWHERE_Q, _NOWHERE_K = -2, -1  # ids of queries and keys that belong to no document; they are never equal
 
 
 class UnknownMaskError(Exception):
@@ -26,18 +26,18 @@ class UnknownMaskError(Exception):
 
 
 class EmptyWindowError(ValueError):
-    """A window in which a token does not see even itself."""
+    """A sliding window in which a token does not see even itself."""
 
     def __init__(self, sliding_window: int) -> None:
         super().__init__(
-            f"attn_implementation='uwaga': sliding_window={sliding_window} lets a token see nothing; set it to 1 or more, or to "
+            f"attn_implementation='uwaga': sliding_window={sliding_window} hides every key from its query; set it to 1 or more, or to "
             "None for no window"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskRegion:
-    """Which queries and keys of the whole sequence a mask is laid over."""
+    """The queries and keys of the whole sequence that a mask is for."""
 
     queries: int
     keys: int
@@ -46,7 +46,7 @@ class MaskRegion:
     positions: Tensor | None = None  # (B, Q) inside a packed document, where these stand for the indices; Q = K there
     relative: bool = False  # the queries are the last of the keys, whatever their number
     starts: Tensor | None = (
-        None  # (B,) where the first query of each sequence stands among its keys, whatever the offsets
+        None  # (B,) position of the first query of each sequence among its keys; overrides the offsets
     )
 
     @property
@@ -71,12 +71,12 @@ def read(function: Callable, region: MaskRegion) -> Mask | None:
         raise UnknownMaskError(repr(function))
     try:
         return reader(_closure(function), region)
-    except KeyError as missing:  # another version of transformers names its variables otherwise
+    except KeyError as missing:  # another version of transformers has other names of variables
         raise UnknownMaskError(f"{function!r} without {missing}") from missing
 
 
 def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
-    """Where the function is that of packed sequences: the document of each token, (B, N), and the mask inside each."""
+    """For the mask function of packed sequences: the document of each token, (B, N), and the mask function inside each."""
     if function.__qualname__ != "and_masks.<locals>.and_mask":
         return None
     parts = {part.__qualname__: _closure(part) for part in _closure(function)["mask_functions"]}
@@ -86,14 +86,14 @@ def packed_documents(function: Callable) -> tuple[Tensor, Callable] | None:
 
 
 def depends_on_distance_alone(mask: Mask | None) -> bool:
-    """Whether the mask speaks of the distance alone, so that it means the same in any stretch of the sequence."""
+    """Whether the mask depends on the distance of query and key alone, so that it is the same in any segment of a sequence."""
     if isinstance(mask, Both):
         return depends_on_distance_alone(mask.left) and depends_on_distance_alone(mask.right)
     return mask is None or isinstance(mask, Causal | Window)
 
 
 def reach(sliding_window: int) -> int:
-    """How far behind itself a query sees: transformers counts the query, too. Raises EmptyWindowError."""
+    """The largest distance of a key that a query sees: transformers counts the query too. Raises EmptyWindowError."""
     if sliding_window < 1:
         raise EmptyWindowError(sliding_window)
     return sliding_window - 1

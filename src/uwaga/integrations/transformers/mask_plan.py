@@ -1,5 +1,5 @@
-"""The mask function that transformers calls once for all layers of a kind, and what it returns: a plan of what attention may skip,
-in a tensor of the shape of the mask that models expect.
+"""The mask function that transformers calls once for all layers of a kind. It returns a LazyMask: a tensor of the shape of the
+mask that models expect, which carries a MaskPlan of what attention may skip.
 
 Letters: B batch, Q queries, K keys, N tokens of a sequence, T tokens that are not padding, R segments of the whole batch.
 """
@@ -28,14 +28,14 @@ from uwaga.ops.score_shape import ScoreShape
 
 @dataclass(frozen=True, kw_only=True)
 class Segments:
-    """The batch as R stretches of tokens, each of which attends to itself alone; those of padding to nothing.
+    """The batch as R segments of consecutive tokens. Each attends to itself alone, segments of padding to nothing.
 
-    They lie one behind the other in its B * N tokens, so that a ragged call reads queries and keys where they are.
+    Together they are its B * N tokens in order, so that a ragged call reads queries and keys in place.
     """
 
     offsets: Tensor  # (R+1,) int64
-    lengths: Tensor | None  # (R,) int64: the keys of each stretch, 0 in padding; None where nothing is padding
-    mask: Mask | None  # inside each stretch; of the distance alone
+    lengths: Tensor | None  # (R,) int64: the keys of each segment, 0 in padding; None where nothing is padding
+    mask: Mask | None  # inside each segment; depends on the distance alone
 
     @cached_property
     def visible(self) -> Mask | None:
@@ -49,8 +49,8 @@ class Segments:
 class LastQueries:
     """The last position of each sequence of a causal batch in which it is padding somewhere.
 
-    `generate` reads there what comes next, also where it warns of padding on the right. What such a query sees is not said by
-    its distance from the tokens of its stretch. Both masks are of a ragged call of one query for each sequence.
+    `generate` reads the next token there, also where it warns of padding on the right. Which keys such a query sees does not
+    depend on its distance from the tokens of its segment alone. Both masks are of a ragged call of one query for each sequence.
     """
 
     of_batch: Mask  # keys (B * N,): all positions
@@ -62,15 +62,17 @@ class MaskPlan:
     """The mask of one layer or many, over the scores (B, heads, Q, K)."""
 
     mask: Mask | None  # None: every query sees every key
-    segments: Segments | None = None  # the same without what padded queries see, where Q and K are the same tokens
-    is_self_attention: bool = False  # they are: else two sequences of one length may have met here
+    segments: Segments | None = None  # the same mask, except for padded queries, where Q and K are the same tokens
+    is_self_attention: bool = (
+        False  # Q and K are the same tokens; else two sequences of equal length may have been combined
+    )
     tokens: Tensor | None = None  # (B, N) bool, False in padding that is not computed, where there is some
-    last: LastQueries | None = None  # these are computed by a call of their own, where the other has stretches
+    last: LastQueries | None = None  # computed by a separate call, where there are segments
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidPlan:
-    """In the place of a plan that is an error where a layer reads it. transformers also makes masks that no layer takes."""
+    """A plan that raises ValueError when a layer reads it, not before: transformers also makes masks that no layer reads."""
 
     reason: str
 
@@ -82,7 +84,7 @@ class InvalidPlan:
 
 
 def visible_keys(padding: Tensor | None, offset: int, keys: int) -> Tensor | None:
-    """(B, K) bool, False where a key is padding; None where none is. What transformers' mask is too short for, is."""
+    """(B, K) bool, False where a key is padding; None where none is. Keys beyond the end of transformers' mask are padding."""
     if padding is None:
         return None
     seen_BK = padding[:, offset : offset + keys]
@@ -99,7 +101,7 @@ def hide_keys(seen_BK: Tensor, queries: int) -> Mask:
 
 
 def hide_queries_too(seen_BK: Tensor, tokens_BQ: Tensor) -> Mask:
-    """The mask of padded keys and queries: where no stretch can be made, rows of padding need not be computed either."""
+    """The mask of padded keys and queries: where there are no segments, rows of padding need not be computed either."""
     return Documents(seen_BK.long(), query_ids=torch.where(with_last(tokens_BQ), 1, -1))
 
 
@@ -111,8 +113,8 @@ def with_last(tokens_BQ: Tensor) -> Tensor:
 
 
 def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries:
-    """Those of a batch whose tokens are in one piece each; `band` makes the causal mask, or window, from where the query of
-    each sequence stands among its keys, (B,)."""
+    """Those of a batch in which the tokens of each sequence are contiguous. `band` makes the causal mask, or window, from the
+    position of the query of each sequence among its keys, (B,)."""
     batch, length = seen_BN.shape
     ones_B = seen_BN.new_ones(batch, dtype=torch.int64)
     padding_before_B = seen_BN.long().argmax(1)  # keys that are left out of the tokens
@@ -124,7 +126,7 @@ def last_queries(seen_BN: Tensor, band: Callable[[Tensor], Mask]) -> LastQueries
 
 
 def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
-    """Tokens and padding in turn; None where the tokens of a sequence are not in one piece."""
+    """Alternating segments of tokens and padding; None where the tokens of a sequence are not contiguous."""
     begins_BN = torch.ones_like(seen_BN)
     begins_BN[:, 1:] = seen_BN[:, 1:] != seen_BN[:, :-1]
     if bool(((begins_BN & seen_BN).sum(1) > 1).any()):
@@ -135,7 +137,7 @@ def padded_segments(seen_BN: Tensor, mask: Mask | None) -> Segments | None:
 
 
 def packed_segments(documents_BN: Tensor, mask: Mask | None) -> Segments:
-    """One stretch for each document; none goes on in the next sequence."""
+    """One segment for each document; none continues in the next sequence."""
     begins_BN = torch.ones_like(documents_BN, dtype=torch.bool)
     begins_BN[:, 1:] = documents_BN[:, 1:] != documents_BN[:, :-1]
     return Segments(offsets=_offsets(begins_BN), lengths=None, mask=mask)
@@ -150,15 +152,15 @@ _ARITHMETIC = ("aten::add", "aten::sub", "aten::rsub", "aten::mul")
 
 
 class LazyMask(Tensor):
-    """A bool tensor (B, 1, Q, K), True where a query sees a key, that does not exist until somebody looks into it.
+    """A bool tensor (B, 1, Q, K), True where a query sees a key, which is computed when an operation reads it.
 
-    Models only hand it on, and attention reads the plan. A model that slices or joins its mask works on plain tensors of
-    the dense form, and attention gets what the model made of them.
+    Models only pass it to attention, which reads the plan. A model that slices or concatenates its mask gets plain dense
+    tensors, and passes its result to attention.
     """
 
     plan: MaskPlan | InvalidPlan
-    row: Tensor | None  # the dense form of a single query, where torch.compile is to read no plan
-    materialized: Tensor | None  # the dense form, once somebody has a view of it and may write there
+    row: Tensor | None  # the dense form for a single query, used under torch.compile in place of the plan
+    materialized: Tensor | None  # the dense form, once there is a view of it that may be written to
 
     @staticmethod
     def of(plan: MaskPlan | InvalidPlan, batch: int, queries: int, keys: int, device: torch.device | str) -> "LazyMask":
@@ -176,11 +178,11 @@ class LazyMask(Tensor):
     ) -> object:
         schema = function._schema
         if schema.name in _ARITHMETIC:
-            # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong. No TypeError: Python
-            # takes one from an operator for "ask the other operand", and says something else in the end.
+            # Eager attention adds a mask of 0 and -inf; to add True and False would be silently wrong. Not a TypeError:
+            # from an operator, Python would take it as NotImplemented and raise another message.
             raise ValueError(
-                f"attn_implementation='uwaga': this model computes with its attention mask itself ({schema.name}), and so "
-                "does not hand it to uwaga; load it with attn_implementation='eager'"
+                f"attn_implementation='uwaga': this model computes with its attention mask itself ({schema.name}), and "
+                "does not pass it to uwaga; load it with attn_implementation='eager'"
             )
         arguments = (args, kwargs or {})
         if any(result.alias_info is not None for result in schema.returns):
@@ -219,16 +221,16 @@ def lazy_mask(
     device: torch.device | str = "cpu",
     **options: object,
 ) -> Tensor | None:
-    """The mask (batch_size, 1, q_length, kv_length) of a layer as a plan; None where transformers wants none for full
+    """The mask (batch_size, 1, q_length, kv_length) of a layer as a plan; None where transformers expects none for full
     attention.
 
     Args:
-        q_offset, kv_offset: where the first query and the first key stand in the whole sequence.
+        q_offset, kv_offset: positions of the first query and the first key in the whole sequence.
         mask_function: transformers' closure of (batch, head, query, key); None is causal.
         attention_mask: (B, whole length) bool, False in padding.
-        options: what transformers tells its other mask functions.
+        options: further arguments of transformers' mask functions.
 
-    Under torch.compile, and for mask functions that transformers does not know itself, a plain dense tensor.
+    Under torch.compile, and for mask functions that are not transformers' own, a plain dense tensor.
     """
     from transformers import masking_utils
 
@@ -245,8 +247,8 @@ def lazy_mask(
             if plan.mask is None and allow_is_bidirectional_skip:
                 return None
             made = LazyMask.of(plan, batch_size, q_length, kv_length, device)
-            # transformers asks so for a decoding step with a cache of fixed size, which may be compiled: the numbers of the
-            # plan change from token to token, and each would be a graph of its own.
+            # These arguments mean a decoding step with a cache of fixed size, which may be compiled: the numbers of the plan
+            # change from token to token, and each would compile another graph.
             if q_length == 1 and not allow_is_bidirectional_skip and options.get("allow_is_causal_skip") is False:
                 made.row = made.dense()
             return made
@@ -272,7 +274,7 @@ def build_plan(function: Callable, region: MaskRegion, padding: Tensor | None) -
     """The plan of a mask function and a padding mask. Raises UnknownMaskError."""
     mask = read(function, region)
     packed = packed_documents(function)
-    if packed is not None:  # transformers looks for packed sequences only where there is no padding mask
+    if packed is not None:  # transformers detects packed sequences only where there is no padding mask
         inner = read(packed[1], replace(region, relative=True))
         segments = packed_segments(packed[0], inner) if depends_on_distance_alone(inner) else None
         return MaskPlan(mask=mask, segments=segments, is_self_attention=True)
@@ -305,7 +307,7 @@ def _hide(seen_BK: Tensor, padding: Tensor, region: MaskRegion, is_causal: bool)
 
 
 def _is_causal(mask: Mask | None) -> bool:
-    """Then queries and keys are the same sequence: transformers makes no other causal masks."""
+    """Whether the mask is causal. Then queries and keys are the same sequence: transformers makes no other causal masks."""
     if isinstance(mask, Both | Either):
         return _is_causal(mask.left) or _is_causal(mask.right)
     return isinstance(mask, Causal)

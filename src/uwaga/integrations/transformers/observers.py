@@ -1,4 +1,4 @@
-"""Who looks on while transformers' models attend: what makes an AttentionMap of each layer's call.
+"""Observers of the attention calls of transformers' models, and the AttentionMap of each call.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width.
 """
@@ -39,14 +39,14 @@ _HERE = threading.local()  # .observers: of this thread, the outermost first
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Within it, every attention that this thread computes with attn_implementation="uwaga" is told to `observer`.
+    """Within it, `observer` is called for every attention that this thread computes with attn_implementation="uwaga".
 
     It is called as observer(module, query, key, options) before the layer's output exists, where `module` is the
     attention layer, query (B, H, Q, D) and key (B, G, K, D) are plain tensors of the whole batch, padding included, and
     AttentionMap(query, key, **options) is the map (B, H, Q, K) of the weights. A packed batch is one sequence, B = 1,
-    whose mask keeps its documents apart. Nothing of size Q x K is made for it; the tensors are those of the model, cut
-    from no graph and copied by nobody (a static cache goes on writing into its keys). Observers may be nested: all are
-    told. Under torch.compile nobody is.
+    whose mask keeps its documents apart. No matrix Q x K is made. The tensors are those of the model, neither
+    detached nor copied (a static cache overwrites its keys later). Observers may be nested: all are called. Under
+    torch.compile none is.
     """
     before = observers()
     _HERE.observers = (*before, observer)
@@ -57,12 +57,12 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def observers() -> tuple[Observer, ...]:
-    """Those of this thread."""
+    """The observers of this thread."""
     return getattr(_HERE, "observers", ())
 
 
 class ObservedCall(NamedTuple):
-    """What makes the map of one call: AttentionMap(query, key, **options)."""
+    """The arguments of the map of one call: AttentionMap(query, key, **options)."""
 
     query: Tensor
     key: Tensor
@@ -79,7 +79,7 @@ def notify_observers(
     sinks: Tensor | None,
     is_wanted: bool,
 ) -> ObservedCall | None:
-    """Tell all observers of this call; None where there are none and it is not wanted either."""
+    """Call all observers; None where there are none and no map is wanted."""
     if not (is_wanted or observers()):
         return None
     query, key = plain_tensors(query, key)
@@ -155,7 +155,7 @@ def _keep_gradient(of: "weakref.ref[LayerMap]", gradients: tuple[Tensor | None, 
 
 
 def map_of_call(seen: ObservedCall, output: Tensor, value: Tensor) -> AttentionMap:
-    """The map of a call, given what came out of it, (B, Q, H, E), and its values, (B, G, K, E)."""
+    """The map of a call, from its output, (B, Q, H, E), and its values, (B, G, K, E)."""
     query, key, options = seen
     if not torch.is_grad_enabled() or output.grad_fn is None:
         return AttentionMap(query, key, **options)

@@ -21,13 +21,13 @@ from torch.utils._pytree import tree_map_only
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Packing:
-    """Where the tokens of a padded batch are."""
+    """The positions of the tokens of a padded batch that are not padding."""
 
-    token_indices: Tensor  # (T,) int64 among the B * N
-    offsets: Tensor  # (B+1,) int64, where each sequence begins among the T
+    token_indices: Tensor  # (T,) int64, in 0 ... B * N - 1
+    offsets: Tensor  # (B+1,) int64, the first of the T tokens of each sequence
     batch: int
     length: int  # N
-    is_closed: bool = False  # states turn plain
+    is_closed: bool = False  # all states of this pass turn plain
 
     @staticmethod
     def of(tokens_BN: Tensor) -> "Packing":
@@ -40,8 +40,8 @@ class Packing:
 
     @staticmethod
     def current(tokens_BN: Tensor) -> "Packing":
-        """The packing of this pass through a model: its layers may have several masks, of windows and whole sequences,
-        but all states turn plain together."""
+        """The packing of the current forward pass: layers may have several masks, of windows and whole sequences, but all states
+        turn plain together."""
         latest = getattr(_CURRENT, "packing", None)
         packing = Packing.of(tokens_BN)
         if latest is None or latest.is_closed or not latest.has_same_tokens(packing):
@@ -50,18 +50,18 @@ class Packing:
 
     @staticmethod
     def is_open() -> bool:
-        """Whether this thread is in a pass through a model whose states are packed."""
+        """Whether this thread is in the forward pass of a model whose states are packed."""
         return getattr(_CURRENT, "packing", None) is not None
 
     @staticmethod
     def close_current() -> None:
-        """In the last layer: from now on all states of this pass are plain."""
+        """In the last layer: all states of this forward pass turn plain."""
         latest = getattr(_CURRENT, "packing", None)
         if latest is not None:
             latest.is_closed, _CURRENT.packing = True, None
 
     def has_same_tokens(self, other: "Packing") -> bool:
-        """Whether states of the two can stand side by side."""
+        """Whether states of the two packings can be operands of one operation."""
         if self is other:
             return True
         return (
@@ -81,22 +81,22 @@ class Packing:
         return rows.index_copy(0, self.token_indices, values).unflatten(0, (self.batch, self.length))
 
 
-_CURRENT = threading.local()  # .packing: of the pass through a model that this thread is in, or None
+_CURRENT = threading.local()  # .packing: of the current forward pass of this thread, or None
 
 
 class PackedStates(Tensor):
     """Stands for (B, N, ...), or where `heads_first` for (B, H, N, D); holds `values`, (T, ...) or (T, H, D).
 
-    A view stays one: its values are a view of its base's values, and its plain tensor one of its base's plain tensor, so
-    that what is written into one is in the other. Base and views turn plain together.
+    A view stays a view: its values are a view of the values of its base, and its plain tensor a view of the plain tensor of its
+    base, so that writes to one are seen in the other. Base and views turn plain together.
     """
 
     packing: Packing
     values: Tensor  # type: ignore[assignment]  # a sparse tensor's method, which has no meaning here
     heads_first: bool
-    materialized: Tensor | None  # the plain tensor, once somebody asked for it: what is written there counts
+    materialized: Tensor | None  # the plain tensor, once it was needed: it may have been written to
     base: "PackedStates | None"  # whose view these are
-    recompute: Callable[[Tensor], Tensor] | None  # makes of the base's plain tensor that of the view
+    recompute: Callable[[Tensor], Tensor] | None  # from the plain tensor of the base to that of the view
 
     @staticmethod
     def of(packing: Packing, values: Tensor, *, heads_first: bool = False) -> "PackedStates":
@@ -108,7 +108,7 @@ class PackedStates(Tensor):
         made.materialized = made.base = made.recompute = None
         return made
 
-    # torch.compile loses track of what states hold: it may compile what is between their operations.
+    # torch.compile does not trace the subclass: it compiles the code between operations on states.
     @classmethod
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __torch_function__(
@@ -148,7 +148,7 @@ class PackedStates(Tensor):
         return self.materialized
 
     def like(self, values: Tensor) -> "PackedStates":
-        """Other states of the same tokens; themselves, where the values are."""
+        """States of the same tokens with other values; the same object where the values are."""
         if values is self.values:
             return self
         return PackedStates.of(self.packing, values, heads_first=self.heads_first)
@@ -163,7 +163,7 @@ class PackedStates(Tensor):
 
 
 def plain(x: Tensor) -> Tensor:
-    """The tensor itself, or what it stands for."""
+    """The plain tensor of packed states; any other tensor itself."""
     return x.plain() if isinstance(x, PackedStates) else x
 
 

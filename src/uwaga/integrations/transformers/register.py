@@ -1,4 +1,4 @@
-"""register_with_transformers()."""
+"""register_with_transformers(): attn_implementation="uwaga" for models of transformers."""
 
 from functools import wraps
 from typing import Any
@@ -7,14 +7,14 @@ NAME = "uwaga"
 
 
 def register_with_transformers() -> None:
-    """From now on attn_implementation="uwaga" is one of transformers' own choices, for all models that offer a choice.
+    """Register attn_implementation="uwaga" with transformers, for all models that can switch their attention.
 
         register_with_transformers()
         model = AutoModel.from_pretrained(path, attn_implementation="uwaga")    # or model.set_attn_implementation("uwaga")
 
     Padding, windows and the borders of packed documents (cu_seq_lens_q, or position_ids that start again) are skipped and
-    not masked. Queries that are padding give zeros where they can be told from others. A model that computes attention
-    by itself, as MPNet and DeBERTa do, refuses the choice when it is made.
+    not masked. Queries that are padding give zeros where they can be recognised. A model that computes attention
+    by itself, as MPNet and DeBERTa do, raises ValueError when the implementation is set.
 
     To call it twice does nothing more.
 
@@ -29,7 +29,7 @@ def register_with_transformers() -> None:
     from uwaga.integrations.transformers.mask_plan import lazy_mask
 
     AttentionInterface.register(NAME, uwaga_attention)
-    # Without a mask function of its own, transformers hands such an implementation no mask at all: padding would count.
+    # Without a registered mask function, transformers passes no mask at all, and padding would not be hidden.
     AttentionMaskInterface.register(NAME, lazy_mask)
     if not hasattr(PreTrainedModel.get_correct_attn_implementation, "_uwaga"):
         _check_when_chosen(PreTrainedModel)
@@ -39,8 +39,8 @@ def register_with_transformers() -> None:
 
 
 def _check_when_chosen(base: Any) -> None:
-    """Let models that ignore the interface say so. transformers itself believes that every name is served by all, when a
-    model is made, and says so in a log alone, when it is changed."""
+    """Make models that ignore the attention interface raise ValueError. transformers itself accepts any name when a model is
+    made, and only logs a warning when the implementation is changed."""
     when_made, when_changed = base.get_correct_attn_implementation, base.set_attn_implementation
 
     @wraps(when_made)
@@ -61,7 +61,7 @@ def _check_when_chosen(base: Any) -> None:
 
 
 def _allow_continuous_batching(manager: Any) -> None:
-    """Let `generate_batch` run with this attention: transformers has a list of names that it takes there, and no registry."""
+    """Let `generate_batch` run with this attention: transformers has a fixed list of names there, and no registry."""
     switch = manager.switch_to_cb_friendly_attn
 
     @wraps(switch)

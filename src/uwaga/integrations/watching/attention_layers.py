@@ -14,22 +14,22 @@ KINDS = ("encoder", "decoder", "cross")
 
 
 class AttentionLayer(NamedTuple):
-    """One attention of a model."""
+    """An attention layer of a model."""
 
     path: str
     module: nn.Module
-    where: AttentionId
+    id: AttentionId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionLayers:
-    """All of them."""
+    """All attention layers of a model."""
 
-    where: dict[nn.Module, AttentionId]
+    ids: dict[nn.Module, AttentionId]
 
     @staticmethod
     def of(found: Iterable[AttentionLayer]) -> "AttentionLayers":
-        """Raises ValueError where two have one name."""
+        """Raises ValueError: two layers have the same kind and number."""
         first: dict[AttentionId, str] = {}
         for path, _, where in found:
             if where in first:
@@ -38,25 +38,25 @@ class AttentionLayers:
                     "has one of them"
                 )
             first[where] = path
-        return AttentionLayers(where={module: where for _, module, where in found})
+        return AttentionLayers(ids={module: where for _, module, where in found})
 
     def select(self, model: str, layers: Collection[int] | None, kinds: Collection[str] | None) -> set[AttentionId]:
-        """Those of the layers and kinds; None for all.
+        """The layers of these numbers and kinds; None for all.
 
         Raises:
-            ValueError: there is nothing to choose from, or a layer or kind that there is not.
+            ValueError: the model has no attention layers, or none of a given number or kind.
         """
-        available = set(self.where.values())
+        available = set(self.ids.values())
         if not available:
             raise ValueError(
                 f"watch: {model} has no attention that can be watched: neither uwaga.nn.MultiHeadAttention nor a model of "
                 "transformers that offers attn_implementation"
             )
-        for name, wanted, library in (
+        for name, wanted, existing in (
             ("kind", kinds, {where.kind for where in available}),
             ("layer", layers, {where.layer for where in available if kinds is None or where.kind in kinds}),
         ):
-            missing = [] if wanted is None else [each for each in wanted if each not in library]
+            missing = [] if wanted is None else [each for each in wanted if each not in existing]
             if missing:
                 raise ValueError(f"watch: {model} has no {name} {missing[0]!r}; there are {describe_layers(available)}")
         return {
@@ -67,7 +67,7 @@ class AttentionLayers:
 
 
 def token_embeddings(model: nn.Module) -> list[nn.Embedding]:
-    """Those of this package's models, which are called token_embedding, and those that models of transformers name."""
+    """Embeddings of token ids: those called token_embedding in this package, and get_input_embeddings() of transformers."""
     weights: set[int] = set()
     for path, module in model.named_modules():
         if isinstance(module, nn.Embedding) and path.split(".")[-1].endswith("token_embedding"):
@@ -81,9 +81,9 @@ def token_embeddings(model: nn.Module) -> list[nn.Embedding]:
 
 
 def _input_weight(model: Any) -> Tensor | None:
-    """The table of ids, which encoders and decoders may share."""
+    """The weight of the token embedding, which encoder and decoder may share."""
     try:
         found = model.get_input_embeddings()
-    except NotImplementedError:  # a model of something else than tokens
+    except NotImplementedError:  # a model of images or audio
         return None
     return found.weight if isinstance(found, nn.Embedding) else None

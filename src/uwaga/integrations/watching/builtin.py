@@ -1,4 +1,4 @@
-"""The attentions of this package: layers that can be told to call a watcher."""
+"""Attention layers of this package, which call `watcher` on every forward pass."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -18,13 +18,13 @@ OnCall = Callable[[nn.Module, Operand, Operand, dict[str, Any]], None]
 
 
 def find_attentions(model: nn.Module) -> list[AttentionLayer]:
-    """All MultiHeadAttention in it. Layers are numbered within their stack, by kind."""
+    """All MultiHeadAttention of a model, numbered within their kind."""
     cross_attentions = {id(layer.cross_attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
     decoder_attentions = {id(layer.attention) for layer in model.modules() if isinstance(layer, DecoderLayer)}
     generator_modules = {
         id(layer)
         for module in model.modules()
-        # A model that writes behind its prompt is a decoder, whatever its layers are called.
+        # A model that continues its prompt is a decoder, whatever its layers are called.
         if getattr(module, "prompt_counts", False) is True
         for layer in module.modules()
     }
@@ -46,7 +46,7 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
 
 @contextmanager
 def watching(modules: Iterable[nn.Module], on_call: OnCall) -> Iterator[None]:
-    """Within it, these of the modules that are of this package tell of their calls, and so to whom they told before."""
+    """A context in which MultiHeadAttention among the modules call `on_call`, after any watcher that they had before."""
     layers = [module for module in modules if isinstance(module, MultiHeadAttention)]
     before = [module.watcher for module in layers]
     for module, previous in zip(layers, before, strict=True):

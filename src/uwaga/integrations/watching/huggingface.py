@@ -18,10 +18,10 @@ _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
 def find_attentions(model: nn.Module) -> list[AttentionLayer]:
-    """All attention layers of transformers' models in it: those that say whether they are causal.
+    """All attention layers of the transformers models in a model: modules with a bool attribute is_causal.
 
     Raises:
-        ValueError: a model that computes attention by itself, or whose layers share one attention.
+        ValueError: a model that computes attention by itself, or whose layers share one attention module.
     """
     found = []
     for prefix, whole in outermost(model):
@@ -38,9 +38,9 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
 
 
 def outermost(model: nn.Module) -> list[tuple[str, Any]]:
-    """The models of transformers in it that are in no other one, and where."""
+    """The paths and modules of transformers models that are not part of another one."""
     library = sys.modules.get("transformers")
-    if library is None:  # then nobody has made a model of it
+    if library is None:  # then there are no models of it
         return []
     found: list[tuple[str, Any]] = []
     for path, module in model.named_modules():
@@ -52,7 +52,7 @@ def outermost(model: nn.Module) -> list[tuple[str, Any]]:
 
 @contextmanager
 def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
-    """Within it, transformers' models in this one attend by this package, which tells of each call.
+    """A context in which the transformers models of a model compute attention with uwaga, and call `on_call` each time.
 
     Raises:
         ValueError: a model that computes attention by itself.
@@ -93,18 +93,18 @@ def _own_attention_error(model: nn.Module) -> ValueError:
 
 
 def _check_not_shared(model: Any, attentions: list[nn.Module]) -> None:
-    """ALBERT's layers are one that is called again and again; its maps could not be told apart."""
+    """ALBERT calls one layer repeatedly; the maps of its calls could not be distinguished. Raises ValueError."""
     layers = getattr(model.config, "num_hidden_layers", None)
     nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
     if nameless and len(nameless) == len(attentions) and isinstance(layers, int) and len(attentions) < layers:
         raise ValueError(
             f"watch: the {layers} layers of {type(model).__name__} share {len(attentions)} attention, whose maps cannot be "
-            "told apart"
+            "distinguished"
         )
 
 
 def _configs(models: list[Any]) -> list[Any]:
-    """Each config in them once, those of parts too."""
+    """Each config of the models and their parts once."""
     found: dict[int, Any] = {}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
     while queue:
@@ -116,30 +116,30 @@ def _configs(models: list[Any]) -> list[Any]:
     return list(found.values())
 
 
-_HOOK = "_get_candidate_generator"  # what transformers asks a model for when an assisted generation begins
+_HOOK = "_get_candidate_generator"  # which transformers calls when speculative decoding (assisted generation) begins
 
 
 class SpeculativeRecording(Recording):
-    """A recording that does not give drafts for a text: after an assisted generation, texts are to be named.
+    """A recording that raises ValueError where speculative decoding may have added tokens that were rejected.
 
-    transformers takes drafts back out of its cache without a pass that would tell of it, and out of a cache of a window in
-    a way that joins no passes.
+    transformers removes rejected tokens from its cache without a forward pass, and from a sliding-window cache so that passes
+    cannot be joined. `of(texts)` works: it is given the texts.
     """
 
-    has_candidates = False  # were read, perhaps
+    has_candidates = False  # whether candidate tokens may have been read
 
     def _paths(self, kind: str) -> list[list[Segment]] | None:
         if kind == "decoder" and self.has_candidates and self._chosen is None:
             raise ValueError(
-                "Recording: an assisted generation read drafts that may not be in its text; recording.of(texts) has the texts "
-                "that you name, by all ids that the decoder read and wrote"
+                "Recording: speculative decoding (assisted generation) read candidate tokens that may have been rejected; use "
+                "recording.of(texts), with all ids that the decoder read and wrote"
             )
         return super()._paths(kind)
 
 
 @contextmanager
 def detect_speculative_decoding(model: nn.Module, recording: SpeculativeRecording) -> Iterator[None]:
-    """Within it, the recording is told of assisted generations of transformers' models in this one."""
+    """A context in which the recording is marked when a transformers model of this one begins speculative decoding."""
     models = [module for module in model.modules() if hasattr(module, _HOOK)]
     before = [vars(module).get(_HOOK) for module in models]
     for module in models:
