@@ -1,8 +1,8 @@
 """The weights of a dense call as they are defined, a tile of rows at a time: O(rows * K) memory, differentiable twice.
 
-Products q_i . k_j are made in blocks on a grid that depends on the call alone: a matrix product gives other bits to other
-shapes, and a score must be the same whichever rows and keys are asked for. The largest weights live on that: a score of
-100 that is rounded twice, once for the normalizer and otherwise for the weight, is wrong by 1e-5 of the weight.
+Products q_i . k_j are computed in blocks on a grid that depends on the call only: matrix products of other shapes round
+differently, and a score must have the same bits whichever rows and keys are read. A score of 100 that is rounded in one way
+for the normalizer and in another for the weight makes the weight wrong by a relative 1e-5.
 
 Letters: B sequences, H query heads, G key/value heads, C queries of a tile, K keys, J keys that are not finite,
 D query/key width.
@@ -23,23 +23,25 @@ from uwaga.ops.attention.relative_bias import relative_scores
 from uwaga.ops.mask_program import CallPart, listed, select, visible
 
 _INFINITY = float("inf")
-# Numbers of one tile's scores: 16 MB in float32, of which a statistic holds a few copies at a time.
+# Scores of one tile: 16 MB in float32, of which a statistic holds a few copies at a time.
 _TILE = 1 << 22
 _MOST_ROWS = 32
 _BLOCK = 512  # keys of one block
 
 
 class Keys(NamedTuple):
-    """The keys as every tile reads them."""
+    """The keys in the form that all tiles use."""
 
     finite: Tensor  # (B, H, K, D) in the dtype of the arithmetic, zeros in place of the keys that are not finite
-    bad: Tensor | None  # (J,) int64: which of them are not, in any sequence and head; None where none may ask
-    raw: Tensor  # (B, H, J, D): what those hold; (B, H, K, D) of all where none may ask
+    bad: (
+        Tensor | None
+    )  # (J,) int64: the keys that are not finite in some sequence and head; None under tracers and transforms
+    raw: Tensor  # (B, H, J, D): these keys as they are; all keys, (B, H, K, D), if `bad` is None
     columns: Tensor | None  # (K,) int64: their positions; None: all keys of the call
 
 
 class Tile(NamedTuple):
-    """The scores of some rows; hidden entries hold anything."""
+    """The scores of some rows; hidden entries are undefined."""
 
     rows: Tensor  # (C,) int64
     scores: Tensor  # (B, H, C, K) in the dtype of the arithmetic
@@ -54,16 +56,16 @@ def height(call: Call) -> int:
 
 
 def tiles(call: Call, rows: int, at: Sequence[int] | None = None) -> Iterator[Tile]:
-    """All tiles of this height, or those that start at the given rows of the grid. At least one, if an empty one."""
+    """All tiles with this number of rows, or those that start at the given rows; at least one, which may be empty."""
     keys, queries = prepare(call), call.query.shape[2]
     for start in range(0, max(queries, 1), rows) if at is None else at:
         yield tile(call, keys, torch.arange(start, min(start + rows, queries), device=call.query.device))
 
 
 def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
-    """The keys, one per query head, apart from those that are not finite: 0 * nan would carry these everywhere.
+    """The keys, one per query head; those that are not finite apart, since 0 * NaN would spread to all queries.
 
-    All of them, or the blocks that hold the wanted ones (rising).
+    All keys, or the blocks with the wanted ones (ascending).
     """
     columns, key_BGKD = None, call.key
     if wanted is not None:
@@ -80,25 +82,25 @@ def prepare(call: Call, wanted: Tensor | None = None) -> Keys:
 
 
 def starts(wanted: Tensor, rows: int) -> list[int]:
-    """Where the tiles start that hold the wanted rows."""
+    """The first rows of the tiles with wanted rows."""
     return ((wanted // rows).unique() * rows).tolist()
 
 
 def blocks(wanted: Tensor, size: int, end: int) -> Tensor:
-    """All positions of the blocks that hold the wanted ones."""
+    """All positions of the blocks with wanted positions."""
     first = (wanted // size).unique() * size
     every = (first[:, None] + torch.arange(size, device=wanted.device)).flatten()
     return every[every < end]
 
 
 def tile(call: Call, keys: Keys, rows: Tensor) -> Tile:
-    """The scores of the listed rows: scale, softcap, biases. No hidden key is met, forward or backward."""
+    """The scores of the listed rows, with scale, softcap and biases. Hidden keys affect neither values nor gradients."""
     seen_BHCK = seen(call, rows, keys.columns)
     q_BHCD = call.query.index_select(2, rows).to(compute_dtype(call.query.dtype))
     q_BHCD = torch.where(seen_BHCK.any(-1, keepdim=True), q_BHCD, 0.0)
     scores_BHCK = _products(q_BHCD, keys.finite)
     if keys.bad is None:
-        # A product of its own, which no gradient enters: there 0 * nan would be in every query's.
+        # A separate product without gradients: 0 * NaN would be in the gradient of every query.
         good_BH1K = keys.raw.isfinite().all(-1)[:, :, None]
         scores_BHCK = torch.where(good_BH1K, scores_BHCK, _products(q_BHCD.detach(), keys.raw))
     elif len(keys.bad):
@@ -116,7 +118,7 @@ def _products(q_BHCD: Tensor, key_BHKD: Tensor) -> Tensor:
 
 
 def seen(call: Call, rows: Tensor, columns: Tensor | None) -> Tensor:
-    """(B, H, Q, K) of the listed rows and columns: the mask, less the pairs that a bias of -inf hides."""
+    """(B, H, Q, K) bool of the listed rows and columns: the mask, without the pairs that a bias of -inf hides."""
     (batch, heads, queries, _), keys = call.query.shape, call.key.shape[2]
     program, tensors = call.options.mask_program, call.mask_tensors
     seen_BHQK = visible(program, tensors, queries, keys, call.query.device, rows, columns)
@@ -139,7 +141,7 @@ def finish(call: Call, products_BHQK: Tensor, rows: Tensor, columns: Tensor | No
 
 def normalizer(call: Call, tile: Tile) -> Normalizer:
     """The normalizer (B, H, C) of a tile's rows."""
-    # The largest score changes nothing in exact arithmetic and keeps exp in range: no gradient flows through it.
+    # Subtracting the largest score only keeps exp in range: it needs no gradient.
     seen_BHCK = torch.where(tile.visible, tile.scores.detach(), -_INFINITY)
     none_BHC1 = seen_BHCK.new_full((*seen_BHCK.shape[:-1], 1), -_INFINITY)
     maximum_BHC = torch.cat((seen_BHCK, none_BHC1), dim=-1).amax(-1)
