@@ -14,7 +14,7 @@ from torch import nn
 
 from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
-from uwaga.models import accounting, directories, families, json_files, weight_files
+from uwaga.models import directories, families, json_files, state_dict_check, weight_files
 from uwaga.models.tables import Table
 from uwaga.models.weight_files import Weights
 
@@ -56,8 +56,8 @@ def load(
     _need_as_many_weights_as_layers(table, weights, file)
     with torch.device("meta"):
         model = family.build(config)
-    matched = accounting.match(table, weights, model.state_dict())
-    model.load_state_dict(accounting.read(matched, dtype, allow_nonfinite=allow_nonfinite), assign=True)
+    matched = state_dict_check.match(table, weights, model.state_dict())
+    model.load_state_dict(state_dict_check.read(matched, dtype, allow_nonfinite=allow_nonfinite), assign=True)
     assert not any(x.is_meta for x in (*model.parameters(), *model.buffers())), (
         "buffers must be persistent, or computed"
     )
@@ -75,7 +75,7 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     config = cast(families.Config, model.config)
     family = families.of(config.model_type, "save")
     described = family.write_config(config)
-    tensors = accounting.write(family.table(config), model.state_dict())
+    tensors = state_dict_check.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     folder = Path(path)
     durable.make_folder(folder)

@@ -20,7 +20,7 @@ from uwaga._base import durable
 from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import is_number
-from uwaga.models import accounting, checkpoints, families, json_files, safetensors_files, weight_files
+from uwaga.models import checkpoints, families, json_files, safetensors_files, state_dict_check, weight_files
 from uwaga.models.json_files import printable
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
@@ -141,8 +141,8 @@ def read_model(folder: Path, model: nn.Module) -> None:
     table = families.of(config.model_type, str(folder)).table(config)
     if not (folder / weight_files.SINGLE).is_file():  # training writes no pickles: one in its place is not read
         raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
-    matched = accounting.match(table, weight_files.find(folder), model.state_dict())
-    model.load_state_dict(accounting.read(matched, torch.float32, allow_nonfinite=False))
+    matched = state_dict_check.match(table, weight_files.find(folder), model.state_dict())
+    model.load_state_dict(state_dict_check.read(matched, torch.float32, allow_nonfinite=False))
 
 
 def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from uwaga._base import renamed
 from uwaga.models import inputs
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
-from uwaga.models.stack_states import Seen, through
+from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
@@ -107,14 +107,16 @@ class GPT2Model(nn.Module):
             hidden_states=seen.states,
         )
 
-    def _decode(self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool) -> Seen:
+    def _decode(
+        self, ids: Operand, padding: Mask | Tensor | None, cache: KeyValueCache | None, states: bool
+    ) -> StackOutput:
         x = self.positions(map_values(self.token_embedding, ids), 0 if cache is None else cache.start)
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             mask = self._mask(n) if padding is None else self._mask(n) & padding
             return layer(x, mask=mask, cache=None if cache is None else cache[n])
 
-        return through(self.layers, self.norm, map_values(self.dropout, x), call, states=states)
+        return run_layers(self.layers, self.norm, map_values(self.dropout, x), call, states=states)
 
     def _mask(self, layer: int) -> Mask:
         if self.config.band is None or layer % 2 == 0:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from uwaga._base import renamed
 from uwaga.models import inputs, pairs
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.stack_states import Call, Seen, through
+from uwaga.models.layer_stack import LayerCall, StackOutput, run_layers
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.batch_invariant import apply_linear
@@ -140,9 +140,9 @@ class T5Model(nn.Module):
             logits=self.logits,
         )
 
-    def _encode(self, ids: Operand, padding: Mask | Tensor | None, states: bool) -> Seen:
+    def _encode(self, ids: Operand, padding: Mask | Tensor | None, states: bool) -> StackOutput:
         bias = self.encoder_positions()
-        return self._through(self.encoder, ids, lambda layer, _, x: layer(x, mask=padding, bias=bias), states)
+        return self._run(self.encoder, ids, lambda layer, _, x: layer(x, mask=padding, bias=bias), states)
 
     def _decode(
         self,
@@ -151,7 +151,7 @@ class T5Model(nn.Module):
         padding: Mask | Tensor | None,
         cache: KeyValueCache | None,
         states: bool,
-    ) -> Seen:
+    ) -> StackOutput:
         decoder = pairs.need_decoder(_NAME, self.decoder)
         assert self.decoder_positions is not None
         inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocab_size)
@@ -160,11 +160,11 @@ class T5Model(nn.Module):
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:
             return layer(x, memory, **options, cache=None if cache is None else cache[n])
 
-        return self._through(decoder, ids, call, states)
+        return self._run(decoder, ids, call, states)
 
-    def _through(self, stack: Encoder | Decoder, ids: Operand, call: Call, states: bool) -> Seen:
+    def _run(self, stack: Encoder | Decoder, ids: Operand, call: LayerCall, states: bool) -> StackOutput:
         x = map_values(lambda values: self.dropout(self.token_embedding(values)), ids)
-        seen = through(stack.layers, stack.norm, x, call, states=states)
+        seen = run_layers(stack.layers, stack.norm, x, call, states=states)
         return seen._replace(last=map_values(self.dropout, seen.last))
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from uwaga._base import renamed
 from uwaga.models import inputs, pairs
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.stack_states import Seen, through
+from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.batch_invariant import apply_linear
@@ -113,7 +113,7 @@ class Transformer(nn.Module):
             return self._output(None, self._decode(ids, None, padding, None, output_hidden_states))
         inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         x, bias = self._embed(self.token_embedding, ids, 0), self._bias(self.config.num_heads)
-        encoded = through(
+        encoded = run_layers(
             self.encoder.layers,
             self.encoder.norm,
             x,
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
         padding: Mask | Tensor | None,
         cache: KeyValueCache | None,
         states: bool,
-    ) -> Seen:
+    ) -> StackOutput:
         pairs.need_decoder(_NAME, self.decoder)
         assert self.decoder is not None
         inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.output_vocab_size)
@@ -189,7 +189,7 @@ class Transformer(nn.Module):
                 return layer(x, mask=Causal() if padding is None else Causal() & padding, bias=bias, cache=own)
             return layer(x, memory, mask=Causal(), bias=bias, memory_mask=padding, cache=own)
 
-        return through(self.decoder.layers, self.decoder.norm, x, call, states=states)
+        return run_layers(self.decoder.layers, self.decoder.norm, x, call, states=states)
 
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.d_model**0.5 if self.config.scale_embedding else 1.0
@@ -202,7 +202,7 @@ class Transformer(nn.Module):
             return None
         return AlibiBias(torch.tensor(alibi_slopes(heads), device=self.token_embedding.weight.device))
 
-    def _output(self, encoded: Seen | None, decoded: Seen | None) -> TransformerOutput:
+    def _output(self, encoded: StackOutput | None, decoded: StackOutput | None) -> TransformerOutput:
         found = TransformerOutput()
         if encoded is not None:
             found = found._replace(memory=encoded.last, encoder_hidden_states=encoded.states)

@@ -1,4 +1,4 @@
-"""Every weight is accounted for: what a file holds against what a table promises, all differences in one error.
+"""The strict state-dict check: a file must have exactly the weights of the model's table; all differences in one error.
 
 Names and shapes are compared before any weight is read, and values while they are.
 """
