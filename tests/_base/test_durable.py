@@ -312,6 +312,7 @@ def writes(name: str, whole: str, call: ast.Call) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_nothing_else_in_the_package_writes_or_removes() -> None:
     root = Path(uwaga.__file__).parent
     found = []

@@ -409,6 +409,7 @@ HOSTILE_PICKLES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", HOSTILE_PICKLES)
 def test_a_hostile_pickle_is_refused_before_it_takes_memory_or_time(folder: Path, case: str) -> None:
     content, reason = HOSTILE_PICKLES[case]

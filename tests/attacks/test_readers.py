@@ -64,11 +64,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_spoiled_file_is_read_or_refused_by_name(results: dict) -> None:
     said = [f"{cell['kind']}, {cell['fault'][:40]}: {cell['said']}" for cell in results["cells"] if cell["said"]]
     assert not said, "\n".join(said)
 
 
+@pytest.mark.slow
 def test_no_spoiled_file_takes_much_time_or_memory(results: dict) -> None:
     assert sum(cell["count"] for cell in results["cells"]) > 1000
     long = [
@@ -105,6 +107,7 @@ def test_no_file_is_opened_elsewhere() -> None:
     assert found | torch_load <= OTHER_OPENERS.keys()
 
 
+@pytest.mark.slow
 def test_every_reader_is_in_the_table(results: dict) -> None:
     readers = {
         f"{module}:{function}"

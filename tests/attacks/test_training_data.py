@@ -44,6 +44,7 @@ def _long_line(kind: str) -> str:
     return (word * (_TEN_MEGABYTES // len(word) + 1))[:_TEN_MEGABYTES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "kind", "tokens"),
     [
@@ -66,6 +67,7 @@ def test_a_line_of_ten_megabytes_is_cut_into_rows(file: str, kind: str, tokens: 
     assert line in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how much memory a process has had")
 def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     program = """
@@ -104,6 +106,7 @@ def test_an_empty_file_is_named(kind: str, packed: bool, tmp_path: Path) -> None
     assert _message(_config(objective, kind, path), tmp_path / "run") == f"{path}: is empty"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "windows", ["data.windows=true", "data.document=file", "data.document=line", "data.document=paragraph"]
 )

@@ -179,6 +179,7 @@ def test_json_made_to_harm(body: bytes) -> None:
         lives_for_real(server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "question",
     [
@@ -317,6 +318,7 @@ PIPELINED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("many_files")
 @pytest.mark.parametrize("kind", list(PIPELINED))
 def test_a_thousand_that_take_no_answers(
@@ -356,6 +358,7 @@ def test_no_more_connections_than_the_process_may_hold(server: Server, monkeypat
         assert asking.recv(100).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_taken_slowly_is_whole(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parts come in time, so that it is not one of those that nobody takes. The system lets a server go on when a third of
     its buffer, some 85 kB, was taken: a second is ten times what that takes here."""
@@ -419,6 +422,7 @@ def home(server: Server, more: str = "", *, line: str = "GET / HTTP/1.1") -> byt
     return f"{line}\r\nHost: 127.0.0.1:{server.port}\r\n{more}\r\n".encode("latin-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "more", "expected"),
     [
@@ -590,6 +594,7 @@ def lives_for_real(server: Server) -> None:
     assert status(server, request(server, b'{"ask":"about"}')) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", HOSTILE)
 def test_a_title_is_text_in_the_page(title: str) -> None:
     with Server(real_service(title=title), title=title) as server:

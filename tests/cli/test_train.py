@@ -31,6 +31,7 @@ def train(*arguments: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_it_trains_and_says_where_the_model_is(config: str, tmp_path: Path) -> None:
     code, said, told = train(config, "optimizer.lr=0.01", "run.keep_last=5")
     assert code == 0, told
@@ -51,6 +52,7 @@ def test_the_configuration_is_shown_with_its_overrides(config: str) -> None:
     assert (shown.optimizer.lr, shown.run.compile, shown.schedule.steps) == (0.5, True, 4)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_written_over_but_gone_on_with(config: str, tmp_path: Path) -> None:
     assert train(config)[0] == 0
     code, said, told = train(config)
@@ -97,6 +99,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
     assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume goes on"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["true", "false"])
 def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shared: str) -> None:
     (tmp_path / "pairs.tsv").write_text("\n".join(f"w{n}\tS{n % 3} T" for n in range(60)))

@@ -10,6 +10,7 @@ def test_bench_prints_a_row_for_each_question() -> None:
         assert what in result.stdout
 
 
+@pytest.mark.slow
 def test_demo_shows_the_steps_and_the_documents() -> None:
     result = CliRunner().invoke(app, ["demo", "--seconds", "0"], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output

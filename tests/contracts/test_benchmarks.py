@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = sorted(path for path in (Path(__file__).parents[2] / "benchmarks").glob("*.py") if path.name != "harness.py")
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("scikit_build_core", reason="the build backend is not installed here: `make setup` installs it")
 
 NO_COMPILER = {"CXX": "/nonexistent/c++"}

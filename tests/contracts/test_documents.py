@@ -96,6 +96,7 @@ def test_commands_are_those_of_the_code() -> None:
     assert sorted(listed) == sorted(f"uwaga {command.callback.__name__}" for command in app.registered_commands)
 
 
+@pytest.mark.slow
 def test_the_folder_map_is_the_tree() -> None:
     block = re.search(
         r"^```text\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 
+@pytest.mark.slow
 def test_no_floor_imports_a_higher_one(root: Path) -> None:
     program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)

@@ -18,10 +18,12 @@ def test_import_costs_less_than_50_ms_beyond_torch(fresh_python: FreshPython) ->
     assert statistics.median(float(fresh_python(program)) for _ in range(5)) < 0.050
 
 
+@pytest.mark.slow
 def test_import_alone_does_not_even_import_torch(fresh_python: FreshPython) -> None:
     assert fresh_python("import uwaga, sys; print('torch' in sys.modules)").strip() == "False"
 
 
+@pytest.mark.slow
 def test_works_where_the_native_library_is_not(
     fresh_python: FreshPython, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -29,12 +31,14 @@ def test_works_where_the_native_library_is_not(
     assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=nowhere).split() == ["torch.Size([3,", "3])", "torch"]
 
 
+@pytest.mark.slow
 def test_works_where_the_native_library_is_something_else(fresh_python: FreshPython, tmp_path) -> None:
     broken = tmp_path / "libuwaga_native.so"
     broken.write_text("not a library")
     assert fresh_python(SMALL_CALL, UWAGA_LIBRARY=str(broken)).split()[-1] == "torch"
 
 
+@pytest.mark.slow
 def test_a_named_engine_without_its_library_raises_and_says_why(fresh_python: FreshPython, tmp_path) -> None:
     program = """
 import torch, uwaga
@@ -50,6 +54,7 @@ except ValueError as error:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "package",
     [

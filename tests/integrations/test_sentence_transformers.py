@@ -200,6 +200,7 @@ def test_what_is_refused_is_not_changed(make: Callable) -> None:
     assert not good[0].can_flatten_inputs
 
 
+@pytest.mark.slow
 def test_without_sentence_transformers() -> None:
     code = """
 import sys

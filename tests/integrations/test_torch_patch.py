@@ -252,6 +252,7 @@ def test_modules_gain_without_change(served: list) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_a_compiled_program_gains_too() -> None:
     torch.compiler.reset()
     with patch_torch():
@@ -319,6 +320,7 @@ def test_tensor_subclasses_give_what_they_gave(name: str) -> None:
     torch.testing.assert_close(found.as_subclass(torch.Tensor), expected.as_subclass(torch.Tensor))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [bias.causal_upper_left, bias.causal_lower_right])
 def test_causal_biases_compile(make) -> None:
     torch.compiler.reset()

@@ -81,6 +81,7 @@ def batches(family: str, mask: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(ids, torch.ones_like(ids)) for ids in tiny.alone(IDS, mask)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", MASKS)
 @pytest.mark.parametrize("family", MAKERS)
 @torch.no_grad()
@@ -102,6 +103,7 @@ def test_gradients(family: str) -> None:
     tiny.agrees(model, lambda model: gradients(model, [results(model, IDS, m).square().sum() for m in masks]), exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", MAKERS if ALL else COMPILED)
 @torch.no_grad()
 def test_compiled(family: str) -> None:

@@ -37,6 +37,7 @@ def check(model: nn.Module, mask: Tensor, **options: object) -> None:
     assert len(theirs[:, -8:].unique()) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [torch.ones_like(LEFT), LEFT], ids=["whole", "padded"])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("family", tiny.DECODERS)
@@ -51,6 +52,7 @@ def test_pairs(family: str, way: str, mask: Tensor) -> None:
     check(tiny.make(family, tiny.PAIRS[family], transformers.AutoModelForSeq2SeqLM), mask, **WAYS[way])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["greedy", "static cache", "no cache"])
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_padding_on_the_right(family: str, way: str) -> None:
@@ -119,6 +121,7 @@ def test_attention_changes_over_and_back(family: str) -> None:
         assert torch.equal(found.setdefault(name, logits), logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [*tiny.DECODERS])
 def test_continuous_batching(family: str) -> None:
     """The tokens of one prompt after the other, where prompts of several lengths are packed and read in pieces."""

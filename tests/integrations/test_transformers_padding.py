@@ -65,6 +65,7 @@ def test_encoders(family: str, side: str) -> None:
     tiny.agrees(model, states(tiny.tokens(BATCH, LENGTH), mask_of(side)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["none", "right", "left"])
 @pytest.mark.parametrize("family", tiny.DECODERS)
 def test_decoders(family: str, side: str) -> None:

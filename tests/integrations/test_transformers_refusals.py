@@ -110,6 +110,7 @@ def test_models_that_compute_with_their_mask(operation: str, compute: Callable[[
     )
 
 
+@pytest.mark.slow
 def test_without_transformers() -> None:
     code = """
 import sys

@@ -90,6 +90,7 @@ TRACERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("reading", TRACED)
 @pytest.mark.parametrize("tracer", TRACERS)
@@ -189,6 +190,7 @@ def test_flop_counters_let_the_native_engine_be() -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 def test_torch_compile_goes_around_a_map() -> None:
     torch.compiler.reset()
@@ -196,6 +198,7 @@ def test_torch_compile_goes_around_a_map() -> None:
     _assert_same(compiled(QUERY), AttentionMap(QUERY, KEY).entropy() * 2)
 
 
+@pytest.mark.slow
 def test_attend_is_one_graph_of_torch_compile() -> None:
     torch.compiler.reset()
     compiled = torch.compile(lambda x: attend(x, KEY, KEY).output * 2, backend="aot_eager", fullgraph=True)

@@ -79,6 +79,7 @@ def test_a_directory_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest
         load("bard", revision="main")
 
 
+@pytest.mark.slow
 def test_speller_writes_how_words_sound() -> None:
     words = {"attention": "AH T EH N SH AH N", "cat": "K AE T", "Phone": "F OW N", "thing": "TH IH NG"}
     assert uwaga_says("generate", *words, "--model", "speller").splitlines() == list(words.values())
@@ -99,6 +100,7 @@ def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
     assert [0, 1, 2, 3, 4, 5] in places.tolist()
 
 
+@pytest.mark.slow
 def test_bard_writes_shakespeare() -> None:
     text = uwaga_says(
         "generate", "--model", "bard", "First Citizen:\n", "--max-new-tokens", 200, "--do-sample", "--temperature", 0.5,
@@ -139,6 +141,7 @@ def test_bard_reads_far_behind_what_it_learned_from() -> None:
     assert losses[-460:].mean() < losses[:460].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [("speller", "attention"), ("bard", "FILE")])
 def test_it_is_seen_without_a_network(name: str, text: str, tmp_path: Path) -> None:
     pytest.importorskip("starlette")

@@ -144,6 +144,7 @@ def test_gradients_reach_inputs_memory_and_weights() -> None:
     assert torch.autograd.gradcheck(run, (x, memory, *names.values()))
 
 
+@pytest.mark.slow
 def test_a_layer_compiles_to_one_graph() -> None:
     torch.compiler.reset()
     layer = DecoderLayer(SPEC)

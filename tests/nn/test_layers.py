@@ -84,6 +84,7 @@ def test_gradients_reach_inputs_and_weights(norm: str) -> None:
     assert torch.autograd.gradcheck(run, (x, *names.values()))
 
 
+@pytest.mark.slow
 def test_a_layer_compiles_to_one_graph() -> None:
     torch.compiler.reset()
     layer = EncoderLayer(SPEC)
@@ -98,6 +99,7 @@ def test_a_layer_compiles_to_one_graph() -> None:
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_a_packed_layer_compiles_to_one_graph() -> None:
     torch.compiler.reset()
     layer = EncoderLayer(SPEC)

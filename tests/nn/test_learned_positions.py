@@ -76,6 +76,7 @@ def test_starts_that_do_not_fit_are_a_shape_error(layer: LearnedPositions) -> No
         layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 1, 2]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 2])
 def test_it_compiles_to_one_graph(layer: LearnedPositions, start: int) -> None:
     torch.compiler.reset()

@@ -109,6 +109,7 @@ def test_gradients_go_through_the_rotation() -> None:
     assert torch.autograd.gradcheck(rotation.turn, (_x(3, 2, 6).requires_grad_(),))
 
 
+@pytest.mark.slow
 def test_a_rotated_layer_compiles_to_one_graph() -> None:
     torch.compiler.reset()
     rotary, layer = RotaryPositions(6), MultiHeadAttention(12, 2)

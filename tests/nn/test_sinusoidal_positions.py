@@ -80,6 +80,7 @@ def test_codes_made_in_inference_mode_serve_training() -> None:
     torch.testing.assert_close(gradient, 2 * layer(x))
 
 
+@pytest.mark.slow
 def test_it_compiles_to_one_graph_that_has_the_same_codes() -> None:
     torch.compiler.reset()
     layer = SinusoidalPositions(4)

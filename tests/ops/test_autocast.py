@@ -46,6 +46,7 @@ def test_results_and_derivatives_are_those_outside(options: dict) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_compiled_call_too() -> None:
     torch.compiler.reset()
     x = _leaves()[0].detach()

@@ -29,6 +29,7 @@ def _operands(dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
     return [torch.randn(x, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for x in shapes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_reference_is_its_own_derivative_twice(name: str) -> None:
     def f(q, k, v):
@@ -53,6 +54,7 @@ def test_gradients_reach_biases_tables_and_sinks() -> None:
     assert torch.autograd.gradgradcheck(f, (*_operands(), *extras))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mask", [None, Causal(), Causal(include_self=False), Causal(start=1)], ids=str)
 def test_the_linear_form_is_its_own_derivative_twice(mask: Causal | None) -> None:
     def f(q, k, v):

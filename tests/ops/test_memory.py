@@ -44,6 +44,7 @@ BAD_OFFSETS = [
 ]
 
 
+@pytest.mark.slow
 @NATIVE
 @pytest.mark.parametrize(("offsets", "message"), BAD_OFFSETS)
 def test_offsets_are_checked_where_a_graph_runs(offsets: list[int], message: str) -> None:
@@ -54,6 +55,7 @@ def test_offsets_are_checked_where_a_graph_runs(offsets: list[int], message: str
         compiled(values, torch.tensor(offsets))
 
 
+@pytest.mark.slow
 @NATIVE
 def test_offsets_are_checked_where_a_differentiated_graph_runs() -> None:
     compiled = torch.compile(_itself, backend="aot_eager")
@@ -63,6 +65,7 @@ def test_offsets_are_checked_where_a_differentiated_graph_runs() -> None:
         compiled(values, torch.tensor([2000, 2002, 2004]))
 
 
+@pytest.mark.slow
 @NATIVE
 def test_key_offsets_beside_fitting_query_offsets() -> None:
     def call(query: Tensor, key: Tensor, query_offsets: Tensor, key_offsets: Tensor) -> Tensor:
@@ -385,6 +388,7 @@ class _History:
         return name in uses
 
 
+@pytest.mark.slow
 @NATIVE
 @pytest.mark.filterwarnings("ignore:.*resize:UserWarning")
 def test_random_histories() -> None:

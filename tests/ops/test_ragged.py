@@ -136,6 +136,7 @@ def test_offsets_are_checked_where_a_mode_only_looks_on() -> None:
         Ragged(VALUES, torch.tensor([0, 2, 10**9]))
 
 
+@pytest.mark.slow
 def test_padding_again_in_a_compiled_program() -> None:
     padded, lengths = torch.randn(2, 9, 3), torch.tensor([9, 3])
 

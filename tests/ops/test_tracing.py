@@ -58,6 +58,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", OPAQUE)
 @pytest.mark.parametrize("name", CALLS)
 def test_the_operators_pass_opcheck(impl: str, name: str) -> None:
@@ -81,6 +82,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
@@ -98,6 +100,7 @@ def test_a_compiled_program_is_the_program(impl: str | None, name: str) -> None:
         torch.testing.assert_close(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", [None, "torch", *OPAQUE])
 def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> None:
     torch.compiler.reset()
@@ -122,6 +125,7 @@ def test_ragged_compiles_given_from_outside_or_made_inside(impl: str | None) -> 
     torch.testing.assert_close(compiled(batch.values, batch.offsets), inside(batch.values, batch.offsets))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", OPAQUE)
 def test_other_lengths_need_no_new_graph(impl: str) -> None:
     torch.compiler.reset()
@@ -144,6 +148,7 @@ STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (2,)], ids=["scalar", "one", "per sequence"])
 @pytest.mark.parametrize("name", STEPS)
 def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ...]) -> None:
@@ -162,6 +167,7 @@ def test_a_loop_over_a_static_cache_is_one_graph(name: str, shape: tuple[int, ..
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "window", "distances"])
 def test_starts_that_are_numbers_share_a_graph(name: str) -> None:
     torch.compiler.reset()
@@ -173,6 +179,7 @@ def test_starts_that_are_numbers_share_a_graph(name: str) -> None:
     assert counter.frame_count == 2  # the first makes one of its own number
 
 
+@pytest.mark.slow
 def test_starts_beyond_any_sequence_hide_or_show_all_in_a_compiled_program() -> None:
     torch.compiler.reset()
     x = _x(2, 4, 5, 8)
@@ -187,6 +194,7 @@ class _Exported(torch.nn.Module):
         return attention(q, k, k), attention(q, k, k, mask=Causal()), masked
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")  # PyTorch's own
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch._inductor compiles with g++")
 def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
@@ -202,6 +210,7 @@ def test_a_package_compiled_ahead_of_time_runs(tmp_path: Path) -> None:
                 assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_inductor_compiles_it_too() -> None:
     torch.compiler.reset()
     q, k = _x(2, 4, 5, 8, grad=True), _x(2, 2, 7, 8)
@@ -393,6 +402,7 @@ def test_jit_trace_records_distances_for_other_sizes_and_starts() -> None:
         torch.testing.assert_close(traced(x, start), call(x, start))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", [None, *OPAQUE])
 def test_a_width_and_a_scale_that_change_are_compiled_again(impl: str | None) -> None:
     torch.compiler.reset()

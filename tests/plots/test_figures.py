@@ -83,11 +83,13 @@ def test_drawing_registers_nothing_with_pyplot() -> None:
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_importing_plots_does_not_import_matplotlib() -> None:
     program = "import sys, uwaga.plots as p; [getattr(p, n) for n in p.__all__]; print('matplotlib' in sys.modules)"
     assert fresh(program) == "False"
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_error_names_the_extra() -> None:
     program = """
 import sys, torch, uwaga.plots

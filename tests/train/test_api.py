@@ -34,6 +34,7 @@ def train(make: Make) -> Callable[..., Result]:
     return lambda *overrides, **how: fit(make(*overrides), progress=False, **how)
 
 
+@pytest.mark.slow
 def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
     before = torch.get_rng_state()
     result = train("optimizer.lr=1e-2")
@@ -48,6 +49,7 @@ def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
     assert {path.name for path in result.checkpoint.iterdir()} == names | {"training.json", "config.toml"}
 
 
+@pytest.mark.slow
 def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Callable[..., Result], make: Make) -> None:
     from uwaga.train.data import Corpus
 
@@ -63,11 +65,13 @@ def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Calla
     assert total / count == pytest.approx(result.validation_losses[6], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[..., Result], make: Make) -> None:
     result = train("optimizer.lr=0.002")
     assert Config.read(result.checkpoint / "config.toml") == make("optimizer.lr=0.002")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_gpt2_reads_the_same_in_transformers(train: Callable[..., Result]) -> None:
     transformers = pytest.importorskip("transformers")
@@ -78,6 +82,7 @@ def test_gpt2_reads_the_same_in_transformers(train: Callable[..., Result]) -> No
         torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
     with pytest.raises(TrainingError) as caught:
@@ -98,6 +103,7 @@ def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Ma
     assert str(caught.value) == f"{tmp_path}/run is in use by another training process"
 
 
+@pytest.mark.slow
 def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -> None:
     first = train()
     before = (first.checkpoint.parent / "metrics.jsonl").read_bytes()
@@ -105,10 +111,12 @@ def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -
     assert (first.checkpoint.parent / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_resuming_nothing_begins(train: Callable[..., Result]) -> None:
     assert train(resume=True).steps == 6
 
 
+@pytest.mark.slow
 def test_longer_goes_on(train: Callable[..., Result]) -> None:
     train("schedule.kind=constant")
     result = train("schedule.kind=constant", "schedule.steps=8", resume=True)
@@ -116,6 +124,7 @@ def test_longer_goes_on(train: Callable[..., Result]) -> None:
     assert result.checkpoint.name == "step-000008"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -139,6 +148,7 @@ def test_another_training_does_not_go_on(train: Callable[..., Result], overrides
     assert str(caught.value) == said.format(last=last)
 
 
+@pytest.mark.slow
 def test_lost_metrics_are_told(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
     path = tmp_path / "run" / "metrics.jsonl"
@@ -166,6 +176,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
     monkeypatch.setattr(Objective, "forward", broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "said"), [(float("nan"), "nan"), (float("inf"), "inf")])
 def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
     train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: float, said: str
@@ -183,6 +194,7 @@ def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
     )
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Result]) -> None:
     with pytest.raises(TrainingError) as caught:
         train("optimizer.lr=1e38", "optimizer.max_grad_norm=0", "run.eval_every=100")
@@ -190,6 +202,7 @@ def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Res
     assert str(caught.value).endswith(" of epoch 0); there is no checkpoint yet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("at", "there_is"), [(1, "there is no checkpoint yet"), (2, "the last good checkpoint is ")])
 def test_a_validation_loss_that_is_no_number_ends_it_too(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, at: int, there_is: str
@@ -215,6 +228,7 @@ def test_a_disk_that_is_full_before_training_is_told(
     assert str(caught.value) == f"{tmp_path}/tokens: No space left on device; there is no checkpoint yet"
 
 
+@pytest.mark.slow
 def test_names_beyond_ascii_are_kept_in_any_locale(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +241,7 @@ def test_names_beyond_ascii_are_kept_in_any_locale(
     assert Config.read(train(samples).checkpoint / "config.toml").run.sample_prompts == ("Łódź",)
 
 
+@pytest.mark.slow
 def test_after_it_training_goes_on_from_the_last_good_checkpoint(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +252,7 @@ def test_after_it_training_goes_on_from_the_last_good_checkpoint(
     assert train(resume=True).steps == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "error", "why"),
     [
@@ -284,6 +300,7 @@ def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None
     save_file(found, last / "optimizer.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -319,6 +336,7 @@ def test_an_optimizer_that_is_none(
     assert str(caught.value) == f"{last}/optimizer.safetensors{said}"
 
 
+@pytest.mark.slow
 def test_a_pickle_in_place_of_weights_is_not_looked_at(train: Callable[..., Result]) -> None:
     last = train().checkpoint
     state = load_file(last / "model.safetensors")
@@ -329,6 +347,7 @@ def test_a_pickle_in_place_of_weights_is_not_looked_at(train: Callable[..., Resu
     assert str(caught.value) == f"there is no {last}/model.safetensors"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "training.json", "config.toml"])
 def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file: str) -> None:
     last = train().checkpoint
@@ -342,6 +361,7 @@ def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file
         assert str(last) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> None:
     result = train("run.sample_every=3", "run.attention_every=2", "run.sample_tokens=4")
     lines = [json.loads(line) for line in (result.checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
@@ -358,6 +378,7 @@ def test_the_package_offers_it() -> None:
 # Other ways to compute.
 
 
+@pytest.mark.slow
 def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -376,6 +397,7 @@ def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
     assert {weight.dtype for weight in found.values()} == {torch.float32}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 # The compiler looks at every attribute of a tensor.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -396,6 +418,7 @@ def test_compiled_it_is_the_same_but_for_rounding(
     assert load(compiled.checkpoint) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")

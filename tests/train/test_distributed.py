@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "transformer": "num_decoder_layers = 1\ndropout = 0.1\nattention_dropout = 0.1",
     "gpt2": "num_layers = 2\nmax_position_embeddings = 40",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Mounts a disk of so many kilobytes, trains into it until it is full, looks at what is left, makes room and goes on.
 SCRIPT = """
 set -e

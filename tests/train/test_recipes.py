@@ -90,6 +90,7 @@ def test_shakespeare_is_nanogpts_setting() -> None:
     assert (gpu.data.context_length, gpu.batch.tokens_per_batch // 256, gpu.schedule.steps) == (256, 64, 5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _RECIPES)
 def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared(name)
@@ -106,6 +107,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
     )
 
 
+@pytest.mark.slow
 def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     _, corpus = prepared("speller.toml")
     questions = list(corpus.questions())
@@ -116,6 +118,7 @@ def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable
     }
 
 
+@pytest.mark.slow
 def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
     prepared: Callable[[str], tuple[Config, Corpus]],
 ) -> None:
@@ -127,6 +130,7 @@ def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
     assert found.rates.word <= 0.30
 
 
+@pytest.mark.slow
 def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared("bard.toml")
     card = (bundled.folder("bard") / "README.md").read_text()

@@ -10,6 +10,8 @@ import pytest
 from uwaga.models import load
 from uwaga.train import Config, fit
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("*.toml"))
 DATA = ROOT.parent / "shared" / "data"

@@ -103,6 +103,7 @@ def test_in_the_terminal_of_ipython_it_is_no_widget(monkeypatch: pytest.MonkeyPa
     assert api.at_prompt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
 def test_without_the_extra_it_says_what_to_install(package: str) -> None:
     program = f"""

@@ -51,6 +51,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(tiles, "_MOST_ROWS", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_tiles")
 @pytest.mark.parametrize("statistic", STATISTICS)
 @pytest.mark.parametrize("name", OPTIONS)

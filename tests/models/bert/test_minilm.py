@@ -44,6 +44,7 @@ def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_every_state_of_real_text_is_that_of_transformers(
     model, documents: list[Tensor], minilm: Path, transformers, assert_as_exact: Callable
@@ -60,6 +61,7 @@ def test_every_state_of_real_text_is_that_of_transformers(
     assert_as_exact(output.pooled, *pooled)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor], assert_as_exact: Callable) -> None:
     lengths = torch.tensor([len(document) for document in documents])

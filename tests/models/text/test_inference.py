@@ -76,6 +76,7 @@ def test_means_of_rows_one_after_the_other() -> None:
     assert mean_rows(vectors, torch.tensor([1, 2, 1])).tolist() == [[1.0], [3.0], [9.0]]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is about glibc's malloc")
 def test_blocks_of_a_dozen_megabytes_are_used_again() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

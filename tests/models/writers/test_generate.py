@@ -74,6 +74,7 @@ def test_greedy_texts_are_those_of_transformers(twins, prompts: list[list[int]])
         assert found == theirs(twins, prompts, ends, max_new_tokens=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", BEAMS.values(), ids=BEAMS.keys())
 @pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS.keys())
 def test_the_best_of_several_beams_is_that_of_transformers(

@@ -80,6 +80,7 @@ def test_the_same_text_elsewhere_is_the_same_data(tmp_path: Path, verses: str, m
     assert first == again
 
 
+@pytest.mark.slow
 def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words: str, make_config: Make) -> None:
     given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
     config = make_config("encoder-decoder", [words], *given)
@@ -116,6 +117,7 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, ma
     assert [path.read_text() for path in other.glob("*/*")] == ["mine"] * 3
 
 
+@pytest.mark.slow
 def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Make) -> None:
     config = make_config("encoder-decoder", [words], "data.pair_format=cmudict")
     (tmp_path / "config.toml").write_text(config.text())

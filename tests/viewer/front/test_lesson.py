@@ -10,6 +10,8 @@ import pytest
 import uwaga
 from uwaga.viewer.lesson import Lesson, work_through
 
+pytestmark = pytest.mark.slow
+
 Page = Any
 TITLE = ".lesson-title"
 

@@ -12,6 +12,8 @@ from PIL import Image
 import uwaga
 from uwaga.viewer.api import View
 
+pytestmark = pytest.mark.slow
+
 WORDS = ["[CLS]", "un", "##seen", "the", "<b>cat</b>", "sat", "\u202eon", "the", "mat", ".", "[SEP]"]
 HERE, PICKED = "[data-map-line=here]", "[data-map-line=picked]"
 _NO_WEBGL = """

@@ -17,6 +17,8 @@ from PIL import Image
 import uwaga
 from uwaga.viewer.api import View
 
+pytestmark = pytest.mark.slow
+
 playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright")
 
 Serve = Callable[..., View]

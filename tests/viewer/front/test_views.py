@@ -20,6 +20,8 @@ from uwaga.cli import record
 from uwaga.maps import head_table
 from uwaga.viewer.api import View
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
 OTHER = "The animal didn't cross the street because it was too wide. That was a pen."
 PARTS = ("overview", "map", "text", "lines", "table", "lesson")

@@ -10,6 +10,8 @@ from uwaga.viewer.notebook import handle_message, widget
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("anywidget")
 
 # What anywidget does: the script is imported, its default export renders; messages go to all who listen.

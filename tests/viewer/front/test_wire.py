@@ -11,6 +11,8 @@ import pytest
 from uwaga.viewer.messages import Reply
 from uwaga.viewer.page.bundle import FRONT
 
+pytestmark = pytest.mark.slow
+
 KEPT = json.loads((Path(FRONT) / "tests" / "wire.json").read_text(encoding="utf-8"))
 _TYPES = {"Float32Array": np.float32, "Int32Array": np.int32, "Uint8Array": np.uint8}
 

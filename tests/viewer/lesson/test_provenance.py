@@ -40,6 +40,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS.keys())
 def test_every_number_is_what_it_came_from(question: dict[str, Any], numbers_of: Callable[..., Any]) -> None:
     numbers = numbers_of(answer(question))

@@ -56,6 +56,7 @@ class Hidden { export() { return this.import; } }
 """
 
 
+@pytest.mark.slow
 def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "front",
@@ -73,6 +74,7 @@ def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_each_host_has_its_entry(tmp_path: Path) -> None:
     joined = join(write(tmp_path / "front"))
     page = "globalThis.document = { getElementById: (id) => (globalThis.root = { id }) };\n"
@@ -155,6 +157,7 @@ def test_unsupported_javascript_is_refused_with_file_and_line(
     assert str(caught.value) == message
 
 
+@pytest.mark.slow
 def test_the_front_end_of_the_package_is_joined(tmp_path: Path) -> None:
     joined = bundle(FRONT)
     file = tmp_path / "all.mjs"

@@ -125,6 +125,7 @@ def test_nothing_is_requested_twice() -> None:
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.slow
 def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_thread) -> None:
     """Random scores compress worse than those of any model. Queries of width 64 give weights as sharp as those of one."""
     page = snapshot_html(service(tokens=512, layers=12, heads=12, width=64).answer)

@@ -15,6 +15,8 @@ from uwaga.viewer.messages import Reply
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
+pytestmark = pytest.mark.slow
+
 ANY = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 WORDS = ("[CLS]", "un", "##seen", "the", "##s", "[SEP]", ".")
 
