@@ -97,6 +97,7 @@ def _calls() -> Iterator[tuple[str, str, str, str]]:
                     yield module, function, "", node.func.id
 
 
+@pytest.mark.slow
 def test_no_file_is_opened_elsewhere() -> None:
     found = {module for module, _, _, name in _calls() if name in OPENERS}
     torch_load = {

@@ -143,6 +143,7 @@ def test_parallel_files_with_unequal_lines_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_pair_of_ten_megabytes_is_refused_by_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("a\tb\n" + "a" * _TEN_MEGABYTES + "\tb\n")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, so as to load PyTorch once for many runs")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, so as to load PyTorch once for many runs"),
+]
 
 SHARDS = 8  # of the documents below
 

@@ -1,3 +1,4 @@
+import pytest
 from typer.testing import CliRunner
 
 from uwaga.cli import app

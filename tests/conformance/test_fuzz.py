@@ -34,6 +34,7 @@ def test_any_dense_call_is_exact(call: tuple[dict[str, Tensor], dict]) -> None:
     _check("cpu", *call)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(dense_calls())
 def test_any_dense_call_without_softmax_is_exact(call: tuple[dict[str, Tensor], dict]) -> None:

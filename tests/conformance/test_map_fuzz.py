@@ -7,6 +7,7 @@ import itertools
 
 import map_oracle
 import oracle
+import pytest
 import torch
 from calls import dense_calls
 from hypothesis import HealthCheck, given, settings
@@ -25,6 +26,7 @@ SETTINGS = settings(
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(call=dense_calls())
 def test_any_map_is_exact(map_engine: str, call: tuple[dict[str, Tensor], dict]) -> None:

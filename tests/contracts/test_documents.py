@@ -38,7 +38,11 @@ def rows(document: Path, heading: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [pytest.param(path, marks=[pytest.mark.slow] if path.name == "train.md" else []) for path in DOCUMENTS],
+    ids=lambda path: path.name,
+)
 def test_every_example_runs(document: Path) -> None:
     torch.manual_seed(0)
     session = doctest.DocTestParser().get_doctest(examples(document), {}, document.name, str(document), 0)

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 @pytest.mark.slow
 def test_no_floor_imports_a_higher_one(root: Path) -> None:

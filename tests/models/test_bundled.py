@@ -130,6 +130,7 @@ def test_bard_writes_shakespeare() -> None:
     assert sum(word in common for word in words) > len(words) / 8
 
 
+@pytest.mark.slow
 def test_bard_reads_far_behind_what_it_learned_from() -> None:
     """A text that is repeated until 8,000 characters behind its beginning is as likely there as at first, and likelier."""
     model = load("bard")

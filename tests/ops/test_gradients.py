@@ -41,6 +41,7 @@ def test_the_reference_is_its_own_derivative_twice(name: str) -> None:
     assert torch.autograd.gradgradcheck(f, _operands())
 
 
+@pytest.mark.slow
 def test_gradients_reach_biases_tables_and_sinks() -> None:
     generator = torch.Generator().manual_seed(1)
     extras = [torch.randn(x, generator=generator, dtype=torch.float64).requires_grad_() for x in ((2,), (8, 2), (3, 5))]

@@ -451,6 +451,7 @@ def test_processes_without_work_are_told(make: Make) -> None:
     assert lines == ["6 weights, 6 steps, from run/last"]
 
 
+@pytest.mark.slow
 def test_a_run_with_former_keys_is_refused_with_the_present_one(train: Callable[..., Result], tmp_path: Path) -> None:
     path = train().checkpoint / "config.toml"
     path.write_text(path.read_text().replace("output_dir = ", "out = "))

@@ -302,6 +302,7 @@ _TABLE = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_TABLE)
 def test_any_table_reads_back_equal(table: dict) -> None:
     assert tomllib.loads(to_toml(table)) == table

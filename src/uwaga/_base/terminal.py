@@ -11,7 +11,7 @@ _JOINERS = "\u200c\u200d"
 def escape_controls(text: str, keep: str = "\n\t") -> str:
     """Replaces every character that is unsafe in a terminal by its code point, except those of `keep`.
 
-    >>> escaped("a\\x1b[2J")
+    >>> escape_controls("a\\x1b[2J")
     'a<U+001B>[2J'
     """
     if text.isascii() and text.isprintable():

@@ -75,6 +75,7 @@ def test_padding_changes_nothing_but_the_rounding(model, documents: list[Tensor]
     assert_as_exact(unpacked, packed, exact)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_document_gets_the_same_bits_packed_and_alone(model, documents: list[Tensor]) -> None:
     """With at least four tokens, that is: see docs/log.md on how many rows a product of matrices needs for that."""

@@ -28,6 +28,7 @@ def test_no_batch_is_a_small_remainder() -> None:
     assert [batch.stop - batch.start for batch in batches([10] * 21, tokens_per_batch=100)] == [7, 7, 7]
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=8), max_size=40), st.integers(1, 12), st.integers(1, 5))
 def test_groups_hold_everything_in_order_within_both_bounds(texts: list[str], characters: int, documents: int) -> None:
     found = list(groups(texts, len, max_characters=characters, max_documents=documents))

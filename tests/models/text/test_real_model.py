@@ -27,6 +27,7 @@ def texts(request: pytest.FixtureRequest) -> list[str]:
     return [*paragraphs[:40], pages[0]]  # the last is longer than the model
 
 
+@pytest.mark.slow
 def test_vectors_are_those_of_sentence_transformers(folder: Path, texts: list[str]) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     theirs = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(texts, batch_size=8)
