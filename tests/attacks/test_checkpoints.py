@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
 from uwaga.models import BertConfig, BertModel, json_files, load, pickle_files, save, weight_files
 
 
@@ -210,9 +211,7 @@ def index(folder: Path, weight_map: object) -> Path:
 def test_an_index_names_only_files_beside_itself(folder: Path, name: str) -> None:
     (folder.parent / "a.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     path = index(folder, {"embeddings.token_embedding.weight": name})
-    assert (
-        message(folder) == f"{path} names {json_files.printable(name)!r}, which is no plain name of a .safetensors file"
-    )
+    assert message(folder) == f"{path} names {printable(name)!r}, which is no plain name of a .safetensors file"
 
 
 def test_an_index_of_files_that_are_not_there_is_refused(folder: Path) -> None:

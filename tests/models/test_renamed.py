@@ -8,7 +8,7 @@ import torch
 
 import uwaga
 from uwaga._base.errors import CheckpointError
-from uwaga.models import bundled
+from uwaga.models import directories
 
 RENAMED = {
     "BertConfig": {
@@ -100,10 +100,10 @@ def test_a_config_has_no_former_attribute(config: str, old: str, new: str) -> No
 
 @pytest.mark.parametrize(("old", "new"), RENAMED["TransformerConfig"].items())
 def test_a_config_json_of_our_own_refuses_a_former_key(old: str, new: str, tmp_path: Path) -> None:
-    found = json.loads((bundled.folder("speller") / "config.json").read_bytes())
+    found = json.loads((directories.bundled_folder("speller") / "config.json").read_bytes())
     found[old] = found.pop(new)
     (tmp_path / "config.json").write_text(json.dumps(found))
-    (tmp_path / "model.safetensors").symlink_to(bundled.folder("speller") / "model.safetensors")
+    (tmp_path / "model.safetensors").symlink_to(directories.bundled_folder("speller") / "model.safetensors")
     with pytest.raises(CheckpointError) as raised:
         uwaga.models.load(tmp_path)
     assert str(raised.value) == f"{tmp_path / 'config.json'}: {old} is now called {new}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from uwaga.models import BertModel, GPT2Model, Transformer, bundled, load
+from uwaga.models import BertModel, GPT2Model, Transformer, directories, load
 from uwaga.train import families
 from uwaga.train.config import Config
 from uwaga.train.data import Corpus, sources
@@ -133,7 +133,7 @@ def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
 @pytest.mark.slow
 def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     config, corpus = prepared("bard.toml")
-    card = (bundled.folder("bard") / "README.md").read_text()
+    card = (directories.bundled_folder("bard") / "README.md").read_text()
     stated = re.search(r"(\d\.\d+) nats", card)
     assert stated is not None
     world = World(rank=0, size=1, device=torch.device("cpu"))

@@ -84,14 +84,14 @@ def load(name: str, dtype: str) -> LoadedModel:
     """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
     import torch
 
-    from uwaga.models import bundled, checkpoints, directories, json_files
+    from uwaga.models import checkpoints, directories, json_files
     from uwaga.models.text.tokenizer import Tokenizer
 
     folder = directories.transformer(directories.find(name, None))
     settings = json_files.optional(folder / "sentence_bert_config.json") or {}
     lowercase = settings.get("do_lower_case") is True
     tokenizer = Tokenizer.load(folder, lowercase=lowercase)
-    title = bundled.MODELS[name].title if name in bundled.MODELS else Path(name).name or name
+    title = directories.BUNDLED[name].title if name in directories.BUNDLED else Path(name).name or name
     model = checkpoints.load(folder, dtype=getattr(torch, dtype))
     return LoadedModel(title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer)
 

@@ -1,7 +1,7 @@
 """Floor 4: whole Transformers, from files that Hugging Face's transformers wrote, and back.
 
-A family of models is a folder: config.py (plain settings), model.py (the module), checkpoint.py (the table of names and
-the `Family` that ties them together). families.py lists them; checkpoints.py loads and saves any of them.
+A family of models is a folder: config.py (the settings), model.py (the module), checkpoint.py (the table of weight names, and
+the `Family` that loading and saving use). checkpoints.py lists the families, and loads and saves their models.
 """
 
 from uwaga._base.lazy import names

@@ -6,6 +6,7 @@ file costs an error message. What is read never runs: safetensors, and pickles b
 
 import json
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
@@ -14,9 +15,26 @@ from torch import nn
 
 from uwaga._base import durable
 from uwaga._base.errors import CheckpointError
-from uwaga.models import directories, families, json_files, state_dict_check, weight_files
-from uwaga.models.tables import Table
+from uwaga._base.terminal import printable
+from uwaga.models import directories, json_files, state_dict_check, weight_files
+from uwaga.models.tables import Config, Family, Table
 from uwaga.models.weight_files import Weights
+
+# What transformers calls the kind of model -> the module that has its FAMILY.
+_MODULES = {
+    "bert": "uwaga.models.bert.checkpoint",
+    "camembert": "uwaga.models.bert.checkpoint",
+    "distilbert": "uwaga.models.bert.checkpoint",
+    "gpt2": "uwaga.models.gpt2.checkpoint",
+    "marian": "uwaga.models.transformer.checkpoint",
+    "mt5": "uwaga.models.t5.checkpoint",
+    "roberta": "uwaga.models.bert.checkpoint",
+    "t5": "uwaga.models.t5.checkpoint",
+    "uwaga-gpt3": "uwaga.models.gpt2.checkpoint",
+    "uwaga-transformer": "uwaga.models.transformer.checkpoint",
+    "xlm-roberta": "uwaga.models.bert.checkpoint",
+}
+MODEL_TYPES = tuple(sorted(_MODULES))
 
 
 def load(
@@ -49,7 +67,7 @@ def load(
     folder = directories.transformer(directories.find(path_or_hub_id, revision))
     file = folder / "config.json"
     described = json_files.read(file)
-    family = families.of(described.get("model_type"), str(file))
+    family = family_of(described.get("model_type"), str(file))
     weights = weight_files.find(folder)
     config = family.read_config(described, str(file), frozenset(weights.stored))
     table = family.table(config)
@@ -72,8 +90,8 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """
     from safetensors.torch import save_file
 
-    config = cast(families.Config, model.config)
-    family = families.of(config.model_type, "save")
+    config = cast(Config, model.config)
+    family = family_of(config.model_type, "save")
     described = family.write_config(config)
     tensors = state_dict_check.write(family.table(config), model.state_dict())
     described["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
@@ -93,3 +111,11 @@ def _need_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) 
     most = max(table.counts.values(), default=0)
     if most > len(weights.stored):
         raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")
+
+
+def family_of(model_type: object, where: str) -> Family:
+    """The family of a model type; `where` is the file that names it. Raises CheckpointError."""
+    if not isinstance(model_type, str) or model_type not in _MODULES:
+        known = ", ".join(MODEL_TYPES)
+        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; those that load here: {known}")
+    return cast(Family, import_module(_MODULES[model_type]).FAMILY)

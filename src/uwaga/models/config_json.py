@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import FRACTION_BELOW_1, Kind, one_of, optional, whole
-from uwaga.models.json_files import printable
+from uwaga._base.terminal import printable
 
 # Sizes multiply to the size of a weight in bytes, which must stay far below 2**63.
 _LARGEST_SIZE = 2**28

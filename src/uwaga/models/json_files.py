@@ -6,10 +6,7 @@ from typing import TypeVar
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga._base.terminal import printable
 from uwaga._base.untrusted import JSON_BYTES as LARGEST
-
-__all__ = ["LARGEST", "optional", "parse", "printable", "read"]
 
 _WORDS = {dict: "object", list: "list"}
 _T = TypeVar("_T", dict, list)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models.json_files import printable
+from uwaga._base.terminal import printable
 from uwaga.models.tables import Row, Table
 from uwaga.models.weight_files import Weights
 

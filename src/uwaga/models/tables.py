@@ -8,11 +8,12 @@ ties (a second name for the same weight), and names that no computation reads, w
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _COUNTER = re.compile(r"\{(\w)\}")
 
@@ -100,3 +101,22 @@ class Table:
         name = name.removeprefix(self.prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
         return name.removesuffix(old) + self.legacy[old] if old else name
+
+
+class Config(Protocol):
+    """A frozen dataclass of plain settings."""
+
+    @property
+    def model_type(self) -> str:
+        """The name that transformers has for the kind of model, as in config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Everything that loading and saving need to know of one kind of model; `FAMILY` of its checkpoint.py."""
+
+    read_config: Callable[[Mapping[str, Any], str, Set[str]], Config]  # config.json, its path, names of weights
+    # Of the family's own configs alone, which a type cannot say of a value that is looked up by name.
+    write_config: Callable[[Any], dict[str, object]]  # config.json as transformers reads it
+    table: Callable[[Any], Table]
+    build: Callable[[Any], nn.Module]  # a module with the attribute `config`

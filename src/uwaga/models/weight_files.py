@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from torch import Tensor
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
 from uwaga.models import json_files, pickle_files, safetensors_files
-from uwaga.models.json_files import printable
 from uwaga.models.pickle_files import Described, PickleError
 from uwaga.models.safetensors_files import Stored
 

@@ -20,8 +20,8 @@ from uwaga._base import durable
 from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import is_number
-from uwaga.models import checkpoints, families, json_files, safetensors_files, state_dict_check, weight_files
-from uwaga.models.json_files import printable
+from uwaga._base.terminal import printable
+from uwaga.models import checkpoints, json_files, safetensors_files, state_dict_check, weight_files
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
 from uwaga.train.optimizer import Moment
@@ -91,7 +91,7 @@ def _number(path: Path, found: Mapping[str, Any], key: str) -> float:
 
 def _field(path: Path, found: Mapping[str, Any], key: str, words: str, accepts: Callable[[Any], bool]) -> Any:
     if key not in found or not accepts(found[key]):
-        value = json_files.printable(repr(found[key])) if key in found else "missing"
+        value = printable(repr(found[key])) if key in found else "missing"
         raise CheckpointError(f"{path}: {key} must be {words}, and is {value}")
     return found[key]
 
@@ -138,7 +138,7 @@ def write(out: Path, parts: CheckpointParts) -> Path:
 def read_model(folder: Path, model: nn.Module) -> None:
     """Load a checkpoint's weights into a model of the same shapes. Raises CheckpointError."""
     config: Any = model.config
-    table = families.of(config.model_type, str(folder)).table(config)
+    table = checkpoints.family_of(config.model_type, str(folder)).table(config)
     if not (folder / weight_files.SINGLE).is_file():  # training writes no pickles: one in its place is not read
         raise CheckpointError(f"there is no {folder / weight_files.SINGLE}")
     matched = state_dict_check.match(table, weight_files.find(folder), model.state_dict())

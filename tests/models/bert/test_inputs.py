@@ -31,15 +31,15 @@ REFUSED = {
     ),
     "an unknown word": (
         {"ids": IDS + 6},
-        "BertModel: ids must lie between 0 and 19, but they reach from 9 to 20",
+        "BertModel: ids must lie between 0 and 19, but range from 9 to 20",
     ),
     "a row too long": (
         {"ids": torch.ones(1, 11).long()},
-        "BertModel: a row has 11 tokens, and the model has positions for 10",
+        "BertModel: a row has 11 tokens; the model has 10 positions",
     ),
     "a packed row too long": (
         {"ids": uwaga.Ragged(torch.ones(12).long(), torch.tensor([0, 1, 12]))},
-        "BertModel: a row has 11 tokens, and the model has positions for 10",
+        "BertModel: a row has 11 tokens; the model has 10 positions",
     ),
     "token types of another shape": (
         {"ids": IDS, "token_types": IDS[:, :3]},
@@ -51,15 +51,15 @@ REFUSED = {
     ),
     "an unknown token type": (
         {"ids": IDS, "token_types": torch.full_like(IDS, 2)},
-        "BertModel: token_types must lie between 0 and 1, but they reach from 2 to 2",
+        "BertModel: token_types must lie between 0 and 1, but range from 2 to 2",
     ),
     "a mask of a packed batch": (
         {"ids": PACKED, "lengths": torch.tensor([4, 3])},
-        "BertModel: Ragged ids have no padding: lengths and attention_mask are for padded ones",
+        "BertModel: lengths and attention_mask are for padded ids; Ragged ids have no padding",
     ),
     "two masks": (
         {"ids": IDS, "lengths": torch.tensor([4, 3]), "attention_mask": IDS > 3},
-        "BertModel: lengths and attention_mask say the same thing; give one of them",
+        "BertModel: lengths and attention_mask both describe the padding; give one of them",
     ),
     "a mask of ones and zeros": (
         {"ids": IDS, "attention_mask": torch.ones_like(IDS)},
@@ -105,7 +105,7 @@ def test_roberta_has_fewer_positions_than_rows_in_its_table() -> None:
     assert roberta(IDS.repeat(1, 2)[:, :8]).last_hidden_state.shape == (2, 8, 8)
     with pytest.raises(ValueError) as caught:
         roberta(IDS.repeat(1, 2)[:, :9])
-    assert str(caught.value) == "BertModel: a row has 9 tokens, and the model has positions for 8"
+    assert str(caught.value) == "BertModel: a row has 9 tokens; the model has 8 positions"
 
 
 @torch.no_grad()

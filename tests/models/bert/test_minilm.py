@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import uwaga
-from uwaga.models import load, sentence
+from uwaga.models import load, modules_json
 
 _SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -38,8 +38,8 @@ def documents(minilm: Path, shared_data: Path) -> list[Tensor]:
 
 
 def test_its_directory_tells_how_states_become_vectors(minilm: Path) -> None:
-    modules = sentence.read(minilm)
-    assert modules == sentence.SentenceModules(
+    modules = modules_json.read(minilm)
+    assert modules == modules_json.SentenceModules(
         transformer=minilm, pooling=("mean",), normalize=True, others=(), max_tokens=256
     )
 

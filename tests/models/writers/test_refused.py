@@ -47,7 +47,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "more tokens than positions": (
         lambda: GPT2Model(GPT2Config(**_GPT2))(torch.ones(1, 5).long()),
-        "GPT2Model: a row has 5 tokens, and the model has positions for 4",
+        "GPT2Model: a row has 5 tokens; the model has 4 positions",
     ),
     "logits without a head": (
         lambda: GPT2Model(GPT2Config(**_GPT2, tie_word_embeddings=False, has_lm_head=False))(PACKED, logits=True),
@@ -63,7 +63,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an answer of an encoder": (
         lambda: T5Model(T5Config(**(_T5 | {"num_decoder_layers": 0})))(PACKED, PACKED),
-        "T5Model: this model is an encoder alone, and decodes nothing",
+        "T5Model: this model has only an encoder, and cannot decode",
     ),
     "an answer of a decoder alone": (
         lambda: Transformer(TransformerConfig(**(_BOTH | {"num_layers": 0})))(PACKED, PACKED),
@@ -71,11 +71,11 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an unknown word of the answer": (
         lambda: T5Model(T5Config(**_T5))(PACKED, PACKED.with_values(PACKED.values + 17)),
-        "T5Model: decoder_ids must lie between 0 and 19, but they reach from 20 to 22",
+        "T5Model: decoder_ids must lie between 0 and 19, but range from 20 to 22",
     ),
     "a mask of packed texts": (
         lambda: Transformer(TransformerConfig(**_BOTH))(PACKED, lengths=torch.tensor([2, 1])),
-        "Transformer: Ragged ids have no padding: lengths and attention_mask are for padded ones",
+        "Transformer: lengths and attention_mask are for padded ids; Ragged ids have no padding",
     ),
 }
 

@@ -166,7 +166,7 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "one prompt": ([3, 4], {}, "prompts must be a list of lists of ids, Ragged, or a padded tensor (R, T)"),
     "a flat tensor": (torch.ones(3).long(), {}, "padded prompts must be (R, T), not (3,)"),
     "lengths of lists": ([[3]], {"lengths": torch.tensor([1])}, "lengths need prompts that are a padded tensor (R, T)"),
-    "an unknown id": ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but they reach from 3 to 12"),
+    "an unknown id": ([[3], [4, 12]], {}, "prompts must lie between 0 and 11, but range from 3 to 12"),
     "ids with fractions": (torch.ones(1, 2), {}, "prompts must be int64 or int32, not torch.float32"),
     "an empty prompt": ([[3], []], {}, "prompt 1 is empty"),
     "a prompt longer than the model": (
@@ -216,7 +216,7 @@ def test_models_that_write_nothing_say_so(make_twins: Callable) -> None:
     assert str(caught.value) == "GPT2Model: this model has no head, and gives no logits"
     with pytest.raises(ValueError) as caught:
         generate(make_twins("t5 encoder").ours, [[3]])
-    assert str(caught.value) == "T5Model: this model is an encoder alone, and decodes nothing"
+    assert str(caught.value) == "T5Model: this model has only an encoder, and cannot decode"
 
 
 def test_logits_that_are_nan_are_refused() -> None:

@@ -171,7 +171,7 @@ def test_it_writes_by_beams_and_by_drawing(model: Transformer, options: dict) ->
     if model.decoder is None:
         with pytest.raises(ValueError) as caught:
             generate(model, prompts, **options)
-        assert str(caught.value) == "Transformer: this model is an encoder alone, and decodes nothing"
+        assert str(caught.value) == "Transformer: this model has only an encoder, and cannot decode"
         return
     written = generate(model, prompts, max_new_tokens=6, **options)
     assert [len(ids) for ids in written] == [6, 6, 6]

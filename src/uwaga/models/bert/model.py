@@ -7,18 +7,21 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from uwaga._base import renamed
-from uwaga.models import inputs
+from uwaga._base.tracing import is_readable
+from uwaga.models import token_ids
 from uwaga.models.bert.config import BertConfig
-from uwaga.models.bert.embeddings import BertEmbeddings
-from uwaga.models.bert.heads import MaskedLMHead, Pooler, SequenceHead, TokenHead
-from uwaga.nn import Encoder, LayerSpec
+from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.nn import Encoder, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.feed_forward import ACTIVATIONS
 from uwaga.nn.operand import map_values
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "BertModel"
 
@@ -92,28 +95,26 @@ class BertModel(nn.Module):
         """
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
-        mask = inputs.key_mask(_NAME, ids, lengths, attention_mask)
-        seen = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
-        found = self._heads(seen[-1], wanted, attention_mask)
+        mask = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
+        encoded = self._encode(self.embeddings(ids, token_types), mask, output_hidden_states)
+        found = self._heads(encoded.last, wanted, attention_mask)
         return BertOutput(
-            last_hidden_state=seen[-1],
-            hidden_states=seen if output_hidden_states else None,
+            last_hidden_state=encoded.last,
+            hidden_states=encoded.states,
             **{name: found[name] for name in wanted},
         )
 
-    def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> tuple[Operand, ...]:
-        """The states after the last layer; where asked, those before any layer and after each."""
-        seen: tuple[Operand, ...] = (x,)
-        for layer in self.encoder.layers:
-            x = layer(x, mask=mask)
-            seen = (*seen, x) if states else (x,)
-        return seen
+    def _encode(self, x: Operand, mask: Mask | Tensor | None, states: bool) -> StackOutput:
+        def call(layer: nn.Module, _: int, x: Operand) -> Operand:
+            return layer(x, mask=mask)
+
+        return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
 
     def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
         """The wanted outputs by name, and what they are made from."""
         found: dict[str, Any] = {}
         if {"pooled", "next_sentence", "sequence"} & set(wanted):
-            first_BM = inputs.first_tokens(_NAME, hidden, attention_mask)
+            first_BM = _first_tokens(hidden, attention_mask)
             pooled_BM = None if self.pooler is None else self.pooler(first_BM)
             found["pooled"] = pooled_BM
         if "masked_lm" in wanted and self.masked_lm is not None:
@@ -138,14 +139,14 @@ class BertModel(nn.Module):
         return outputs
 
     def _check(self, ids: Operand, token_types: Operand | None) -> None:
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
-        inputs.check_tokens(_NAME, ids, self.config.max_tokens)
+        token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
+        token_ids.check_length(_NAME, ids, self.config.max_tokens)
         if token_types is None:
             return
         if self.embeddings.token_types is None:
             raise ValueError(f"{_NAME}: a {self.config.model_type} model has no token types")
-        inputs.check_alike(_NAME, ids, "token_types", token_types)
-        inputs.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
+        token_ids.check_same_shape(_NAME, ids, "token_types", token_types)
+        token_ids.check_ids(_NAME, "token_types", token_types, self.config.type_vocab_size)
 
 
 def _layer(config: BertConfig) -> LayerSpec:
@@ -159,3 +160,136 @@ def _layer(config: BertConfig) -> LayerSpec:
         dropout=config.dropout,
         attention_dropout=config.attention_dropout,
     )
+
+
+class BertEmbeddings(nn.Module):
+    """norm(words + token types + positions) (Devlin et al., "BERT", 2019, figure 2).
+
+    Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT), norm.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = LearnedPositions(config.max_position_embeddings, config.d_model)
+        self.token_types = nn.Embedding(config.type_vocab_size, config.d_model) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+        # RoBERTa counts from here, and gives every padding token this one.
+        self.padding_place = config.pad_token_id if config.is_roberta else None
+
+    def forward(self, ids: Operand, token_types: Operand | None) -> Operand:
+        """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0."""
+        x = map_values(self.token_embedding, ids)
+        if self.token_types is not None:
+            types = map_values(torch.zeros_like, ids) if token_types is None else token_types
+            x = map_values(torch.add, x, map_values(self.token_types, types))
+        return map_values(lambda values: self.dropout(self.norm(values)), self._with_positions(x, ids))
+
+    def _with_positions(self, x: Operand, ids: Operand) -> Operand:
+        if self.padding_place is None:
+            return self.positions(x)
+        places = roberta_places(ids, self.padding_place)
+        return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), places))
+
+
+def roberta_places(ids: Operand, padding: int) -> Operand:
+    """Positions by RoBERTa's count: padding + 1 for the first token of a row that is not padding, padding for padding.
+
+    >>> roberta_places(torch.tensor([[5, 1, 7, 1]]), padding=1)
+    tensor([[2, 1, 3, 1]])
+    >>> roberta_places(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
+    tensor([2, 3, 2])
+    """
+    is_token = map_values(lambda values: values != padding, ids)
+    counted = map_values(lambda values: values.cumsum(-1), is_token)
+    if isinstance(counted, Ragged):
+        counted = counted.with_values(counted.values - _counted_before(counted))
+    return map_values(lambda count, token: count * token + padding, counted, is_token)
+
+
+def _counted_before(counted: Ragged) -> Tensor:
+    """(N,): what the count was before each token's row began."""
+    before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
+    row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
+    return before_N1[counted.offsets[:-1]][row_N]
+
+
+class Pooler(nn.Module):
+    """tanh(dense(the first token's state)), (B, M). Submodule: dense."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+
+    def forward(self, first_BM: Tensor) -> Tensor:
+        return torch.tanh(apply_linear(self.dense, first_BM))
+
+
+class MaskedLMHead(nn.Module):
+    """Scores of the words, (..., V), from states (..., M) (Devlin et al. 2019, section 3.1).
+
+    Submodules: dense, norm, bias (V), and decoder.weight (V, M), None where the embedding of words stands for it.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+        self.decoder = None if config.tie_word_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.activate = ACTIVATIONS["gelu" if config.is_roberta else config.activation]
+
+    def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
+        x = self.norm(self.activate(apply_linear(self.dense, x)))
+        decoder_VM = embedding_VM if self.decoder is None else self.decoder.weight
+        return apply_linear(lambda x: functional.linear(x, decoder_VM, self.bias), x)
+
+
+class SequenceHead(nn.Module):
+    """Scores of the classes of a whole sequence, (B, C). Submodules: dense (None in BERT), output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = None if config.model_type == "bert" else nn.Linear(config.d_model, config.d_model)
+        self.output = nn.Linear(config.d_model, len(config.labels))
+        self.activate = torch.tanh if config.is_roberta else torch.relu
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
+
+    def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
+        """From the first token's state, or in BERT from the pooled one."""
+        if self.dense is None:
+            assert pooled_BM is not None
+            return apply_linear(self.output, self.dropout(pooled_BM))
+        dense_BM = self.activate(apply_linear(self.dense, self.input_dropout(first_BM)))
+        return apply_linear(self.output, self.dropout(dense_BM))
+
+
+class TokenHead(nn.Module):
+    """Scores of the classes of each token, (..., C), from states (..., M). Submodule: output."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.output = nn.Linear(config.d_model, len(config.labels))
+        # DistilBERT's setting of that name is for sequences alone.
+        self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_linear(self.output, self.dropout(x))
+
+
+def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
+    """(..., M): the state of the first token of each row of (..., Q, M), (R, M) of Ragged (N, M)."""
+    if isinstance(x, Ragged):
+        starts = x.offsets[:-1]
+        if is_readable(x.offsets) and bool((starts == x.offsets[1:]).any()):
+            row = int((starts == x.offsets[1:]).int().argmax())
+            raise ValueError(f"{_NAME}: row {row} is empty, and has no first token to pool")
+        return x.values[starts]
+    if x.shape[-2] == 0:
+        raise ValueError(f"{_NAME}: the rows are empty, and have no first token to pool")
+    if attention_mask is None:
+        return x[..., 0, :]
+    first = attention_mask.int().argmax(-1)[..., None, None]
+    return x.take_along_dim(first, -2).squeeze(-2)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import renamed
-from uwaga.models import inputs
+from uwaga.models import token_ids
 from uwaga.models.generation.beam_search import beam_search
 from uwaga.models.generation.decoding import Generator
 from uwaga.models.generation.options import GenerationOptions
@@ -154,7 +154,7 @@ def _pack(prompts: Prompts, lengths: Tensor | None, model: Generator) -> Ragged:
     if lengths is not None and not isinstance(prompts, Tensor):
         raise ValueError("generate: lengths need prompts that are a padded tensor (R, T)")
     found = _as_ragged(prompts, lengths)
-    inputs.check_ids("generate", "prompts", found, model.config.vocab_size)
+    token_ids.check_ids("generate", "prompts", found, model.config.vocab_size)
     empty = (found.lengths == 0).nonzero().flatten().tolist()
     if empty:
         raise ValueError(f"generate: prompt {empty[0]} is empty")

@@ -22,10 +22,9 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.families import Family
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.gpt2.model import GPT2Model
-from uwaga.models.tables import TRANSPOSED, Row, Table, pair, stacked, stacked_transposed
+from uwaga.models.tables import TRANSPOSED, Family, Row, Table, pair, stacked, stacked_transposed
 
 _KEYS = {
     "vocab_size": Key("vocab_size", SIZE, 50257),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base import renamed
-from uwaga.models import inputs
+from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.layer_stack import StackOutput, run_layers
@@ -91,13 +91,13 @@ class GPT2Model(nn.Module):
                 a cache, logits of a model without a head.
         """
         wants_logits = self.config.has_lm_head if logits is None else logits
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
-        inputs.check_tokens(_NAME, ids, self.config.max_tokens)
+        token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
+        token_ids.check_length(_NAME, ids, self.config.max_tokens)
         if cache is not None and not (lengths is None and attention_mask is None):
             raise ValueError(f"{_NAME}: rows in a cache have no padding: give Ragged ids in place of lengths or a mask")
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"{_NAME}: a cache for {len(cache)} layers, and there are {len(self.layers)}")
-        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
         seen = self._decode(ids, padding, cache, output_hidden_states)
         return GPT2Output(
             last_hidden_state=seen.last,

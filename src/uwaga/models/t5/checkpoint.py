@@ -21,10 +21,9 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.families import Family
 from uwaga.models.t5.config import ACTIVATIONS, T5Config
 from uwaga.models.t5.model import T5Model
-from uwaga.models.tables import Row, Table
+from uwaga.models.tables import Family, Row, Table
 
 # feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1; of two names
 # with one meaning the first is written.

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base import renamed
-from uwaga.models import inputs, pairs
+from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.layer_stack import LayerCall, StackOutput, run_layers
+from uwaga.models.layer_stack import LayerCall, StackOutput, require_decoder, run_layers
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.batch_invariant import apply_linear
@@ -93,12 +93,12 @@ class T5Model(nn.Module):
             ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
                 for a model without a decoder.
         """
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
-        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
         encoded = self._encode(ids, padding, output_hidden_states)
         if decoder_ids is None:
             return T5Output(memory=encoded.last, encoder_hidden_states=encoded.states)
-        pairs.check(_NAME, ids, decoder_ids)
+        token_ids.check_same_rows(_NAME, ids, decoder_ids)
         decoded = self._decode(decoder_ids, encoded.last, padding, None, output_hidden_states)
         return T5Output(
             memory=encoded.last,
@@ -131,10 +131,10 @@ class T5Model(nn.Module):
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
         """For `uwaga.models.generate`: ready for the first token of the answer to each prompt, (N,) ids."""
-        pairs.need_decoder(_NAME, self.decoder)
+        require_decoder(_NAME, self.decoder)
         memory, cache = self(prompts).memory, self.new_cache(capacity=new_tokens)
         return Decoding(
-            first=pairs.starts(prompts, self.config.decoder_start_token_id),
+            first=token_ids.decoder_start(prompts, self.config.decoder_start_token_id),
             cache=cache,
             states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
             logits=self.logits,
@@ -152,9 +152,9 @@ class T5Model(nn.Module):
         cache: KeyValueCache | None,
         states: bool,
     ) -> StackOutput:
-        decoder = pairs.need_decoder(_NAME, self.decoder)
+        decoder = require_decoder(_NAME, self.decoder)
         assert self.decoder_positions is not None
-        inputs.check_ids(_NAME, "decoder_ids", ids, self.config.vocab_size)
+        token_ids.check_ids(_NAME, "decoder_ids", ids, self.config.vocab_size)
         options = {"mask": Causal(), "bias": self.decoder_positions(), "memory_mask": padding}
 
         def call(layer: nn.Module, n: int, x: Operand) -> Operand:

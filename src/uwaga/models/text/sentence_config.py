@@ -10,8 +10,8 @@ from pathlib import Path
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga.models import json_files, sentence
-from uwaga.models.json_files import printable
+from uwaga._base.terminal import printable
+from uwaga.models import json_files, modules_json
 
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40
@@ -37,7 +37,7 @@ def read(folder: Path) -> SentenceConfig:
     Raises:
         CheckpointError: a file that is wrong, or asks for something that TextEncoder does not compute.
     """
-    modules = sentence.read(folder)
+    modules = modules_json.read(folder)
     if modules is None:
         length, file = _tokenizer_length(folder)
         return SentenceConfig(folder=folder, max_length=length, limited_by=file, prompts={})

@@ -16,8 +16,8 @@ from tokenizers.normalizers import Sequence as Chain
 
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
 from uwaga.models import json_files
-from uwaga.models.json_files import printable
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"

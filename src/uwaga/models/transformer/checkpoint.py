@@ -25,8 +25,7 @@ from uwaga.models.config_json import (
     write_activation,
     write_eos_token_id,
 )
-from uwaga.models.families import Family
-from uwaga.models.tables import Layout, Row, Table, pair
+from uwaga.models.tables import Family, Layout, Row, Table, pair
 from uwaga.models.transformer.config import KINDS, RENAMED, TransformerConfig
 from uwaga.models.transformer.model import Transformer
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base import renamed
-from uwaga.models import inputs, pairs
+from uwaga.models import token_ids
 from uwaga.models.generation.decoding import Decoding
-from uwaga.models.layer_stack import StackOutput, run_layers
+from uwaga.models.layer_stack import StackOutput, require_decoder, run_layers
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.batch_invariant import apply_linear
@@ -106,12 +106,12 @@ class Transformer(nn.Module):
             ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
                 for a model that is not both.
         """
-        padding = inputs.key_mask(_NAME, ids, lengths, attention_mask)
+        padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
         if self.encoder is None:
             if decoder_ids is not None:
                 raise ValueError(f"{_NAME}: this model is a decoder alone: its tokens are ids, and there are no others")
             return self._output(None, self._decode(ids, None, padding, None, output_hidden_states))
-        inputs.check_ids(_NAME, "ids", ids, self.config.vocab_size)
+        token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         x, bias = self._embed(self.token_embedding, ids, 0), self._bias(self.config.num_heads)
         encoded = run_layers(
             self.encoder.layers,
@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         )
         if decoder_ids is None:
             return self._output(encoded, None)
-        pairs.check(_NAME, ids, decoder_ids)
+        token_ids.check_same_rows(_NAME, ids, decoder_ids)
         return self._output(encoded, self._decode(decoder_ids, encoded.last, padding, None, output_hidden_states))
 
     def decode(
@@ -151,12 +151,12 @@ class Transformer(nn.Module):
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
         """For `uwaga.models.generate`: ready for the first new token of each prompt, (N,) ids."""
-        pairs.need_decoder(_NAME, self.decoder)
+        require_decoder(_NAME, self.decoder)
         has_both = self.encoder is not None
         memory = self(prompts).memory if has_both else None
         cache = self.new_cache(capacity=new_tokens + (0 if has_both else prompts.max_length))
         return Decoding(
-            first=pairs.starts(prompts, self.config.decoder_start_token_id) if has_both else prompts,
+            first=token_ids.decoder_start(prompts, self.config.decoder_start_token_id) if has_both else prompts,
             cache=cache,
             states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
             logits=self._logits_of_words,
@@ -177,9 +177,9 @@ class Transformer(nn.Module):
         cache: KeyValueCache | None,
         states: bool,
     ) -> StackOutput:
-        pairs.need_decoder(_NAME, self.decoder)
+        require_decoder(_NAME, self.decoder)
         assert self.decoder is not None
-        inputs.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.output_vocab_size)
+        token_ids.check_ids(_NAME, "ids" if self.encoder is None else "decoder_ids", ids, self.config.output_vocab_size)
         x = self._embed(self.decoder_token_embedding or self.token_embedding, ids, 0 if cache is None else cache.start)
         bias = self._bias(self.config.num_decoder_heads or self.config.num_heads)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from uwaga._base.errors import CheckpointError
+from uwaga._base.terminal import printable
 from uwaga.models import json_files
-from uwaga.models.json_files import printable
 
 # In the order in which sentence-transformers joins the vectors of several.
 _POOLING = {

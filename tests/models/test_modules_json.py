@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from uwaga._base.errors import CheckpointError
-from uwaga.models import sentence
+from uwaga.models import modules_json
 
 
 def write(folder: Path, modules: object, **files: object) -> Path:
@@ -27,12 +27,12 @@ TRANSFORMER = module("sentence_transformers.models.Transformer")
 
 def message(folder: Path) -> str:
     with pytest.raises(CheckpointError) as caught:
-        sentence.read(folder)
+        modules_json.read(folder)
     return str(caught.value)
 
 
 def test_a_plain_directory_has_none(tmp_path: Path) -> None:
-    assert sentence.read(tmp_path) is None
+    assert modules_json.read(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_a_plain_directory_has_none(tmp_path: Path) -> None:
 )
 def test_the_way_of_pooling(tmp_path: Path, pooling: dict, modes: tuple[str, ...]) -> None:
     modules = [TRANSFORMER, module("sentence_transformers.sentence_transformer.modules.pooling.Pooling", "1_Pooling")]
-    found = sentence.read(write(tmp_path, modules, **{"1_Pooling__config": pooling}))
-    assert found == sentence.SentenceModules(transformer=tmp_path, pooling=modes)
+    found = modules_json.read(write(tmp_path, modules, **{"1_Pooling__config": pooling}))
+    assert found == modules_json.SentenceModules(transformer=tmp_path, pooling=modes)
 
 
 def test_other_modules_are_named(tmp_path: Path) -> None:
     modules = [TRANSFORMER, module("x.Dense", "2_Dense"), module("x.Normalize", "3_Normalize")]
-    found = sentence.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
-    assert found == sentence.SentenceModules(transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64)
+    found = modules_json.read(write(tmp_path, modules, sentence_bert_config={"max_seq_length": 64}))
+    assert found == modules_json.SentenceModules(transformer=tmp_path, normalize=True, others=("Dense",), max_tokens=64)
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "/etc", "a/../../b", "..\\b", "a\0b"])

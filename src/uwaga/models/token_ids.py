@@ -1,0 +1,106 @@
+"""Token ids as the input of a model: checks, and the attention mask of their padding.
+
+The models check their input here once; their layers do not check it again. Letters: B batch, Q tokens, N packed tokens, R rows.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga._base.shapes import NamedShape, shape_error
+from uwaga._base.tracing import is_readable
+from uwaga.ops.masks import KeyLengths, Mask
+from uwaga.ops.ragged import Operand, Ragged
+
+_INTEGERS = (torch.int64, torch.int32)
+
+
+def check_ids(model: str, name: str, ids: Operand, size: int) -> None:
+    """ids are int64 or int32 (..., Q), or Ragged (N,), from 0 to size - 1. Raises ShapeError or ValueError.
+
+    Values are read only where that needs no synchronisation: not while tracing, and not on an accelerator.
+    """
+    values = ids.values if isinstance(ids, Ragged) else ids
+    if values.dtype not in _INTEGERS:
+        raise ValueError(f"{model}: {name} must be int64 or int32, not {values.dtype}")
+    if values.dim() < 1 or (isinstance(ids, Ragged) and values.dim() != 1):
+        form = "Ragged with values (N,)" if isinstance(ids, Ragged) else "(..., Q)"
+        raise shape_error(model, f"{name} must be {form}", [_named(name, values)], name, f"has rank {values.dim()}")
+    if is_readable(values) and values.numel():
+        low, high = (int(extreme) for extreme in values.aminmax())
+        if low < 0 or high >= size:
+            raise ValueError(f"{model}: {name} must lie between 0 and {size - 1}, but range from {low} to {high}")
+
+
+def check_length(model: str, ids: Operand, max_tokens: int) -> None:
+    """No row is longer than max_tokens, the number of the model's positions. Raises ValueError."""
+    tokens = ids.max_length if isinstance(ids, Ragged) else ids.shape[-1]
+    if tokens > max_tokens and not (isinstance(ids, Ragged) and torch.compiler.is_compiling()):
+        raise ValueError(f"{model}: a row has {tokens} tokens; the model has {max_tokens} positions")
+
+
+def check_same_shape(model: str, ids: Operand, name: str, other: Operand) -> None:
+    """`other` has one value for each id. Raises ShapeError or ValueError."""
+    values, others = (x.values if isinstance(x, Ragged) else x for x in (ids, other))
+    if isinstance(ids, Ragged) != isinstance(other, Ragged):
+        raise ValueError(f"{model}: ids and {name} must both be Ragged, or neither")
+    if values.shape != others.shape:
+        tensors = [_named("ids", values), _named(name, others)]
+        raise shape_error(model, f"{name} must have the shape of ids", tensors, name, "has another")
+
+
+def padding_mask(
+    model: str, ids: Operand, lengths: Tensor | None, attention_mask: Tensor | None
+) -> Mask | Tensor | None:
+    """The attention mask that hides padding from queries; None where there is no padding.
+
+    Args:
+        model: the name of the model in error messages.
+        ids: (..., Q), or Ragged, which has no padding: lengths and attention_mask must then be None.
+        lengths: integers that broadcast to the batch: the number of tokens of each row, padding comes after them.
+        attention_mask: (..., Q) bool, True is a token; padding may be anywhere.
+
+    Raises:
+        ShapeError, ValueError: both are given, either of them for Ragged ids, a mask of another shape or dtype.
+    """
+    if lengths is None and attention_mask is None:
+        return None
+    if isinstance(ids, Ragged):
+        raise ValueError(f"{model}: lengths and attention_mask are for padded ids; Ragged ids have no padding")
+    if attention_mask is None:
+        assert lengths is not None
+        return KeyLengths(lengths)
+    if lengths is not None:
+        raise ValueError(f"{model}: lengths and attention_mask both describe the padding; give one of them")
+    check_same_shape(model, ids, "attention_mask", attention_mask)
+    if attention_mask.dtype != torch.bool:
+        raise ValueError(f"{model}: attention_mask must be bool (True is a token), not {attention_mask.dtype}")
+    lengths = attention_mask.sum(-1)
+    is_before_length = torch.arange(ids.shape[-1], device=ids.device) < lengths[..., None]
+    # Engines skip whole blocks after a length, and must read every element of a bool mask.
+    if is_readable(attention_mask) and torch.equal(is_before_length, attention_mask):
+        return KeyLengths(lengths)
+    return attention_mask[..., None, None, :]
+
+
+def check_same_rows(model: str, ids: Operand, decoder_ids: Operand) -> None:
+    """ids and decoder_ids are both Ragged or neither, and have the same batch dimensions. Raises ValueError."""
+    if isinstance(ids, Ragged) != isinstance(decoder_ids, Ragged):
+        raise ValueError(f"{model}: ids and decoder_ids must both be Ragged, or neither")
+    rows, decoder_rows = _rows(ids), _rows(decoder_ids)
+    if rows != decoder_rows:
+        raise ValueError(f"{model}: ids and decoder_ids must have the same rows, not {rows} and {decoder_rows}")
+
+
+def decoder_start(prompts: Ragged, start_token_id: int) -> Ragged:
+    """Ragged ids (R,): the decoder's start token, once for each of the R prompts."""
+    device = prompts.values.device
+    first_R = torch.full((len(prompts),), start_token_id, dtype=torch.int64, device=device)
+    return Ragged(first_R, torch.arange(len(prompts) + 1, device=device), max_length=1)
+
+
+def _rows(ids: Operand) -> tuple[int, ...]:
+    return (len(ids),) if isinstance(ids, Ragged) else tuple(ids.shape[:-1])
+
+
+def _named(name: str, values: Tensor) -> NamedShape:
+    return NamedShape(name=name, shape=tuple(values.shape), letters=("",) * values.dim())
