@@ -50,7 +50,7 @@ WRONG = [
         lambda: ViewModel.create([a_map(3), a_map(4)]),
         "view: the maps are of different texts: encoder 1 has 4 encoder tokens, another map 3",
     ),
-    (lambda: ViewModel.create(a_map(3), tokens=["a"]), "view: tokens has 1 strings, and the encoder has 3 tokens"),
+    (lambda: ViewModel.create(a_map(3), tokens=["a"]), "view: tokens has 1 strings, but the encoder has 3 tokens"),
     (
         lambda: ViewModel.create(a_map(3), tokens={"decoder": ["a"]}),
         "view: tokens has an unknown stack 'decoder'; the maps have encoder",

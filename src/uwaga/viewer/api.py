@@ -32,8 +32,8 @@ class View:
 
     @property
     def address(self) -> str:
-        """The page's URL with a one-time code: whoever opens it first can see the view. Once the code is used, this is a URL
-        with a new one, for another browser; the first browser keeps access without a code."""
+        """The page's URL with a one-time code, which gives access to the first browser that opens it. Once the code is used,
+        this is a URL with a new code, for another browser; the first browser keeps its access."""
         return self._server.address
 
     def save(
@@ -46,14 +46,14 @@ class View:
     ) -> None:
         """Write the view as one HTML file that needs no server and no network.
 
-        The file holds every map in coarse cells, as fine as fits into 20 MB, and exact weights where `exact` says.
+        The file holds every map pooled into cells, as small as 20 MB allow, and the exact weights of the heads in `exact`.
 
         Args:
             path: the file; it is written atomically.
-            exact: heads whose exact weights are stored, such as ("encoder", 3, 5): kind, layer, head; a block of a head with
-                ranges of queries and keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
-            seconds: time budget, approximate: for maps so large that they are sampled first, and for the variants with merged
-                words and hidden special tokens.
+            exact: heads whose exact weights are stored, as (kind, layer, head), such as ("encoder", 3, 5); or blocks of a head,
+                with ranges of queries and of keys, such as ("encoder", 3, 5, (0, 512), (0, 512)).
+            seconds: approximate time budget for refining maps that are so large that they were sampled first, and for the
+                variants that merge tokens into words or hide special tokens.
             progress: called with the completed fraction, from 0 to 1.
 
         Raises:
@@ -115,7 +115,8 @@ def view(
     Args:
         maps: a recording; a map; several maps by (kind, layer), by layer, or in the order of their layers. Each is
             (R, H, Q, K), (H, Q, K), (Q, K) or ragged: R rows of a batch, H heads, Q queries, K keys.
-        tokens: a string per token, in place of those of the recording; by "encoder" and "decoder" where there are both.
+        tokens: a string per token, which replace those of the recording; a dict with the keys "encoder" and "decoder" for maps
+            of both stacks.
         title: the title of the page; None: the beginning of the text.
         model: the name of the model.
         row: the row of a batch that is shown.
@@ -126,11 +127,11 @@ def view(
         block: whether to wait for Ctrl-C or SIGTERM before returning; None: in a program, but not at Python's prompt.
 
     Returns:
-        The widget in a notebook; else the view, which is closed already if this call waited.
+        In a notebook the widget; elsewhere a View, which is already closed if this call waited for Ctrl-C.
 
     Raises:
-        ValueError: no maps; maps, tokens or rows that do not fit each other.
-        ImportError: without the extra `uwaga[view]`.
+        ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
+        ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     view_model = ViewModel.create(
@@ -163,7 +164,7 @@ def show(
     browser: bool | None,
     block: bool | None,
 ) -> View:
-    """Serve a view, print its URL, open a browser and wait, as the arguments of `view` say; the others as in `serve`."""
+    """Serve a view, print its URL, open a browser and wait. port, browser and block: as in `view`; the others: as in `serve`."""
 
     def announce(address: str) -> None:
         print(f"uwaga.{name}: {address}", flush=True)  # noqa: T201  # where no browser opens, this is the only way to the page
@@ -192,7 +193,7 @@ def serve(
         name: "view" or "lesson", for the message about a missing package.
 
     Raises:
-        ImportError: without the extra `uwaga[view]`.
+        ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     try:

@@ -1,6 +1,6 @@
 """The messages between a page and Python: requests (JSON objects), their validation, and replies as bytes.
 
-A request names what it asks for under "ask", as in {"ask": "row", "side": "0", ...}. The bytes of a reply are the size n of
+The key "ask" of a request holds its name, as in {"ask": "row", "side": "0", ...}. The bytes of a reply are the size n of
 its header (4 bytes, little-endian), n bytes of JSON {"meta": ..., "arrays": [{"type", "shape"}, ...]} padded with spaces, and
 then the arrays in order: little-endian, C-contiguous, each padded with zeros. Every part begins at a multiple of 8 bytes, so
 that a browser reads the arrays in place, without a copy.
@@ -74,7 +74,7 @@ class Reply:
 
 
 class Service(Protocol):
-    """What answers the requests of a page. Thread-safe."""
+    """Answers the requests of a page. Thread-safe."""
 
     def answer(self, request: Request) -> Reply:
         """The reply. Raises RequestError."""

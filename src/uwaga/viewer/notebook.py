@@ -30,7 +30,7 @@ class Widget(Protocol):
 
 
 def widget(service: Service) -> Widget:
-    """A widget whose requests the service answers. Raises ImportError without the extra `uwaga[view]`."""
+    """A widget whose requests the service answers. Raises ImportError: the extra `uwaga[view]` is not installed."""
     made: Widget = _widget_class()(service)
     return made
 

@@ -1,4 +1,4 @@
-"""Everything that a page may ask, under one service: the queries about its maps, the lesson, and a snapshot of itself."""
+"""The service behind a page: answers queries about its maps, requests for the lesson, and requests for a snapshot."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from uwaga.viewer.page.snapshot import snapshot_html
 from uwaga.viewer.queries.service import QueryService
 from uwaga.viewer.view_model import ViewModel
 
-_MAX_EXACT_IN_SNAPSHOT = 512  # tiles and other requests whose exact replies a page adds to its snapshot
+_MAX_EXACT_IN_SNAPSHOT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 _IN_SNAPSHOT = ("tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson")
 
 

@@ -51,7 +51,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewModel:
-    """What a page shows: one side, or two of which the second is compared with the first; none for the lesson alone."""
+    """What a page shows: one side; two, which are compared; or none, for a page with the lesson alone."""
 
     sides: tuple[Side, ...]
     title: str
@@ -76,7 +76,8 @@ class ViewModel:
         Args:
             maps: a recording; one map; several by (kind, layer), by layer, or in the order of their layers. Each is
                 (R, H, Q, K), (H, Q, K), (Q, K) or ragged.
-            tokens: a string per token, in place of those of the recording; by "encoder" and "decoder" where there are both.
+            tokens: a string per token, which replace those of the recording; a dict with the keys "encoder" and "decoder" for
+                maps of both stacks.
             title: the title of the page; None: the beginning of the text.
             model: the name of the model.
             row: the row of a batch that is shown.
@@ -188,7 +189,7 @@ def _token_strings(
         if stack not in sizes:
             raise ValueError(f"view: tokens has an unknown stack {stack!r}; the maps have {', '.join(sizes)}")
         if len(names) != sizes[stack]:
-            raise ValueError(f"view: tokens has {len(names)} strings, and the {stack} has {sizes[stack]} tokens")
+            raise ValueError(f"view: tokens has {len(names)} strings, but the {stack} has {sizes[stack]} tokens")
     return {stack: [str(name) for name in names] for stack, names in given.items()}
 
 

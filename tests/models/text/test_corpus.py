@@ -122,7 +122,7 @@ def test_json_lines_and_parquet_hold_texts_in_a_field(tmp_path: Path) -> None:
     for kind, path in (("jsonl", lines), ("parquet", table)):
         assert _texts(path, kind=kind, text_field="body") == [texts[0], texts[2]]
         place = f"{path}:1" if kind == "jsonl" else f"{path}: row 0"
-        assert _message(path, kind=kind) == f"{place}: there is no field 'text', but 'id', 'body'"
+        assert _message(path, kind=kind) == f"{place}: there is no field 'text'; the fields are 'id', 'body'"
         message = _message(path, kind=kind, text_field="id")
         assert message == f"{place}: field 'id' must be a string, not int"
 
@@ -134,7 +134,7 @@ def test_json_lines_and_parquet_hold_texts_in_a_field(tmp_path: Path) -> None:
         ("", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[1]", "must be a JSON object, not list"),
         ('{"text": null}', "field 'text' must be a string, not NoneType"),
-        ('{"text": "ab\\ud800"}', "field 'text' has half of a surrogate pair at character 3"),
+        ('{"text": "ab\\ud800"}', "field 'text' has a lone surrogate at character 3"),
     ],
 )
 def test_a_bad_line_of_json_is_named(line: str, message: str, tmp_path: Path) -> None:
@@ -175,10 +175,10 @@ def message_of(path: Path, **fields: str) -> str:
         (b'{"id": "b", "text": ', "is not JSON: Expecting value: line 1 column 21 (char 20)"),
         (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
         (b"[1]", "must be a JSON object, not list"),
-        (b'{"id": "b", "body": "x"}', "there is no field 'text', but 'id', 'body'"),
-        (b"{}", "there is no field 'text', but none"),
+        (b'{"id": "b", "body": "x"}', "there is no field 'text'; the fields are 'id', 'body'"),
+        (b"{}", "there is no field 'text'; the fields are none"),
         (b'{"id": "b", "text": null}', "field 'text' must be a string, not NoneType"),
-        (b'{"text": "x"}', "there is no field 'id', but 'text'"),
+        (b'{"text": "x"}', "there is no field 'id'; the fields are 'text'"),
         (b'{"id": true, "text": "x"}', "field 'id' must be a string or a whole number, not bool"),
     ],
 )
@@ -217,7 +217,7 @@ def test_a_parquet_file_that_is_none_or_lacks_something(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1")
     assert message_of(path).startswith(f"{path}: is no parquet file: ")
     parquet.write_table(pa.table({"body": ["x"]}), path)
-    assert message_of(path) == f"{path}: row 0: there is no field 'text', but 'body'"
+    assert message_of(path) == f"{path}: row 0: there is no field 'text'; the fields are 'body'"
     parquet.write_table(pa.table({"text": ["x", None]}), path)
     assert message_of(path) == f"{path}: row 1: field 'text' must be a string, not NoneType"
     broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])

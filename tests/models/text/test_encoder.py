@@ -60,7 +60,7 @@ def test_truncation_reads_the_beginning_and_says_what_is_lost(encoder: TextEncod
     assert encoder.report.cut.tolist() == [1]
     assert LONG[: encoder.report.stop[1]] == beginning
     assert str(encoder.report.summary) == (
-        f"documents: 2; tokens: 17; cut: 1, by {len(LONG) - len(beginning)} characters in all"
+        f"documents: 2; tokens: 17; truncated: 1 ({len(LONG) - len(beginning)} characters cut off)"
     )
 
 
@@ -75,7 +75,7 @@ def test_windows_are_rows_and_the_report_says_of_which_text(encoder: TextEncoder
         "the house , and a dog sat on it",
     ]
     assert close(vectors, one_by_one(encoder, [*parts, TEXTS[0]]))
-    assert str(report.summary) == f"documents: 2; tokens: {report.tokens.sum()}; in windows: 1, 3 windows in all"
+    assert str(report.summary) == f"documents: 2; tokens: {report.tokens.sum()}; split into windows: 1 (3 windows)"
     assert repr(report) == f"Report(4 rows; {report.summary})"
 
 
@@ -216,7 +216,7 @@ def test_a_report_counts_characters_of_the_text_without_its_prompt(encoder: Text
         (" \n\t", "is empty"),
         ("\u200b\u200b", "is empty: it has no tokens"),
         (None, "must be a string, not NoneType"),
-        ("the \ud800 cat", "has half of a surrogate pair at character 4"),
+        ("the \ud800 cat", "has a lone surrogate at character 4"),
     ],
 )
 def test_a_text_that_is_none_is_named(encoder: TextEncoder, text: object, reason: str) -> None:

@@ -93,8 +93,7 @@ def test_a_vocabulary_larger_than_the_models(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         TextEncoder.load(folder)
     assert str(caught.value) == (
-        f"{folder / 'tokenizer.json'} does not match config.json: "
-        f"it has token {size}, and the model's vocabulary ends before {size}"
+        f"{folder / 'tokenizer.json'} does not match config.json: it has the token id {size}, but vocab_size is {size}"
     )
 
 
@@ -123,7 +122,7 @@ def test_a_tokenizer_that_gives_a_text_another_type(folder: Path) -> None:
     with pytest.raises(CheckpointError) as caught:
         Tokenizer(backend)
     assert str(caught.value) == (
-        "tokenizer.json: its post-processor does something other than to put special tokens of type 0 around a text"
+        "tokenizer.json: its post-processor does more than add special tokens of type 0 before and after a text"
     )
 
 
@@ -193,4 +192,4 @@ def test_ids_are_bounded(folder: Path) -> None:
     (folder / "config.json").write_text("{}")
     with pytest.raises(CheckpointError) as caught:
         Tokenizer.load(folder)
-    assert str(caught.value) == f"{path}: it has token {2**32 - 1}, more than the limit of {2**22} ids"
+    assert str(caught.value) == f"{path}: it has the token id {2**32 - 1}, beyond the limit of {2**22} ids"

@@ -2,9 +2,9 @@
 
 encoder           TextEncoder
 sentence_config   the sentence-transformers configuration of a model directory
-tokenizer         tokenizer.json
-preprocessing     groups of texts, tokens, windows of long texts, batches
+tokenizer         a model's tokenizer.json, checked against its config.json
+preprocessing     groups of texts, their tokens, windows of long texts, batches
 inference         the model's forward passes, and pooling
-report, progress  which part of a text each row is of; progress of a run
+report, progress  the part of a text that each row was computed from; progress of a run
 corpus            documents from .txt, .jsonl and .parquet files, for encoding and for training
 """

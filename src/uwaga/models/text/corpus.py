@@ -27,7 +27,7 @@ class Document:
     """A text of a corpus."""
 
     place: str  # file and line or row, for messages
-    pieces: Iterable[str]  # joined they are the text; they can be iterated over again
+    pieces: Iterable[str]  # parts of the text, in order; can be iterated over repeatedly
     id: str | None = None
 
     @property
@@ -78,10 +78,10 @@ class DocumentFile:
         skip_empty: leave out documents of no characters.
 
     Raises:
-        DataError: there is no such file, or its name has another ending; from the iteration: something in it is wrong.
+        DataError: the file does not exist, or its name has another ending; while iterating: a line, row or field is invalid.
 
     Attributes:
-        progress: the share of the file that is read, from 0 to 1.
+        progress: the fraction of the file that was read, from 0 to 1.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class DocumentFile:
             yield Document(place=place, pieces=(text,), id=_id(place, fields, self._id_field))
 
     def _columns(self) -> list[str]:
-        """Those of a parquet file that are read."""
+        """The columns of a parquet file that are read."""
         if self._id_field is None:
             self._find_id(_parquet(self.path, ()).names)
         return [name for name in (self._text_field, self._id_field) if name]
 
     def _find_id(self, names: Iterable[str]) -> None:
-        """The default is decided by the first document."""
+        """Set the default of the id field, from the fields of the first document."""
         if self._id_field is None:
             self._id_field = "id" if "id" in names else ""
 
@@ -156,7 +156,7 @@ def lines(path: Path) -> Iterator[Line]:
 
 
 class FileChunks:
-    """The text of a whole file in strings of bounded size, as often as it is iterated over; one of them is in memory."""
+    """The text of a whole file as an iterable of strings of bounded size; each iteration reads the file again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -190,7 +190,7 @@ class Record(NamedTuple):
 
     place: str
     fields: dict[str, object]
-    progress: float  # the share of the file that is read
+    progress: float  # the fraction of the file that was read
 
 
 def json_objects(path: Path) -> Iterator[Record]:
@@ -211,7 +211,7 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Record]:
     found = _parquet(path, columns)
     if not found.count:
         raise DataError(f"{path}: is empty")
-    # Messages about a missing column list those that there are.
+    # So that the message about a missing column lists all columns of the file.
     others = {} if set(columns) <= set(found.names) else dict.fromkeys(found.names)
     for number, (place, row) in enumerate(found.rows(_PARQUET_ROWS), start=1):
         yield Record(place, {**others, **row}, number / found.count)
@@ -226,9 +226,7 @@ def text_field(place: str, fields: dict[str, object], name: str) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(
-                f"{place}: field {name!r} has half of a surrogate pair at character {error.start + 1}"
-            ) from error
+            raise DataError(f"{place}: field {name!r} has a lone surrogate at character {error.start + 1}") from error
     return text
 
 
@@ -244,7 +242,7 @@ def _id(place: str, fields: dict[str, object], name: str | None) -> str | None:
 
 def _field(place: str, fields: dict[str, object], name: str) -> object:
     if name not in fields:
-        raise DataError(f"{place}: there is no field {name!r}, but {', '.join(map(repr, fields)) or 'none'}")
+        raise DataError(f"{place}: there is no field {name!r}; the fields are {', '.join(map(repr, fields)) or 'none'}")
     return fields[name]
 
 
@@ -289,6 +287,6 @@ def _parquet(path: Path, columns: Iterable[str]) -> untrusted.ParquetRows:
 
 
 def _advanced(line: int, column: int, read: bytes) -> tuple[int, int]:
-    """The line and the byte in it behind some more bytes."""
+    """The line and the byte within it after reading more bytes."""
     newlines = read.count(b"\n")
     return line + newlines, len(read) - read.rfind(b"\n") - 1 if newlines else column + len(read)

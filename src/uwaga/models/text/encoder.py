@@ -39,8 +39,8 @@ class TextEncoder:
         model: a BertModel.
         tokenizer: its tokenizer.
         config: maximum length, prompts, pooling and normalisation.
-        max_tokens: tokens of a text that the model takes, special tokens not counted.
-        report: the part of a text that each row is of, in the last result of `encode`, `encode_stream` or `encode_tokens`.
+        max_tokens: the most tokens of a text that the model reads, special tokens not counted.
+        report: for each row of the last result of `encode`, `encode_stream` or `encode_tokens`, the part of a text it is from.
     """
 
     def __init__(self, model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -> None:
@@ -97,7 +97,8 @@ class TextEncoder:
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> np.ndarray:
-        """(R, M) float32: a vector for each text, in the order of the texts. `report` tells which were truncated or cut up.
+        """(R, embedding_dim) float32: a vector for each text, in the order of the texts. `report` has the texts that were truncated
+        or split into windows.
 
         Args:
             texts: strings; none may be empty.
@@ -114,10 +115,10 @@ class TextEncoder:
             DocumentError: a text that is empty, too long, or not a valid Unicode string; its number is in the message.
             ValueError: options that contradict each other.
         """
-        texts = list(_several(texts))
+        texts = list(_iterable_of_texts(texts))
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
         with listening(progress, len(texts)) as listener:
-            parts = list(inference.vectors(groups(texts, _size), Meter(listener, len(texts))))
+            parts = list(inference.vectors(groups(texts, _num_characters), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
         return np.concatenate([np.zeros((0, self.embedding_dim), np.float32), *(part.vectors for part in parts)])
 
@@ -133,13 +134,13 @@ class TextEncoder:
         prompt: str | None = None,
         progress: bool | Listener | None = None,
     ) -> Iterator[np.ndarray]:
-        """As `encode`, as an iterator over arrays, for any number of texts: two groups of texts are in memory, and the vectors
-        of one.
+        """As `encode`, as an iterator over arrays, for any number of texts: only two groups of texts, and the vectors of one, are
+        in memory.
 
         `report` is about the last array. Arguments and errors as `encode`.
         """
         inference = self._inference(overflow, overlap, tokens_per_batch, normalize, prompt)
-        return self._stream(inference, groups(_several(texts), _size), progress)
+        return self._stream(inference, groups(_iterable_of_texts(texts), _num_characters), progress)
 
     @_renamed
     def encode_groups(
@@ -171,10 +172,10 @@ class TextEncoder:
         each text, or with overflow="windows" for each window. Arguments and errors as `encode`."""
         if overflow == "mean":
             raise ValueError("TextEncoder: encode_tokens has no mean over windows; use overflow='windows'")
-        texts = list(_several(texts))
+        texts = list(_iterable_of_texts(texts))
         inference = self._inference(overflow, overlap, tokens_per_batch, False, prompt)
         with listening(progress, len(texts)) as listener:
-            parts = list(inference.hidden_states(groups(texts, _size), Meter(listener, len(texts))))
+            parts = list(inference.hidden_states(groups(texts, _num_characters), Meter(listener, len(texts))))
         self.report = Report.join(part.report for part in parts)
         empty = next(self.model.parameters()).new_zeros(0, self.model.config.d_model)
         offsets = torch.from_numpy(np.cumsum([0, *self.report.tokens], dtype=np.int64)).to(empty.device)
@@ -221,16 +222,16 @@ def _check_fit(model: BertModel, tokenizer: Tokenizer, config: SentenceConfig) -
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise CheckpointError(
-            f"{model_file}: the vocabulary size is {model.config.vocab_size}, and tokenizer.json has token {tokenizer.vocab_size - 1}"
+            f"{model_file}: vocab_size is {model.config.vocab_size}, but tokenizer.json has the token id {tokenizer.vocab_size - 1}"
         )
 
 
-def _size(text: object) -> int:
+def _num_characters(text: object) -> int:
     # Anything but a string is refused later, with its number.
     return len(text) if isinstance(text, str) else 1
 
 
-def _several(texts: Iterable[str]) -> Iterable[str]:
+def _iterable_of_texts(texts: Iterable[str]) -> Iterable[str]:
     if isinstance(texts, str):
         raise ValueError("TextEncoder: texts must be an iterable of strings, not one string")
     return texts

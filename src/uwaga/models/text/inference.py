@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag, normalize
 
+from uwaga._base.options import SWITCH, Kind, check
 from uwaga.models.text.preprocessing import Preprocessor, TokenizedGroup, batches
 from uwaga.models.text.progress import Meter
 from uwaga.models.text.report import Report
@@ -24,16 +25,21 @@ from uwaga.ops.validation import is_integer
 _MMAP_THRESHOLD_MAX = 32 << 20
 _PAGE_BYTES = 4096
 
+_KINDS = {
+    "tokens_per_batch": Kind("at least 1 token", lambda x: is_integer(x) and x >= 1),
+    "normalize": Kind("True, False or None", SWITCH.accepts),  # None is replaced by the model's own before
+}
+
 
 class Encoded(NamedTuple):
-    """The vectors of a group of texts, and the parts of texts that its rows are of."""
+    """The vectors of a group of texts, and the parts of texts that they were computed from."""
 
     vectors: np.ndarray  # (R, M) float32
     report: Report
 
 
 class HiddenStates(NamedTuple):
-    """The hidden states of a group of texts, and the parts of texts that its rows are of."""
+    """The hidden states of a group of texts, and the parts of texts that they were computed from."""
 
     values: Tensor  # (N, M) in the model's dtype
     report: Report
@@ -44,20 +50,17 @@ class Inference:
     """The model with the options of one call of TextEncoder.
 
     Raises:
-        ValueError: an option that is not of its kind.
+        ValueError: an option of a wrong type or value.
     """
 
     model: nn.Module
     preprocessor: Preprocessor
-    tokens_per_batch: int  # about
+    tokens_per_batch: int  # approximate
     pooling: tuple[str, ...] = ()  # keys of POOLING
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if not is_integer(self.tokens_per_batch) or self.tokens_per_batch < 1:
-            raise ValueError(f"TextEncoder: tokens_per_batch must be at least 1 token, not {self.tokens_per_batch!r}")
-        if not isinstance(self.normalize, bool):
-            raise ValueError(f"TextEncoder: normalize must be True, False or None, not {self.normalize!r}")
+        check("TextEncoder", self, _KINDS)
 
     def vectors(self, groups: Iterable[Sequence[str]], meter: Meter) -> Iterator[Encoded]:
         """The vectors of each group, with the same bits whatever groups came before it."""
@@ -75,7 +78,7 @@ class Inference:
             yield HiddenStates(values_NM, group.report)
 
     def _hidden_states(self, group: TokenizedGroup, meter: Meter) -> Iterator[Ragged]:
-        """Those of each batch."""
+        """The hidden states of each batch."""
         device = next(self.model.parameters()).device
         ids, offsets = torch.from_numpy(group.ids), torch.from_numpy(group.offsets)
         for batch in batches(np.diff(group.offsets), self.tokens_per_batch):

@@ -1,7 +1,7 @@
 """From texts to the token sequences that the model reads: groups of texts, tokenising them ahead of the model, windows of long
 texts, and batches of sequences.
 
-Everything depends on the texts alone, so that a second run does the same. Letters: N packed tokens, S sequences (texts, or
+All of it is a function of the texts and options alone, so that a second run computes the same batches. Letters: N packed tokens, S sequences (texts, or
 windows of long ones), R rows of the result.
 """
 
@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from tokenizers import Encoding
 
+from uwaga._base.options import Kind, check, one_of
 from uwaga.models.text.report import DocumentError, Report
 from uwaga.models.text.tokenizer import Tokenizer, encode_prefixes
 from uwaga.ops.validation import is_integer
 
 Item = TypeVar("Item")
 
-# A group is tokenised at once, and in memory at once.
+# Bounds of a group: its texts are tokenised together, and are in memory together.
 GROUP_DOCUMENTS = 4096
 GROUP_CHARACTERS = 1 << 20
 # Tokenised groups that wait for the model. One suffices: the model takes many times longer than the tokenizer.
@@ -77,15 +79,15 @@ def batches(lengths: Sequence[int] | np.ndarray, tokens_per_batch: int) -> list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverflowPolicy:
-    """What becomes of texts of more than `max_tokens` tokens.
+    """What to do with texts of more than `max_tokens` tokens.
 
-    error       they are refused
+    error       they are refused, with a DocumentError
     truncate    their first `max_tokens` tokens are read
     mean        one vector, the mean of those of their windows
     windows     one vector for each of their windows
 
     Raises:
-        ValueError: an unknown policy, or an overlap as long as a window.
+        ValueError: an unknown policy; an overlap as long as a window, or without windows.
     """
 
     overflow: str = "error"
@@ -93,16 +95,12 @@ class OverflowPolicy:
     max_tokens: int | None = None  # tokens of a text, special ones not counted, that the model takes; None: any number
 
     def __post_init__(self) -> None:
-        if self.overflow not in OVERFLOW:
-            raise ValueError(
-                f"TextEncoder: overflow must be one of {', '.join(map(repr, OVERFLOW))}, not {self.overflow!r}"
-            )
+        check("TextEncoder", self, {"overflow": one_of(*OVERFLOW)})
         if self.overlap and self.overflow not in ("mean", "windows"):
             raise ValueError(f"TextEncoder: overlap needs overflow='mean' or 'windows', not {self.overflow!r}")
-        too_large = self.max_tokens is not None and self.overlap >= self.max_tokens
-        if not is_integer(self.overlap) or self.overlap < 0 or too_large:
-            allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
-            raise ValueError(f"TextEncoder: overlap must be {allowed}, not {self.overlap!r}")
+        allowed = "at least 0" if self.max_tokens is None else f"from 0 to {self.max_tokens - 1}"
+        most = inf if self.max_tokens is None else self.max_tokens - 1
+        check("TextEncoder", self, {"overlap": Kind(allowed, lambda x: is_integer(x) and 0 <= x <= most)})
 
     def is_too_long(self, tokens: int) -> bool:
         return self.max_tokens is not None and tokens > self.max_tokens
@@ -110,8 +108,8 @@ class OverflowPolicy:
     def windows(self, tokens: int) -> list[tuple[int, int]]:
         """(start, stop) of each window of a text of so many tokens.
 
-        They are as few as possible, and equal in size up to one token: no vector stands for a remainder of three words, and a
-        plain mean of their vectors weighs every token alike.
+        They are as few as possible, and equal in size up to one token: no window is a short remainder, and a plain mean of their
+        vectors weighs every token equally.
 
         >>> OverflowPolicy(overflow="mean", max_tokens=4).windows(9)
         [(0, 3), (3, 6), (6, 9)]
@@ -123,9 +121,7 @@ class OverflowPolicy:
         if self.overflow == "truncate":
             return [(0, self.max_tokens)]
         assert self.overflow != "error"
-        new = (
-            tokens - self.overlap
-        )  # tokens that are in no earlier window; of the first window, those after its overlap
+        new = tokens - self.overlap  # tokens in no earlier window; of the first window, those after its first `overlap`
         count = -(-new // (self.max_tokens - self.overlap))
         starts = [new * window // count for window in range(count + 1)]
         return [(start, stop + self.overlap) for start, stop in pairwise(starts)]
@@ -133,16 +129,16 @@ class OverflowPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedGroup:
-    """The sequences of a group of texts, packed, and the rows that the result will have."""
+    """The token sequences of a group of texts, packed, and the report of the rows that they give."""
 
     ids: np.ndarray  # (N,) int64, special tokens included
     offsets: np.ndarray  # (S+1,) int64
     sequences_per_row: np.ndarray  # (R,) int64
     report: Report
-    first_document: int  # how many documents earlier groups have
+    first_document: int  # the number of documents in earlier groups
 
     def documents_within(self, sequences: int) -> int:
-        """How many documents, those of earlier groups included, end within the first sequences of this group."""
+        """The number of documents that are finished after the first `sequences` of this group, earlier groups included."""
         rows = int(np.searchsorted(np.cumsum(self.sequences_per_row), sequences, side="right"))
         return self.first_document + int(self.report.is_last[:rows].sum())
 
@@ -160,7 +156,7 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preprocessor:
-    """Texts to sequences of tokens. A text gives the same ones in any group."""
+    """Texts to sequences of tokens. A text gives the same sequences in any group."""
 
     tokenizer: Tokenizer
     policy: OverflowPolicy
@@ -169,8 +165,8 @@ class Preprocessor:
     def tokenized(self, groups: Iterable[Sequence[str]]) -> Iterator[TokenizedGroup]:
         """The groups in their order. A thread tokenises the next group while the caller works on this one.
 
-        The texts are taken in the caller's thread: an iterator need not be safe in another. Raises what the iterable raises,
-        and DocumentError.
+        The iterable is read in the caller's thread, so that it need not be thread-safe. Raises what the iterable raises, and
+        DocumentError.
         """
         waiting: deque[Future[TokenizedGroup]] = deque()
         first = 0
@@ -188,7 +184,7 @@ class Preprocessor:
                     future.cancel()
 
     def tokenize(self, texts: Sequence[str], first: int) -> TokenizedGroup:
-        """Texts that are numbered from `first`. Raises DocumentError."""
+        """Tokenise a group of texts, which are numbered from `first`. Raises DocumentError."""
         ids: list[int] = []
         lengths: list[int] = []
         counts: list[int] = []
@@ -258,4 +254,4 @@ def _check_text(number: int, text: object) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DocumentError(number, f"has half of a surrogate pair at character {error.start}") from error
+        raise DocumentError(number, f"has a lone surrogate at character {error.start}") from error

@@ -1,4 +1,4 @@
-"""Which part of which text each row of an array is of, and which parts were cut off. Letters: R rows of the array."""
+"""For each row of an array, the part of which text it was computed from, and what was cut off. Letters: R rows of the array."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -36,13 +36,13 @@ class Summary(NamedTuple):
     def __str__(self) -> str:
         """
         >>> print(Summary(documents=3, tokens=1200, cut=1, lost=70))
-        documents: 3; tokens: 1,200; cut: 1, by 70 characters in all
+        documents: 3; tokens: 1,200; truncated: 1 (70 characters cut off)
         """
         text = f"documents: {self.documents:,}; tokens: {self.tokens:,}"
         if self.cut:
-            text += f"; cut: {self.cut:,}, by {self.lost:,} characters in all"
+            text += f"; truncated: {self.cut:,} ({self.lost:,} characters cut off)"
         if self.windowed:
-            text += f"; in windows: {self.windowed:,}, {self.windows:,} windows in all"
+            text += f"; split into windows: {self.windowed:,} ({self.windows:,} windows)"
         return text
 
 

@@ -21,11 +21,12 @@ from uwaga.models import json_files
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"
-# The largest id: tables with an entry for each are made. The largest vocabularies in use have 262,144.
+# More ids are refused, since tables with an entry per id are allocated. The largest vocabularies in use have 262,144.
 _MAX_TOKENS = 2**22
-# How many times longer the steps before or after tokenisation may make a text.
+# The factor by which a normalizer, pre-tokenizer or decoder may lengthen a text.
 _MAX_GROWTH = 64
-# A first guess of how many characters hold a token: English has four to five.
+# Characters of a prefix per token that is needed from it, at first, and the factor for the next attempt. English has four to
+# five characters per token.
 _CHARACTERS_PER_TOKEN = 8
 _GROWTH = 4
 # Special tokens: their keys in tokenizer_config.json and, with the suffix _id, in config.json.
@@ -52,9 +53,9 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab().values(), default=-1) + 1
         if self.vocab_size > _MAX_TOKENS:
             raise CheckpointError(
-                f"{path}: it has token {self.vocab_size - 1}, more than the limit of {_MAX_TOKENS} ids"
+                f"{path}: it has the token id {self.vocab_size - 1}, beyond the limit of {_MAX_TOKENS} ids"
             )
-        self.prefix_ids, self.suffix_ids = _around(backend, path)
+        self.prefix_ids, self.suffix_ids = _special_ids_around(backend, path)
         self.splits_at_spaces = _splits_at_spaces(json.loads(backend.to_str()))
 
     @staticmethod
@@ -189,14 +190,14 @@ def library_errors(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is not a valid tokenizer: {error}") from error
 
 
-def _around(backend: Backend, path: Path) -> tuple[list[int], list[int]]:
+def _special_ids_around(backend: Backend, path: Path) -> tuple[list[int], list[int]]:
     """The special tokens before and after a sequence, found by encoding a sample with and without them."""
     with_them, alone = (backend.encode("a", add_special_tokens=wanted) for wanted in (True, False))
     own = [index for index, special in enumerate(with_them.special_tokens_mask) if not special]
     start, stop = (own[0], own[-1] + 1) if own else (0, 0)
     if not own or with_them.ids[start:stop] != alone.ids or any(with_them.type_ids):
         raise CheckpointError(
-            f"{path}: its post-processor does something other than to put special tokens of type 0 around a text"
+            f"{path}: its post-processor does more than add special tokens of type 0 before and after a text"
         )
     around = with_them.ids[:start], with_them.ids[stop:]
     for number in (*around[0], *around[1]):
@@ -216,9 +217,10 @@ def _check_fit(backend: Backend, path: Path, *sizes: str, has_ids: bool) -> None
     named = json_files.optional(settings) or {}
     where = f"{path} does not match config.json"
     largest = max(backend.get_vocab().values(), default=-1)
-    vocabulary = next((config[key] for key in sizes if config.get(key) is not None), None)
+    key = next((key for key in sizes if config.get(key) is not None), None)
+    vocabulary = None if key is None else config[key]
     if isinstance(vocabulary, int) and largest >= vocabulary:
-        raise CheckpointError(f"{where}: it has token {largest}, and the model's vocabulary ends before {vocabulary}")
+        raise CheckpointError(f"{where}: it has the token id {largest}, but {key} is {vocabulary}")
     for name in _SPECIAL:
         token, expected = _content(named.get(name)), config.get(f"{name}_id")
         if token is None:

@@ -130,15 +130,17 @@ def lesson(
         wv: (M, E), E at most 8.
         wo: (E, M).
         port, browser, block: as in `uwaga.view`.
-        settings: heads (at most 4, which divide D and E), scaled (whether scores are scaled by 1/sqrt(d_k)), and the settings
-            of single steps: window, length, sharpness, payload, sentences, limit, order, seed.
+        settings: heads (at most 4, a divisor of D and E); scaled (whether scores are scaled by 1/sqrt(d_k)); and settings of
+            single steps: window (visible keys before the query's own), length (keys that are not padding), sharpness (factor of
+            the scores in the soft database), payload (its values, N rows), sentences (a batch, lists of words), limit (context
+            length of a model), order (a permutation of the tokens), seed (of random vectors).
 
     Returns:
         The numbers of the given example; edits on the page do not change them. In a notebook it is displayed as a widget.
 
     Raises:
         ValueError: too many tokens, NaN or infinite numbers, shapes that do not fit, an unknown setting.
-        ImportError: without the extra `uwaga[view]`.
+        ImportError: the extra `uwaga[view]` is not installed.
         OSError: the port is not available.
     """
     worked = work_through(inputs, tokens=tokens, wq=wq, wk=wk, wv=wv, wo=wo, **settings)

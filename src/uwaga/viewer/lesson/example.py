@@ -1,12 +1,11 @@
 """The example of a lesson: the numbers it computes from, their defaults, and the validation of a request for them.
 
-The default is a sentence with a vector per word and weights that can be followed by hand. Nothing is learned. Requests come
+The default is a sentence with a vector per word and weights that can be followed by hand. No weight is trained. Requests come
 from a page, a notebook or a terminal, and are untrusted.
 
 Letters: N tokens, M width of a token's vector, D total width of queries and keys over all heads, E of values, P of the payload.
 """
 
-import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from uwaga._base.options import SWITCH, Kind, number, whole
 from uwaga.viewer.messages import RequestError
 
 MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
 # Beyond this, sums of products of these numbers could leave the range of float32.
 MAX_NUMBER = 1000.0
 _MAX_WORD_LENGTH = 64
+_NUMBER = number(f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}", lambda x: abs(x) <= MAX_NUMBER)
 SETTINGS = (
     *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
     *("order", "seed"),
@@ -129,20 +130,15 @@ class ExampleParser:
         return tuple(self._words(f"{name}[{place}]", each, max_words) for place, each in enumerate(value))
 
     def boolean(self, name: str, default: bool) -> bool:
-        value = self._values.get(name, default)
-        if not isinstance(value, bool):
-            raise self._wrong(name, "true or false", value)
-        return value
+        return bool(self._checked(name, self._values.get(name, default), SWITCH))
 
     def integer(self, name: str, low: int, high: int, default: int) -> int:
         """An integer with low <= value <= high."""
-        value = self._values.get(name, min(max(default, low), high))
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._wrong(name, f"an integer from {low} to {high}", value)
-        return value
+        kind = Kind(f"an integer from {low} to {high}", whole(low, high).accepts)
+        return int(self._checked(name, self._values.get(name, default), kind))
 
     def number(self, name: str, default: float) -> float:
-        return self._number(name, self._values.get(name, default))
+        return float(self._checked(name, self._values.get(name, default), _NUMBER))
 
     def heads(self, name: str, max_count: int, *widths: int) -> int:
         """A number of heads that divides all widths; by default 2 if it does, else 1."""
@@ -215,15 +211,12 @@ class ExampleParser:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             found = f"of {len(value)}" if isinstance(value, list) else _short(value)
             raise self._error(f"{name} must be a list of 1 to {max_count} numbers, not {found}")
-        return [self._number(f"{name}[{place}]", number) for place, number in enumerate(value)]
+        return [float(self._checked(f"{name}[{place}]", each, _NUMBER)) for place, each in enumerate(value)]
 
-    def _number(self, name: str, value: object) -> float:
-        rule = f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}"
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(name, rule, value)
-        if not abs(value) <= MAX_NUMBER or not math.isfinite(value):
-            raise self._wrong(name, rule, value)
-        return float(value)
+    def _checked(self, name: str, value: object, kind: Kind) -> Any:
+        if not kind.accepts(value):
+            raise self._wrong(name, kind.words, value)
+        return value
 
     def _wrong(self, name: str, rule: str, value: object) -> RequestError:
         return self._error(f"{name} must be {rule}, not {_short(value)}")

@@ -1,4 +1,4 @@
-"""From the names in a request to the matrix of one head: sides, axes of tokens or words, and heads of a view model.
+"""Resolves the names in a request to the matrix of one head: sides, axes of tokens or words, and heads of a view model.
 
 Letters: H query heads, Q queries, K keys, I items (tokens or words) along an axis.
 """
@@ -21,13 +21,13 @@ from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.token_text import TokenText, join_tokens, word_ranges
 from uwaga.viewer.view_model import KINDS, MapName, Side, ViewModel, axes_of
 
-DIFFERENCE = "difference"  # the id of the side that shows the first side less the second
+DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
 MERGES = ("tokens", "words")
 SPECIALS = ("show", "hide")
 _MAX_HEAD_VIEWS = 256  # heads whose normalizers are cached, O(Q) numbers each
 _MAX_LAYERS = 1 << 20
 _STEP = 1 << 23  # weights per step, as many as a map's engine computes in a few hundredths of a second
-# Cost of a weight that is read through a map without an engine, relative to one that an engine pools; measured, about.
+# Approximate measured cost of a weight that is read through a map without an engine, relative to one that an engine pools.
 _READ_COST, _KEPT_COST, _MERGED_COST = 4, 4, 1
 
 
@@ -99,7 +99,7 @@ class HeadView:
         return np.concatenate([[0], np.cumsum(_row_costs(self.map))])
 
     def stop(self, first: int, last: int) -> int:
-        """Where a step that begins at row `first` ends: at most at `last`, at least one row on."""
+        """The row at which a step that begins at row `first` stops: at least one row further, at most `last`."""
         end = int(np.searchsorted(self.cost, self.cost[first] + _STEP, "right")) - 1
         return min(max(end, first + 1), last)
 

@@ -1,7 +1,7 @@
-"""Rasters of a head's matrix in cells, computed step by step: first from a sample of its queries, then exactly, from the top.
+"""Rasters: a head's matrix pooled into cells, step by step: first from a sample of the queries, then exactly, in their order.
 
-So every request takes a bounded time, a page that is no longer looked at costs nothing more, and a raster of a hundred
-thousand tokens is shown long before all of its ten thousand million weights are computed.
+Every request takes a bounded time; a page that sends no requests causes no work; and a raster of 100,000 x 100,000 tokens is
+shown long before all of its 10^10 weights are computed.
 
 Letters: H heads, Q queries, K keys, I x J cells.
 """
@@ -22,10 +22,10 @@ from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
 TILE = 256  # cells of a tile along an axis
 OVERVIEW = 64  # cells of an overview along an axis
 _MAX_WEIGHTS = 1 << 20  # of one rectangle
-_MAX_COST = 1 << 31  # of the rows of a rectangle, in weights of attention attention: some seconds
+_MAX_COST = 1 << 31  # of the rows of a rectangle, in weights of plain attention: a few seconds
 _NO_SAMPLE = 1 << 26  # a raster of a lower cost is computed exactly at once
 _SAMPLES = 8  # sampled queries of each range
-_SAMPLE_SHARE = 0.2  # of `complete`, once all samples are taken
+_SAMPLE_SHARE = 0.2  # the value of `complete` once all samples are taken
 
 
 class ProgressiveRaster:
@@ -36,7 +36,7 @@ class ProgressiveRaster:
         rows: (I+1,) non-decreasing edges of the ranges of queries.
         columns: (J+1,) of the ranges of keys.
         how: "mass" (sum over keys, mean over queries) or "max" (for signed weights, the one farthest from 0).
-        exact: False stops at the sample, where one is taken first.
+        exact: whether a sample is followed by the exact cells; a matrix that needs no sample is computed exactly in any case.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ProgressiveRaster:
             self.cells[ranges] = self._sum[ranges]
 
     def _exact(self) -> Iterator[float]:
-        """The ranges from the top: several per step, or a long one in several steps."""
+        """Compute the ranges of queries in order: several per step, or a long one in several steps."""
         first, ranges = 0, len(self._rows) - 1
         while first < ranges:
             stop = self._head_view.stop(int(self._rows[first]), int(self._rows[-1]))
@@ -188,7 +188,7 @@ def _van_der_corput(turn: int) -> float:
 
 
 class Block:
-    """A rectangle of exact weights, read from the top.
+    """A rectangle of exact weights, read from its first row on.
 
     Raises:
         RequestError: too many weights, or rows that take too long.
@@ -227,7 +227,7 @@ class Block:
 
 
 class Overview:
-    """All heads of a layer in a few cells each."""
+    """All heads of a layer, each in at most OVERVIEW x OVERVIEW cells."""
 
     def __init__(self, resolver: HeadResolver, selection: LayerSelection, how: str) -> None:
         self._head_view = lambda head: resolver.head_view(selection, head)

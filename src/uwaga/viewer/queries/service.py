@@ -245,7 +245,8 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
     title, model = shown.title, shown.model
     if side == DIFFERENCE:
         title, model = (
-            _less([getattr(each, name) for each in resolver.view_model.sides]) for name in ("title", "model")
+            _difference_title([getattr(each, name) for each in resolver.view_model.sides])
+            for name in ("title", "model")
         )
     return {
         "id": side,
@@ -266,6 +267,6 @@ def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, int]:
     return {"tokens": shown.sizes[stack], "words": words, "specials": sum(shown.token_text(stack).special)}
 
 
-def _less(names: list[str]) -> str:
-    """The title of a difference, "first less second"; one name where both are equal."""
-    return " less ".join(dict.fromkeys(names))
+def _difference_title(names: list[str]) -> str:
+    """The title of a difference, "first minus second"; one name where both are equal."""
+    return " minus ".join(dict.fromkeys(names))

@@ -17,21 +17,21 @@ from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.view_model import MapName, axes_of
 
 MEANINGS = {
-    "entropy": "how far the weights of a query spread, in nats",
-    "normalized_entropy": "entropy over the most that is possible: 0 looks at one key, 1 at all alike",
+    "entropy": "entropy of the weights of a query, in nats",
+    "normalized_entropy": "entropy divided by its maximum: 0 with all weight on one key, 1 with equal weights",
     "peak": "the largest weight of a query",
-    "distance": "how far a query looks, in tokens",
+    "distance": "distance from query to key in tokens, averaged with the weights",
     "support": "the effective number of keys, 1 / sum of squared weights",
     "sink": "weight on the first key",
-    "learned_sink": "weight that a learned sink takes",
+    "learned_sink": "weight on the learned sink",
     "previous_token": "weight on the token before",
     "duplicate_token": "weight on earlier keys of the same token",
-    "induction": "weight on what came after an earlier occurrence of the token",
+    "induction": "weight on the keys right after earlier occurrences of the token",
 }
 _OF_CROSS = ("entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink")
-_MAX_EXACT = 1 << 24  # weights of a head (4096 x 4096), which is one step; a larger head is sampled
+_MAX_EXACT = 1 << 24  # weights of a head (4096 x 4096) that is computed exactly, in one step; a larger one is sampled
 _SAMPLED_QUERIES = 256
-_BLOCK = 1 << 20  # weights in memory at once, in float64 and several times
+_BLOCK = 1 << 20  # weights of a block; several float64 arrays of this size are in memory
 
 
 def titles() -> list[dict[str, str]]:

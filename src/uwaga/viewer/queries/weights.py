@@ -49,7 +49,7 @@ def row(head_view: HeadView, query: int) -> Reply:
 
 
 class Column:
-    """The weights of all queries on one key, read from the first query on: each takes its row's normalizer."""
+    """The weights of all queries on one key, read from the first query on; each needs the normalizer of its row."""
 
     def __init__(self, head_view: HeadView, key: int) -> None:
         self._head_view, self._key, self._next = head_view, key, 0

@@ -1,7 +1,8 @@
-"""Access control: only pages of this server on this machine, in a browser that has opened its URL, are answered.
+"""Access control: a request is answered only if it comes from this server's own page, in a browser that opened the printed URL.
 
 A page of another site can make a browser send requests to 127.0.0.1, but cannot set their Host, Origin and Sec-Fetch-*
-headers, and does not know the token. A domain name of its own that resolves to 127.0.0.1 (DNS rebinding) shows in Host.
+headers, and does not know the token. If that site's domain name
+resolves to 127.0.0.1 (DNS rebinding), the Host header holds that name, and the request is refused.
 
 The URL of the page holds a one-time code, which the page exchanges for a session: a cookie and a token, both of which every
 request needs. Scripts cannot read the cookie (HttpOnly). A server on another port of this machine, to which browsers send
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 TOKEN_HEADER = "X-Uwaga-Token"
 COOKIE_PATH = "/ask"  # browsers send the cookie with requests to this path only
-_MAX_CODES = 64  # remembered, each of the unused and of the used ones
+_MAX_CODES = 64  # how many unused codes are remembered, and how many used ones
 
 Headers = Iterable[tuple[bytes, bytes]]  # as in ASGI: lower-case names
 
@@ -75,7 +76,7 @@ class AccessControl:
         return token is not None and cookie is not None and _same(token, self.token) & _same(cookie, self.cookie)
 
     def new_code(self) -> str:
-        """A further one-time code."""
+        """A new one-time code, besides that of the printed URL."""
         code = secrets.token_urlsafe(32)
         with self._lock:
             self._codes.append(code)
@@ -90,7 +91,7 @@ class AccessControl:
             return self._url_code
 
     def exchange(self, code: str) -> bool:
-        """Whether a code is valid; it is used up by this. Raises CodeUsedError: it was used before."""
+        """Use a one-time code; whether it was valid. Raises CodeUsedError: it was used before."""
         with self._lock:
             found = [each for each in self._codes if _same(code, each)]
             if not found and any(_same(code, each) for each in self._used_codes):

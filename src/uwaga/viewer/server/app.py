@@ -22,7 +22,7 @@ from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, IdleConnec
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# Everything comes from this server, nothing may enter the page as markup, and no other page may frame it.
+# Content-Security-Policy: load from this server only, no strings as HTML (Trusted Types), no framing by other pages.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data: blob:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -44,7 +44,7 @@ MAX_HEADER_BYTES = 1 << 15  # URL and headers of a request
 MAX_BODY_BYTES = 1 << 18  # body of a request; the list of exact tiles of a snapshot is the longest
 _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 _BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
-_RELOAD_SECONDS = 1.0  # between checks whether the front end's files have changed, for those who work on them
+_RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 _CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
 _LONG_REQUESTS = ("page", "npz", "weights")  # may take seconds
 
@@ -181,8 +181,9 @@ def parse_request(body: bytes) -> dict[str, object]:
 class _Protected:
     """Access control in front of an application, security headers on all responses, and bodies sent in chunks.
 
-    A chunk is sent once those before it have left, so that a client that does not read uses no memory. Connections are kept
-    alive for authorized clients alone: of others, a thousand that pipeline requests get one response each.
+    A chunk waits until those before it are sent, so that a client that does not read its responses holds a few chunks of memory
+    at most. Connections are kept alive for authorized clients alone: any other client gets one response, also if it pipelines
+    requests.
     """
 
     def __init__(self, app: "ASGIApp", access: AccessControl, reaper: IdleConnectionReaper) -> None:

@@ -1,9 +1,9 @@
-"""What a server spends at most: requests computed at once, and connections that wait for their peer.
+"""Limits of a server: how many requests are computed at once, and how many connections wait for their peer, and how long.
 
 Without limits, a client that opens thousands of connections, sends nothing or reads no responses would use up the process's
 file descriptors, its memory, or the threads that answer others. Each connection is limited on its own: uvicorn stops reading
-while a request waits behind another one, and responses are sent in chunks, each after the one before it has left. The reaper
-limits what all connections take together, and for how long.
+while a request waits behind another one, and responses are sent in chunks, each after the one before it was sent. The reaper
+limits the number, the unsent bytes and the waiting time of all connections together.
 """
 
 import asyncio
@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, TypeVar
 MAX_WAITING = 512  # connections that wait for their peer
 MAX_UNSENT_BYTES = 16 << 20  # of all connections together
 MAX_CONNECTIONS = 1024  # and no more than half of the files that the process may open
-_GRACE = 2.0  # seconds before one of too many waiting connections is closed: a thousand clients have sent by then
+_GRACE = (
+    2.0  # seconds before one of too many waiting connections is closed: enough for a thousand clients to send requests
+)
 
 Address = tuple[str, int]  # of a peer
 Result = TypeVar("Result")
@@ -58,10 +60,10 @@ class ConcurrencyLimiter:
     async def compute(
         self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, takes_long: bool = False
     ) -> Result | None:
-        """The result of `work`, from a thread; None where `disconnected` ends before. Work that takes long waits only for
-        other work that does.
+        """The result of `work`, computed in a thread; None if `disconnected` ends first. Work with `takes_long` waits only for
+        other work with `takes_long`.
 
-        After a disconnect, work that has not begun never does; work that has begun runs to its end and keeps its thread.
+        After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
         result, gone = (
             asyncio.ensure_future(self._run(work, self._long if takes_long else self._short)),
@@ -75,7 +77,7 @@ class ConcurrencyLimiter:
             result.cancel()
 
     def close(self) -> None:
-        """Drop what waits; what is computed runs to its end."""
+        """Drop queued work; work that has begun runs to its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _run(self, work: Callable[[], Result], semaphore: asyncio.Semaphore) -> Result:
@@ -102,7 +104,7 @@ class ConnectionTimeouts(NamedTuple):
 class IdleConnectionReaper:
     """Closes connections that wait for their peer (for a request, or for the peer to read) too long, or that are too many.
 
-    A connection that waits for a reply of ours, which only an authorized request can, is never closed.
+    A connection whose request is being computed is never closed; only authorized requests are computed.
 
     Args:
         timeouts: gives the timeouts.
@@ -112,11 +114,11 @@ class IdleConnectionReaper:
     def __init__(self, timeouts: Callable[[], ConnectionTimeouts], max_connections: int) -> None:
         self._timeouts, self._max_connections = timeouts, max_connections
         self._since: dict[Any, float] = {}  # since when each connection waits, the longest waiting first
-        self._progressed: dict[Address, float] = {}  # when a chunk of a response left last
+        self._progressed: dict[Address, float] = {}  # when the last chunk of a response was sent
         self._begun: dict[Address, float] = {}  # when a response began that is not complete
 
     def record_progress(self, client: Address, *, complete: bool) -> None:
-        """A chunk of a response was sent to a client, once those before it had left; `complete` with the last one."""
+        """Record that a chunk of a response was sent to a client. complete: whether it was the last one."""
         now = time.monotonic()
         self._progressed[client] = now
         if complete:
@@ -125,7 +127,7 @@ class IdleConnectionReaper:
             self._begun.setdefault(client, now)
 
     def make_room(self, connections: Collection[Any]) -> None:
-        """Before one more is accepted: close the longest waiting connection where the maximum is reached."""
+        """Close the connection that has waited longest if the maximum is reached. To be called before one is accepted."""
         if len(connections) >= self._max_connections:
             waiting = [each for each in connections if _is_waiting(each) and not each.transport.is_closing()]
             if waiting:

@@ -50,9 +50,10 @@ class Server:
 
     Args:
         service: answers the requests of the page.
+        title: of the page, for the browser's tab.
         port: on 127.0.0.1; 0: any free one.
         fragment: state that the page opens with, such as "tab=lesson".
-        announce: called with a new URL when a used one is opened and no unused one was announced.
+        announce: called with a new URL when one with a used code is opened, unless a URL with an unused code was announced.
 
     Raises:
         PortError: the port is not available.
@@ -70,7 +71,7 @@ class Server:
         listening = _listen(port)
         self.port: int = listening.getsockname()[1]
         self._fragment, self._announce = fragment, announce
-        self._files: dict[str, Path] = {}  # that redirect a browser to the page, by their codes
+        self._files: dict[str, Path] = {}  # HTML files that redirect a browser to the page, by their one-time codes
         self._folder: PrivateFolder | None = None
         self._access = AccessControl(self.port, self._code_used)
         self._announced = self.address
@@ -88,7 +89,7 @@ class Server:
                 loop="asyncio",
                 lifespan="off",
                 ws="none",
-                log_config=None,  # leaves the program's logging configuration alone
+                log_config=None,  # does not change the program's logging configuration
                 log_level="error",  # each malformed request is a warning, and any user of the machine can send them
                 access_log=False,
                 proxy_headers=False,

@@ -40,8 +40,8 @@ test("items of an axis", () => {
 test("two sides never have one title", () => {
   const titles = (...sides) =>
     withDistinctTitles(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
-  assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a less b", "m"]), ["a", "b", "difference"]);
-  assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m less n"]), ["m", "n", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a minus b", "m"]), ["a", "b", "difference"]);
+  assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m minus n"]), ["m", "n", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);
   assert.deepEqual(titles(["a", "m"]), ["a"]);
   // Where there is little room, only the beginning of a title is seen.
