@@ -42,7 +42,7 @@ def reporting_errors() -> Iterator[None]:
         raise RecordError(re.sub(r"^(?:view|generate|watch|\w+Model|Transformer): ", "", str(error))) from error
 
 
-def read_text(argument: str) -> str:
+def read_prompt_text(argument: str) -> str:
     """The text of an argument: of stdin for "-", of the file at a path, else the argument itself. Raises RecordError."""
     if argument == "-":
         return _decoded(_read(argument), "stdin")

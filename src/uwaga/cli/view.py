@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.record import LoadedModel, RecordError, load, read_text, record_text, reporting_errors
+from uwaga.cli.record import LoadedModel, RecordError, load, read_prompt_text, record_text, reporting_errors
 from uwaga.cli.terminal import echo, fail, progress_bar
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def view(
     """Show what a model attends to in a text, in a browser. Ctrl-C ends it."""
     try:
         options = _Options(
-            dtype, None if target is None else read_text(target), max_new_tokens, truncate, _layers(layers)
+            dtype, None if target is None else read_prompt_text(target), max_new_tokens, truncate, _layers(layers)
         )
         wanted = [_exact(each) for each in exact or []]
         if wanted and save is None:
@@ -90,8 +90,8 @@ def _view_model(text: str, model: str, second: str | None, second_model: str | N
     """Run the models over the texts. Raises RecordError, CheckpointError."""
     from uwaga.viewer.view_model import ViewModel
 
-    first = read_text(text)
-    other = first if second is None else read_text(second)
+    first = read_prompt_text(text)
+    other = first if second is None else read_prompt_text(second)
     reader = load(model, options.dtype)
     seen = _record(reader, first, options)
     if second is None and second_model is None:
