@@ -172,7 +172,7 @@ SHAPES: dict[str, tuple[Callable[[], object], str]] = {
         """
         attention: key and value must have the same offsets
           key.offsets    (3,)   R+1=3
-          value.offsets  (3,)   R+1=3   <- holds other numbers
+          value.offsets  (3,)   R+1=3   <- differs from key.offsets
         """,
     ),
     "ragged heads": (
@@ -250,27 +250,27 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a start far away": (
         lambda: uwaga.Causal(start=2**63),
-        "Causal: start 9223372036854775808 is further away than any sequence is long",
+        "Causal: start must lie between -2**59 and 2**59, not 9223372036854775808",
     ),
     "a start far before": (
         lambda: AlibiBias(_x(4), start=-(2**59) - 1),
-        "AlibiBias: start -576460752303423489 is further away than any sequence is long",
+        "AlibiBias: start must lie between -2**59 and 2**59, not -576460752303423489",
     ),
     "starts far away": (
         lambda: uwaga.attention(Q, K, V, mask=uwaga.Causal(start=torch.tensor([2**62, 0]))),
-        "attention: start reaches from 0 to 4611686018427387904, further away than any sequence is long",
+        "attention: start must lie between -2**59 and 2**59, but reaches from 0 to 4611686018427387904",
     ),
     "starts of a bias far away": (
         lambda: uwaga.attention(Q, K, V, bias=AlibiBias(_x(4), start=torch.tensor(-(2**63)))),
-        "attention: start reaches from -9223372036854775808 to -9223372036854775808, further away than any sequence is long",
+        "attention: start must lie between -2**59 and 2**59, but reaches from -9223372036854775808 to -9223372036854775808",
     ),
     "a window far away": (
         lambda: uwaga.Window(2**63, 0),
-        "Window: left 9223372036854775808 is further away than any sequence is long",
+        "Window: left must lie between -2**59 and 2**59, not 9223372036854775808",
     ),
     "a window far ahead": (
         lambda: uwaga.Window(0, 2**59 + 1),
-        "Window: right 576460752303423489 is further away than any sequence is long",
+        "Window: right must lie between -2**59 and 2**59, not 576460752303423489",
     ),
     "a window far behind": (
         lambda: uwaga.Window(-(2**63), 0),
@@ -344,11 +344,11 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "sinks without softmax": (
         lambda: uwaga.attention(Q, K, V, normalize=None, sinks=_x(4)),
-        "attention: sinks are part of the softmax's denominator; normalize=None has none",
+        "attention: sinks need normalize='softmax': they are terms of its denominator",
     ),
     "lse without softmax": (
         lambda: attention_and_lse(Q, K, V, normalize=None),
-        "attention: there is no log-sum-exp without softmax",
+        "attention: the log-sum-exp needs normalize='softmax'",
     ),
     "float mask": (
         lambda: uwaga.attention(Q, K, V, mask=_x(5, 7)),
@@ -392,7 +392,7 @@ VALUES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown engine": (
         lambda: uwaga.attention(Q, K, V, impl="flash"),
-        "attention: no engine is called 'flash'; there are 'cpu', 'linear', 'reference', 'torch'",
+        "attention: impl must be one of 'cpu', 'linear', 'reference', 'torch' or None, not 'flash'",
     ),
     "engine without the option": (
         lambda: uwaga.attention(Q, K, V, softcap=1.0, impl="torch"),

@@ -114,7 +114,7 @@ def test_ragged_rows_have_the_distances_of_their_own() -> None:
         (lambda: RelativeBias(torch.zeros(2)), "RelativeBias: table must be (buckets, H), not (2,)"),
         (
             lambda: RelativeBias(torch.zeros(2, 4)),
-            "RelativeBias: needs at least two buckets a direction and a max_distance beyond half of them, not 1 and 128",
+            "RelativeBias: needs at least two buckets a direction and a max_distance of more than half of them, not 1 and 128",
         ),
     ],
 )

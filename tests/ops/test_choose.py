@@ -46,7 +46,9 @@ def test_a_named_engine_runs_or_raises() -> None:
     assert str(error.value) == "attention: engine 'linear' cannot serve this call: softmax"
     with pytest.raises(ValueError) as error:
         choose(softmax=True, is_float64=False, refusals=FREE, impl="gpu")
-    assert str(error.value) == ("attention: no engine is called 'gpu'; there are 'cpu', 'linear', 'reference', 'torch'")
+    assert str(error.value) == (
+        "attention: impl must be one of 'cpu', 'linear', 'reference', 'torch' or None, not 'gpu'"
+    )
 
 
 def test_explain_names_what_each_option_rules_out() -> None:

@@ -335,7 +335,7 @@ VMAP_ERRORS = {
     ),
     "dropout": (
         lambda x, i: attention(x, x, x, dropout=0.5, impl=i),
-        "attention: vmap with dropout is not supported: its pattern depends on the place in the batch",
+        "attention: vmap with dropout is not supported: its pattern depends on the position in the batch",
     ),
     "a bias's start": (
         lambda x, i: attention(x, x, x, bias=AlibiBias(torch.ones(4), start=x[:, 0, 0, 0].long()), impl=i),

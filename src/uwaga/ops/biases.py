@@ -16,18 +16,18 @@ from uwaga.ops.validation import invalid, is_integer, need_real, need_start
 
 
 class DistanceBias(ABC):
-    """A bias that is a function of the distance; `start` says where query 0 stands."""
+    """A bias that is a function of the distance j - p; `start` is the position of query 0 among the keys."""
 
     __slots__ = ()
     start: Start
 
     @abstractmethod
     def heads(self) -> int:
-        """H, for the shape check."""
+        """The number of query heads H."""
 
     @abstractmethod
     def parameter(self) -> Tensor:
-        """The tensor that it is made of, for the messages and the checks of device."""
+        """The learnable tensor of the bias, for error messages and checks of its device."""
 
     @abstractmethod
     def vector(self, distance_L: Tensor) -> Tensor:
@@ -36,7 +36,11 @@ class DistanceBias(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AlibiBias(DistanceBias):
-    """-slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022; symmetric form). slopes: (H,)."""
+    """-slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022; symmetric form). slopes: (H,), real.
+
+    Raises:
+        ValueError: slopes of another shape or complex, or start is not None, an integer or a tensor.
+    """
 
     slopes: Tensor
     _: KW_ONLY
@@ -63,9 +67,18 @@ class AlibiBias(DistanceBias):
 @dataclass(frozen=True, slots=True, eq=False)
 class RelativeBias(DistanceBias):
     """table[bucket(j - p), h], with the buckets of T5 (Raffel et al., 2020): one per distance up to half of them, then
-    logarithmically wider ones up to `max_distance`. Half of the buckets look ahead where `bidirectional`.
+    logarithmically wider ones up to `max_distance`. With `bidirectional`, half of the buckets are for keys after the query; without it
+    those share bucket 0.
 
-    table: (buckets, H), learnable.
+    Args:
+        table: (buckets, H), real; gradients reach it.
+        bidirectional: as in T5's encoder; False as in its decoder.
+        max_distance: in tokens; all distances from there on share the last bucket.
+        start: as in masks.
+
+    Raises:
+        ValueError: a table of another shape or complex, fewer than two buckets a direction, or a max_distance that is not more
+            than half of the buckets of a direction.
     """
 
     table: Tensor
@@ -83,7 +96,7 @@ class RelativeBias(DistanceBias):
             raise invalid("RelativeBias", "max_distance", "an integer", repr(self.max_distance))
         one_way = self.table.shape[0] // 2 if self.bidirectional else self.table.shape[0]
         if one_way < 2 or self.max_distance <= one_way // 2:
-            rule = "needs at least two buckets a direction and a max_distance beyond half of them"
+            rule = "needs at least two buckets a direction and a max_distance of more than half of them"
             raise ValueError(f"RelativeBias: {rule}, not {one_way} and {self.max_distance}")
 
     def heads(self) -> int:

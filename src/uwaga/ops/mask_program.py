@@ -1,7 +1,7 @@
 """A mask as a small postfix program of records: the one form that every engine reads.
 
 Band, Lengths, SameDocument and Dense say which keys each query sees; And and Or combine the two results before them. An
-empty program shows every key. A record holds numbers and the positions of its tensors in a list beside the program, so that
+empty program makes every key visible. A record holds numbers and the positions of its tensors in a list beside the program, so that
 a program can be hashed and compared. Query i of a sequence stands at position p = i + start among its keys.
 
 Letters: B sequences, H query heads, Q queries, K keys, N packed tokens.
@@ -31,7 +31,7 @@ _Value = TypeVar("_Value")
 
 
 class Block(IntEnum):
-    """What a mask makes of a block of queries and keys. AND is the minimum of two, OR the maximum."""
+    """Whether a mask hides all, some or none of the pairs of a block of queries and keys. AND is the minimum of two, OR the maximum."""
 
     EMPTY = 0
     PARTIAL = 1
@@ -71,8 +71,8 @@ class Atom(MaskOperation, ABC):
         """Bool, four dimensions that broadcast to (B, H, Q, K)."""
 
     @abstractmethod
-    def block(self, tensors: Sequence[Tensor], place: "_Place") -> Block:
-        """What it makes of a block, without its dense form."""
+    def block(self, tensors: Sequence[Tensor], position: "_BlockPosition") -> Block:
+        """Whether it hides all, some or none of a block, found without the dense form where that is possible."""
 
     @abstractmethod
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
@@ -80,17 +80,17 @@ class Atom(MaskOperation, ABC):
 
 
 class _Positions(NamedTuple):
-    """The queries and keys of a dense form."""
+    """The queries and keys of a mask's dense form."""
 
-    queries: int  # Q and K, of which those below may be a part
+    queries: int  # Q and K of the whole call
     keys: int
-    i_Q: Tensor  # those that the dense form lists
+    i_Q: Tensor  # the positions of the queries in the dense form
     j_K: Tensor
-    rows: Tensor | None  # the same; None: all
+    rows: Tensor | None  # the positions again if they are a part of the call; None: all
     columns: Tensor | None
 
 
-class _Place(NamedTuple):
+class _BlockPosition(NamedTuple):
     """A block of one sequence and head."""
 
     shape: ScoreShape
@@ -119,13 +119,13 @@ class Band(Atom):
             distance_BHQK = (distance_QK - self._one_start(positions.queries, positions.keys))[None, None]
         return (distance_BHQK >= self.low) & (distance_BHQK <= self.high)
 
-    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
+    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
         if self.starts is not None:
-            start = int(tensors[self.starts][place.sequence])
+            start = int(tensors[self.starts][position.sequence])
         else:
-            start = self._one_start(place.shape.queries, place.shape.keys)
-        nearest = place.columns[0] - (place.rows[1] - 1) - start
-        farthest = place.columns[1] - 1 - place.rows[0] - start
+            start = self._one_start(position.shape.queries, position.shape.keys)
+        nearest = position.columns[0] - (position.rows[1] - 1) - start
+        farthest = position.columns[1] - 1 - position.rows[0] - start
         if farthest < self.low or nearest > self.high:
             return Block.EMPTY
         return Block.FULL if self.low <= nearest and farthest <= self.high else Block.PARTIAL
@@ -148,11 +148,11 @@ class Lengths(Atom):
     def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
         return (positions.j_K < tensors[self.lengths][:, None])[:, None, None, :]
 
-    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
-        length = int(tensors[self.lengths][place.sequence])
-        if place.columns[0] >= length:
+    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
+        length = int(tensors[self.lengths][position.sequence])
+        if position.columns[0] >= length:
             return Block.EMPTY
-        return Block.FULL if place.columns[1] <= length else Block.PARTIAL
+        return Block.FULL if position.columns[1] <= length else Block.PARTIAL
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.lengths] = tensors[self.lengths][part.sequences]
@@ -175,12 +175,12 @@ class SameDocument(Atom):
         ids_BQ, ids_BK = listed(ids_BQ, 1, positions.rows), listed(ids_BK, 1, positions.columns)
         return (ids_BQ[:, :, None] == ids_BK[:, None, :])[:, None]
 
-    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
-        ids_K = _row(tensors[self.ids], place.sequence)
-        shift = place.shape.keys - place.shape.queries if self.query_ids is None else 0
-        ids_Q = ids_K if self.query_ids is None else _row(tensors[self.query_ids], place.sequence)
-        ids_Q = ids_Q[place.rows[0] + shift : place.rows[1] + shift]
-        return _block_of(ids_Q[:, None] == ids_K[None, place.columns[0] : place.columns[1]])
+    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
+        ids_K = _row(tensors[self.ids], position.sequence)
+        shift = position.shape.keys - position.shape.queries if self.query_ids is None else 0
+        ids_Q = ids_K if self.query_ids is None else _row(tensors[self.query_ids], position.sequence)
+        ids_Q = ids_Q[position.rows[0] + shift : position.rows[1] + shift]
+        return _block_of(ids_Q[:, None] == ids_K[None, position.columns[0] : position.columns[1]])
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         for index, tokens in ((self.ids, part.keys), (self.query_ids, part.queries)):
@@ -199,10 +199,10 @@ class Dense(Atom):
     def visible(self, tensors: Sequence[Tensor], positions: _Positions) -> Tensor:
         return listed(listed(tensors[self.bits], 2, positions.rows), 3, positions.columns)
 
-    def block(self, tensors: Sequence[Tensor], place: _Place) -> Block:
-        bits_QK = _row(_row(tensors[self.bits], place.sequence), place.head)
-        bits_QK = bits_QK.expand(place.shape.queries, place.shape.keys)
-        return _block_of(bits_QK[place.rows[0] : place.rows[1], place.columns[0] : place.columns[1]])
+    def block(self, tensors: Sequence[Tensor], position: _BlockPosition) -> Block:
+        bits_QK = _row(_row(tensors[self.bits], position.sequence), position.head)
+        bits_QK = bits_QK.expand(position.shape.queries, position.shape.keys)
+        return _block_of(bits_QK[position.rows[0] : position.rows[1], position.columns[0] : position.columns[1]])
 
     def select(self, tensors: list[Tensor], part: CallPart) -> None:
         tensors[self.bits] = part.of_scores(tensors[self.bits])
@@ -210,14 +210,14 @@ class Dense(Atom):
 
 @dataclass(frozen=True, slots=True)
 class And(MaskOperation):
-    """Keys that both of the two results before show."""
+    """Keys that are visible in both of the two results before."""
 
     code: ClassVar[int] = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Or(MaskOperation):
-    """Keys that one of the two results before shows."""
+    """Keys that are visible in at least one of the two results before."""
 
     code: ClassVar[int] = 11
 
@@ -245,7 +245,7 @@ class MaskProgramBuilder:
         self._operations.append(Band(low, high, mode, value, None if starts is None else self._add(starts)))
 
     def lengths(self, lengths: Tensor) -> None:
-        """Keys j < lengths[b]. Lengths outside 0..K are an error where reading them is free."""
+        """Keys j < lengths[b]. Lengths outside 0..K are an error where they can be read at no cost (on the CPU, outside torch.compile)."""
         per_sequence = self.shape.per_sequence("KeyLengths", lengths)
         if is_readable(per_sequence) and per_sequence.numel():
             check_lengths(per_sequence, self.shape.keys)
@@ -307,12 +307,12 @@ def check_starts(starts: Tensor) -> None:
     """ValueError unless all of them lie within MAX_DISTANCE."""
     numbers = starts.tolist()
     if numbers and max(map(abs, numbers)) > MAX_DISTANCE:
-        where = f"start reaches from {min(numbers)} to {max(numbers)}"
-        raise ValueError(f"attention: {where}, further away than any sequence is long")
+        where = f"but reaches from {min(numbers)} to {max(numbers)}"
+        raise ValueError(f"attention: start must lie between -2**59 and 2**59, {where}")
 
 
 class ResolvedStart(NamedTuple):
-    """Where query 0 stands, as programs and the native library have it."""
+    """Where query 0 stands among the keys, as programs and the native library encode it."""
 
     mode: int  # START_LAST, START_VALUE or START_PER_ROW
     value: int  # where the mode is START_VALUE
@@ -320,7 +320,7 @@ class ResolvedStart(NamedTuple):
 
 
 def resolve_start(shape: ScoreShape, start: Start) -> ResolvedStart:
-    """A start over scores of this shape."""
+    """The encoded start of a mask or bias over scores of this shape."""
     if start is None:
         return ResolvedStart(START_LAST, 0, None)
     if isinstance(start, Tensor):
@@ -329,8 +329,8 @@ def resolve_start(shape: ScoreShape, start: Start) -> ResolvedStart:
 
 
 def _bounded(starts: Tensor) -> Tensor:
-    """Starts within MAX_DISTANCE. One beyond is an error where reading is free; elsewhere it is moved to there, which
-    means the same for a mask: no key is as far away."""
+    """Starts within MAX_DISTANCE. One beyond is an error where it can be read at no cost; elsewhere it is clamped,
+    which is the same to a mask: no key is that far away."""
     if not is_readable(starts):
         return starts.clamp(-MAX_DISTANCE, MAX_DISTANCE)
     check_starts(starts)
@@ -385,14 +385,14 @@ def block(
     sequence: int = 0,
     head: int = 0,
 ) -> Block:
-    """What a dense call's program makes of the queries `rows` and the keys `columns` of one sequence and head.
+    """Whether a dense call's program hides all, some or none of the queries `rows` and keys `columns` of one sequence and head.
 
-    PARTIAL is always allowed where the truth is harder to find; EMPTY and FULL are exact.
+    EMPTY and FULL are exact; PARTIAL may also stand for a block whose exact answer would cost a dense form.
     """
     if not program:
         return Block.FULL
-    place = _Place(shape, rows, columns, sequence, head)
-    return _evaluate(program, lambda atom: atom.block(tensors, place), min, max)
+    position = _BlockPosition(shape, rows, columns, sequence, head)
+    return _evaluate(program, lambda atom: atom.block(tensors, position), min, max)
 
 
 def select(program: MaskProgram, tensors: Sequence[Tensor], part: CallPart) -> tuple[Tensor, ...]:
@@ -435,7 +435,7 @@ def _block_of(bits: Tensor) -> Block:
     return Block.PARTIAL if bits.any() else Block.EMPTY
 
 
-# A registered operator takes no records: there a program is a list of integers, six to a record,
+# A registered operator accepts no records as arguments: there a program is a list of integers, six to a record,
 # (code, start mode, start or tensor of query ids, low, high, tensor), where -1 is no tensor.
 
 _PACKED = 6

@@ -1,11 +1,11 @@
-"""Masks as small values: which keys a query sees, without a Q x K tensor.
+"""Masks: which keys each query sees, described without a Q x K tensor.
 
     >>> Causal() & Window(left=128, right=0)        # doctest: +ELLIPSIS
     Both(left=Causal(...), right=Window(...))
 
 Query i stands at position p = i + start among the keys; `start` is None (lower right: the last query meets the last
 key, right for a cache), a number (0 is the upper left of SDPA's and ONNX's is_causal) or an integer tensor with one per
-batch row, or one for all. torch.compile makes one graph for all values of a tensor, and with dynamic=False one per number.
+batch row, or one for all. torch.compile makes one graph for all values of a tensor; for numbers with dynamic=False, one graph per number.
 Letters: B batch, H query heads, Q queries, K keys, N packed tokens.
 """
 
@@ -20,9 +20,9 @@ from uwaga.ops.validation import invalid, is_integer, need_bool, need_distance, 
 
 
 class Mask(ABC):
-    """What all masks can do; a new one only says how it encodes itself."""
+    """The base class of masks. A subclass implements `encode`. Masks combine by & and |, also with bool tensors."""
 
-    __slots__ = ("cached_layout",)  # see attention/mask_cache.py; no part of the value
+    __slots__ = ("cached_layout",)  # see attention/mask_cache.py; not compared by ==
 
     @abstractmethod
     def encode(self, builder: MaskProgramBuilder) -> None:
@@ -35,7 +35,8 @@ class Mask(ABC):
         return builder
 
     def block(self, rows: Interval, columns: Interval, shape: ScoreShape, *, sequence: int = 0, head: int = 0) -> Block:
-        """What this mask makes of queries rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of a dense batch.
+        """Whether the mask hides all (EMPTY), some (PARTIAL) or none (FULL) of a block of a dense batch: queries
+        rows[0]..rows[1]-1 and keys columns[0]..columns[1]-1 of one sequence and head.
 
         >>> Causal().block((0, 64), (64, 128), ScoreShape(queries=128, keys=128))
         <Block.EMPTY: 0>
@@ -44,7 +45,7 @@ class Mask(ABC):
         return block(made.program, made.tensors, shape, rows, columns, sequence, head)
 
     def dense(self, shape: ScoreShape, device: str = "cpu") -> Tensor:
-        """The Q x K form, for tests and pictures: bool, four dimensions that broadcast to (B, H, Q, K)."""
+        """The Q x K form, for tests and figures: True is visible, four dimensions that broadcast to (B, H, Q, K)."""
         made = self.over(shape)
         return visible(made.program, made.tensors, shape.queries, shape.keys, device)
 
@@ -63,7 +64,11 @@ class Mask(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Causal(Mask):
-    """Keys up to the query's own position: j <= p; without itself (strictly past): j < p."""
+    """Keys up to the query's own position p = i + start: j <= p, or j < p with include_self=False.
+
+    Raises:
+        ValueError: include_self is not a bool, or start is not None, an integer or a tensor.
+    """
 
     include_self: bool = True
     start: Start = None
@@ -78,7 +83,11 @@ class Causal(Mask):
 
 @dataclass(frozen=True, slots=True)
 class Window(Mask):
-    """Keys near the query: p - left <= j <= p + right; None is unbounded on that side."""
+    """Keys near the query: p - left <= j <= p + right, with p = i + start; None is unbounded on that side.
+
+    Raises:
+        ValueError: left or right is negative or not an integer, or start is not None, an integer or a tensor.
+    """
 
     left: int | None
     right: int | None
@@ -98,8 +107,11 @@ class Window(Mask):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyLengths(Mask):
-    """The first lengths[b] keys of each sequence: a padded batch. `lengths` are integers that broadcast to the batch
-    dimensions. They must lie in 0..K; that is checked where it is free: on the CPU, outside torch.compile."""
+    """The first lengths[b] keys of each sequence b of a padded batch: j < lengths[b].
+
+    `lengths` are integers that broadcast to the batch dimensions. They must lie in 0..K; attention raises a ValueError
+    otherwise, where reading them costs nothing: on the CPU, outside torch.compile.
+    """
 
     lengths: Tensor
 
@@ -115,7 +127,8 @@ class Documents(Mask):
     """Keys of the query's own document: those with the same id.
 
     `ids` are integers per key, (K,) or (batch..., K); over a ragged batch (N,), one per packed key. The queries are the
-    last Q positions, unless `query_ids` says their ids: (Q,), (batch..., Q) or, ragged, one per packed query.
+    last Q positions, unless `query_ids` has their ids: (Q,), (batch..., Q) or, ragged, one per packed query. attention raises a
+    ShapeError for ids of another shape, and a ValueError for ids that are not integers.
     """
 
     ids: Tensor
@@ -132,7 +145,7 @@ class Documents(Mask):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseMask(Mask):
-    """Any bool tensor that broadcasts to the scores (..., H, Q, K); True is visible. Users pass the tensor itself."""
+    """Any bool tensor that broadcasts to the scores (..., H, Q, K); True is visible. Users pass the tensor itself as mask=."""
 
     bits: Tensor
 
@@ -142,7 +155,7 @@ class DenseMask(Mask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Both(Mask):
-    """Keys that both masks show: left & right."""
+    """Keys that are visible in both masks: left & right."""
 
     left: Mask
     right: Mask
@@ -155,7 +168,7 @@ class Both(Mask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Either(Mask):
-    """Keys that one of the masks shows: left | right."""
+    """Keys that are visible in at least one of the masks: left | right."""
 
     left: Mask
     right: Mask
@@ -167,7 +180,7 @@ class Either(Mask):
 
 
 def as_mask(mask: object) -> Mask:
-    """A mask, from a mask or a bool tensor; anything else is an error that says what to do."""
+    """The mask itself, or a DenseMask of a bool tensor; ValueError for anything else."""
     if isinstance(mask, Mask):
         return mask
     if not isinstance(mask, Tensor):

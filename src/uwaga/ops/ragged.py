@@ -22,11 +22,12 @@ class Ragged:
     Args:
         values: (N, ...), all tokens; (N, H, D) as an operand of attention, or (N, D) for one head.
         offsets: (R+1,) int64 on the device of values: starts at 0, never falls, ends at N.
-        max_length: the longest sequence, or more, where the caller knows it; else it is read from the offsets (inside
-            torch.compile, where they cannot be read, N stands in for it as an upper bound).
+        max_length: the length of the longest sequence, or an upper bound of it; None: it is read from the offsets (inside
+            torch.compile, where they cannot be read, N is used).
 
     Raises:
-        ShapeError: offsets that do not fit. Their values are checked where that is free: on the CPU, outside a graph.
+        ShapeError: offsets that do not fit the values. Their numbers are checked on the CPU, outside torch.compile.
+        ValueError: an argument of another type, offsets that are not int64 or not on the device of values.
 
     >>> batch = Ragged(torch.arange(5.0), torch.tensor([0, 2, 2, 5]))
     >>> batch
@@ -46,7 +47,12 @@ class Ragged:
 
     @staticmethod
     def from_padded(padded: Tensor, lengths: Tensor) -> "Ragged":
-        """Pack (R, T, ...) with lengths (R,): what lies behind a length is dropped."""
+        """Pack (R, T, ...) with integer lengths (R,): the tokens after each length are dropped.
+
+        Raises:
+            ShapeError: not one length per row.
+            ValueError: a length outside 0..T (checked on the CPU, outside torch.compile).
+        """
         need_tensor("Ragged.from_padded", "lengths", lengths)
         if lengths.shape != padded.shape[:1]:
             tensors = (_named("padded", padded, "R", "T"), _named("lengths", lengths, "R"))
@@ -67,7 +73,7 @@ class Ragged:
 
     @staticmethod
     def from_list(rows: Sequence[Tensor]) -> "Ragged":
-        """Pack sequences (T_r, ...); at least one, since an empty list has no width."""
+        """Pack sequences (T_r, ...). Raises ValueError for an empty list, which has neither shape nor dtype."""
         if not rows:
             raise ValueError("Ragged.from_list: needs at least one sequence")
         lengths = torch.tensor([row.shape[0] for row in rows], device=rows[0].device)
@@ -75,7 +81,11 @@ class Ragged:
 
     @staticmethod
     def from_nested(nested: Tensor) -> "Ragged":
-        """From a torch nested tensor of jagged layout, (R, ragged, ...). Shares its memory."""
+        """From a torch nested tensor of jagged layout, (R, ragged, ...). Shares its memory.
+
+        Raises:
+            ValueError: another kind of tensor, another ragged dimension, or one with holes (with `lengths`).
+        """
         if not isinstance(nested, NestedTensor):
             raise ValueError("Ragged.from_nested: needs a nested tensor of layout torch.jagged")
         if nested._ragged_idx != 1 or nested.lengths() is not None:
@@ -86,11 +96,11 @@ class Ragged:
 
     @property
     def lengths(self) -> Tensor:
-        """(R,) int64."""
+        """(R,) int64: the number of tokens of each sequence."""
         return self.offsets.diff()
 
     def with_values(self, values: Tensor) -> "Ragged":
-        """The same sequences with other contents (N, ...): what a layer returns. The offsets are not checked again."""
+        """The same sequences with other values (N, ...), such as the output of a layer. Raises ShapeError for another N."""
         if values.shape[:1] != self.values.shape[:1]:
             rule = "new values must have as many tokens as the old ones"
             raise _misfit(values, self.offsets, rule, f"end at {self.values.shape[0]}")
@@ -99,15 +109,16 @@ class Ragged:
         return same
 
     def to_padded(self, *, fill: float = 0.0, length: int | None = None) -> Tensor:
-        """(R, length, ...), filled behind each sequence; length defaults to the longest."""
+        """(R, length, ...), with `fill` after the end of each sequence; length defaults to max_length. Raises ValueError for a
+        length below that."""
         length = self.max_length if length is None else length
         if length < self.max_length:
             raise ValueError(f"Ragged.to_padded: length {length} is less than the longest sequence, {self.max_length}")
         rows = self.offsets.shape[0] - 1
         row_N = torch.repeat_interleave(torch.arange(rows, device=self.values.device), self.lengths)
-        place_N = torch.arange(self.values.shape[0], device=self.values.device) - self.offsets[row_N] + row_N * length
+        target_N = torch.arange(self.values.shape[0], device=self.values.device) - self.offsets[row_N] + row_N * length
         padded = self.values.new_full((rows * length, *self.values.shape[1:]), fill)
-        return padded.index_copy(0, place_N, self.values).unflatten(0, (rows, length))
+        return padded.index_copy(0, target_N, self.values).unflatten(0, (rows, length))
 
     def to_list(self) -> list[Tensor]:
         """Views of the sequences, (T_r, ...) each."""

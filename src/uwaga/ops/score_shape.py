@@ -1,4 +1,4 @@
-"""What a mask or a bias is laid over, and how its tensors are broadcast there.
+"""The shape of the scores that a mask or a bias applies to, and how their tensors broadcast to it.
 
 Letters: B sequences (all leading dimensions as one), H query heads, Q queries, K keys, R ragged rows, N packed tokens.
 """
@@ -26,7 +26,7 @@ class ScoreShape:
     key_offsets: Tensor | None = None
     query_tokens: int = 0  # N of a ragged call
     key_tokens: int = 0
-    operands: Callable[[], tuple[NamedShape, ...]] = tuple  # for the messages: only a failure asks
+    operands: Callable[[], tuple[NamedShape, ...]] = tuple  # for error messages; called only on failure
 
     @property
     def is_ragged(self) -> bool:
@@ -63,7 +63,7 @@ class ScoreShape:
         return full.expand(*self.batch, *full.shape[-3:]).reshape(self.sequences, *full.shape[-3:])
 
     def misfit(self, name: str, tensor: Tensor, rule: str, note: str = "does not broadcast") -> ValueError:
-        """The ShapeError of a mask's or bias's tensor, shown below the operands."""
+        """A ShapeError about a tensor of a mask or bias, which lists the operands too."""
         culprit = NamedShape(name=name, shape=tuple(tensor.shape), letters=("",) * tensor.dim())
         return shape_error("attention", rule, (*self.operands(), culprit), name, note)
 

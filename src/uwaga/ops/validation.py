@@ -1,6 +1,6 @@
-"""What arguments of the operation, of its masks and of its biases may be, and the words for what they may not.
+"""Checks of the arguments of attention, its masks and its biases, and their error messages.
 
-Every function raises a ValueError "{where}: {name} must be {rule}, not {found}".
+Messages have the form "{where}: {name} must be {rule}, not {found}".
 """
 
 from numbers import Integral, Real
@@ -9,7 +9,9 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-MAX_DISTANCE = 1 << 59  # beyond any sequence; the native library takes starts to 1 << 60, and lengths are added to them
+MAX_DISTANCE = (
+    1 << 59
+)  # longer than any sequence; the native library takes starts to 1 << 60, and lengths are added to them
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -30,7 +32,7 @@ def is_number(x: object) -> TypeGuard[float]:
 
 
 def plain_integer(x: int) -> int:
-    """An integer of NumPy as one of Python: NumPy's overflow in the arithmetic of offsets, and unsigned ones in a minus."""
+    """An integer of NumPy as one of Python: NumPy's fixed-width integers overflow, and unsigned ones wrap when negated."""
     return int(x) if isinstance(x, Integral) else x
 
 
@@ -53,11 +55,11 @@ def need_start(where: str, start: object) -> None:
 def need_distance(where: str, name: str, distance: object) -> None:
     """ValueError where an integer is larger than MAX_DISTANCE."""
     if isinstance(distance, Integral) and abs(int(distance)) > MAX_DISTANCE:
-        raise ValueError(f"{where}: {name} {distance} is further away than any sequence is long")
+        raise ValueError(f"{where}: {name} must lie between -2**59 and 2**59, not {distance}")
 
 
 def need_tensor(where: str, name: str, tensor: object) -> Tensor:
-    """The same; ValueError unless it is a strided tensor."""
+    """Return `tensor`; ValueError unless it is a strided tensor."""
     if not isinstance(tensor, Tensor):
         raise invalid(where, name, "a tensor", type(tensor).__name__)
     need_strided(where, name, tensor)
@@ -65,7 +67,7 @@ def need_tensor(where: str, name: str, tensor: object) -> Tensor:
 
 
 def need_strided(where: str, name: str, tensor: Tensor) -> None:
-    """ValueError where a tensor is sparse or of another layout that no engine reads."""
+    """ValueError where a tensor is sparse or has another layout that no engine reads."""
     if tensor.layout is not torch.strided:
         raise invalid(where, name, "a strided tensor", tensor.layout)
 

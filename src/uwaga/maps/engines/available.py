@@ -19,7 +19,7 @@ def choose(call: Call, impl: str | None) -> ModuleType:
     if impl is None:
         return next(engine for engine in _ENGINES.values() if engine.refusal(call) is None)
     if impl not in _ENGINES:
-        raise ValueError(f"AttentionMap: no engine of maps is called {impl!r}; there are {', '.join(map(repr, NAMES))}")
+        raise ValueError(f"AttentionMap: impl must be one of {', '.join(map(repr, NAMES))} or None, not {impl!r}")
     if (why := _ENGINES[impl].refusal(call)) is not None:
         raise ValueError(f"AttentionMap: engine {impl!r} cannot serve this map: {why}")
     return _ENGINES[impl]

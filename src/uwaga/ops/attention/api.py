@@ -41,7 +41,8 @@ def attention(
 ) -> Operand:
     """Exact attention, sum_j a_ij v_j with a_ij = softmax_j(q_i . k_j * scale) over the keys that query i sees.
 
-    ops/attention/reference.py says in forty lines what every option means.
+    Vaswani et al., "Attention Is All You Need" (2017), equation 1. ops/attention/reference.py is the specification of every
+    option, in plain PyTorch.
 
     Args:
         query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D). Strided views are read
@@ -55,10 +56,11 @@ def attention(
             to the scores. Its entries of -inf hide the key.
         scale: None for 1/sqrt(D), or a number; 1.0 for none.
         normalize: "softmax", or None for a_ij = s_ij.
-        softcap: c > 0 bounds the scores to c * tanh(s / c), before the bias.
-        sinks: (H,) a logit per head that takes part in the denominator only.
-        dropout: probability in [0, 1) of dropping a weight; kept ones grow by 1 / (1 - dropout). Drawn from the default
-            generator's seed: torch.manual_seed governs it.
+        softcap: c > 0 bounds the scores to c * tanh(s / c), before the bias (Gemma 2, 2024).
+        sinks: (H,) floating, a logit per head that adds exp(sink) to the denominator of the softmax only (after Xiao et
+            al., "Efficient Streaming Language Models with Attention Sinks", 2023).
+        dropout: probability in [0, 1) of dropping a weight; kept ones are multiplied by 1 / (1 - dropout). The seed is
+            drawn from PyTorch's default generator, so torch.manual_seed makes a call repeatable.
         impl: None chooses (see `explain`); "cpu", "torch", "linear" or "reference" runs that engine or raises.
 
     Returns:
@@ -97,12 +99,21 @@ def attention_and_lse(
     dropout: float = 0.0,
     impl: str | None = None,
 ) -> AttendedLse:
-    """`attention`, and the log-sum-exp of each query's scores, differentiable too: float32 (float64 for float64).
+    """`attention`, and the log-sum-exp of each query's scores: lse_i = log sum_j exp(s_ij). Both are differentiable.
 
-    A query that sees no key has lse = -inf, or its head's sink where there is one.
+    Args:
+        normalize: must be "softmax".
+        query, key, value, mask, bias, scale, softcap, sinks, dropout, impl: as in `attention`.
+
+    Returns:
+        The output as `attention` returns it, and the lse (..., H, Q), or Ragged (N, H), in float32 (float64 for float64). A
+        sink is a term of the sum. A query that sees no key has lse = -inf, or its head's sink where there is one.
+
+    Raises:
+        ShapeError, ValueError: as `attention`; normalize=None.
     """
     if normalize != "softmax":
-        raise ValueError("attention: there is no log-sum-exp without softmax")
+        raise ValueError("attention: the log-sum-exp needs normalize='softmax'")
     if bias is None and sinks is None:
         done = fast_path.attend(query, key, value, mask, scale, normalize, softcap, dropout, impl, True)
         if done is not None:
@@ -129,13 +140,22 @@ def explain(
     dropout: float = 0.0,
     impl: str | None = None,
 ) -> Choice:
-    """Which engine `attention` would take with these arguments, why, and why not the others; computes nothing.
+    """The engine that `attention` would use for these arguments, and the reasons; no attention is computed.
+
+    Args:
+        query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, impl: as in `attention`.
+
+    Returns:
+        The name of the engine, the reason for it, and for each engine that cannot serve the reason why not.
+
+    Raises:
+        ShapeError, ValueError: as `attention`.
 
     >>> x = torch.zeros(4, 8, dtype=torch.float64)
     >>> explain(x, x, x).engine
     'reference'
     """
-    # The state of the random generator is part of what a call may not change when it only asks.
+    # A call with dropout draws a seed: restore the state of the random generator, which `explain` must not change.
     with torch.random.fork_rng(devices=[], enabled=bool(dropout)):
         call = make_call(query, key, value, mask, bias, scale, normalize, softcap, sinks, dropout, False)
     return choose.choice(call, impl)

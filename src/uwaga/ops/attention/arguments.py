@@ -1,6 +1,6 @@
-"""From what the user passed to a Call, and back. Everything that can be wrong with a call is found here.
+"""From what the user passed to a Call, and back. Every check of the arguments is made here.
 
-The common case must stay cheap: its shapes are compared once, and only a failure looks for the words to say.
+The common case must stay cheap: its shapes are compared once, and only a failure builds the error message.
 Letters as in api.py.
 """
 
@@ -69,9 +69,9 @@ def make_call(
     dropout: float,
     wants_lse: bool,
 ) -> Call:
-    """The validated call. Positional, since it is on the path of every call and takes all of `attention`'s arguments.
+    """The validated call. Arguments are positional, for speed: every call comes here, with all of `attention`'s arguments.
 
-    Without a value, its value has the width E = 0.
+    With value=None, as for a map of weights, the call's value has width E = 0.
     """
     if isinstance(query, Ragged) or isinstance(key, Ragged) or isinstance(value, Ragged):
         operands = _ragged_operands(query, key, value)
@@ -115,8 +115,8 @@ def make_call(
 
 def _dense_operands(query: Tensor, key: Tensor, value: Tensor | None) -> _Operands:
     _check_dense(query, key, value)
-    q, k = four(query), four(key)
-    v = k[..., :0] if value is None else four(value)
+    q, k = to_4d(query), to_4d(key)
+    v = k[..., :0] if value is None else to_4d(value)
     return _Operands(q, k, v, None, None, q.shape[2], k.shape[2])
 
 
@@ -139,7 +139,7 @@ def restore(query: Operand, output_BHQE: Tensor) -> Operand:
 
 
 def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
-    """The lse with the query's own dimensions, less its width."""
+    """The lse with the query's own dimensions, without the last one."""
     if isinstance(query, Ragged):
         return restore(query, lse_BHQ)
     restored = restore(query, lse_BHQ[..., None])
@@ -147,7 +147,7 @@ def restore_lse(query: Operand, lse_BHQ: Tensor) -> Operand:
     return restored.squeeze(-1)
 
 
-def four(x: Tensor) -> Tensor:
+def to_4d(x: Tensor) -> Tensor:
     """(B, H, Q, D), a view wherever the leading dimensions allow it."""
     x = x.resolve_neg()
     rank = x.dim()
@@ -163,7 +163,7 @@ def packed(values: Tensor) -> Tensor:
 
 
 def score_shape(query: Operand, key: Operand, call: Call) -> ScoreShape:
-    """What a further mask would be laid over: the scores of a call without a value."""
+    """The shape of the scores of a call without a value, for a second mask over the same scores."""
     options = call.options
     offsets = (call.query_offsets, call.key_offsets)
     operands = _Operands(call.query, call.key, call.value, *offsets, options.max_queries, options.max_keys)
@@ -228,7 +228,7 @@ def _extras(
     return extras
 
 
-# What can be wrong with a call, and the words for it.
+# Checks, and their error messages.
 
 
 def _check_dense(query: Tensor, key: Tensor, value: Tensor | None) -> None:
@@ -280,20 +280,20 @@ def _fits_ragged(query: Ragged, key: Ragged, value: Ragged) -> bool:
 
 
 def _explain_ragged(query: Ragged, key: Ragged, value: Ragged | None) -> None:
-    """Raise for what does not fit in three ragged batches, if anything does not."""
+    """Check three ragged batches slowly, one rule after the other, and raise at the first that is broken."""
     given = _given(query, key, value)
     _explain({name: x.values for name, x in given.items()}, is_ragged=True)
     offsets = [NamedShape.of(f"{name}.offsets", x.offsets.shape, "R+1") for name, x in given.items()]
     bind("attention", offsets)
     if value is not None and _differ(key.offsets, value.offsets):
         rule = "key and value must have the same offsets"
-        raise shape_error("attention", rule, offsets[1:], "value.offsets", "holds other numbers")
+        raise shape_error("attention", rule, offsets[1:], "value.offsets", "differs from key.offsets")
 
 
 def _check_options(
     scale: float, normalize: str | None, softcap: float | None, sinks: Tensor | None, dropout: float
 ) -> None:
-    """ValueError unless each plain option has a meaning."""
+    """ValueError unless each option that is not a tensor has a valid value."""
     if normalize not in ("softmax", None):
         raise invalid("attention", "normalize", "'softmax' or None", repr(normalize))
     if not is_number(scale) or not -math.inf < scale < math.inf:
@@ -303,24 +303,24 @@ def _check_options(
     if not is_number(dropout) or not 0.0 <= dropout < 1.0:
         raise invalid("attention", "dropout", "at least 0 and less than 1", repr(dropout))
     if normalize is None and sinks is not None:
-        raise ValueError("attention: sinks are part of the softmax's denominator; normalize=None has none")
+        raise ValueError("attention: sinks need normalize='softmax': they are terms of its denominator")
 
 
-def _check_sinks(sinks: Tensor, sizes: ScoreShape, query: Tensor) -> None:
+def _check_sinks(sinks: Tensor, shape: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless sinks are (H,) floating numbers."""
     if not isinstance(sinks, Tensor):
         raise invalid("attention", "sinks", "a tensor (H,)", type(sinks).__name__)
     need_strided("attention", "sinks", sinks)
-    if sinks.shape != (sizes.heads,):
+    if sinks.shape != (shape.heads,):
         culprit = NamedShape(name="sinks", shape=tuple(sinks.shape), letters=("",) * sinks.dim())
-        rule = f"sinks must be one per query head, ({sizes.heads},)"
-        raise shape_error("attention", rule, (*sizes.operands(), culprit), "sinks", "is not (H,)")
+        rule = f"sinks must be one per query head, ({shape.heads},)"
+        raise shape_error("attention", rule, (*shape.operands(), culprit), "sinks", "is not (H,)")
     if not sinks.dtype.is_floating_point:
         raise invalid("attention", "sinks", "floating", sinks.dtype)
     need_same_device("sinks", sinks, query)
 
 
-def _check_bias(bias: DistanceBias | Tensor, sizes: ScoreShape, query: Tensor) -> None:
+def _check_bias(bias: DistanceBias | Tensor, shape: ScoreShape, query: Tensor) -> None:
     """ShapeError or ValueError unless this is a bias of a dtype and a number of heads that fit."""
     if isinstance(bias, Tensor):
         allowed = {query.dtype, torch.float32}
@@ -333,10 +333,10 @@ def _check_bias(bias: DistanceBias | Tensor, sizes: ScoreShape, query: Tensor) -
     if not isinstance(bias, DistanceBias):
         raise invalid("attention", "bias", "a floating tensor or a bias", type(bias).__name__)
     parameter = bias.parameter()
-    if bias.heads() != sizes.heads:
+    if bias.heads() != shape.heads:
         culprit = NamedShape(name="bias", shape=tuple(parameter.shape), letters=("",) * parameter.dim())
-        rule = f"{type(bias).__name__} must be made for {sizes.heads} query heads"
-        raise shape_error("attention", rule, (*sizes.operands(), culprit), "bias", f"is made for {bias.heads()}")
+        rule = f"{type(bias).__name__} must be made for {shape.heads} query heads"
+        raise shape_error("attention", rule, (*shape.operands(), culprit), "bias", f"is made for {bias.heads()}")
     need_same_device("bias", parameter, query)
     if isinstance(bias.start, Tensor):
         need_same_device("bias start", bias.start, query)
@@ -350,7 +350,7 @@ def _named_shapes(query: Operand, key: Operand, value: Operand | None) -> tuple[
 
 
 def _given(query: _Given, key: _Given, value: _Given | None) -> dict[str, _Given]:
-    """The operands by name; a map of weights has no value."""
+    """The operands by name; value is None for a map of weights."""
     return {"query": query, "key": key} | ({} if value is None else {"value": value})
 
 
@@ -373,12 +373,12 @@ def _letters(rank: int) -> tuple[str, str, str]:
 
 
 def _letters_ragged(rank: int) -> tuple[str, str, str]:
-    # The packed tokens of queries and of keys are counted apart: N1 and N2.
+    # N1 packed tokens of queries, N2 of keys: cross-attention has different numbers.
     return ("N1 D", "N2 D", "N2 E") if rank == 2 else ("N1 H D", "N2 G D", "N2 G E")
 
 
 def _explain(given: dict[str, Tensor], *, is_ragged: bool = False) -> None:
-    """Check everything slowly, one thing after the other, and raise at the first that is wrong."""
+    """Check query, key and value slowly, one rule after the other, and raise at the first that is broken."""
     for name, x in given.items():
         if not isinstance(x, Tensor):
             raise ValueError(f"attention: {name} must be a tensor or Ragged, not {type(x).__name__}")

@@ -1,4 +1,5 @@
-"""From a call and the name of an engine to the result, by the shortest way that the active tracers and transforms allow.
+"""Runs a call by an engine: directly, as an autograd.Function, or as a registered operator, depending on the active tracers
+and transforms.
 
 The autograd functions here do what the registered operators in operators.py do, without the dispatcher: an operator with autograd costs
 0.2 ms a call, more than the kernels need for a short batch, and torch.func does not differentiate operators at all.
@@ -28,11 +29,11 @@ from uwaga.ops.attention.call import Call, Gradients, Options, no_forward_mode
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands come
-    in the type that they are to be read in, and arithmetic is float32.
+    """The output (B, H, Q, E) and the lse (B, H, Q), None where it is not wanted. Autocast is switched off: operands are
+    read in the dtype that they have, and arithmetic is float32 (float64 for float64).
 
     PyTorch's own kernels are traced and differentiated by PyTorch itself, and so are the other engines made of PyTorch
-    operations in plain eager mode. The rest of them is opaque to PyTorch: an autograd.Function where at most autograd and
+    operations in plain eager mode. The other engines are opaque to PyTorch: an autograd.Function where at most autograd and
     torch.func are active, else a registered operator.
     """
     device = call.query.device.type
@@ -89,7 +90,7 @@ class Attention(torch.autograd.Function):
 
 
 class TransformedAttention(torch.autograd.Function):
-    """The same in the form that torch.func asks for; to bind its arguments costs PyTorch 50 us a call."""
+    """`Attention` with the separate setup_context that torch.func requires; binding its arguments costs PyTorch 50 us a call."""
 
     @staticmethod
     def forward(options: Options, engine: str, *tensors: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -6,7 +6,7 @@ width, N packed tokens, R ragged rows, L distances.
 An engine is a module with
 
     refusal(call) -> str | None
-        why it cannot serve this call, in words that end a sentence "engine 'x' cannot serve this call: ...".
+        why it cannot serve this call, as the end of the message "engine 'x' cannot serve this call: ...".
         Cheap, and traceable by torch.compile: it looks at shapes, dtypes, devices and options, never at values.
     forward(call) -> tuple[Tensor, Tensor | None]
         output (B, H, Q, E) in the query's dtype, laid out as `new_output(call)`; and lse (B, H, Q) as `new_lse(call)`
@@ -100,9 +100,9 @@ class Call:
 
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """All tensors: the operands, four that say where things are, and those of the mask."""
-        places = (self.query_offsets, self.key_offsets, self.relative_starts, self.seed)
-        return (*self.operands, *places, *self.mask_tensors)
+        """All tensors: the operands, offsets, starts and seed, and those of the mask."""
+        positions = (self.query_offsets, self.key_offsets, self.relative_starts, self.seed)
+        return (*self.operands, *positions, *self.mask_tensors)
 
     @property
     def sequences(self) -> int:
@@ -115,27 +115,27 @@ class Call:
         return self.query.shape[1] // max(self.key.shape[1], 1)
 
 
-# An engine's `attend`, and what a backward pass finds: a gradient for each of DIFFERENTIABLE, None where none is needed.
+# An engine's `attend`, and the result of a backward pass: a gradient for each of DIFFERENTIABLE, None where none is needed.
 Attend = Callable[[Call], tuple[Tensor, Tensor | None]]
 Gradients = tuple[Tensor | None, ...]
 
 
 def no_forward_mode() -> NotImplementedError:
-    """What an engine says that PyTorch cannot look into."""
+    """The error of forward-mode differentiation through kernels that PyTorch cannot differentiate."""
     return NotImplementedError(
-        "attention: the fast engines have no forward-mode derivatives; with float64 or impl='reference', "
-        "torch.autograd.forward_ad finds them"
+        "attention: the fast engines have no forward-mode derivatives; torch.autograd.forward_ad needs float64 or "
+        "impl='reference'"
     )
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What the arithmetic is done in: float64 for float64, float32 for everything else."""
+    """The dtype of the arithmetic: float64 for float64, float32 for everything else."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def new_output(call: Call) -> Tensor:
-    """Uninitialised (B, H, Q, E), laid out as the query is: heads inside tokens stay heads inside tokens, so that
-    merging the heads afterwards is a view wherever splitting them was one."""
+    """Uninitialised (B, H, Q, E), with the query's order of heads and tokens in memory, so that merging the heads
+    afterwards is a view wherever splitting them was one."""
     batch, heads, queries, _ = call.query.shape
     width = call.value.shape[3]
     _, head_stride, token_stride, _ = call.query.stride()
@@ -146,7 +146,7 @@ def new_output(call: Call) -> Tensor:
 
 
 def output_strides(heads: int, queries: int, width: int, heads_inside: bool) -> tuple[int, int, int, int]:
-    """Of (B, H, Q, E)."""
+    """The strides of an output (B, H, Q, E): heads inside tokens in memory, or tokens inside heads."""
     steps = (width, heads * width) if heads_inside else (queries * width, width)
     return queries * heads * width, *steps, 1
 

@@ -14,12 +14,12 @@ from uwaga.ops.attention.engines import cpu, linear, torch_fused
 _ORDER = ("cpu", "torch", "reference")
 # Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
 _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
-# No fast kernel computes in float64, and the reference keeps every promise there.
+# No fast kernel computes in float64; the reference does, and it is the specification.
 _ORDER_FLOAT64 = ("linear", "reference", "cpu", "torch")
 
 
 class DifferentiableEngine(Protocol):
-    """A module of differentiable PyTorch operations; call.py says what its functions promise."""
+    """A module of differentiable PyTorch operations; call.py specifies its functions."""
 
     def refusal(self, call: Call) -> str | None: ...
     def attend(self, call: Call) -> tuple[Tensor, Tensor | None]: ...
@@ -112,7 +112,7 @@ def choice(call: Call, impl: str | None) -> Choice:
 
 
 def engine_name(call: Call, impl: str | None) -> str:
-    """The engine of `choice`, asking no more engines than it must: this is on the path of every call."""
+    """The engine of `choice`, calling `refusal` of no more engines than it must, since every call comes here."""
     if impl is not None:
         _require_name(impl)
         refusals = {impl: _ENGINES[impl].refusal(call)}
@@ -125,7 +125,7 @@ def engine_name(call: Call, impl: str | None) -> str:
 
 def _require_name(impl: str) -> None:
     if impl not in NAMES:
-        raise ValueError(f"attention: no engine is called {impl!r}; there are {', '.join(map(repr, NAMES))}")
+        raise ValueError(f"attention: impl must be one of {', '.join(map(repr, NAMES))} or None, not {impl!r}")
 
 
 def _is_oracle(name: str, is_float64: bool) -> bool:

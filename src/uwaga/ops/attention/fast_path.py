@@ -1,9 +1,9 @@
-"""The short way of a plain call: query, key, value and a mask, on the CPU, while nothing but autograd is active.
+"""The fast path of a plain call: query, key, value and a mask, on the CPU, with no tracer or transform but autograd active.
 
-A short batch keeps the kernels busy for less time than Python takes to validate a call as `arguments` does, with words for
-everything that can be wrong. So here a call is only compared with the layout of an earlier one of the same sizes and
-options, which holds the structs of the native library ready but for the addresses of the tensors. Whatever is not plain or
-does not fit goes the long way. A layout comes from the long way, too: the two cannot come to mean different things.
+For a short batch the kernels take less time than the full validation in `arguments`. So here a call is only compared with
+the cached layout of an earlier one of the same sizes and options, which holds the structs of the native library complete
+except for the addresses of the tensors. Every other call takes the general path (`make_call`, `autograd.run`). A layout is
+made from a Call of the general path, so that the two paths compute the same.
 
 Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N packed tokens,
 R ragged rows.
@@ -19,17 +19,17 @@ from torch import Tensor
 
 from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager, is_transformed
 from uwaga.ops.attention import autograd, choose, native_structs
-from uwaga.ops.attention.arguments import four, make_call, packed
+from uwaga.ops.attention.arguments import make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
 from uwaga.ops.attention.mask_cache import cached, keep
 from uwaga.ops.attention.native_structs import MAX_WIDTH, ProblemTemplate, ResultTemplate, Rule, rule
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
-_NUMBERS = (float, int, type(None))  # a tensor could be written to, and a cache would know it by its identity alone
+_NUMBERS = (float, int, type(None))  # no tensor: a cache compares it by identity and misses writes to it
 
 Shape = tuple[int, ...]
-Three = tuple[Shape, Shape, Shape]  # of query, key and value
+ShapesOfOperands = tuple[Shape, Shape, Shape]  # of query, key and value
 PlainOptions = tuple[float | None, str | None, float | None, str | None]  # scale, normalize, softcap and impl
 
 
@@ -46,7 +46,7 @@ def attend(
     wants_lse: bool,
 ) -> tuple[Operand, Operand | None] | None:
     """The output (B, H, Q, E) or Ragged (N, H, E), and where wanted the lse (B, H, Q) or Ragged (N, H); None where the
-    call must go the long way."""
+    call must take the general path."""
     if not (
         is_plain_eager()
         and isinstance(scale, _NUMBERS)
@@ -79,7 +79,7 @@ def attend(
     options = (scale, normalize, softcap, impl)
     try:
         if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):
-            if records or not isinstance(mask, Mask):  # autograd has to keep its tensors
+            if records or not isinstance(mask, Mask):  # autograd would have to save its tensors
                 return None
             layout = _layout_of_mask(query, key, value, mask, options)
         elif type(query) is Ragged and type(key) is Ragged:
@@ -88,7 +88,7 @@ def attend(
             layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
         if layout is None or not 0.0 <= dropout < 1.0:
             return None
-    except TypeError:  # an option of a type that means nothing
+    except TypeError:  # an option that cannot be hashed or compared: the general path raises the message
         return None
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
     lse: Tensor | None
@@ -101,26 +101,26 @@ def attend(
     return output, lse
 
 
-# What a call of certain options and sizes comes to.
+# Layouts: what is the same for all calls of the same options and sizes.
 
 
 class Plan(NamedTuple):
-    """What the options of a call come to."""
+    """The options of a call as the native library and the general path take them."""
 
     rule: Rule
-    options: Options  # with the sizes and the dropout of no call
+    options: Options  # sizes and dropout are not set
 
 
 class Layout(NamedTuple):
-    """What the options and the sizes of a call come to: all of it but its tensors and its dropout."""
+    """A call prepared from its options and sizes: all of it but its tensors and its dropout."""
 
     plan: Plan
     problem: ProblemTemplate
     result: ResultTemplate
     sizes: Shape  # B or R, H, G, Q, K, D and E, where Q and K of a ragged batch are the longest
     tokens: tuple[int, int]  # packed rows of query and key
-    shapes: Three
-    strides: Three
+    shapes: ShapesOfOperands
+    strides: ShapesOfOperands
     output: tuple[Shape, Shape]  # shape and strides
     lse: tuple[Shape, Shape]
     mask_tensors: tuple[Tensor, ...] = ()  # whose memory the template points into
@@ -138,7 +138,7 @@ def _dense_layout(
     mask: Mask | None,
     options: PlainOptions,
 ) -> Layout | None:
-    """Of a dense call, from shapes and strides; None where they do not fit or the long way takes another engine."""
+    """The layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
     if not len(query) == len(key) == len(value) == 4:
         return None
     batch, heads, _, width = query
@@ -148,11 +148,11 @@ def _dense_layout(
     plan = _plan(dtype, heads, groups, width, mask, options)
     if plan is None or not 0 < value[3] <= MAX_WIDTH:
         return None
-    return _laid_out_dense(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
+    return _make_dense_layout(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
 
 
 def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, options: PlainOptions) -> Layout | None:
-    """Of a ragged call. It is not cached: hardly any two have the same number of tokens."""
+    """The layout of a ragged call. It is not cached: few calls have the same number of tokens."""
     q, k = query.values, key.values
     if not q.dim() == k.dim() == v.dim() == 3 or query.offsets.shape != key.offsets.shape:
         return None
@@ -161,11 +161,11 @@ def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, opt
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
     plan = _plan(q.dtype, heads, groups, width, mask, options)
-    return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _laid_out_ragged(plan, query, key, v)
+    return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _make_ragged_layout(plan, query, key, v)
 
 
 def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions) -> Layout | None:
-    """Of a call whose mask has tensors. It is kept with the mask: a model hands the same one to its layers."""
+    """The layout of a call whose mask has tensors. It is cached in the mask, which a model passes to all its layers."""
     offsets: Tensor | None = None
     longest: tuple[int, ...] = ()
     if isinstance(query, Ragged):
@@ -193,9 +193,9 @@ def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, op
         return None
     plan = Plan(rule(call), call.options)
     if isinstance(query, Ragged):
-        layout = _laid_out_ragged(plan, query, cast(Ragged, key), v)
+        layout = _make_ragged_layout(plan, query, cast(Ragged, key), v)
     else:
-        layout = _laid_out_dense(plan, q.dtype, shapes, strides)
+        layout = _make_dense_layout(plan, q.dtype, shapes, strides)
     layout = layout._replace(mask_tensors=call.mask_tensors)
     keep(mask, asked, offsets, call.options.mask_program, call.mask_tensors, call.options.max_keys, layout)
     return layout
@@ -205,7 +205,7 @@ def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, op
 def _plan(
     dtype: torch.dtype, heads: int, groups: int, width: int, mask: Mask | None, options: PlainOptions
 ) -> Plan | None:
-    """What the long way makes of a call of one query and one key; None where it raises or takes another engine."""
+    """The plan of a general call with one query and one key; None where it raises or chooses another engine."""
     scale, normalize, softcap, impl = options
     query = torch.empty(1, heads, 1, width, dtype=dtype, device="cpu")
     key = torch.empty(1, groups, 1, width, dtype=dtype, device="cpu")
@@ -217,11 +217,11 @@ def _plan(
     return Plan(rule(call), call.options) if engine == "cpu" else None
 
 
-def _laid_out_dense(plan: Plan, dtype: torch.dtype, shapes: Three, strides: Three) -> Layout:
-    """From the shapes and strides of operands that fit."""
+def _make_dense_layout(plan: Plan, dtype: torch.dtype, shapes: ShapesOfOperands, strides: ShapesOfOperands) -> Layout:
+    """The layout of a dense call from the shapes and strides of operands that fit together."""
     (batch, heads, queries, width), (_, groups, keys, _), (*_, value_width) = shapes
     heads_inside = strides[0][1] < strides[0][2]
-    return _laid_out(
+    return _make_layout(
         plan,
         dtype,
         (batch, heads, groups, queries, keys, width, value_width),
@@ -234,12 +234,12 @@ def _laid_out_dense(plan: Plan, dtype: torch.dtype, shapes: Three, strides: Thre
     )
 
 
-def _laid_out_ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
-    """From operands that fit."""
+def _make_ragged_layout(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layout:
+    """The layout of a ragged call from operands that fit together."""
     q, k = query.values, key.values
     tokens, heads, width = q.shape
     value_width = v.shape[2]
-    return _laid_out(
+    return _make_layout(
         plan,
         q.dtype,
         (len(query), heads, k.shape[1], query.max_length, key.max_length, width, value_width),
@@ -252,14 +252,14 @@ def _laid_out_ragged(plan: Plan, query: Ragged, key: Ragged, v: Tensor) -> Layou
     )
 
 
-def _laid_out(
+def _make_layout(
     plan: Plan,
     dtype: torch.dtype,
     sizes: Shape,
     tokens: tuple[int, int],
     offsets: tuple[Tensor | None, Tensor | None],
-    shapes: Three,
-    strides: Three,
+    shapes: ShapesOfOperands,
+    strides: ShapesOfOperands,
     output: tuple[Shape, Shape],
     lse: tuple[Shape, Shape],
 ) -> Layout:
@@ -267,7 +267,7 @@ def _laid_out(
     return Layout(plan, problem, ResultTemplate.of(dtype, output, lse), sizes, tokens, shapes, strides, output, lse)
 
 
-# Carrying it out.
+# Running a call of a known layout.
 
 
 def _forward(
@@ -282,7 +282,7 @@ def _forward(
 def _record(
     layout: Layout, dropout: float, seed: int, wants_lse: bool, q: Tensor, k: Tensor, v: Tensor, *offsets: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The same, recorded for autograd."""
+    """`_forward`, recorded for autograd."""
     found = _apply(layout, dropout, seed, wants_lse, q, k, v, *offsets)
     return found if wants_lse else (found, None)
 
@@ -323,14 +323,14 @@ class PlainAttention(torch.autograd.Function):
         is_batch = is_batch_of_gradients(grad_output) or is_batch_of_gradients(grad_lse)
         if torch.is_grad_enabled() or is_transformed() or is_batch:
             needs = (needs_q, needs_k, needs_v, False, False, False)
-            call = _long_call(layout, dropout, seed, q, k, v, offsets)
+            call = _general_call(layout, dropout, seed, q, k, v, offsets)
             found = _differentiable_backward(call, needs, output, lse, grad_output, grad_lse)
             return None, None, None, None, *found, *absent
         problem, strides = layout.problem, (q.stride(), k.stride(), v.stride())
-        if offsets or strides != layout.strides:  # hooks may have moved what was saved
+        if offsets or strides != layout.strides:  # saved-tensor hooks may return other strides
             both = (offsets[0], offsets[1]) if offsets else (None, None)
             problem = ProblemTemplate.of(layout.plan.rule, layout.sizes, layout.tokens, both, problem.dtype, strides)
-        if (q.shape, k.shape, v.shape) != layout.shapes:  # hooks or `x.data = y` put others in their place
+        if (q.shape, k.shape, v.shape) != layout.shapes:  # saved-tensor hooks or `x.data = y` replaced them
             shapes = ", ".join(str(tuple(x.shape)) for x in (q, k, v))
             raise ValueError(
                 f"attention: query, key and value were {layout.shapes} when the call began, and are {shapes}"
@@ -345,15 +345,15 @@ class PlainAttention(torch.autograd.Function):
         return None, None, None, None, grad_q, grad_k, grad_v, *absent
 
 
-# Function.apply itself would ask once more whether a transform of torch.func is active, and cost as much as the rest.
+# Function.apply would check again whether a transform of torch.func is active, which costs as much as the rest of a call.
 _apply = cast(Any, super(torch.autograd.Function, PlainAttention)).apply
 
 
-def _long_call(
+def _general_call(
     layout: Layout, dropout: float, seed: int, q: Tensor, k: Tensor, v: Tensor, offsets: Sequence[Tensor]
 ) -> Call:
-    """The same call as the long way would have it."""
-    canonical = packed if offsets else four
+    """The Call of the general path."""
+    canonical = packed if offsets else to_4d
     query_offsets, key_offsets = offsets or (None, None)
     return Call(
         query=canonical(q),
@@ -380,7 +380,7 @@ def _differentiable_backward(
     grad_output: Tensor,
     grad_lse: Tensor | None,
 ) -> list[Tensor | None]:
-    """The gradients of query, key and value by the long way's backward pass, which can be differentiated once more."""
+    """The gradients of query, key and value by the general path's backward pass, which can be differentiated again."""
     is_ragged = call.query_offsets is not None
     if is_ragged:
         grad_output, output = packed(grad_output), packed(output)

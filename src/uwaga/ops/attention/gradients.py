@@ -1,7 +1,7 @@
 """Forward, backward and double backward of one call by any engine: what the eager functions and the registered
 operators share.
 
-Letters as in spec.py.
+Letters as in call.py.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from uwaga.ops.attention.call import Attend, Call, Gradients
 
 
 def forward(engine: str, call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output and the lse of the call by an engine."""
+    """The output and the lse of the call, computed by the named engine."""
     if engine in choose.DIFFERENTIABLE:
         return choose.DIFFERENTIABLE[engine].attend(call)
     return choose.OPAQUE[engine].forward(call)
@@ -47,7 +47,7 @@ def double_backward(
 ) -> Gradients:
     """Gradients of the backward pass's results, weighted by `cotangents`, to the six operands, grad_output and grad_lse.
 
-    It differentiates the reference: second derivatives are needed rarely, and there to be right rather than fast.
+    It differentiates the reference: second derivatives are rarely needed, and correctness counts more than speed there.
     """
     with _recording(call.query.device):
         grad_output, grad_lse = grad_output.detach().requires_grad_(), _leaf(grad_lse, True)

@@ -1,7 +1,6 @@
-"""The layout of a call, kept with its mask where the mask has tensors: the layers of a model share one mask and lay it out
-once.
+"""Caches the layout of a call in its mask, where the mask has tensors: the layers of a model share one mask and one layout.
 
-Only where the kernels read the mask's own memory, so that what is written there later counts as it does in any call.
+Only where the kernels read the mask's own memory and no copy of it, so that later writes to the mask take effect.
 """
 
 from typing import NamedTuple
@@ -25,12 +24,12 @@ _Memory = tuple[int, int, tuple[int, ...], tuple[int, ...]]  # address, bytes of
 
 
 class _Entry(NamedTuple):
-    """What was kept, and what must be as it was for another call to use it."""
+    """A cached value, and what must be equal or unchanged for another call to use it."""
 
-    asked: object  # what of the call must be equal
-    offsets: Tensor | None  # of a ragged call: the very same
-    tensors: tuple[Tensor, ...]  # of the mask, as it was given them, and the offsets
-    memory: tuple[_Memory, ...]  # of those
+    asked: object  # the part of the call that must be equal
+    offsets: Tensor | None  # of a ragged call; must be the same object
+    tensors: tuple[Tensor, ...]  # of the mask, as the user passed them, and the offsets
+    memory: tuple[_Memory, ...]  # of `tensors`
     read: tuple[Tensor, ...]  # those of the mask as the kernels read them, which keeps their memory alive
     lengths: tuple[Tensor, ...]  # those among them that may not exceed `keys`
     keys: int
@@ -39,10 +38,10 @@ class _Entry(NamedTuple):
 
 
 def cached(mask: Mask, asked: object, offsets: Tensor | None) -> object | None:
-    """What was kept for an equal call; None where there is nothing.
+    """The value cached for an equal call; None where there is none.
 
     Raises:
-        ValueError: lengths or starts that were overwritten since and do not fit any more.
+        ValueError: lengths or starts that were overwritten since, and are now out of range.
     """
     found: _Entry | None = getattr(mask, "cached_layout", None)
     if found is None or found.asked != asked or found.offsets is not offsets or _memory(found.tensors) != found.memory:
@@ -63,7 +62,7 @@ def keep(
     keys: int,
     kept: object,
 ) -> None:
-    """Keep something with the mask, where that is safe. `read` are the tensors of its `program` over `keys` keys."""
+    """Cache a value in the mask, where that is safe. `read` are the tensors of its `program` over `keys` keys."""
     tensors = _tensors(mask)
     if tensors is None or not _storages(read) <= _storages(tensors):
         return
@@ -76,7 +75,7 @@ def keep(
 
 
 def _tensors(mask: Mask) -> tuple[Tensor, ...] | None:
-    """Those of a mask; None where a part of it is of a type that is not known here."""
+    """The tensors of a mask; None where a part of it is of an unknown type."""
     if type(mask) not in _PARTS:
         return None
     found: tuple[Tensor, ...] = ()

@@ -1,7 +1,7 @@
-"""A Call as the C structs of native/include/uwaga/c_api.h.
+"""Packs a Call into the C structs of native/include/uwaga/c_api.h.
 
-Nothing is copied: tensors go as pointers and strides, with the number of bytes that their storage has from there on, by
-which the library refuses what does not fit. Structs are packed with `struct` rather than ctypes fields, which would cost
+Nothing is copied: a tensor is passed as a pointer, strides and the number of bytes from there to the end of its storage,
+with which the library checks that it reads and writes inside it. Structs are packed with `struct` rather than ctypes fields, which would cost
 more than a small call's arithmetic; their layouts are compared with the library's when it is loaded (_base/native.py).
 """
 
@@ -49,20 +49,20 @@ POOL_ARGUMENTS = struct_of("uwaga_pool_args")
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Of a tensor's storage, from its first element on: less than it needs where the storage was resized."""
+    """The bytes from a tensor's first element to the end of its storage: too few for the tensor if the storage was resized."""
     return int(tensor.untyped_storage().nbytes()) - int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _address(tensor: Tensor) -> int:
-    """ValueError: it has numbers and no memory, which would read as an absent operand."""
+    """The address of a tensor. ValueError if it has elements and no memory, since the library reads 0 as an absent operand."""
     address = tensor.data_ptr()
     if not address and tensor.numel():
-        raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} has no memory (any more)")
+        raise ValueError(f"attention: a tensor of {tuple(tensor.shape)} has no memory: its storage is empty")
     return address
 
 
 def _number(dtype: torch.dtype) -> int:
-    """Of an element type in C."""
+    """The number of a dtype in C."""
     number = DTYPES.get(dtype)
     if number is None:
         raise ValueError(f"attention: the native kernels read float32, bfloat16 and float16, not {dtype}")
@@ -101,7 +101,7 @@ def _row_steps(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def entry_fields(tensor: Tensor | None) -> tuple[int, ...]:
-    """A uwaga_tensor of four dimensions whose dtype goes without saying."""
+    """A uwaga_tensor of four dimensions whose dtype the library knows."""
     return _NO_TENSOR if tensor is None else (tensor.data_ptr(), _bytes(tensor), *tensor.stride(), 0, 0)
 
 
@@ -109,7 +109,7 @@ def numbers_fields(tensor: Tensor | None, dtype: torch.dtype = torch.int64) -> t
     """A uwaga_integers or uwaga_floats: address and how many there are.
 
     Raises:
-        ValueError: they do not lie side by side, are of another type, or their storage was resized.
+        ValueError: the tensor is not contiguous, has another dtype, or its storage was resized.
     """
     if tensor is None:
         return _NONE
@@ -171,7 +171,7 @@ def problem(call: Call) -> tuple[bytes, ctypes.Array[ctypes.c_char] | None]:
 
 
 def _check_sizes(call: Call) -> None:
-    """ValueError: operands of other sizes than when the call was made, since `x.data = y` or a hook put others in their place."""
+    """ValueError: operands whose sizes changed after the call was made, by `x.data = y` or a saved-tensor hook."""
     (batch, heads, queries, width), (key_batch, groups, keys, key_width) = call.query.shape, call.key.shape
     is_ragged = call.query_offsets is not None
     fits = (
@@ -221,7 +221,7 @@ class ProblemTemplate(NamedTuple):
         return ProblemTemplate(packed, query, key, value, rule.packed, dtype, dtype.itemsize)
 
     def check_dtypes(self, *operands: Tensor) -> None:
-        """ValueError where one is not of the type that the kernels would read: `x.data = y` can change it under a graph."""
+        """ValueError where one has another dtype than the kernels would read: `x.data = y` can change it between forward and backward."""
         for x in operands:
             if x.dtype != self.dtype:
                 raise ValueError(f"attention: an operand was {self.dtype} when the call began, and is {x.dtype}")
@@ -249,7 +249,7 @@ class ProblemTemplate(NamedTuple):
 
 
 class ResultTemplate(NamedTuple):
-    """A uwaga_forward_result without the addresses of output and lse, which the caller allocates as they are laid out."""
+    """A uwaga_forward_result without the addresses of output and lse, which the caller allocates with these shapes and strides."""
 
     output: bytes
     lse: bytes
@@ -322,7 +322,7 @@ def mask_operations(program: MaskProgram, tensors: Sequence[Tensor]) -> ctypes.A
 
 @lru_cache(maxsize=64)
 def _operations_alone(program: MaskProgram) -> ctypes.Array[ctypes.c_char]:
-    """Of a mask without tensors, such as a causal one: the same for every call, and only read."""
+    """The operations of a mask without tensors, such as a causal one: shared by all calls, read-only."""
     return _packed_operations(program, ())
 
 
@@ -360,7 +360,7 @@ def _broadcast_strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _ids(tensor: Tensor) -> tuple[tuple[int, int], int]:
-    """A uwaga_integers of ids (B, K), (1, K), or packed (N,), and the stride of B: rows lie anywhere, their ids side by side."""
+    """A uwaga_integers of ids (B, K), (1, K), or packed (N,), and the stride of B: the ids of a row are contiguous."""
     if tensor.dim() == 1 or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
         return numbers_fields(tensor), 0
     return (tensor.data_ptr(), _bytes(tensor) // 8), _broadcast_strides(tensor)[0]

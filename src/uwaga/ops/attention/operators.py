@@ -1,10 +1,10 @@
 """The registered operators uwaga::forward, uwaga::backward and uwaga::double_backward.
 
-torch.compile, export, torch.func and dispatch modes see attention as these; plain eager mode goes past them (autograd.py).
+torch.compile, export, torch.func and dispatch modes record attention as these operators; plain eager mode does not use them (autograd.py).
 All of them take the same flat list of a call's operands and options, CALL below. A mask that has no tensors, or no mask, is
-None there and no empty list: packages of torch._inductor.aoti_compile_and_package hand over None for an empty list.
+None there and not an empty list: packages of torch._inductor.aoti_compile_and_package pass None for an empty list.
 
-Letters as in spec.py.
+Letters as in call.py.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ torch.library.define(
 
 
 def run(call: Call, engine: str) -> tuple[Tensor, Tensor | None]:
-    """The call as a registered operator. Its lse is always computed: whether a gradient will read it is not known yet."""
+    """The call as a registered operator. Its lse is always computed, since a backward pass may need it."""
     output, lse = call_forward(call.tensors, call.options, engine)
     return output, lse if call.options.softmax else None
 
@@ -63,7 +63,7 @@ def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
     mask_program, zero, mode, start, max_queries, max_keys = arguments[FIXED_TENSORS + 1 : FIXED_TENSORS + 7]
     scale, softcap, softmax, dropout, engine = arguments[FIXED_TENSORS + 7 :]
     query, key, query_offsets = fixed[0], fixed[1], fixed[6]
-    if query_offsets is None:  # torch.jit.trace records numbers as constants; the sizes may be others now
+    if query_offsets is None:  # torch.jit.trace records numbers as constants; the sizes may differ now
         max_queries, max_keys = query.shape[2], key.shape[2]
         if fixed[3] is not None:
             zero = relative_bias.zero(mode, start, zero, max_queries, max_keys)
@@ -89,7 +89,7 @@ def unflatten(arguments: Sequence[Any]) -> tuple[Call, str]:
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, engine = unflatten(arguments)
     output, lse = gradients.forward(engine, call)
-    if engine != "cpu":  # the native engine lays its results out in this way itself
+    if engine != "cpu":  # the native engine returns that layout itself
         output = new_output(call).copy_(output)
     return output, call.query.new_empty(0) if lse is None else lse.contiguous()
 
@@ -171,7 +171,7 @@ def _fakes(call: Call, like: Sequence[Tensor | None], needs: Sequence[bool]) -> 
     )
 
 
-# Autograd: what was absent stays absent.
+# Autograd: an operand that was None has the gradient None.
 
 
 def _forward_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -10,11 +10,11 @@ Gemma 2 (2024); sinks after Xiao et al., "Efficient Streaming Language Models wi
 head that takes weight and gives no value.
 
 A query that sees no key gives zeros, lse = -inf and no gradient. A pair that the mask hides is never multiplied, not even
-by zero, since 0 * nan is nan: what a hidden key or value holds cannot be found in any output or gradient.
+by zero, since 0 * nan is nan: what a hidden key or value holds affects no output and no gradient.
 
 Letters: B sequences, H query heads, G key/value heads (query head h reads key head h // (H / G)), Q queries, K keys,
 D query/key width, E value width. Arithmetic is float32 (float64 for float64), whatever the inputs are stored in.
-Memory is O(Q * K): this is to be read and to be checked against, not to be fast.
+Memory is O(Q * K): this is written to be read and compared with, not to be fast.
 """
 
 import torch
@@ -115,7 +115,7 @@ def _dropout(call: Call, weights_BHQK: Tensor) -> Tensor:
 
 
 def dot(q_BHQD: Tensor, k_BHKD: Tensor, visible_BHQK: Tensor) -> Tensor:
-    """q_i . k_j for the visible pairs, in such a way that no hidden key meets a query, forward or backward."""
+    """q_i . k_j for the visible pairs, computed so that a hidden key is multiplied with no query, forward or backward."""
     k_BHKD = _hide_unseen(k_BHKD, visible_BHQK)
     bad_K = _not_finite(k_BHKD)
     if bad_K is None:
@@ -128,7 +128,7 @@ def dot(q_BHQD: Tensor, k_BHKD: Tensor, visible_BHQK: Tensor) -> Tensor:
 
 
 def mix(weights_BHQK: Tensor, v_BHKE: Tensor, visible_BHQK: Tensor) -> Tensor:
-    """sum_j a_ij v_j over the visible pairs, in such a way that no hidden value is met, forward or backward."""
+    """sum_j a_ij v_j over the visible pairs, computed so that a hidden value is multiplied with no weight, forward or backward."""
     v_BHKE = _hide_unseen(v_BHKE, visible_BHQK)
     bad_K = _not_finite(v_BHKE)
     if bad_K is None:
@@ -181,7 +181,7 @@ def _splitmix(x: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """A logical shift to the right: int64's own would drag the sign along."""
+    """A logical shift to the right: int64's >> copies the sign bit."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 

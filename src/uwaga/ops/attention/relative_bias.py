@@ -18,32 +18,33 @@ from uwaga.ops.score_shape import ScoreShape
 class RelativeVector(NamedTuple):
     """A distance bias over the scores of one call: the fields `relative...` of Call and Options."""
 
-    vector: Tensor  # (H, L) over every distance that the call meets
+    vector: Tensor  # (H, L): one entry for each distance that occurs in the call
     starts: Tensor | None  # (B,) where there is a start per sequence
-    zero: int  # where the distance 0 is
+    zero: int  # the index of distance 0, before the start is subtracted
     start_mode: int
     start: int
 
 
-def over(bias: DistanceBias, sizes: ScoreShape, dtype: torch.dtype, device: torch.device) -> RelativeVector:
-    """A bias over scores of this shape."""
-    mode, value, starts = resolve_start(sizes, bias.start)
+def over(bias: DistanceBias, shape: ScoreShape, dtype: torch.dtype, device: torch.device) -> RelativeVector:
+    """The vector of a distance bias over scores of this shape, in this dtype."""
+    mode, value, starts = resolve_start(shape, bias.start)
     # Query i of a sequence with K keys and Q queries stands, lower right, at i + K - Q: distances from 1 - K to Q - 1.
-    length = max(sizes.queries + sizes.keys - 1, 0)
+    length = max(shape.queries + shape.keys - 1, 0)
     if starts is None:
-        first = zero(mode, value, 0, sizes.queries, sizes.keys)
+        first = zero(mode, value, 0, shape.queries, shape.keys)
         distance_L = torch.arange(length, device=device) - first
     else:
-        first, starts, distance_L = _per_sequence(starts, sizes.queries, length)
+        first, starts, distance_L = _per_sequence(starts, shape.queries, length)
     vector_HL = bias.vector(distance_L)
     return RelativeVector(vector_HL.to(dtype).contiguous(), starts, first, mode, value)
 
 
 def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tensor, Tensor]:
-    """Where the vector has its zero, the starts to read it with, and the distance of each of its entries.
+    """The index of distance 0 in the vector, the starts to read it with, and the distance of each of its entries.
 
-    Sequences whose starts lie close together share entries. Those far apart, or of starts that cannot be read here, have
-    `length` entries each, one sequence behind the other: of the vector and not of the keys are the starts of these.
+    Sequences whose starts are close together share entries. If they are far apart, or cannot be read here (torch.compile),
+    each sequence has `length` entries of its own, one sequence after the other, and the starts that are returned index the
+    vector instead of saying where a query stands among the keys.
     """
     if torch._C._functorch.is_batchedtensor(starts):
         raise ValueError("attention: vmap over a bias's start is not supported; loop over the mapped dimension")
@@ -52,13 +53,13 @@ def _per_sequence(starts: Tensor, queries: int, length: int) -> tuple[int, Tenso
         if most - least <= length * (starts.numel() - 1):
             first = queries - 1 + most
             return first, starts, torch.arange(length + most - least, device=starts.device) - first
-    places = torch.arange(length, device=starts.device) - (queries - 1)
+    offsets = torch.arange(length, device=starts.device) - (queries - 1)
     behind = torch.arange(starts.shape[0], device=starts.device) * length
-    return 0, -behind - (queries - 1), (places - starts[:, None]).flatten()
+    return 0, -behind - (queries - 1), (offsets - starts[:, None]).flatten()
 
 
 def zero(mode: int, start: int, given: int, queries: int, keys: int) -> int:
-    """Where the vector of a dense call has its distance 0; as it was given, where there is a start per sequence."""
+    """The index of distance 0 in the vector of a dense call; `given` where there is a start per sequence."""
     if mode == START_LAST:
         return keys - 1
     return queries - 1 + start if mode == START_VALUE else given
@@ -74,11 +75,11 @@ def relative_scores(call: Call, rows: Tensor | None = None, columns: Tensor | No
     start = {START_LAST: keys - queries, START_VALUE: options.relative_start}.get(options.relative_start_mode)
     i_Q = torch.arange(queries, device=device) if rows is None else rows
     j_K = torch.arange(keys, device=device) if columns is None else columns
-    place_QK = j_K - i_Q[:, None] + options.relative_zero
+    index_QK = j_K - i_Q[:, None] + options.relative_zero
     if start is not None:
-        place_BQK = (place_QK - start)[None]
+        index_BQK = (index_QK - start)[None]
     else:
         assert call.relative_starts is not None
-        place_BQK = place_QK - call.relative_starts[:, None, None]
+        index_BQK = index_QK - call.relative_starts[:, None, None]
     assert call.relative is not None
-    return call.relative[:, place_BQK].transpose(0, 1)
+    return call.relative[:, index_BQK].transpose(0, 1)

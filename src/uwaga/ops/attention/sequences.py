@@ -1,6 +1,6 @@
-"""A ragged call as dense calls, one per sequence: how every engine without ragged kernels serves it.
+"""A ragged call as dense calls, one per sequence: for engines without ragged kernels.
 
-Letters as in spec.py.
+Letters as in call.py.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ def split(call: Call) -> list[Call]:
     """The sequences of a ragged call, each a dense call with B = 1 over views of the packed tokens.
 
     Raises:
-        ValueError: offsets that do not fit (any more), as the native library refuses them.
+        ValueError: offsets that do not rise from 0 to the number of packed tokens, such as ones changed after the call was made.
     """
     queries = _numbers("query", call.query_offsets, call.query.shape[2])
     keys = _numbers("key", call.key_offsets, call.key.shape[2])
@@ -39,7 +39,7 @@ def _numbers(name: str, offsets: Tensor | None, tokens: int) -> list[int]:
 
 def join(call: Call, outputs: list[Tensor], lses: list[Tensor] | None) -> tuple[Tensor, Tensor | None]:
     """The packed output and lse of a ragged call from those of its sequences."""
-    # Nothing of the query, so that a batch of no sequences still has a gradient and a dtype.
+    # An empty part of the query, so that a batch without sequences still has a dtype and a gradient.
     none_1H0 = call.query[:, :, :0, 0]
     none_10HE = none_1H0[..., None].expand(-1, -1, -1, call.value.shape[3]).transpose(1, 2)
     output = torch.cat([none_10HE, *(out.transpose(1, 2) for out in outputs)], dim=1).transpose(1, 2)
@@ -59,7 +59,7 @@ def _sequence(call: Call, row: int, queries: slice, keys: slice) -> Call:
         bias=None if call.bias is None else part.of_scores(call.bias),
         sinks=call.sinks,
         relative_starts=None if call.relative_starts is None else call.relative_starts[part.sequences],
-        # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 of a later seed.
+        # The counter of a weight starts at seed + (b * H + h): sequence b = row becomes b = 0 with a larger seed.
         seed=None if call.seed is None else call.seed + row * call.query.shape[1],
         mask_tensors=select(call.options.mask_program, call.mask_tensors, part),
         options=options,

@@ -1,6 +1,6 @@
-"""torch.func.vmap: the mapped dimension is folded into the batch.
+"""torch.func.vmap of a call: the mapped dimension is folded into the batch.
 
-Letters as in spec.py; V is the size of the mapped dimension.
+Letters as in call.py; V is the size of the mapped dimension.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,9 @@ def fold(
     if tensors[_OFFSETS] is not None:
         raise ValueError("attention: vmap over a ragged batch is not supported; a Ragged has a batch of its own")
     if options.dropout:
-        raise ValueError("attention: vmap with dropout is not supported: its pattern depends on the place in the batch")
+        raise ValueError(
+            "attention: vmap with dropout is not supported: its pattern depends on the position in the batch"
+        )
     for at, name in _SHARED.items():
         if dims[at] is not None:
             raise ValueError(f"attention: vmap over {name} is not supported; loop over the mapped dimension")
@@ -42,8 +44,8 @@ def batch_of(dims: Sequence[int | None], tensors: Tensors) -> int:
 
 
 def lead_all(size: int, batch: int, dims: Sequence[int | None], tensors: Tensors) -> list[Tensor | None]:
-    """(V * B, ...) of each (B, ...) or (1, ...) with the mapped dimension somewhere, or nowhere: then all maps see the
-    same."""
+    """(V * B, ...) of each (B, ...) or (1, ...) whose mapped dimension is anywhere; a tensor without one is
+    repeated."""
     return [None if x is None else _lead(size, batch, dim, x) for x, dim in zip(tensors, dims, strict=True)]
 
 
@@ -53,7 +55,7 @@ def _lead(size: int, batch: int, dim: int | None, x: Tensor) -> Tensor:
 
 
 def unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[int | None, ...]]:
-    """(V, B, ...) of each (V * B, ...), and where the mapped dimension is; an absent result, None or empty, has none."""
+    """(V, B, ...) of each (V * B, ...), and the index of the mapped dimension; None for an absent result, None or empty."""
     unfolded = [x if x is None or x.dim() == 1 else x.unflatten(0, (size, batch)) for x in results]
     return tuple(unfolded), tuple(None if x is None or x.dim() == 1 else 0 for x in results)
 
@@ -61,7 +63,7 @@ def unfold(size: int, batch: int, results: Tensors) -> tuple[Gradients, tuple[in
 def unfold_gradients(
     size: int, batch: int, dims: Sequence[int | None], tensors: Tensors, gradients: Tensors
 ) -> tuple[Gradients, tuple[int | None, ...]]:
-    """The same of gradients of the first of `Call.tensors`: one that was laid over the batch takes the sum of it."""
+    """`unfold` for gradients of the first of `Call.tensors`; one that was broadcast over the batch is summed over it."""
     unfolded, unfolded_dims = unfold(size, batch, gradients)
     bias, of_bias = tensors[_BIAS], unfolded[_BIAS]
     if bias is not None and of_bias is not None and bias.shape[_batch_dimension(dims[_BIAS])] != batch:
@@ -70,5 +72,5 @@ def unfold_gradients(
 
 
 def _batch_dimension(dim: int | None) -> int:
-    """Of a tensor whose batch comes first but for the mapped dimension."""
+    """The index of the batch dimension, which is first apart from the mapped dimension."""
     return 1 if dim == 0 else 0

@@ -1,4 +1,4 @@
-"""The native kernels: a Call is laid out as C structs and handed over."""
+"""The native kernels: a Call is packed as C structs and passed to the library."""
 
 import torch
 from torch import Tensor

@@ -3,8 +3,8 @@
     z_i = sum_j (q_i . k_j) v_j = q_i . S    with the state S = sum_j k_j v_j^T, a D x E matrix
 
 Causal: S runs along the sequence (Katharopoulos et al., "Transformers are RNNs", 2020), by chunks: within a chunk
-the scores are computed as such, and what lies before it comes through the state. The gradients are three more of the
-same products, so the backward pass keeps nothing but its inputs and can itself be differentiated.
+the scores are computed, and earlier tokens contribute through the state. The gradients are three more products of the same
+form, so the backward pass saves only its inputs and can itself be differentiated.
 
 Letters: B sequences, H query heads, G key/value heads, P sequences and heads as one, Q queries, K keys, T tokens of
 both, D query/key width, E value width, C tokens of a chunk, X chunks of a segment.
@@ -21,7 +21,7 @@ from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, 
 from uwaga.ops.attention.sequences import join, split
 from uwaga.ops.mask_program import START_LAST, START_VALUE, UNBOUNDED, And, Band, Lengths, MaskProgram
 
-_CHUNK = 128  # tokens whose scores are computed as such: C * (D + E) operations a token against D * E for the state
+_CHUNK = 128  # tokens whose scores are computed explicitly: C * (D + E) operations a token against D * E for the state
 _SEGMENT = 16 * _CHUNK  # tokens at once: keeps the scores of a segment, 1 MiB a head, in the caches
 
 
@@ -67,7 +67,7 @@ def _attend_dense(call: Call) -> Tensor:
     if band is None or keys == 0:
         return _all(query, key, value, call.options.scale).to(query.dtype)
 
-    # Query i sees the first i + before keys: those before the last of query 0's are seen by all, the rest one by one.
+    # Query i sees the first i + before keys: all queries see those before the last key of query 0; each later key is seen from one query on.
     before = _keys_before_first(band, queries, keys)
     shared, late = min(max(before - 1, 0), keys), min(max(1 - before, 0), queries)
     last = shared + queries - late  # no query sees a key from here on
@@ -147,7 +147,7 @@ def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: MaskProgram) -> Tensor:
-    """The native kernels for the same sums, (P, Q, E) in float32: bits depend on neither threads nor batch."""
+    """The native kernels for the same sums, (P, Q, E) in float32: the results have the same bits for any number of threads and any batch."""
     options = Options(
         scale=scale,
         softmax=False,
@@ -170,16 +170,16 @@ def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
     heads, queries = q_PQD.shape[:2]
     out_PQE = q_PQD.new_empty((heads, queries, v_PKE.shape[2]), dtype=compute)
     state_PDE = q_PQD.new_zeros((heads, k_PKD.shape[2], v_PKE.shape[2]), dtype=compute)
-    poison_P1 = q_PQD.new_zeros((heads, 1), dtype=compute)
+    nan_P1 = q_PQD.new_zeros((heads, 1), dtype=compute)
     for first in range(0, queries, _SEGMENT):
         segment = slice(first, min(first + _SEGMENT, queries))
         q, k, v = (_fit(x[:, segment].to(compute), segment.stop - first) for x in (q_PQD, k_PKD, v_PKE))
-        k, v, poison_PT = _without_poison(k, v)
+        k, v, nan_PT = _without_non_finite(k, v)
         out_PQE[:, segment], state_PDE = _segment(q * scale, k, v, state_PDE)
-        if poison_P1.isnan().any() or poison_PT.isnan().any():
-            poison_PT = poison_P1 + poison_PT.cumsum(1)
-            out_PQE[:, segment] += poison_PT[..., None]
-            poison_P1 = poison_PT[:, -1:]
+        if nan_P1.isnan().any() or nan_PT.isnan().any():
+            nan_PT = nan_P1 + nan_PT.cumsum(1)
+            out_PQE[:, segment] += nan_PT[..., None]
+            nan_P1 = nan_PT[:, -1:]
     return out_PQE
 
 
@@ -195,14 +195,14 @@ def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> 
     return out_PXCE.flatten(1, 2)[:, :tokens], after_PXDE[:, -1]
 
 
-def _without_poison(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _without_non_finite(k_PTD: Tensor, v_PTE: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Keys and values with zeros where they are not finite, and a (P, T) of 0 or nan that says where: 0 * nan would
     reach queries that do not see them, so their effect is added to those that do."""
-    poison_PT = (k_PTD * 0.0).sum(-1) + (v_PTE * 0.0).sum(-1)
-    bad_PT1 = poison_PT.isnan()[..., None]
+    nan_PT = (k_PTD * 0.0).sum(-1) + (v_PTE * 0.0).sum(-1)
+    bad_PT1 = nan_PT.isnan()[..., None]
     if bad_PT1.any():
         k_PTD, v_PTE = k_PTD.masked_fill(bad_PT1, 0.0), v_PTE.masked_fill(bad_PT1, 0.0)
-    return k_PTD, v_PTE, poison_PT
+    return k_PTD, v_PTE, nan_PT
 
 
 def _fit(x_PTD: Tensor, tokens: int) -> Tensor:

@@ -1,9 +1,9 @@
 """PyTorch's own fused kernels: scaled_dot_product_attention, and varlen_attn for ragged batches on CUDA.
 
-The right choice on CUDA, and the fallback on the CPU. Three differences of PyTorch's kernels are made good here, and one
+The right choice on CUDA, and the fallback on the CPU. Three differences of PyTorch's kernels are corrected here, and one
 cannot be: queries that see nothing give zeros; hidden keys hold zeros where no query sees them; masks that SDPA cannot
-express are handed over in dense form, which is O(Q * K). But in a key that *some* query sees, a nan can reach a query
-that does not see it (0 * nan inside the kernel): only the other engines promise that it does not.
+express are passed in dense form, which is O(Q * K). But in a key that *some* query sees, a nan can reach a query
+that does not see it (0 * nan inside the kernel): only the other engines exclude that.
 
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width, N tokens.
 """
@@ -62,10 +62,10 @@ def _attend_dense(call: Call) -> Tensor:
     visible_BHQK = _visible(call)
     sees_BHQ1, seen_BHK1 = visible_BHQK.any(-1, keepdim=True), visible_BHQK.any(-2)[..., None]
     query = torch.where(sees_BHQ1, query, 0.0)
-    # A key head is hidden where no query head of its group sees it; a mask per query head is not looked into.
+    # A key head is hidden where no query head of its group sees it; a mask that differs between query heads of a group is not reduced.
     if seen_BHK1.shape[1] == 1 or query.shape[1] == key.shape[1]:
         key, value = torch.where(seen_BHK1, key, 0.0), torch.where(seen_BHK1, value, 0.0)
-    # SDPA makes nan of a row that sees nothing: let it see everything, and drop the result.
+    # SDPA gives nan for a query that sees no key: let it see all keys, and replace its result by zeros.
     attn_mask = _attn_mask(call, visible_BHQK | ~sees_BHQ1)
     out_BHQE = scaled_dot_product_attention(query, key, value, attn_mask, scale=scale, enable_gqa=grouped)
     return torch.where(sees_BHQ1, out_BHQE, 0.0)
@@ -99,7 +99,7 @@ def _is_upper_left_causal(call: Call) -> bool:
 
 
 def _varlen_window(call: Call) -> tuple[int, int] | None:
-    """The window of varlen_attn that says the same as the call, or None where there is none."""
+    """The window_size of varlen_attn that equals the call's mask, or None where there is none."""
     width, program = call.query.shape[3], call.options.mask_program
     if not call.query.is_cuda or call.query.dtype not in _VARLEN_DTYPES:
         return None
