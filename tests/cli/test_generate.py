@@ -165,7 +165,9 @@ def test_prompts_that_cannot_be_read(writer: Path) -> None:
     assert refusal(writer, "") == "prompt 0 is empty: it has no tokens"
     assert refusal(writer, "a", "\udcff") == "prompt 1 is not valid UTF-8"
     assert refusal(writer, "-", input=b"\xff") == "prompt 0 is not valid UTF-8"
-    assert refusal(writer, "x" * 41) == "prompt 0 has 41 tokens, and 20 new ones take 60 positions; the model has 40"
+    assert (
+        refusal(writer, "x" * 41) == "prompt 0 of 41 tokens and 20 new tokens need 60 positions, but the model has 40"
+    )
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,13 @@ class MultiHeadAttention(nn.Module):
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
         self.watcher: Watcher | None = None
 
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         keys, values = self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v
-        self.query = nn.Linear(query_dim or d_model, num_heads * self.d_k, bias, **made)
-        self.key = nn.Linear(key_dim or d_model, keys, bias, **made)
-        self.value = nn.Linear(value_dim or d_model, values, bias, **made)
+        self.query = nn.Linear(query_dim or d_model, num_heads * self.d_k, bias, **factory)
+        self.key = nn.Linear(key_dim or d_model, keys, bias, **factory)
+        self.value = nn.Linear(value_dim or d_model, values, bias, **factory)
         output_bias = bias if output_bias is None else output_bias
-        self.output = nn.Linear(num_heads * self.d_v, output_dim or d_model, output_bias, **made)
+        self.output = nn.Linear(num_heads * self.d_v, output_dim or d_model, output_bias, **factory)
 
     def forward(
         self,

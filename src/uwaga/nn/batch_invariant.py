@@ -1,8 +1,8 @@
 """Batch-invariant linear maps: a token gives the same bits whatever other tokens are in the batch.
 
 PyTorch's float32 matrix products on the CPU are MKL's, which processes rows in blocks of four and the remaining rows by another
-kernel with another order of summation; with few rows, the shares of the threads end in such remainders. Rows of zeros fill up
-the last block. bfloat16 needs no padding; float64 and accelerators choose kernels by more than the number of rows, and are
+kernel with another order of summation; with few rows, each thread's share of them may end in such a remainder. Rows of zeros fill
+up the last block. bfloat16 needs no padding; float64 and accelerators choose kernels by more than the number of rows, and are
 left as they are.
 
 Letters: M width of the input, W width of the output.
@@ -20,7 +20,8 @@ _MANY_ROWS = 256
 
 
 def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor, *, batch_invariant: bool = True) -> Tensor:
-    """`linear` of rows (..., M), (..., W). Where it is not worth that one row costs as much as four: batch_invariant=False.
+    """`linear` of rows (..., M): (..., W). One row costs as much as four; batch_invariant=False avoids that and calls `linear` as
+    it is.
 
     >>> apply_linear(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
     torch.Size([2, 3, 5])

@@ -1,4 +1,4 @@
-"""A context manager for running a model that may be in training."""
+"""A context manager that runs a model in evaluation mode without gradients, and restores its mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

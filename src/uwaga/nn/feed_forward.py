@@ -32,8 +32,8 @@ class FeedForward(nn.Module):
     Args:
         d_model: M.
         d_ff: F.
-        activation: "gelu", "gelu_tanh" (its approximation, as GPT-2 has it), "relu" or "silu".
-        gated: whether to multiply by a second linear map of the input, to which the activation is applied.
+        activation: "gelu", "gelu_tanh" (the tanh approximation of GELU, as in GPT-2), "relu" or "silu".
+        gated: whether up x is multiplied by f(gate x), a second linear map of the input, instead of being activated itself.
         bias: whether the linear maps add a bias.
         dropout: probability of dropping a hidden activation, in training.
 
@@ -57,11 +57,11 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             listed = ", ".join(map(repr, ACTIVATIONS))
             raise ValueError(f"FeedForward: activation must be one of {listed}, not {activation!r}")
-        made: dict[str, Any] = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.activation = activation
-        self.up = nn.Linear(d_model, d_ff, bias, **made)
-        self.gate = nn.Linear(d_model, d_ff, bias, **made) if gated else None
-        self.down = nn.Linear(d_ff, d_model, bias, **made)
+        self.up = nn.Linear(d_model, d_ff, bias, **factory)
+        self.gate = nn.Linear(d_model, d_ff, bias, **factory) if gated else None
+        self.down = nn.Linear(d_ff, d_model, bias, **factory)
         self.dropout = nn.Dropout(dropout)
 
     @renamed.parameters(steadily="batch_invariant")

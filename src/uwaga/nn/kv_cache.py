@@ -29,12 +29,12 @@ class KeyValueCache:
         decoder(prompts, mask=Causal(), cache=cache)            # Ragged prompts, without padding
         decoder(next_tokens, mask=Causal(), cache=cache)        # padded (R, 1, M), or Ragged with any number per row
 
-    Masks and biases are those of the new tokens over all keys; Causal() is right also where rows differ in length. A dense
-    mask or bias has as many keys as the longest row.
+    Masks and biases are those of the new tokens over all keys; Causal() and Window take rows of different lengths into account.
+    A dense mask or bias has as many keys as the longest row.
 
     Args:
-        num_layers: how many.
-        capacity: tokens per row to allocate at once; by default a buffer has the size of the first tokens, and doubles.
+        num_layers: the number of layers.
+        capacity: tokens per row to allocate at first; 0 allocates as many as the first append needs. A full buffer doubles.
     """
 
     def __init__(self, num_layers: int, *, capacity: int = 0) -> None:
@@ -51,8 +51,8 @@ class KeyValueCache:
 
     @property
     def start(self) -> int | Tensor:
-        """The position of the next token: an int where all rows have the same length, else (R,) int64. To be read between two
-        forward passes; during one, the first layers are ahead of the last."""
+        """The position of the next token: an int where all rows have the same length, else (R,) int64. Read it only
+        between forward passes: during one, some layers have the new tokens already and others do not."""
         return self._layers[0].attention.start
 
     @property
@@ -73,7 +73,7 @@ class KeyValueCache:
         """Row r becomes what row rows[r] was, in every layer, in cross-attention too.
 
         Args:
-            rows: (any,) int64; rows may be left out or repeated, as in a beam search.
+            rows: 1-d int64 of any length; rows may be left out or repeated, as in a beam search.
 
         Raises:
             ValueError: a row that does not exist.
@@ -93,8 +93,8 @@ class LayerCache(NamedTuple):
 class SelfAttentionCache:
     """Keys and values of the tokens so far, in a buffer that doubles when it is full.
 
-    Rows may differ in length: a batch of ragged prompts is stored without padding on the left, and what is stored behind a
-    row's end is masked out. `start` is the position of the next token: an int where all rows agree, else (R,) int64.
+    Rows may differ in length: a batch of ragged prompts is stored without padding on the left, and positions beyond a
+    row's end are masked out. `start` is the position of the next token: an int where all rows agree, else (R,) int64.
 
     Args:
         capacity: tokens per row to allocate at once, where the caller knows how many there will be.
@@ -117,7 +117,7 @@ class SelfAttentionCache:
         return self._buffer.key.new_zeros(len(self._buffer.key), dtype=torch.int64) + self.start
 
     def append(self, key: Operand, value: Operand) -> "KVView":
-        """Store the new tokens behind each row, and return all keys and values of the rows.
+        """Append new tokens to each row, and return all keys and values of the rows.
 
         Args:
             key: (R, G, Q, D), or Ragged with values (N, G, D); copied.
@@ -185,7 +185,7 @@ class SelfAttentionCache:
         self._longest = int(wanted_R.max()) if len(wanted_R) else 0
 
     def reorder(self, rows: Tensor) -> None:
-        """Row r becomes what row rows[r] was: rows, (any,) int64, may be left out or repeated, as in a beam search.
+        """Row r becomes what row rows[r] was: rows, 1-d int64 of any length, may be left out or repeated, as in a beam search.
 
         Raises:
             ValueError: a row that does not exist.
@@ -254,7 +254,7 @@ class KVBuffer(NamedTuple):
     """Allocated memory for keys and values. Tokens come before heads, so that a token is contiguous, and the buffer without its
     row dimension is a packed batch."""
 
-    key: Tensor  # (R, T, G, D); not initialised behind a row's end
+    key: Tensor  # (R, T, G, D); not initialised beyond a row's end
     value: Tensor  # (R, T, G, E)
 
     @staticmethod

@@ -172,18 +172,18 @@ WRONG: dict[str, tuple[object, dict, str]] = {
     "a prompt longer than the model": (
         [[3], [4] * 11],
         {"max_new_tokens": 1},
-        "prompt 1 has 11 tokens, and 1 new ones take 11 positions; the model has 10",
+        "prompt 1 of 11 tokens and 1 new tokens need 11 positions, but the model has 10",
     ),
     "more than the model has positions for": (
         [[3] * 6],
         {"max_new_tokens": 6},
-        "prompt 0 has 6 tokens, and 6 new ones take 11 positions; the model has 10",
+        "prompt 0 of 6 tokens and 6 new tokens need 11 positions, but the model has 10",
     ),
     "a streamer of two": ([[3], [4]], {"streamer": print}, "a streamer takes one prompt, not 2"),
     "a streamer of beams": (
         [[3]],
         {"streamer": print, "num_beams": 2},
-        "a streamer cannot be used with a beam search, which has no certain token before its end",
+        "a streamer cannot be used with a beam search, whose tokens are known only at its end",
     ),
 }
 

@@ -1,7 +1,7 @@
 """Beam search.
 
-Which texts are kept and when a row ends is as in transformers, so that both find the same texts. Letters: R rows, W beams of a
-row, C candidates of a row, V vocabulary, T new tokens.
+The rules by which texts are kept and rows end are those of transformers (GenerationMixin._beam_search), so that both find the
+same texts. Letters: R rows, W beams of a row, C candidates of a row, V vocabulary, T new tokens.
 """
 
 import torch
@@ -11,7 +11,7 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.generation.options import GenerationOptions
 from uwaga.ops.ragged import Ragged
 
-_NONE = -torch.inf  # the score where there is no text
+_NONE = -torch.inf  # the score of a beam that holds no text
 
 
 class Beams:
@@ -30,10 +30,10 @@ class Beams:
         self.done_length_RW = torch.zeros(rows, beams, dtype=torch.int64, device=device)
 
     def advance(self, logits_RWV: Tensor) -> Tensor:
-        """Add one token to every beam. Returns (R, W): the former beam of its row that each one continues."""
+        """Add one token to every beam. Returns (R, W) int64: for each new beam, the previous beam of its row that it continues."""
         beams, vocabulary = logits_RWV.shape[1:]
         score_RWV = logits_RWV.log_softmax(-1) + self.running_score_RW[..., None]
-        # Enough that W unfinished ones are among them, even if every end token follows every beam.
+        # Enough candidates that W of them do not end, even if every end token is a candidate of every beam.
         count = min(max(2, 1 + len(self.eos)) * beams, beams * vocabulary)
         score_RC, place_RC = score_RWV.flatten(1).topk(count)
         beam_RC, token_RC = place_RC // vocabulary, place_RC % vocabulary

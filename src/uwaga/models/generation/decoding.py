@@ -17,21 +17,20 @@ class Decoding:
 
     first: Ragged  # (N,) ids of the prompts; of an encoder-decoder, the start token of each
     cache: KeyValueCache
-    states: Callable[
-        [Ragged], Operand
-    ]  # (N, M) hidden states of the next ids (N,), whose keys and values go to the cache
+    # (N, M) hidden states of the next ids (N,); appends their keys and values to the cache
+    states: Callable[[Ragged], Operand]
     logits: Callable[[Tensor], Tensor]  # (R, V) of hidden states (R, M)
 
     def first_logits(self) -> Tensor:
-        """(R, V) float32: logits of the first new token of each row."""
+        """(R, V) float32: logits of the first new token of each row. Raises ValueError: they contain NaN."""
         return self._next(self.first)
 
     def next_logits(self, token_R: Tensor) -> Tensor:
-        """(R, V) float32: logits of the token after one more token in each row."""
+        """(R, V) float32: logits of the token after token_R, (R,) ids, one per row. Raises ValueError: they contain NaN."""
         return self._next(Ragged(token_R, torch.arange(len(token_R) + 1, device=token_R.device), max_length=1))
 
     def reorder(self, rows: Tensor) -> None:
-        """Row r becomes the former row rows[r]; rows may be left out and repeated."""
+        """Row r becomes the previous row rows[r]; rows, 1-d int64, may be left out or repeated."""
         self.cache.reorder(rows)
 
     def _next(self, ids: Ragged) -> Tensor:
@@ -53,11 +52,11 @@ class GeneratorConfig(Protocol):
 
     @property
     def output_vocab_size(self) -> int:
-        """How many ids there are to write, which need not be those to read."""
+        """The number of ids that can be generated; it may differ from `vocab_size`, the number of ids that can be read."""
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest row that there are positions for; None: any."""
+        """The number of positions of a row; None: no limit."""
 
 
 class Generator(Protocol):
@@ -65,7 +64,9 @@ class Generator(Protocol):
 
     config: GeneratorConfig
     training: bool
-    prompt_counts: bool  # whether prompt and new tokens stand in one row, and share its positions
+    prompt_counts: (
+        bool  # whether new tokens take the positions after the prompt's (decoder-only), else positions from 0
+    )
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """The state before the first new token of prompts, (N,) ids; the cache has room for `new_tokens`."""
+        """The state before the first new token of prompts, (N,) ids; the cache has capacity for `new_tokens` more."""

@@ -67,8 +67,8 @@ def generate(
         the new tokens of each prompt, in the form of the prompts: lists, Ragged (N,) or a tensor (R, longest).
 
     Raises:
-        ValueError: an option of a wrong value or without effect, ids outside the vocabulary, an empty prompt, more tokens than
-            the model has positions, a model in training mode.
+        ValueError: an option of a wrong type or value, or without effect beside the others, ids outside the vocabulary, an empty prompt, more tokens than
+            the model has positions, a model in training mode, logits that contain NaN.
 
     >>> from uwaga.models.gpt2.config import GPT2Config
     >>> from uwaga.models.gpt2.model import GPT2Model
@@ -143,7 +143,7 @@ def _check_streamer(streamer: Streamer | None, prompts: Ragged, options: Generat
         return
     if options.num_beams > 1:
         raise ValueError(
-            "generate: a streamer cannot be used with a beam search, which has no certain token before its end"
+            "generate: a streamer cannot be used with a beam search, whose tokens are known only at its end"
         )
     if len(prompts) != 1:
         raise ValueError(f"generate: a streamer takes one prompt, not {len(prompts)}")
@@ -183,16 +183,16 @@ def _is_ids(prompt: object) -> bool:
 
 
 def _check_positions(prompts: Ragged, new_tokens: int, model: Generator) -> None:
-    """The model has a position for every token that it will read: the last new one is not read."""
+    """ValueError unless the model has a position for every token that it will read: all but the last new one."""
     most = model.config.max_tokens
     if most is None or not len(prompts):
         return
     longest = int(prompts.lengths.argmax())
     read = prompts.max_length if model.prompt_counts else 1
     if read + new_tokens - 1 > most:
-        beside = f"prompt {longest} has {prompts.max_length} tokens, and " if model.prompt_counts else ""
+        prompt = f"prompt {longest} of {prompts.max_length} tokens and " if model.prompt_counts else ""
         raise ValueError(
-            f"generate: {beside}{new_tokens} new ones take {read + new_tokens - 1} positions; the model has {most}"
+            f"generate: {prompt}{new_tokens} new tokens need {read + new_tokens - 1} positions, but the model has {most}"
         )
 
 
