@@ -53,18 +53,18 @@ def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> N
         ({"id": 1, "question": {"ask": "about", "more": 1}}, "about: unknown argument 'more'"),
     ],
 )
-def test_what_is_wrong_is_said(service: ViewService, sent: Sent, message: object, error: str) -> None:
+def test_errors_are_sent_to_the_page(service: ViewService, sent: Sent, message: object, error: str) -> None:
     handle_message(service, message, sent.send)
     assert sent == [({"id": 1, "error": error}, [])]
 
 
-def test_messages_of_others_are_left_alone(service: ViewService, sent: Sent) -> None:
+def test_other_messages_are_ignored(service: ViewService, sent: Sent) -> None:
     for message in ("about", None, [], {"question": {"ask": "about"}}):
         handle_message(service, message, sent.send)
     assert sent == []
 
 
-def test_a_defect_is_told_to_the_page_and_raised_in_the_notebook(sent: Sent) -> None:
+def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: Sent) -> None:
     class Broken:
         def answer(self, question: object) -> Reply:
             raise RuntimeError("a defect")

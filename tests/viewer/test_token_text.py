@@ -27,11 +27,11 @@ def test_words_of_every_tokenizer(tokens: list[str], words: list[str]) -> None:
     assert [join_tokens(read, *word) for word in word_ranges(read)] == [word.strip(" ") for word in words]
 
 
-def test_a_letter_cut_in_two_tokens_is_shown_as_cut() -> None:
+def test_a_character_split_over_two_tokens_is_shown_as_incomplete() -> None:
     assert token_text(["Ġcaf", "Ã", "©"]).labels == ["caf", "\ufffd", "\ufffd"]
 
 
-def test_special_tokens_are_told_from_the_text() -> None:
+def test_special_tokens_are_recognised() -> None:
     read = token_text(["[CLS]", "[UNK]", "<s>", "<b>", "[x]", "<extra_id_3>"])
     assert read.special == [True, False, True, False, False, True]
 

@@ -12,7 +12,7 @@ def a_map(*shape: int, **options) -> uwaga.AttentionMap:
     return uwaga.AttentionMap(torch.randn(*shape, 4), torch.randn(*shape, 4), **options)
 
 
-def test_a_recording_brings_its_tokens() -> None:
+def test_the_tokens_of_a_recording_are_used() -> None:
     model = GPT2Model(
         GPT2Config(vocab_size=40, d_model=16, num_layers=2, num_heads=4, d_ff=32, max_position_embeddings=64)
     ).eval()
@@ -30,7 +30,7 @@ def test_rows_of_a_batch_and_of_a_ragged_one() -> None:
     assert ViewModel.create(a_map(2, 3, 6), row=1).sides[0].maps["encoder", 0].shape == (3, 6, 6)
 
 
-def test_maps_are_named_by_what_they_are() -> None:
+def test_kinds_of_maps_are_guessed_from_shape_and_mask() -> None:
     assert list(ViewModel.create([a_map(2, 6), a_map(2, 6)]).sides[0].maps) == [("encoder", 0), ("encoder", 1)]
     assert list(ViewModel.create(a_map(6, mask=uwaga.Causal())).sides[0].maps) == [("decoder", 0)]
     cross = uwaga.AttentionMap(torch.randn(3, 4), torch.randn(5, 4))
@@ -59,7 +59,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("make", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_what_cannot_be_shown_is_refused(make, message: str) -> None:
+def test_invalid_maps_and_tokens_are_refused(make, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         make()
     assert str(caught.value) == message

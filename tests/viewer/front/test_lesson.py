@@ -250,7 +250,7 @@ def test_a_saved_page_has_the_lesson_to_read(
     page = browser.new_page()
     page.goto((tmp_path / "page.html").as_uri() + "#tab=lesson")
     page.wait_for_selector(TITLE)
-    assert "This page is saved: there is no program behind it" in page.locator(".lesson-main").text_content()
+    assert "This is a saved page, without a program" in page.locator(".lesson-main").text_content()
     assert cell(page, "x", 0, 0).locator("input").get_attribute("readonly") is not None
     go(page, "Weigh")
     page.locator("[data-setting=query]").select_option(label="4: pen")

@@ -37,7 +37,7 @@ def test_its_numbers_are_copies() -> None:
     assert worked["x"].max() == 2
 
 
-def test_a_table_that_there_is_not() -> None:
+def test_an_unknown_matrix_is_refused() -> None:
     with pytest.raises(KeyError) as caught:
         work_through("a")["weight"]
     assert str(caught.value.args[0]).startswith("unknown matrix 'weight': choose one of x, lengths, crude_scores, ")
@@ -53,7 +53,7 @@ def test_a_table_that_there_is_not() -> None:
         ({"inputs": ""}, "lesson: tokens must be a list of 1 to 12 words, not of 0"),
     ],
 )
-def test_what_does_not_fit_is_an_error(arguments: dict[str, Any], message: str) -> None:
+def test_inputs_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         work_through(**arguments)
     assert str(caught.value).startswith(message)

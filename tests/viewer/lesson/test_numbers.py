@@ -48,7 +48,7 @@ def test_token_by_token_is_the_matrix_form(numbers: Numbers) -> None:
     near(numbers["q_products"].sum(1), numbers["q"])
 
 
-def test_the_crude_form_and_what_is_wrong_with_it(numbers: Numbers) -> None:
+def test_the_unnormalised_form_and_its_shortcomings(numbers: Numbers) -> None:
     x, scores = numbers["x"], numbers["crude_scores"]
     near(scores, x @ x.T)
     near(numbers["crude"], x @ x.T @ x)
@@ -146,7 +146,7 @@ def test_where_codes_repeat(numbers: Numbers) -> None:
     assert np.isnan(repeats[-1]).all()
 
 
-def test_why_the_root(numbers: Numbers) -> None:
+def test_why_scores_are_scaled(numbers: Numbers) -> None:
     variance, softmaxes = numbers["variance"], numbers["saturation"]
     assert variance[:, 1] / variance[:, 0] == pytest.approx(1, abs=0.15)
     assert variance[:, 2] == pytest.approx(1, abs=0.15)

@@ -57,7 +57,7 @@ class Hidden { export() { return this.import; } }
 
 
 @pytest.mark.slow
-def test_modules_become_one_script_that_does_the_same(tmp_path: Path) -> None:
+def test_the_bundled_script_does_the_same_as_the_modules(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "front",
         main__js=TRICKY,

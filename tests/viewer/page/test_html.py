@@ -17,7 +17,7 @@ from uwaga.viewer.page.html import page_title, served_html
         ("x" * 300, "x" * 200 + " - uwaga"),
     ],
 )
-def test_one_line_without_what_turns_or_hides_text(title: str, shown: str) -> None:
+def test_a_title_is_one_line_without_control_and_bidirectional_characters(title: str, shown: str) -> None:
     assert page_title(title) == shown
 
 

@@ -55,7 +55,7 @@ def tile(**what: object) -> dict[str, object]:
     return {"ask": "tile", **plain, "how": "mass", "level": 0, "row": 0, "column": 0, **what}
 
 
-def test_a_short_text_is_all_there_and_exact() -> None:
+def test_a_short_text_is_stored_completely_and_exactly() -> None:
     asked = service()
     found = replies(snapshot_html(asked.answer))
     for request, reply in found.items():
@@ -90,7 +90,7 @@ def test_coarse_cells_are_rounded_and_exact_weights_are_not() -> None:
     np.testing.assert_array_equal(found[canonical(tile())].arrays[0], asked.answer(tile()).arrays[0])
 
 
-def test_what_does_not_fit_is_coarser_or_left_out() -> None:
+def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
     asked = service(tokens=300, layers=2, heads=4)
     sizes = {}
     for largest in (100_000, 1_000_000, 10_000_000):
@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_coarser_or_left_out() -> None:
     assert all(size < 1.1 * largest for largest, (size, _, _) in sizes.items() if largest > 100_000)
 
 
-def test_what_is_needed_is_as_fine_as_fits_however_little_time_there_is() -> None:
+def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
     """A sampled tile takes as long in coarse cells as in fine ones."""
     page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
     found = [json.loads(request) for request in replies(page)]
@@ -153,7 +153,7 @@ class Slow:
         return reply
 
 
-def test_it_goes_on_with_what_is_not_complete() -> None:
+def test_incomplete_replies_are_requested_again() -> None:
     slow, told = Slow(service()), list[float]()
     found = replies(snapshot_html(slow.answer, progress=told.append))
     for name, reply in found.items():
@@ -164,7 +164,7 @@ def test_it_goes_on_with_what_is_not_complete() -> None:
     assert told[-1] == 1
 
 
-def test_out_of_time_it_says_how_far_it_came() -> None:
+def test_replies_cut_off_by_the_time_budget_hold_the_completed_fraction() -> None:
     """`complete` is 1, so that a page does not wait for more."""
     slow = Slow(service())
     found = replies(snapshot_html(slow.answer, seconds=0))
@@ -173,7 +173,7 @@ def test_out_of_time_it_says_how_far_it_came() -> None:
     assert {reply.meta["complete"] for name, reply in found.items() if '"overview"' in name} == {1}
 
 
-def test_it_stops_when_told() -> None:
+def test_stop_ends_a_snapshot() -> None:
     asked = 0
 
     def stop() -> bool:
@@ -186,7 +186,7 @@ def test_it_stops_when_told() -> None:
     assert asked == 6
 
 
-def test_closing_the_view_ends_it() -> None:
+def test_closing_the_view_ends_a_snapshot() -> None:
     closed = service()
     closed.close()
     with pytest.raises(RequestError) as caught:
@@ -194,7 +194,7 @@ def test_closing_the_view_ends_it() -> None:
     assert str(caught.value) == "the view is closed"
 
 
-def test_rounding_keeps_what_is_no_number() -> None:
+def test_rounding_keeps_nan_and_infinity() -> None:
     numbers = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1, 1.0001, 3.4e38, 1e-42], np.float32)
     rounded = stored_reply({"ask": "overview"}, Reply(meta={}, arrays=(numbers,))).arrays[0]
     assert rounded.dtype == np.float32
@@ -203,7 +203,7 @@ def test_rounding_keeps_what_is_no_number() -> None:
     assert np.isfinite(rounded[7])
 
 
-def test_its_policy_allows_its_own_script_and_style_alone() -> None:
+def test_the_content_security_policy_allows_only_the_pages_own_script_and_style() -> None:
     page = snapshot_html(service().answer).decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
@@ -223,7 +223,7 @@ def test_its_policy_allows_its_own_script_and_style_alone() -> None:
     assert "https://" not in page
 
 
-def test_exact_heads_are_named_by_what_people_know() -> None:
+def test_exact_heads_are_named_by_kind_layer_and_head() -> None:
     about = service(tokens=600).answer({"ask": "about"}).meta
     whole = exact_requests(about, ("encoder", 1, 2))
     assert [(each["layer"], each["head"], each["row"], each["column"]) for each in whole] == [
@@ -251,14 +251,14 @@ def test_exact_heads_are_named_by_what_people_know() -> None:
     ],
     ids=lambda x: "",
 )
-def test_exact_heads_that_there_are_not(exact: Any, message: str, tmp_path: Path) -> None:
+def test_exact_heads_that_do_not_exist_are_refused(exact: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as caught:
         save_snapshot(service(), tmp_path / "page.html", exact=[exact])
     assert str(caught.value) == message
     assert list(tmp_path.glob("*.html*")) == []
 
 
-def test_more_exact_weights_than_a_page_takes() -> None:
+def test_more_exact_weights_than_the_limit_are_refused() -> None:
     about = {**service().answer({"ask": "about"}).meta}
     about["sides"][0]["stacks"]["encoder"]["tokens"] = 5000
     with pytest.raises(ValueError) as caught:
@@ -269,7 +269,7 @@ def test_more_exact_weights_than_a_page_takes() -> None:
     )
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_written_atomically(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("the page before")
     with pytest.raises(ValueError, match="there is no head 0 of encoder layer 9"):

@@ -77,7 +77,7 @@ def test_cells_of_a_map_without_an_engine_are_those_of_one_with(how: str) -> Non
     np.testing.assert_allclose(pictures[1].cells, pictures[0].cells, rtol=1e-5, atol=1e-8)
 
 
-def test_a_finished_tile_is_not_painted_again(long_map: uwaga.AttentionMap, where, follow) -> None:
+def test_a_finished_tile_is_not_computed_again(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "how": "mass", "level": 5, "row": 0, "column": 0}
     done = follow(service, ask="tile", **asked)[-1]

@@ -86,7 +86,7 @@ def _steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @ANY
 @given(st.data())
-def test_every_reading_is_that_of_the_matrix(data: st.DataObject) -> None:
+def test_every_query_agrees_with_the_dense_matrix(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(["encoder", "cross"]))
     tokens = {"encoder": data.draw(texts())}
     if kind == "cross":

@@ -12,7 +12,7 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
 
-def test_about_says_what_there_is(service: ViewService) -> None:
+def test_about_lists_sides_layers_and_axes(service: ViewService) -> None:
     meta = service.answer({"ask": "about"}).meta
     (side,) = meta["sides"]
     assert meta["title"] == "unseen the cat sat on the mat ."
@@ -31,7 +31,7 @@ def test_items_are_read_without_the_marks_of_the_tokenizer(service: ViewService)
     assert shown == {"labels": [".", "[SEP]"], "glued": [0, 0], "specials": [10], "total": 11}
 
 
-def test_a_reply_survives_the_wire(service: ViewService) -> None:
+def test_a_reply_is_the_same_after_serialization(service: ViewService) -> None:
     reply = Reply(
         meta={"text": 'é <script> "'}, arrays=(np.arange(6, dtype=np.float32).reshape(2, 3), np.array([7], np.uint8))
     )
@@ -128,7 +128,7 @@ def test_many_threads_get_the_same_answers(service: ViewService) -> None:
     assert all(np.array_equal(each, found[0]) for each in found)
 
 
-def test_what_is_kept_is_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ViewService(ViewModel.create(long_map))
     monkeypatch.setattr(service._queries._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}

@@ -16,7 +16,7 @@ def refusal(*headers: tuple[str, str]) -> Refusal | None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8123", "localhost:8123", "LOCALHOST:8123", "[::1]:8123"])
-def test_its_own_names(host: str) -> None:
+def test_host_headers_of_this_server_are_accepted(host: str) -> None:
     assert refusal(("host", host)) is None
     assert refusal(("host", host), ("origin", f"http://{host}"), ("sec-fetch-site", "same-origin")) is None
 
@@ -36,7 +36,7 @@ def test_its_own_names(host: str) -> None:
         [""],
     ],
 )
-def test_other_names(hosts: list[str]) -> None:
+def test_other_host_headers_are_refused(hosts: list[str]) -> None:
     assert refusal(*(("host", host) for host in hosts)) == OTHER_NAME
 
 
@@ -52,13 +52,13 @@ def test_other_names(hosts: list[str]) -> None:
         "file://",
     ],
 )
-def test_other_origins(origin: str) -> None:
+def test_other_origins_are_refused(origin: str) -> None:
     assert refusal(HOST, ("origin", origin)) == OTHER_ORIGIN
     assert refusal(HOST, ("origin", "http://127.0.0.1:8123"), ("origin", origin)) == OTHER_ORIGIN
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
-def test_other_sites_may_only_link_here(site: str) -> None:
+def test_from_other_sites_only_following_a_link_is_accepted(site: str) -> None:
     """same-site: another port of this machine, such as a notebook server that shows somebody's page."""
     assert refusal(HOST, ("sec-fetch-site", site)) == OTHER_SITE
     for mode, goal in (("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"), ("no-cors", "document")):
@@ -70,11 +70,11 @@ def test_other_sites_may_only_link_here(site: str) -> None:
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin"])
-def test_its_own_page_and_the_address_bar(site: str) -> None:
+def test_requests_of_the_page_and_of_the_address_bar_are_accepted(site: str) -> None:
     assert refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")) is None
 
 
-def test_port_80_is_left_out_by_browsers() -> None:
+def test_a_host_header_may_omit_port_80() -> None:
     access = AccessControl(80)
     assert access.refusal([(b"host", b"localhost"), (b"origin", b"http://localhost")]) is None
 
@@ -88,7 +88,7 @@ def test_the_token() -> None:
     assert not ACCESS.is_authorized(cookie, token)
 
 
-def test_a_code_is_worth_something_once() -> None:
+def test_a_code_can_be_exchanged_once() -> None:
     used: list[str] = []
     access = AccessControl(8123, used.append)
     code = access.url_code()
@@ -106,7 +106,7 @@ def test_a_code_is_worth_something_once() -> None:
     assert used == [code, other]
 
 
-def test_codes_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_remembered_codes_is_bounded() -> None:
     access = AccessControl(8123)
     first = access.url_code()
     for _ in range(1000):

@@ -44,7 +44,7 @@ def test_script_and_styles(client, small_front) -> None:
     assert b".uwaga" in styles.body
 
 
-def test_a_question_gets_the_bytes_of_its_reply(client) -> None:
+def test_a_request_gets_the_bytes_of_its_reply(client) -> None:
     answer = client.ask({"ask": "echo", "text": "żółw"})
     assert (answer.status, answer.headers["content-type"]) == (200, "application/octet-stream")
     reply = Reply.from_bytes(answer.body)
@@ -52,7 +52,7 @@ def test_a_question_gets_the_bytes_of_its_reply(client) -> None:
     assert reply.arrays[0].tolist() == [0, 1, 2]
 
 
-def test_headers_are_on_everything(client, small_front) -> None:
+def test_every_response_has_the_security_headers(client, small_front) -> None:
     answers = [client.send("GET", path) for path in ("/", "/app.js", "/nothing")]
     answers += [client.ask({"ask": "echo"}), client.ask({"ask": "?"}), client.ask({"ask": "fail"})]
     answers += [client.send("GET", "/", Host="attacker.example"), client.send("PUT", "/")]
@@ -76,12 +76,12 @@ def test_headers_are_on_everything(client, small_front) -> None:
         ("GET", "/ask/enter", 405, "method GET is not allowed: requests are sent by POST"),
     ],
 )
-def test_addresses_and_methods_that_there_are_not(client, method: str, path: str, status: int, error: str) -> None:
+def test_unknown_paths_and_methods_are_refused(client, method: str, path: str, status: int, error: str) -> None:
     answer = client.send(method, path)
     assert (answer.status, answer.error) == (status, error)
 
 
-def test_requests_that_are_no_questions(client) -> None:
+def test_invalid_requests_are_refused(client) -> None:
     def refused(question, **headers: str) -> tuple[int, str]:
         answer = client.ask(question, **headers)
         return answer.status, answer.error
@@ -105,7 +105,7 @@ def test_requests_that_are_no_questions(client) -> None:
     assert client.ask({"ask": "echo"}, Content_Type="Application/JSON; charset=utf-8").status == 200
 
 
-def test_headers_have_a_largest_size(client) -> None:
+def test_too_large_headers_are_refused(client) -> None:
     assert client.send("GET", "/", X_Large="x" * 30_000).status == 200
     for path, headers in (("/", {"X_Large": "x" * 33_000}), ("/" + "a" * 33_000, {})):
         answer = client.send("GET", path, **headers)
@@ -137,7 +137,7 @@ def test_a_code_is_exchanged_once_for_a_token_and_a_cookie(client, server) -> No
     assert client.send("POST", "/ask/enter", b"{}", Content_Type="text/plain").status == 415
 
 
-def test_who_has_entered_uses_no_code_up(client, server) -> None:
+def test_a_client_with_a_session_does_not_use_a_code(client, server) -> None:
     code = server.address.partition("#code=")[2]
     headers = {"Content_Type": "application/json", "X_Uwaga_Token": client.token, "Cookie": client.cookie}
     answer = client.send("POST", "/ask/enter", json.dumps({"code": code}).encode(), **headers)
@@ -145,7 +145,7 @@ def test_who_has_entered_uses_no_code_up(client, server) -> None:
     assert server.address.endswith(code)
 
 
-def test_a_failure_is_logged_and_the_server_lives(client, until, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_logged_and_the_server_continues(client, until, caplog: pytest.LogCaptureFixture) -> None:
     answer = client.ask({"ask": "fail"})
     assert (answer.status, answer.error) == (500, "internal error; the program's log has the traceback")
     assert b"a defect" not in answer.body
@@ -153,14 +153,14 @@ def test_a_failure_is_logged_and_the_server_lives(client, until, caplog: pytest.
     assert client.ask({"ask": "echo"}).status == 200
 
 
-def test_a_question_in_pieces(client) -> None:
+def test_a_body_in_several_parts(client) -> None:
     with socket.create_connection(("127.0.0.1", client.port), timeout=20) as connection:
         for byte in client.raw({"ask": "echo"}):
             connection.send(bytes([byte]))
         assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_a_question_has_a_largest_size(client) -> None:
+def test_a_too_large_body_is_refused(client) -> None:
     fits = {"ask": "echo", "text": ""}
     fits["text"] = "x" * (MAX_BODY_BYTES - len(json.dumps(fits)))
     assert client.ask(fits).status == 200

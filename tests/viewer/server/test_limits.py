@@ -24,7 +24,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_one_that_never_asks_is_closed(
+def test_an_idle_connection_is_closed(
     server, client, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.server.server._TIMEOUTS", ConnectionTimeouts(idle=0.5))
@@ -45,7 +45,7 @@ def test_one_that_never_asks_is_closed(
     dripping.close()
 
 
-def test_the_longest_silent_of_too_many_are_closed(
+def test_the_longest_idle_of_too_many_connections_are_closed(
     service, until: Callable[[Callable[[], bool]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.server.limits.MAX_WAITING", 8)
@@ -69,7 +69,7 @@ async def until(condition: Any) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_places_are_counted_and_given_back() -> None:
+def test_slots_are_counted_and_released() -> None:
     limiter = ConcurrencyLimiter(at_once=1, waiting=1)
     with limiter.slot(), limiter.slot():
         assert limiter.taken == 2
@@ -81,7 +81,7 @@ def test_places_are_counted_and_given_back() -> None:
     limiter.close()
 
 
-def test_results_and_errors_come_back() -> None:
+def test_results_and_errors_are_returned() -> None:
     async def ask() -> None:
         limiter = ConcurrencyLimiter()
         assert await limiter.compute(lambda: 5, stays()) == 5
@@ -92,7 +92,7 @@ def test_results_and_errors_come_back() -> None:
     asyncio.run(ask())
 
 
-def test_so_many_are_computed_at_once_and_no_more() -> None:
+def test_the_number_of_concurrent_computations_is_limited() -> None:
     async def ask() -> None:
         limiter, advance, lock = ConcurrencyLimiter(at_once=2, waiting=10), threading.Event(), threading.Lock()
         running, most = 0, 0
@@ -117,7 +117,7 @@ def test_so_many_are_computed_at_once_and_no_more() -> None:
     asyncio.run(ask())
 
 
-def test_what_takes_long_keeps_only_its_like_waiting() -> None:
+def test_long_work_delays_only_other_long_work() -> None:
     async def ask() -> None:
         limiter, advance = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
         long = [
@@ -133,7 +133,7 @@ def test_what_takes_long_keeps_only_its_like_waiting() -> None:
     asyncio.run(ask())
 
 
-def test_who_goes_is_not_computed_for() -> None:
+def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
     async def ask() -> None:
         limiter, advance, began = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event(), threading.Event()
         done: list[str] = []

@@ -39,7 +39,7 @@ print("closed", flush=True)
 """
 
 
-def test_it_listens_on_this_machine_alone(server) -> None:
+def test_it_listens_on_loopback_only(server) -> None:
     assert server.address.startswith(f"http://127.0.0.1:{server.port}/#code=")
     assert len(server.address.partition("=")[2]) >= 43  # 32 random bytes
     own = {found[4][0] for found in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
@@ -55,7 +55,7 @@ def test_two_servers_have_ports_and_tokens_of_their_own(service, server) -> None
         assert other.address.partition("#")[2] != server.address.partition("#")[2]
 
 
-def test_a_port_that_is_taken_or_is_none(service, server) -> None:
+def test_a_port_that_is_in_use_or_invalid(service, server) -> None:
     with pytest.raises(PortError) as caught:
         Server(service, title="another", port=server.port)
     assert str(caught.value) == f"port {server.port} is not available: Address already in use"
@@ -64,14 +64,14 @@ def test_a_port_that_is_taken_or_is_none(service, server) -> None:
     assert str(caught.value) == "port 70000 is not available: bind(): port must be 0-65535."
 
 
-def test_a_chosen_port_can_be_had_again_at_once(service) -> None:
+def test_a_port_can_be_reused_at_once(service) -> None:
     with Server(service, title="a text") as first, socket.create_connection(("127.0.0.1", first.port)):
         port = first.port
     with Server(service, title="a text", port=port) as second:
         assert second.port == port
 
 
-def test_closed_it_answers_no_request_and_its_service_neither(service, server) -> None:
+def test_a_closed_server_and_its_service_answer_no_requests(service, server) -> None:
     assert repr(server) == f"Server({server.address})"
     server.close()
     server.close()
@@ -81,7 +81,7 @@ def test_closed_it_answers_no_request_and_its_service_neither(service, server) -
         socket.create_connection(("127.0.0.1", server.port), timeout=2)
 
 
-def test_waiting_ends_when_another_closes_it(server) -> None:
+def test_wait_ends_when_another_thread_closes_the_server(server) -> None:
     threading.Timer(0.2, server.close).start()
     server.wait()
     assert server.closed
@@ -89,9 +89,7 @@ def test_waiting_ends_when_another_closes_it(server) -> None:
 
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_signals_end_it_at_once_whatever_goes_on(
-    number: signal.Signals, enter: Callable[[str], dict[str, str]]
-) -> None:
+def test_signals_stop_the_server_at_once(number: signal.Signals, enter: Callable[[str], dict[str, str]]) -> None:
     """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
@@ -128,7 +126,7 @@ class Browser:
         return True
 
 
-def test_it_opens_a_browser_that_has_a_window(
+def test_it_opens_a_graphical_browser(
     server, monkeypatch: pytest.MonkeyPatch, enter: Callable[[str], dict[str, str]]
 ) -> None:
     browser = Browser()
@@ -154,7 +152,7 @@ def test_it_opens_a_browser_that_has_a_window(
     assert not file.parent.exists()
 
 
-def test_an_address_is_new_when_it_was_used(service, enter: Callable[[str], dict[str, str]]) -> None:
+def test_the_address_has_a_new_code_once_its_code_is_used(service, enter: Callable[[str], dict[str, str]]) -> None:
     told: list[str] = []
     with Server(service, title="a text", fragment="tab=lesson", announce=told.append) as server:
         first = server.address
@@ -174,7 +172,7 @@ def test_an_address_is_new_when_it_was_used(service, enter: Callable[[str], dict
         assert told == [second, server.address]
 
 
-def test_it_opens_none_that_would_take_the_terminal(server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_opens_no_text_browser(server, monkeypatch: pytest.MonkeyPatch) -> None:
     browser = Browser("w3m")
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     assert not server.browse()
@@ -187,7 +185,7 @@ def test_it_opens_none_that_would_take_the_terminal(server, monkeypatch: pytest.
     assert not browser.opened.is_set()
 
 
-def test_nothing_of_the_server_stays_behind(service, tmp_path: Path) -> None:
+def test_a_closed_server_leaves_no_threads_or_files(service, tmp_path: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     with Server(service, title="a text"):
         pass

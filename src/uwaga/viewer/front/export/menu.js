@@ -91,7 +91,7 @@ function fileFormats(app) {
    * @param {(scene: import("../types.js").Scene, title: string) => Promise<{data: BlobPart, note?: string}>} write
    */
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
-    if (!view.scene) throw new Error("This view has no picture.");
+    if (!view.scene) throw new Error("This view cannot be saved as a picture.");
     const { data, note } = await write(await view.scene(), exportTitle(app));
     const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
     return { name, blob: new Blob([data], { type }), note };

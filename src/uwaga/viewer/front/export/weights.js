@@ -29,7 +29,7 @@ function checkBlockSize({ rows, columns }, most) {
   if (count < 1) throw new Error("No weights are in view.");
   if (count <= most) return count;
   const sizes = `${rows[1] - rows[0]} x ${columns[1] - columns[0]}`;
-  throw new Error(`In view are ${sizes} weights, more than a file takes (${most}). Zoom in on the map, then save again.`);
+  throw new Error(`The view has ${sizes} weights, more than the limit of ${most} per file. Zoom in on the map, then save again.`);
 }
 
 /** @param {App} app @param {View} view @returns {Promise<ExportFile>} */
@@ -77,7 +77,7 @@ async function blockWeights(app, where, { rows, columns }) {
  */
 async function savedBlockWeights(app, where, { rows, columns }, weights) {
   const cells = await savedCells(app, where, app.sizes(), rows, columns);
-  if (!cells || cells.side > 1) throw new Error("This saved page does not hold the exact weights in view.");
+  if (!cells || cells.side > 1) throw new Error("This saved page does not contain the exact weights in view.");
   let at = 0;
   for (let query = rows[0]; query < rows[1]; query++) {
     for (let key = columns[0]; key < columns[1]; key++) weights[at++] = cells.weight(query, key);
@@ -106,7 +106,7 @@ export async function savePage(app) {
   const { meta, arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
   const left = seen.length - exact.length;
   return { name: String(meta.name), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
-    note: left > 0 ? `with the ${exact.length} tiles seen last, without ${left} seen before` : `with ${exact.length} tiles` };
+    note: left > 0 ? `with the ${exact.length} tiles seen last; ${left} earlier ones were left out` : `with ${exact.length} tiles` };
 }
 
 // Weights as a table for spreadsheets (RFC 4180).

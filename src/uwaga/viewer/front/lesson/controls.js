@@ -16,8 +16,8 @@ import { parseSentence } from "./reply.js";
 
 /** @type {{[name: string]: {label: string, range: (lesson: Lesson) => [number, number], whole: boolean}}} */
 const numberSettings = {
-  window: { label: "Keys before its own that a query sees", range: (lesson) => [0, lesson.limits.tokens], whole: true },
-  length: { label: "Keys that are no padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
+  window: { label: "Visible keys before the query's own", range: (lesson) => [0, lesson.limits.tokens], whole: true },
+  length: { label: "Keys that are not padding", range: (lesson) => [0, lesson.question.tokens.length], whole: true },
   limit: { label: "Tokens that the model reads", range: (lesson) => [1, lesson.limits.tokens], whole: true },
   sharpness: { label: "Scores are multiplied by", range: (lesson) => [-lesson.limits.number, lesson.limits.number], whole: false },
   seed: { label: "Seed of the random numbers", range: () => [0, 2 ** 31 - 1], whole: true },

@@ -14,7 +14,7 @@ import { makeStepPage, stepStructure } from "./step.js";
 /** Debounce of edits in milliseconds. */
 const lessonInputPause = 200;
 const lessonReadOnlyNote =
-  "This page is saved: there is no program behind it to calculate other numbers. "
+  "This is a saved page, without a program that could calculate other numbers. "
   + "\u201cuwaga lesson\u201d opens one where you can change them.";
 
 /**

@@ -216,7 +216,7 @@ export function colourBarLabel(colouring) {
   const from = numberText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
   const scale = colouring.log ? "logarithmic" : "linear";
   const hidden = colouring.threshold > 0 ? `, nothing below ${numberText(colouring.threshold)}` : "";
-  const sink = colouring.hideSink ? ", the first key set aside" : "";
+  const sink = colouring.hideSink ? ", without the first key" : "";
   return `Colours from ${from} to ${numberText(colouring.high)} and more, ${scale}${hidden}${sink}`;
 }
 

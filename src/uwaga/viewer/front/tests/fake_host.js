@@ -9,7 +9,7 @@ import { abortError, HostError } from "../hosts.js";
 /** @typedef {import("../types.js").Reply} Reply */
 
 const meanings = {
-  entropy: "how far the weights spread, in nats", normalized_entropy: "entropy by that of equal weights",
+  entropy: "entropy of the weights, in nats", normalized_entropy: "entropy divided by its maximum",
   peak: "the largest weight of a row",
   distance: "how far away the keys are, in tokens", support: "effective number of keys", sink: "weight on the first key",
   previous_token: "weight on the token before", duplicate_token: "weight on earlier keys of the same token",

@@ -45,9 +45,9 @@ test("the table holds the block in view, asked for in parts that the host answer
 test("too many weights are refused with what to do", async () => {
   const { app } = madeApp();
   await assert.rejects(blockCsv(app, viewOf([0, 3000], [0, 3000])),
-    { message: "In view are 3000 x 3000 weights, more than a file takes (4194304). Zoom in on the map, then save again." });
+    { message: "The view has 3000 x 3000 weights, more than the limit of 4194304 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockNpz(app, viewOf([0, 1025], [0, 1024])),
-    { message: "In view are 1025 x 1024 weights, more than a file takes (1048576). Zoom in on the map, then save again." });
+    { message: "The view has 1025 x 1024 weights, more than the limit of 1048576 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockCsv(app, viewOf([5, 5], [0, 9])), { message: "No weights are in view." });
 });
 
@@ -79,5 +79,5 @@ test("a saved page is asked for with the complete tiles seen so far", async () =
 
 test("a saved page without the exact weights in view says so", async () => {
   const { app } = madeApp(false);
-  await assert.rejects(blockCsv(app, viewOf([0, 2], [0, 2])), { message: "This saved page does not hold the exact weights in view." });
+  await assert.rejects(blockCsv(app, viewOf([0, 2], [0, 2])), { message: "This saved page does not contain the exact weights in view." });
 });

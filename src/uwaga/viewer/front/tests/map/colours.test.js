@@ -28,7 +28,7 @@ test("the numbers of the bar are those of its colours", () => {
   }
   assert.deepEqual(colourBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
   assert.equal(colourBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
-    "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, the first key set aside");
+    "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, without the first key");
   assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
 });
 
