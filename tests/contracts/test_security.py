@@ -35,9 +35,9 @@ def test_the_limits_of_the_server_are_those_of_the_code() -> None:
     timeouts = limits.ConnectionTimeouts()
     assert _row("connections, and no more than half") == [limits.MAX_CONNECTIONS]
     assert _row("connections that wait") == [limits.MAX_WAITING]
-    assert _row("bytes that all connections") == [limits.MAX_UNSENT_BYTES]
-    assert _row("bytes of a request's address") == [app.MAX_HEADER_BYTES]
-    assert _row("bytes of a question") == [app.MAX_BODY_BYTES]
+    assert _row("bytes of replies that all connections") == [limits.MAX_UNSENT_BYTES]
+    assert _row("bytes of a request's URL") == [app.MAX_HEADER_BYTES]
+    assert _row("bytes of a request's body") == [app.MAX_BODY_BYTES]
     assert _row("seconds without") == [timeouts.idle, timeouts.stalled, timeouts.response]
 
 
