@@ -27,8 +27,8 @@ def test_a_file_that_is_not_regular_is_refused_without_waiting(tmp_path: Path) -
         "loop": "Too many levels of symbolic links",
         tmp_path.name: "Is a directory",
         "none": "No such file or directory",
-        "a\0b": "the name has a character that no file name has",
-        "\ud800": "the name has a character that no file name has",
+        "a\0b": "the name has a character that is not allowed in file names",
+        "\ud800": "the name has a character that is not allowed in file names",
     }
 
 

@@ -128,7 +128,7 @@ def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:
 def test_two_weights_of_one_name_are_refused(folder: Path) -> None:
     """The library keeps the last one in silence."""
     path = write(folder, TWICE)
-    assert message(folder) == f"the header of {path} is no proper JSON: a is there twice"
+    assert message(folder) == f"the header of {path} is no proper JSON: a is a duplicate key"
 
 
 HEADERS = {
@@ -138,7 +138,7 @@ HEADERS = {
         "is no proper JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
     ),
     "a list": (b"[]", "must hold a JSON object, not list"),
-    "not a number": (b'{"a": NaN}', "is no proper JSON: NaN is no JSON number"),
+    "not a number": (b'{"a": NaN}', "is no proper JSON: NaN is not a JSON number"),
     "nothing": (b"", "is no proper JSON: Expecting value: line 1 column 1 (char 0)"),
 }
 
@@ -387,7 +387,7 @@ HOSTILE_PICKLES = {
     "a string that is not there": (b"\x80\x02X\xff\xff\xff\x7f.", "the pickle ends too early"),
     "steps without end": (b"\x80\x02" + b"N0" * 9, "opcode 0x30, which files of weights do not have"),
     "lists without end": (b"\x80\x02" + b"]" * 500_001, "a pickle of more than 500,000 steps"),
-    "two weights of one name": (b"\x80\x02}X\x01\x00\x00\x00aNsX\x01\x00\x00\x00aNs.", "a is there twice"),
+    "two weights of one name": (b"\x80\x02}X\x01\x00\x00\x00aNsX\x01\x00\x00\x00aNs.", "a is a duplicate key"),
     "a storage larger than the file": (
         tensor(storage(b"J\0\0\0\x40"), b"K\0", b"K\1\x85", b"K\1\x85"),
         "storage 0 claims 4294967296 bytes and has 8",
@@ -479,7 +479,7 @@ def test_a_repeated_key_among_many_is_found_in_linear_time(folder: Path) -> None
     began = time.monotonic()
     with pytest.raises(CheckpointError) as caught:
         load(folder)
-    assert str(caught.value) == f"{path} is no proper JSON: {keys[-1]} is there twice"
+    assert str(caught.value) == f"{path} is no proper JSON: {keys[-1]} is a duplicate key"
     assert time.monotonic() - began < 5
 
 
@@ -529,7 +529,7 @@ def test_a_giant_config_is_not_read(folder: Path) -> None:
 def test_a_key_that_is_there_twice_is_refused(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text('{"model_type": "bert", "model_type": "gpt2"}')
-    assert message(folder) == f"{path} is no proper JSON: model_type is there twice"
+    assert message(folder) == f"{path} is no proper JSON: model_type is a duplicate key"
 
 
 def test_finding_weights_reads_no_config(folder: Path) -> None:

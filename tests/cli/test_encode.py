@@ -408,7 +408,7 @@ def test_a_damaged_input_is_named_and_not_the_output(model: Path, tmp_path: Path
     whole[20:200] = bytes(180)
     corpus.write_bytes(whole)
     said = refusal(corpus, tmp_path / "out.parquet", model)
-    assert said.startswith(f"{corpus}: is no parquet file: ")
+    assert said.startswith(f"{corpus}: is not a parquet file: ")
 
 
 def test_two_columns_of_one_name_are_refused(model: Path, tmp_path: Path) -> None:

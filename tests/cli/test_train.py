@@ -96,7 +96,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(config: str, monkeypatch: pytest.M
     monkeypatch.setattr("uwaga.train.loop.Loop.run", stop)
     code, said, told = train(config)
     assert (code, said) == (130, "")
-    assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume goes on"
+    assert told.splitlines()[-1] == "uwaga train: stopped; the same command with --resume continues"
 
 
 @pytest.mark.slow

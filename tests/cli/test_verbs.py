@@ -15,7 +15,7 @@ def test_bench_prints_a_row_for_each_question() -> None:
 def test_demo_shows_the_steps_and_the_documents() -> None:
     result = CliRunner().invoke(app, ["demo", "--seconds", "0"], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for part in ("this is a pen", "X Xᵀ X", "weights", "of the work is for nothing", "uwaga.explain"):
+    for part in ("this is a pen", "X Xᵀ X", "weights", "of the work is padding", "uwaga.explain"):
         assert part in result.stdout
 
 

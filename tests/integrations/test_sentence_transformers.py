@@ -169,7 +169,7 @@ def test_a_family_that_computes_attention_by_itself(make: Callable) -> None:
 def test_a_model_without_transformers() -> None:
     with pytest.raises(ValueError) as raised:
         unpad(nn.Sequential(nn.Linear(2, 2)))
-    assert str(raised.value) == "sentence_transformers.unpad: Sequential holds no Transformer module"
+    assert str(raised.value) == "sentence_transformers.unpad: Sequential has no Transformer module"
 
 
 def test_another_backend(make: Callable) -> None:

@@ -498,7 +498,7 @@ def test_a_later_patch_of_someone_else_is_not_lost(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError) as error:
             patch.undo()
     assert str(error.value) == (
-        "patch_torch: torch.nn.functional.scaled_dot_product_attention has been replaced by other code since; undo that first"
+        "patch_torch: torch.nn.functional.scaled_dot_product_attention has been replaced by other code since; undo that replacement first"
     )
     patch.undo()
     assert F.scaled_dot_product_attention is SDPA

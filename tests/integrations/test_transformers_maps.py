@@ -241,7 +241,7 @@ def test_the_gradient_of_a_map_is_that_of_the_layer_it_is_of() -> None:
         assert not part.requires_grad
         with pytest.raises(RuntimeError) as raised:
             part.retain_grad()
-        assert str(raised.value) == "LayerMap.retain_grad: only the map that the model has given retains its gradient"
+        assert str(raised.value) == "LayerMap.retain_grad: only the map that the model returned can retain its gradient"
     made[0].sum().backward()
     assert whole.grad is None
 

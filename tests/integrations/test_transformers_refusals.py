@@ -75,7 +75,7 @@ def test_maps_of_packed_queries_that_go_on() -> None:
         uwaga_attention(nn.Identity(), query, key, key, None, is_causal=True, output_attentions=True, **offsets)
     assert str(raised.value) == (
         "attn_implementation='uwaga': Identity attends causally or in a window over a packed batch whose cu_seq_lens_q and "
-        "cu_seq_lens_k differ; neither a map nor a position bias is served there"
+        "cu_seq_lens_k differ; neither a map nor a position bias is supported there"
     )
 
 

@@ -54,5 +54,5 @@ def threads() -> int | None:
 
 
 def _text(name: str) -> str | None:
-    # An empty variable means the same as an unset one: that is how a shell clears it for one command.
+    # An empty variable counts as unset: `UWAGA_LEVEL= command` clears it for one command.
     return os.environ.get(VARIABLES[name].name) or None

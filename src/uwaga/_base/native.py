@@ -106,8 +106,8 @@ def _misplaced_struct(functions: ctypes.CDLL) -> str | None:
 def _share_thread_pool(functions: ctypes.CDLL) -> ThreadPool:
     """Passes the GOMP_parallel that PyTorch's own library is bound to, so that both run on one thread pool.
 
-    Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds the very
-    OpenMP that PyTorch uses, whatever its file is called, and never a second copy.
+    Looked up through libtorch_cpu's handle: the lookup follows that library's own dependencies, so it finds
+    the OpenMP that PyTorch uses, whatever the name of its file, and no second copy.
     """
     import torch
 

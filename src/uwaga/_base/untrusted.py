@@ -84,7 +84,7 @@ def stat_regular(path: Path) -> os.stat_result:
     try:
         found = path.stat()
     except ValueError as error:  # a NUL character, or half of a surrogate pair
-        raise OSError(errno.EINVAL, "the name has a character that no file name has", str(path)) from error
+        raise OSError(errno.EINVAL, "the name has a character that is not allowed in file names", str(path)) from error
     _need_regular(found, path)
     return found
 
@@ -179,13 +179,13 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
         seen = set[str]()
         for key, _ in pairs:
             if key in seen:
-                raise ValueError(f"{printable(key)} is there twice")
+                raise ValueError(f"{printable(key)} is a duplicate key")
             seen.add(key)
     return found
 
 
 def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check(value: object, *, strict: bool) -> None:
@@ -407,4 +407,4 @@ def _parquet_errors(path: Path) -> Iterator[None]:
         KeyError,
     ) as error:  # what pyarrow raises for files that contradict themselves
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise TextFileError(f"{path}: is no parquet file: {reason}") from error
+        raise TextFileError(f"{path}: is not a parquet file: {reason}") from error

@@ -1,4 +1,4 @@
-"""The command line: one file per verb. What a verb needs beyond typer, it imports when it runs."""
+"""The command line: one file per verb. Modules other than typer are imported when a verb runs."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ RENAMED_OPTIONS: Mapping[str, Mapping[str, str]] = {
 
 
 class Command(TyperCommand):
-    """A verb that knows its options' former names."""
+    """A verb that refuses the former names of its options, with the new name in the message."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         renamed = RENAMED_OPTIONS.get(self.name or "", {})
@@ -34,7 +34,7 @@ app = typer.Typer(
     help="Exact Transformer attention that you can run, train and look inside.",
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # a plain traceback is what a bug report needs
+    pretty_exceptions_enable=False,  # plain tracebacks, for bug reports
 )
 for verb in (
     bench.bench, demo.demo, doctor.doctor, encode.encode, generate.generate, lesson.lesson, train.train, view.view,
@@ -43,6 +43,6 @@ for verb in (
 
 
 def main() -> None:
-    """What the console script `uwaga` calls."""
+    """The entry point of the console script `uwaga`."""
     escape_library_output()
     app()

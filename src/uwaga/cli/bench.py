@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """One row of the table. The case is made when its turn comes, and its tensors are freed after it."""
+    """One row of the table. The case is made just before it is timed, and its tensors are freed afterwards."""
 
     what: str
     sizes: str
@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
 
 def bench(
-    seconds: Annotated[float, typer.Option(help="How long to measure in all; the set-up comes on top.")] = 40.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure in all, without the set-up.")] = 40.0,
     tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
     """Time attention beside PyTorch's own, on this machine."""

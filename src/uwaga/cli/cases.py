@@ -1,4 +1,4 @@
-"""One operation, done by uwaga and by PyTorch: what `uwaga bench` and the programs in benchmarks/ run.
+"""Benchmark cases: one operation computed by uwaga and by PyTorch, for `uwaga bench` and the programs in benchmarks/.
 
 Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors and allocate their own results.
 """
@@ -23,10 +23,12 @@ class Case(NamedTuple):
 
     sides: Mapping[str, Side]
     flops: float
-    read: Callable[[str, object], list[Tensor]]  # what a side returned, as tensors that all sides share
+    read: Callable[
+        [str, object], list[Tensor]
+    ]  # converts what a side returned to tensors that can be compared between sides
 
     def check(self) -> None:
-        """Run every side once: a comparison of sides that disagree means nothing."""
+        """Run every side once. Raises AssertionError where their results differ by more than rounding."""
         expected = self.read(THEIRS, self.sides[THEIRS]())
         for name in self.sides.keys() - {THEIRS}:
             for ours, theirs in zip(self.read(name, self.sides[name]()), expected, strict=True):
@@ -44,7 +46,7 @@ def forward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype,
 
 
 def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype, *, causal: bool = False) -> Case:
-    """Forward and backward: 2 products one way, 5 the other (the scores are computed again)."""
+    """Forward and backward: 2 matrix products forward, 5 backward (the scores are computed again)."""
     query, key, value = operands = [x.requires_grad_() for x in _operands((batch, heads, tokens, width), dtype)]
     grad = torch.randn_like(query)
     mask = uwaga.Causal() if causal else None
@@ -60,7 +62,7 @@ def backward(batch: int, heads: int, tokens: int, width: int, dtype: torch.dtype
 
 
 def ragged(lengths: list[int], heads: int, width: int, dtype: torch.dtype) -> Case:
-    """Documents of many lengths: packed, each alone, and padded to the longest as PyTorch needs them."""
+    """Documents of different lengths: packed, each alone, and padded to the longest for PyTorch."""
     packed = [uwaga.Ragged.from_list(list(x.split(lengths))) for x in _operands((sum(lengths), heads, width), dtype)]
     alone = [[row.transpose(0, 1) for row in operand.to_list()] for operand in packed]  # (H, N, D) per document
     query, key, value = (operand.to_padded().transpose(1, 2) for operand in packed)  # (B, H, N, D)
@@ -91,7 +93,7 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:
-    """Lengths as a real collection of documents has them: log-normal, at evenly spaced quantiles, shuffled.
+    """Document lengths with the distribution of a real collection: log-normal, at evenly spaced quantiles, shuffled.
 
     The Python Enhancement Proposals, counted in words, have a spread of 0.80 to 0.84. Padded to the longest, 40
     such documents waste 91 % of the square that attention computes.
@@ -108,7 +110,7 @@ def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]
 
 
 def wasted(lengths: list[int]) -> float:
-    """The share of the padded square that is computed for nothing."""
+    """The share of the scores that padding to the longest document adds."""
     return 1 - sum(length * length for length in lengths) / (len(lengths) * max(lengths) ** 2)
 
 
@@ -128,7 +130,7 @@ def _tensors(_: str, result: Any) -> list[Tensor]:
 
 def _require_close(name: str, ours: Tensor, theirs: Tensor) -> None:
     eps = torch.finfo(theirs.dtype).eps
-    # Enough to tell a wrong answer from another order of the same sums, which is all that is asked here: a score adds up
+    # The tolerance only has to tell a wrong result from another order of the same sums: a score adds up
     # as many products as an operand is wide, and its rounding is the weight's relative error.
     allowed = (8 + 4 * theirs.shape[-1] ** 0.5) * eps * max(1.0, float(theirs.abs().max()))
     first = (tensor.detach().reshape(-1)[:1_000_000].float() for tensor in (ours, theirs))

@@ -63,7 +63,7 @@ def _documents(console: "Console", seconds: float) -> None:
     for length in sorted(lengths, reverse=True)[:: max(1, len(lengths) // 8)]:
         words, padding = max(1, length // 10), (max(lengths) - length) // 10
         console.print(f"  [green]{'■' * words}[/][dim]{'·' * padding}[/] {length}")
-    console.print(f"Padded to the longest, [bold red]{cases.wasted(lengths):.0%}[/] of the work is for nothing.\n")
+    console.print(f"Padded to the longest, [bold red]{cases.wasted(lengths):.0%}[/] of the work is padding.\n")
 
     case = cases.ragged(lengths, _HEADS, _WIDTH, torch.float32)
     with console.status("timing, in turn"):
@@ -72,7 +72,9 @@ def _documents(console: "Console", seconds: float) -> None:
     console.print(_timings(*(measured.seconds(side) for side in (cases.OURS, "alone", cases.THEIRS))))
     packed = uwaga.Ragged.from_list([torch.randn(length, _HEADS, _WIDTH) for length in lengths])
     choice = uwaga.explain(packed, packed, packed)
-    console.print(f"[bold]uwaga.explain[/] says who did it: engine [bold]{choice.engine}[/], {choice.reason}.")
+    console.print(
+        f"[bold]uwaga.explain[/] says which engine computed it: engine [bold]{choice.engine}[/], {choice.reason}."
+    )
     for engine, why in choice.refused.items():
         console.print(f"  not {engine}: {why}")
 

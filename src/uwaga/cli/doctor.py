@@ -1,6 +1,6 @@
 """`uwaga doctor`: what is installed, what the kernels run on, and what is missing and why.
 
-It works where the native library does not: that is when it is needed. The exit code is 0 either way.
+It also works without the native library, and reports why that is missing. The exit code is 0 in both cases.
 """
 
 import os
@@ -16,7 +16,7 @@ from uwaga.cli.terminal import echo_json
 
 Status = Literal["ok", "note", "missing"]
 
-# Not ours, but they decide how many threads there are and where.
+# Variables of OpenMP, which set the number of threads and the cores that they run on.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_WAIT_POLICY", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 

@@ -120,7 +120,7 @@ def groups(corpus: DocumentFile) -> Iterator[Group]:
 
 
 def digest(documents: Sequence[Document]) -> str:
-    """SHA-256 over ids and texts, each with its length in front."""
+    """SHA-256 over ids and texts, each preceded by its length."""
     whole = hashlib.sha256()
     for document in documents:
         for part in (document.id or "", document.text):

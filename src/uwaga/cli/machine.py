@@ -1,4 +1,4 @@
-"""What a figure or a failure depends on: the machine and the versions. Never its name, nor where anything lies."""
+"""The processor, memory and versions that timings and failures depend on; no host name and no paths."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """The processor's own name for itself.
+    """The model name of the processor, as the system reports it.
 
     >>> len(processor()) > 0
     True
@@ -24,7 +24,7 @@ def processor() -> str:
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,7 +1,7 @@
 """Time several ways of doing one thing against each other, in one process and in turn.
 
-A machine's clock, caches and neighbours change from second to second, and by more than what is to be measured. So the
-sides run in rounds, one sample of each, first in one order and then in the other; a ratio is taken within a round and
+Clock frequency, caches and other processes change from second to second, by more than the difference to be measured. So
+the sides run in rounds, one sample of each, first in one order and then in the other; a ratio is taken within a round and
 the median over the rounds.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 Side = Callable[[], object]
 
-_SAMPLE_SECONDS = 0.005  # a sample repeats its call until it lasts about this long: the clock's ticks then do not show
+_SAMPLE_SECONDS = 0.005  # a sample repeats its call for about this long, far above the resolution of the clock
 
 
 class Comparison(NamedTuple):
@@ -60,7 +60,7 @@ def compare(sides: Mapping[str, Side], *, seconds: float = 1.0, least: int = 3, 
 
 
 def _repeats(side: Side) -> int:
-    side()  # pages, caches and whatever is made on first use
+    side()  # warm-up: memory pages, caches and what is created on first use
     once = _sample(side, 1)
     return max(1, int(_SAMPLE_SECONDS / max(once, 1e-9)))
 

@@ -1,4 +1,4 @@
-"""`uwaga train`: from a configuration to a model, by one process or, under torchrun, by many; can be killed and goes on."""
+"""`uwaga train`: from a configuration to a model, by one process or, under torchrun, by many. A killed training can be resumed."""
 
 import os
 from pathlib import Path
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path, typer.Argument(help="A TOML file; see recipes/ and docs/train.md.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key.path=value, such as optimizer.lr=1e-3.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in run.output_dir.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume from the last checkpoint in run.output_dir.")
+    ] = False,
     print_config: Annotated[bool, typer.Option("--print-config", help="Show what would be trained, and end.")] = False,
     compile: Annotated[bool, typer.Option("--compile", help="Through torch.compile; as run.compile=true.")] = False,
     fsdp: Annotated[
         bool, typer.Option("--fsdp", help="Under torchrun: each process keeps a share of the weights.")
     ] = False,
 ) -> None:
-    """Train a model. Killed at any moment, the same command with --resume goes on, to the same weights bit for bit."""
+    """Train a model. If it is killed, the same command with --resume continues it, to the same weights bit for bit."""
     from uwaga.train.api import fit
     from uwaga.train.config import Config
     from uwaga.train.errors import ConfigError, DataError, TrainingError
@@ -38,7 +40,7 @@ def train(
         _fail(str(error))
     except KeyboardInterrupt:
         if _is_first():
-            echo("uwaga train: stopped; the same command with --resume goes on", err=True)
+            echo("uwaga train: stopped; the same command with --resume continues", err=True)
         raise typer.Exit(130) from None
     if _is_first():
         echo(_said(result))
@@ -50,7 +52,7 @@ def _said(result: "Result") -> str:
 
 
 def _fail(message: str) -> NoReturn:
-    # Every process of torchrun's fails with the same words.
+    # Under torchrun every process fails with the same message; the first prints it.
     if _is_first():
         fail("train", message)
     raise typer.Exit(1)

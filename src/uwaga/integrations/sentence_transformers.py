@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# What transformers' collator of packed batches hands over beside the tokens: layers take it by keyword, and
+# What transformers' collator of packed batches returns beside the tokens: layers take it by keyword, and
 # sentence-transformers would drop it as unknown.
 _PACKED_KEYS = frozenset(["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"])
 
 
 def unpad(model: Model) -> Model:
-    """Let a loaded SentenceTransformer, SparseEncoder or the like compute no padding; returns the same model.
+    """Make a loaded SentenceTransformer, SparseEncoder or CrossEncoder skip padding; returns the same model.
 
         model = unpad(SentenceTransformer("all-MiniLM-L6-v2"))
 
     Its transformers compute attention by attn_implementation="uwaga". Where sentence-transformers can pack the texts of a
     batch into one row, as it does itself for FlashAttention on a GPU, it does so from now on; where it cannot (pairs for
-    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. What
-    encode(output_value="token_embeddings") and forward() give of single tokens is padded behind the last module. To call
-    it twice does nothing more; `model[0].unpad_inputs = False` takes the packing back.
+    a cross-encoder, images), padding is left out between the attentions. Vectors are the same up to rounding. Token
+    embeddings, of encode(output_value="token_embeddings") and forward(), are padded after the last module. A second call
+    has no effect; `model[0].unpad_inputs = False` turns the packing off.
 
     Raises:
         ImportError: sentence-transformers is not installed, or older than 6.
@@ -58,7 +58,7 @@ def _transformers(model: nn.Module) -> "list[Transformer]":
         ) from error
     found = [module for module in model.modules() if isinstance(module, Transformer)]
     if not found:
-        raise ValueError(f"sentence_transformers.unpad: {type(model).__name__} holds no Transformer module")
+        raise ValueError(f"sentence_transformers.unpad: {type(model).__name__} has no Transformer module")
     return found
 
 
@@ -80,13 +80,13 @@ def _check(transformer: "Transformer") -> None:
 
 
 def _can_pack(transformer: "Transformer") -> bool:
-    """The conditions of sentence-transformers itself, less that it must be FlashAttention."""
+    """The conditions of sentence-transformers itself, apart from FlashAttention."""
     return (
         transformer.transformer_task in ("feature-extraction", "fill-mask")
         and "text" in transformer.modality_config
         and all(method["method"] == "forward" for method in transformer.modality_config.values())
         and transformer.model.is_backend_compatible()
-        and transformer.model._supports_flash_attn  # T5 makes a bias of the whole row, squared
+        and transformer.model._supports_flash_attn  # T5 would make a bias (T, T) of the packed row
     )
 
 

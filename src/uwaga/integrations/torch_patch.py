@@ -49,7 +49,7 @@ _OPEN = 0
 
 @dataclass(slots=True, kw_only=True)
 class Patch:
-    """An open patch. `undo()` closes it, and so does leaving its `with` block; closing twice does nothing.
+    """An open patch. `undo()` closes it, and so does leaving its `with` block; closing it again has no effect.
 
     Patches nest, in any order and over threads: PyTorch's own functions are back when the last one is closed.
     """
@@ -73,7 +73,7 @@ class Patch:
 def patch_torch() -> Patch:
     """Compute scaled_dot_product_attention and varlen_attn on CPU tensors with uwaga from now on.
 
-    What uwaga does not support goes to PyTorch's own function: other devices, float64, a kernel chosen by
+    PyTorch's own function still computes what uwaga does not support: other devices, float64, a kernel chosen by
     torch.nn.attention.sdpa_kernel, forward-mode derivatives, second ones by torch.func, dropout under vmap,
     torch.func.functionalize, calls that PyTorch refuses, and everything where there is no native library. So do tensor
     subclasses and TorchFunctionModes, whose `__torch_function__` comes first, and what torch.jit.script compiles.
@@ -101,7 +101,9 @@ def _close() -> None:
         for function in _PATCHED:
             if getattr(function.module, function.name) is not function.replacement:
                 where = f"{function.module.__name__}.{function.name}"
-                raise RuntimeError(f"patch_torch: {where} has been replaced by other code since; undo that first")
+                raise RuntimeError(
+                    f"patch_torch: {where} has been replaced by other code since; undo that replacement first"
+                )
         for function in _PATCHED:
             setattr(function.module, function.name, function.original)
         _PATCHED.clear()
@@ -125,7 +127,7 @@ def _find_functions() -> list[_PatchedFunction]:
     ]
     for function in functions:
         builtin = _builtins._find_builtin(function.original)
-        if builtin is not None:  # torch.jit.script does not compile the door, but calls PyTorch's own operator
+        if builtin is not None:  # torch.jit.script does not compile the replacement, but calls PyTorch's own operator
             _builtins._register_builtin(function.replacement, builtin)
     return functions
 
@@ -269,7 +271,7 @@ def _can_differentiate(tensors: tuple[Tensor, ...], dropout_p: float) -> bool:
 
 
 def _fits(q: Tensor, k: Tensor, v: Tensor, masks: list[Tensor], enable_gqa: bool) -> bool:
-    """Whether PyTorch accepts these shapes; where it does not, it shall raise its own error."""
+    """Whether PyTorch accepts these shapes; where it does not, PyTorch raises its own error."""
     if not 2 <= q.dim() == k.dim() == v.dim() or not q.dtype == k.dtype == v.dtype:
         return False
     if q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
@@ -360,7 +362,7 @@ def varlen_replacement(original: Callable) -> Replacement:
             extras = {"seqused_k": seqused_k, "block_table": block_table, "num_splits": num_splits}
             options = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": enable_gqa}
             return original(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **options, **extras)
-        # num_splits requests results that do not depend on the batch: here they never do.
+        # num_splits=1 requests batch-invariant results, which uwaga's always are.
         assert cu_seq_k is not None
         key_offsets = cu_seq_k.long()
         ragged = Ragged(query, cu_seq_q.long()), Ragged(key, key_offsets), Ragged(value, key_offsets)

@@ -28,33 +28,33 @@ def watch(
     tokenizer: object = None,
     tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
-    """Within it, queries and keys of the model's attention are recorded, and give its weights at any time.
+    """A context manager that records queries and keys of the model's attention, from which all weights can be computed later.
 
         with uwaga.watch(model) as recording:
             model(ids)
         recording.maps[("encoder", 0)][..., 3, :]       # what token 3 looks at, in every sequence and head
 
-    A model of this package is left as it is. One of transformers attends with attn_implementation="uwaga" meanwhile, and
-    as before afterwards, also after an exception; so do its parts in a model of somebody else's.
+    A model of this package is not changed. A model of transformers, or one that is a part of another model, is switched to
+    attn_implementation="uwaga" inside the context, and back afterwards, also after an exception.
 
     What is recorded is the last pass through the model, or the last generation: its passes are joined, and each map is that
-    of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of what is asked for, and
-    nothing of size Q x K but masks and biases that a model makes so itself and that do not depend on the distance alone.
-    Watches may be nested, and each records for itself. Other threads are not watched, nor is what torch.compile has made.
+    of one pass over the whole text. See `Recording`. Copies are kept, without gradients: Q and K of the selected layers
+    and heads. Nothing of size Q x K is stored, except dense masks and biases of the model that are no function of the distance.
+    Contexts may be nested; each records separately. Other threads and code compiled by torch.compile are not recorded.
 
     Args:
         model: with attention of `uwaga.nn`, or of transformers, anywhere inside.
         layers: which, from 0; None for all.
         kinds: of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
         heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
-        dtype: that queries and keys are stored in; None for their own. torch.bfloat16 takes half of float32.
-        tokenizer, tokens: what tokens are called, by a tokenizer (of transformers or tokenizers, or a function from a list of
+        dtype: of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
+        tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
-            either, where they are not called alike.
+            either, where these have different ones.
 
     Raises:
-        ValueError: a model without attention that can be watched, a layer, kind or head that it has not, or attention that
-            ran without being seen; a model of transformers that computes attention by itself.
+        ValueError: a model without attention that can be watched, a layer, kind or head that does not exist, or
+            attention that ran without being recorded; a model of transformers that computes attention by itself.
     """
     found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = found.select(type(model).__name__, layers, kinds)

@@ -343,7 +343,7 @@ class _Machine:
             if type(name) is not str and type(name) is not _IntegerKey:
                 raise PickleError(f"a key that is {_kind(key)}")
             if name in target:
-                raise PickleError(f"{printable(str(key))} is there twice")
+                raise PickleError(f"{printable(str(key))} is a duplicate key")
             target[name] = value
         self._push(target)
 

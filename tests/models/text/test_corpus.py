@@ -147,7 +147,7 @@ def test_a_bad_parquet_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     assert _message(path, kind="parquet") == f"{path}: there is no such file"
     path.write_text("no")
-    assert _message(path, kind="parquet").startswith(f"{path}: is no parquet file: ")
+    assert _message(path, kind="parquet").startswith(f"{path}: is not a parquet file: ")
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), path)
     assert _message(path, kind="parquet") == f"{path}: is empty"
     bad = pa.array([b"good", b"\xff"], pa.binary())
@@ -215,7 +215,7 @@ def test_a_damaged_gzip_file(tmp_path: Path) -> None:
 def test_a_parquet_file_that_is_none_or_lacks_something(tmp_path: Path) -> None:
     path = tmp_path / "docs.parquet"
     path.write_bytes(b"PAR1")
-    assert message_of(path).startswith(f"{path}: is no parquet file: ")
+    assert message_of(path).startswith(f"{path}: is not a parquet file: ")
     parquet.write_table(pa.table({"body": ["x"]}), path)
     assert message_of(path) == f"{path}: row 0: there is no field 'text'; the fields are 'body'"
     parquet.write_table(pa.table({"text": ["x", None]}), path)

@@ -61,7 +61,7 @@ def whole_mask(layer: LayerArguments, query: Tensor, key: Tensor) -> tuple[Mask 
         # The distance of a query and a key of one document is then another one in each of them.
         raise ValueError(
             f"attn_implementation='uwaga': {type(layer.module).__name__} attends causally or in a window over a packed "
-            "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is served there"
+            "batch whose cu_seq_lens_q and cu_seq_lens_k differ; neither a map nor a position bias is supported there"
         )
     return same & inside, layer.position_bias
 

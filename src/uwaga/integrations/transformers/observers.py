@@ -93,8 +93,8 @@ def notify_observers(
 class LayerMap(AttentionMap):
     """The map of a layer whose output has a gradient: with `retain_grad` and `grad`, as the weights of eager attention.
 
-    The gradient is that of what flows through the layer's output; what is made of the map itself (`lse`, `entropy`,
-    `received`) does not count.
+    The gradient is that through the layer's output; losses computed from the map itself (`lse`, `entropy`, `received`) do
+    not contribute.
     """
 
     _node: Node | None = None  # what made the layer's output, (B, Q, H, E); a part of a map has none
@@ -104,13 +104,13 @@ class LayerMap(AttentionMap):
     _gradient: Tensor | None = None  # of the layer's output, of all backward passes so far
 
     def retain_grad(self) -> None:
-        """Keep the gradient of the weights in a backward pass; to call it twice does nothing more.
+        """Keep the gradient of the weights in a backward pass; a second call has no effect.
 
         Raises:
             RuntimeError: this is a part of a map, or was pickled.
         """
         if self._node is None:
-            raise RuntimeError(f"{self.kind}.retain_grad: only the map that the model has given retains its gradient")
+            raise RuntimeError(f"{self.kind}.retain_grad: only the map that the model returned can retain its gradient")
         if not self._retains:
             self._retains = True
             # A weak reference: the node would keep the map, and the map keeps the node.
@@ -125,7 +125,7 @@ class LayerMap(AttentionMap):
     def grad(self) -> Tensor | None:
         """(B, H, Q, K): the gradient of the weights, computed when read; None before a backward pass.
 
-        That of a hidden key is what a weight on it would change, as in eager attention.
+        At a hidden key it is the derivative with respect to a weight there, as in eager attention.
 
         Raises:
             ValueError: it takes more memory than `to_dense` allows.

@@ -1,8 +1,8 @@
-"""Hidden states without their padding: between two attentions, where a model does the same to every token.
+"""Hidden states without their padding: between two attentions, where a model computes every token alike.
 
-An attention function cannot tell the layers around it that padding need not be computed, and those take most of the time.
+An attention function cannot tell the layers around it to skip padding, and those layers take most of the time.
 So its output is a subclass of Tensor that stands for (B, N, ...) and holds the tokens alone. Linear layers, norms, activations
-and sums of such states work on the tokens (_RULES); any other operation gets the plain tensor, which is zero in padding. In the
+and sums of such states compute the tokens only (_RULES); any other operation gets the plain tensor, which is zero in padding. In the
 last layer all states turn plain again: a model returns plain tensors.
 
 Letters: B batch, H heads, N tokens of a sequence, T tokens of the batch that are not padding, D width.
@@ -207,7 +207,7 @@ def _last_dimension(function: Callable, args: Sequence, kwargs: Mapping) -> Pack
 
 
 def _parts(function: Callable, args: Sequence, kwargs: Mapping) -> tuple[PackedStates, ...] | None:
-    """The width in pieces, as gated layers take it."""
+    """Splits of the last dimension, as in gated layers."""
     states = _states(args)
     is_width = kwargs == {"dim": -1} if len(args) == 2 else args[2:] == (-1,) and not kwargs
     if states is None or not is_width or _width(args) == 0:
@@ -259,7 +259,7 @@ def _in_place(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStat
 
 
 def _beside(states: PackedStates, x: object) -> object | None:
-    """The operand as it stands beside the states' values; None where it does not."""
+    """The operand in a shape that broadcasts to the states' values; None where there is none."""
     inner = states.values.dim() - 1
     if isinstance(x, PackedStates):
         fits = (
@@ -325,7 +325,7 @@ def _other_way(plain: Tensor) -> Tensor:
 
 
 def _contiguous(function: Callable, args: Sequence, kwargs: Mapping) -> PackedStates | None:
-    """Themselves, where the plain tensor would be itself."""
+    """The states themselves, where contiguous() would return the plain tensor itself."""
     states = _states(args)
     return states.like(states.values.contiguous()) if states is not None and len(args) == 1 and not kwargs else None
 
@@ -334,7 +334,7 @@ def _getters(*names: str) -> frozenset[Callable]:
     return frozenset(getattr(Tensor, name).__get__ for name in names)
 
 
-# What asks about a tensor and not for its numbers.
+# Functions that read a tensor's metadata and not its values.
 _METADATA: frozenset[Callable] = _getters("shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "layout") | {
     Tensor.size,
     Tensor.dim,

@@ -16,7 +16,7 @@ def register_with_transformers() -> None:
     not masked. Queries that are padding give zeros where they can be recognised. A model that computes attention
     by itself, as MPNet and DeBERTa do, raises ValueError when the implementation is set.
 
-    To call it twice does nothing more.
+    A second call has no effect.
 
     Raises:
         ImportError: transformers is not installed, or older than 5.

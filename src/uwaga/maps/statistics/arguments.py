@@ -36,14 +36,14 @@ def program(mask: object, sizes: ScoreShape, call: Call) -> Program:
 
 
 def first_key(sizes: ScoreShape, call: Call) -> Program:
-    """The mask that shows the first key of every sequence."""
+    """The mask in which only the first key of every sequence is visible."""
     made = MaskProgramBuilder(sizes)
     made.lengths(lengths(call)[1].clamp(max=1).reshape(sizes.batch))
     return made.program, tuple(made.tensors)
 
 
 def diagonal(offset: int, start: Start, sizes: ScoreShape, call: Call) -> Program:
-    """The mask that shows query i the key i + start + offset alone."""
+    """The mask in which query i sees only key i + start + offset."""
     made = MaskProgramBuilder(sizes)
     made.band(offset, offset, start)
     for tensor in made.tensors:
