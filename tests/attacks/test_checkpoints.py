@@ -84,7 +84,7 @@ REFUSED_BY_LIBRARY = {
 def test_a_header_that_lies_is_refused(folder: Path, case: str) -> None:
     header, data = REFUSED_BY_LIBRARY[case]
     path = write(folder, header, data)
-    assert message(folder).startswith(f"{path} is no proper safetensors file: Error while deserializing header: ")
+    assert message(folder).startswith(f"{path} is not a valid safetensors file: Error while deserializing header: ")
 
 
 @pytest.mark.parametrize("length", [10**6, 2**63, 2**64 - 1])
@@ -92,7 +92,7 @@ def test_a_header_longer_than_the_file_is_refused(folder: Path, length: int) -> 
     path = write(folder, ONE, length=length)
     size = path.stat().st_size
     assert message(folder) == (
-        f"{path} is no proper safetensors file: its header claims {length} bytes, and the file has {size}"
+        f"{path} is not a valid safetensors file: its header claims {length} bytes, and the file has {size}"
     )
 
 
@@ -103,7 +103,7 @@ def test_a_giant_header_is_refused_before_it_is_read(folder: Path) -> None:
         file.write(struct.pack("<Q", length))
         file.truncate(length + 16)  # holes: the file takes no room on the disk
     assert message(folder) == (
-        f"{path} is no proper safetensors file: its header of {length} bytes is longer than {json_files.LARGEST}"
+        f"{path} is not a valid safetensors file: its header of {length} bytes is longer than {json_files.LARGEST}"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_file_cut_short_is_refused(folder: Path, content: bytes) -> None:
     path.write_bytes(content)
     claimed = int.from_bytes(content, "little")
     assert message(folder) == (
-        f"{path} is no proper safetensors file: its header claims {claimed} bytes, and the file has {len(content)}"
+        f"{path} is not a valid safetensors file: its header claims {claimed} bytes, and the file has {len(content)}"
     )
 
 
@@ -122,24 +122,24 @@ def test_a_file_cut_anywhere_is_refused(folder: Path) -> None:
     whole = path.read_bytes()
     for size in range(0, len(whole), 211):
         path.write_bytes(whole[:size])
-        assert message(folder).startswith(f"{path} is no proper safetensors file: ")
+        assert message(folder).startswith(f"{path} is not a valid safetensors file: ")
 
 
 def test_two_weights_of_one_name_are_refused(folder: Path) -> None:
     """The library keeps the last one in silence."""
     path = write(folder, TWICE)
-    assert message(folder) == f"the header of {path} is no proper JSON: a is a duplicate key"
+    assert message(folder) == f"the header of {path} is not valid JSON: a is a duplicate key"
 
 
 HEADERS = {
     "deep nesting": (b'{"a":' + b"[" * 200_000, "is nested too deeply"),
     "no text": (
         b"\xff\xfe{}",
-        "is no proper JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        "is not valid JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
     ),
-    "a list": (b"[]", "must hold a JSON object, not list"),
-    "not a number": (b'{"a": NaN}', "is no proper JSON: NaN is not a JSON number"),
-    "nothing": (b"", "is no proper JSON: Expecting value: line 1 column 1 (char 0)"),
+    "a list": (b"[]", "must contain a JSON object, not list"),
+    "not a number": (b'{"a": NaN}', "is not valid JSON: NaN is not a JSON number"),
+    "nothing": (b"", "is not valid JSON: Expecting value: line 1 column 1 (char 0)"),
 }
 
 
@@ -152,7 +152,7 @@ def test_a_header_that_is_no_plain_json_is_refused(folder: Path, case: str) -> N
 
 def test_a_number_of_many_digits_is_refused(folder: Path) -> None:
     path = write(folder, b'{"a": ' + b"9" * 100_000 + b"}")
-    assert message(folder).startswith(f"the header of {path} is no proper JSON: Exceeds the limit")
+    assert message(folder).startswith(f"the header of {path} is not valid JSON: Exceeds the limit")
 
 
 def test_dtypes_that_are_no_weights_are_named(folder: Path) -> None:
@@ -162,8 +162,8 @@ def test_dtypes_that_are_no_weights_are_named(folder: Path) -> None:
     }
     write(folder, header, 16)
     said = message(folder)
-    assert "  no number  embeddings.LayerNorm.weight (8,) is F8_E4M3, which no weight is stored in" in said
-    assert "  no number  embeddings.LayerNorm.bias (16,) is F4, which no weight is stored in" in said
+    assert "  wrong dtype  embeddings.LayerNorm.weight (8,) is F8_E4M3, not a floating dtype of weights" in said
+    assert "  wrong dtype  embeddings.LayerNorm.bias (16,) is F4, not a floating dtype of weights" in said
 
 
 def test_names_cannot_write_to_a_terminal_or_fill_it(folder: Path) -> None:
@@ -180,7 +180,7 @@ def test_names_cannot_write_to_a_terminal_or_fill_it(folder: Path) -> None:
 def test_a_folder_in_place_of_a_file_is_no_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").mkdir()
-    assert message(folder).startswith(f"{folder} holds no weights: ")
+    assert message(folder).startswith(f"{folder} has no weights: ")
 
 
 # The index of shards
@@ -211,12 +211,12 @@ def index(folder: Path, weight_map: object) -> Path:
 def test_an_index_names_only_files_beside_itself(folder: Path, name: str) -> None:
     (folder.parent / "a.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     path = index(folder, {"embeddings.token_embedding.weight": name})
-    assert message(folder) == f"{path} names {printable(name)!r}, which is no plain name of a .safetensors file"
+    assert message(folder) == f"{path} names {printable(name)!r}, which is not a plain name of a .safetensors file"
 
 
 def test_an_index_of_files_that_are_not_there_is_refused(folder: Path) -> None:
     path = index(folder, {"a": "b.safetensors"})
-    assert message(folder) == f"{path} names b.safetensors, and there is no such file beside it"
+    assert message(folder) == f"{path} names b.safetensors, which does not exist in its folder"
 
 
 @pytest.mark.parametrize("weight_map", [None, [], {"a": 7}, {"a": ["a.safetensors"]}])
@@ -233,9 +233,9 @@ def test_an_index_must_list_what_its_files_hold(folder: Path) -> None:
     del listed["more"]
     path = index(folder, listed)
     assert message(folder) == (
-        f"{path} does not list what its files hold\n"
-        "  none is listed in a.safetensors and is not there\n"
-        "  more is there and is not listed"
+        f"{path} does not match its files\n"
+        "  none is listed in a.safetensors, which does not contain it\n"
+        "  more is in the files and is not listed"
     )
 
 
@@ -243,7 +243,7 @@ def test_two_files_with_one_weight_are_refused(folder: Path) -> None:
     (folder / "b.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     names = list(load_file(folder / "model.safetensors"))
     path = index(folder, dict.fromkeys(names, "a.safetensors") | {names[0]: "b.safetensors"})
-    assert message(folder) == f"{path} lists files of which two hold {', '.join(sorted(names))}"
+    assert message(folder) == f"{path} lists two files that both contain {', '.join(sorted(names))}"
 
 
 # Pickles
@@ -279,14 +279,14 @@ def test_a_pickle_runs_nothing(folder: Path, tmp_path: Path, is_plain: bool) -> 
 
 def test_a_pickle_that_is_no_dictionary_of_weights_is_refused(folder: Path) -> None:
     path = pickled(folder, [torch.zeros(1)])
-    assert message(folder) == f"{path} must hold a dictionary of weights by name, not list"
+    assert message(folder) == f"{path} must contain a dictionary of weights by name, not list"
     torch.save({1: torch.zeros(1)}, path)
-    assert message(folder) == f"{path} must hold a dictionary of weights by name, not dict"
+    assert message(folder) == f"{path} must contain a dictionary of weights by name, not dict"
 
 
 def test_what_is_no_dense_tensor_is_refused(folder: Path) -> None:
     path = pickled(folder, {"a": torch.zeros(2), "b": torch.eye(2).to_sparse(), "c": 7})
-    assert message(folder) == f"{path} holds what is no dense tensor: b, c"
+    assert message(folder) == f"{path} contains values that are not dense tensors: b, c"
 
 
 def test_a_weight_that_claims_more_than_it_has_is_not_allocated(folder: Path) -> None:
@@ -295,8 +295,8 @@ def test_a_weight_that_claims_more_than_it_has_is_not_allocated(folder: Path) ->
     weights["embeddings.word_embeddings.weight"] = torch.zeros(1).expand(10**6, 10**6)
     path = pickled(folder, weights)
     assert message(folder) == (
-        f"{path} does not fit the model that config.json describes\n"
-        "  misshapen  embeddings.word_embeddings.weight (1000000, 1000000) must be (20, 8)"
+        f"{path} does not match the model of config.json\n"
+        "  wrong shape  embeddings.word_embeddings.weight (1000000, 1000000) must be (20, 8)"
     )
 
 
@@ -309,9 +309,7 @@ def test_weights_that_repeat_numbers_come_to_no_more_than_a_few_times_the_file(f
     weights["embeddings.word_embeddings.weight"] = torch.zeros(1, 1).expand(2**22, 8)
     path = pickled(folder, weights)
     size = path.stat().st_size
-    said = (
-        f"{path} has {size} bytes, and describes weights of more than {4 * size + 2**26} by views that repeat numbers"
-    )
+    said = f"{path} has {size} bytes; its weights, as views of the same bytes, have more than {4 * size + 2**26}"
     assert message(folder) == said
 
 
@@ -378,14 +376,14 @@ HOSTILE_PICKLES = {
     "a nested tuple as a key": (b"\x80\x02}" + NESTED_TUPLE + b"Ns.", "a key that is tuple"),
     "a nested tuple as a storage": (
         b"\x80\x02" + NESTED_TUPLE + b"Q.",
-        "a storage that is not described as torch.save does",
+        "a storage that is not described as by torch.save",
     ),
     "a gigabyte of zeros": (
         b"\x80\x02cbuiltins\nbytearray\nJ\0\0\0\x40\x85R.",
-        "Unsupported global: builtins.bytearray makes no weight, and nothing else is called",
+        "Unsupported global: builtins.bytearray is not a function that makes dense tensors, and is not called",
     ),
     "a string that is not there": (b"\x80\x02X\xff\xff\xff\x7f.", "the pickle ends too early"),
-    "steps without end": (b"\x80\x02" + b"N0" * 9, "opcode 0x30, which files of weights do not have"),
+    "steps without end": (b"\x80\x02" + b"N0" * 9, "opcode 0x30, which is not used in files of weights"),
     "lists without end": (b"\x80\x02" + b"]" * 500_001, "a pickle of more than 500,000 steps"),
     "two weights of one name": (b"\x80\x02}X\x01\x00\x00\x00aNsX\x01\x00\x00\x00aNs.", "a is a duplicate key"),
     "a storage larger than the file": (
@@ -394,17 +392,17 @@ HOSTILE_PICKLES = {
     ),
     "a view behind its storage": (
         tensor(storage(b"K\2"), b"K\1", b"K\2\x85", b"K\1\x85"),
-        "a tensor of 3 elements of storage 0, which has 2",
+        "a tensor needs 3 elements of storage 0, which has 2",
     ),
     "a view before its storage": (
         tensor(storage(b"K\2"), b"J\xff\xff\xff\xff", b"K\2\x85", b"K\1\x85"),
-        "a tensor whose shape and strides are no sizes",
+        "a tensor with an invalid shape or strides",
     ),
     "a shape whose product overflows": (
         tensor(storage(b"K\2"), b"K\0", b"J\0\0\0\x40J\0\0\0\x40J\0\0\0\x40\x87", b"K\0K\0K\0\x87"),
-        "a tensor whose shape and strides are no sizes",
+        "a tensor with an invalid shape or strides",
     ),
-    "more taken than put": (b"\x80\x02\x87.", "the pickle takes what it has not put"),
+    "more taken than put": (b"\x80\x02\x87.", "the pickle pops from an empty stack or reads an unset memo"),
 }
 
 
@@ -439,7 +437,7 @@ def test_a_storage_of_an_old_file_is_not_allocated_by_its_claim(folder: Path) ->
     weights = tensor(claim, b"K\0", b"K\1\x85", b"K\1\x85")
     path.write_bytes(old(weights) + pickle.dumps(["0"], 2) + struct.pack("<q", 2**30) + bytes(8))
     assert message(folder) == (
-        f"{path} cannot be read with weights_only: storage 0 claims 1073741824 elements, which are not there"
+        f"{path} cannot be read with weights_only: storage 0 claims 1073741824 elements, more than the file has"
     )
 
 
@@ -479,17 +477,17 @@ def test_a_repeated_key_among_many_is_found_in_linear_time(folder: Path) -> None
     began = time.monotonic()
     with pytest.raises(CheckpointError) as caught:
         load(folder)
-    assert str(caught.value) == f"{path} is no proper JSON: {keys[-1]} is a duplicate key"
+    assert str(caught.value) == f"{path} is not valid JSON: {keys[-1]} is a duplicate key"
     assert time.monotonic() - began < 5
 
 
 JSON_BOMBS = {
     "deep": ('{"a": ' + "[" * 150 + "]" * 150 + "}", "is nested too deeply"),
-    "objects": ('{"a": [' + "{}," * 500_000 + "0]}", "is no proper JSON: more than 500,000 objects and lists"),
-    "values": ('{"a": [' + "0," * 2_000_000 + "0]}", "is no proper JSON: more than 2,000,000 keys and values"),
-    "infinite": ('{"a": 1e400}', "is no proper JSON: a number is beyond the largest float64"),
-    "huge": ('{"a": 1' + "0" * 400 + "}", "is no proper JSON: a number is beyond the largest float64"),
-    "surrogate": ('{"a": "\\ud800"}', "is no proper JSON: the string '\\ud800' has half of a surrogate pair"),
+    "objects": ('{"a": [' + "{}," * 500_000 + "0]}", "is not valid JSON: more than 500,000 objects and lists"),
+    "values": ('{"a": [' + "0," * 2_000_000 + "0]}", "is not valid JSON: more than 2,000,000 keys and values"),
+    "infinite": ('{"a": 1e400}', "is not valid JSON: a number is beyond the largest float64"),
+    "huge": ('{"a": 1' + "0" * 400 + "}", "is not valid JSON: a number is beyond the largest float64"),
+    "surrogate": ('{"a": "\\ud800"}', "is not valid JSON: the string '\\ud800' has half of a surrogate pair"),
 }
 
 
@@ -529,7 +527,7 @@ def test_a_giant_config_is_not_read(folder: Path) -> None:
 def test_a_key_that_is_there_twice_is_refused(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text('{"model_type": "bert", "model_type": "gpt2"}')
-    assert message(folder) == f"{path} is no proper JSON: model_type is a duplicate key"
+    assert message(folder) == f"{path} is not valid JSON: model_type is a duplicate key"
 
 
 def test_finding_weights_reads_no_config(folder: Path) -> None:

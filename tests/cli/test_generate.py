@@ -198,8 +198,8 @@ def test_weights_that_do_not_fit(writer: Path) -> None:
     described = json.loads((writer / "config.json").read_text())
     (writer / "config.json").write_text(json.dumps(described | {"n_positions": 41}))
     assert refusal(writer, "Once") == (
-        f"{writer / 'model.safetensors'} does not fit the model that config.json describes\n"
-        "  misshapen  transformer.wpe.weight (40, 16) must be (41, 16)"
+        f"{writer / 'model.safetensors'} does not match the model of config.json\n"
+        "  wrong shape  transformer.wpe.weight (40, 16) must be (41, 16)"
     )
 
 

@@ -291,7 +291,7 @@ def test_a_long_text_is_no_name_of_a_file(bert: Path) -> None:
 
 def test_models_that_there_are_not(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    expected = f"{tmp_path / 'file'} is a file; a model is loaded from the directory that holds its config.json"
+    expected = f"{tmp_path / 'file'} is a file, not a directory with config.json"
     assert refusal("cat", "--model", tmp_path / "file") == expected
 
 

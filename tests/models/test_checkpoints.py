@@ -209,15 +209,15 @@ def test_all_differences_are_told_at_once(folder: Path) -> None:
     path = rewrite(folder, spoil)
     assert message(folder) == "\n".join(
         [
-            f"{path} does not fit the model that config.json describes",
-            "  there twice  embeddings.word_embeddings.weight (20, 8) is also bert.embeddings.word_embeddings.weight",
+            f"{path} does not match the model of config.json",
+            "  duplicate    embeddings.word_embeddings.weight (20, 8) is also bert.embeddings.word_embeddings.weight",
             "  missing      bert.encoder.layer.1.output.dense.weight (8, 16)",
             "  missing      bert.pooler.dense.bias (8,)",
             "  unexpected   '\\x1b[2Jclear' (1,)",
             "  unexpected   bert.encoder.layer.2.output.dense.bias (8,)",
-            "  misshapen    cls.predictions.bias (21,) must be (20,)",
-            "  misshapen    cls.predictions.decoder.weight (3, 8) must be (20, 8)",
-            "  no number    bert.embeddings.LayerNorm.bias (8,) is I64, which no weight is stored in",
+            "  wrong shape  cls.predictions.bias (21,) must be (20,)",
+            "  wrong shape  cls.predictions.decoder.weight (3, 8) must be (20, 8)",
+            "  wrong dtype  bert.embeddings.LayerNorm.bias (8,) is I64, not a floating dtype of weights",
         ]
     )
 
@@ -227,7 +227,7 @@ def test_the_shard_is_named(folder: Path) -> None:
     index = shard(folder, save_file, "safetensors")
     assert message(folder) == "\n".join(
         [
-            f"{index} does not fit the model that config.json describes",
+            f"{index} does not match the model of config.json",
             "  unexpected  extra (2,) in model-00002-of-00002.safetensors",
         ]
     )
@@ -241,7 +241,7 @@ def test_weights_that_are_no_numbers_are_told_and_may_be_let_pass(model: BertMod
     path = rewrite(folder, spoil)
     assert message(folder) == "\n".join(
         [
-            f"{path} does not fit the model that config.json describes",
+            f"{path} does not match the model of config.json",
             "  not finite  bert.pooler.dense.weight (8, 8) in float32",
             "  not finite  cls.predictions.bias (20,) in float32",
         ]
@@ -253,7 +253,7 @@ def test_a_weight_that_the_asked_dtype_cannot_hold_is_told(folder: Path) -> None
     path = rewrite(folder, lambda weights: weights["bert.pooler.dense.bias"].fill_(1e6))
     assert load(folder).pooler.dense.bias[0] == 1e6
     assert message(folder, dtype=torch.float16) == (
-        f"{path} does not fit the model that config.json describes\n  not finite  bert.pooler.dense.bias (8,) in float16"
+        f"{path} does not match the model of config.json\n  not finite  bert.pooler.dense.bias (8,) in float16"
     )
 
 
@@ -264,7 +264,7 @@ def test_tied_weights_must_agree(folder: Path) -> None:
 
     path = rewrite(folder, untie)
     assert message(folder) == (
-        f"{path} does not fit the model that config.json describes\n"
+        f"{path} does not match the model of config.json\n"
         "  not tied  cls.predictions.decoder.weight (20, 8) differs from bert.embeddings.word_embeddings.weight"
     )
 
@@ -274,7 +274,7 @@ def test_mixed_dtypes_ask_for_one(folder: Path) -> None:
         weights["bert.pooler.dense.bias"] = weights["bert.pooler.dense.bias"].half()
 
     path = rewrite(folder, mix)
-    assert message(folder) == f"{path} mixes float16 and float32: name the dtype to load it in"
+    assert message(folder) == f"{path} mixes float16 and float32: choose one with the argument dtype"
     assert load(folder, dtype=torch.float32).pooler.dense.bias.dtype == torch.float32
 
 
@@ -290,7 +290,7 @@ def test_a_dtype_that_is_no_float_is_refused(folder: Path) -> None:
 def test_a_directory_without_weights_is_told(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert message(folder) == (
-        f"{folder} holds no weights: there is no model.safetensors, model.safetensors.index.json, pytorch_model.bin or "
+        f"{folder} has no weights: there is no model.safetensors, model.safetensors.index.json, pytorch_model.bin or "
         "pytorch_model.bin.index.json"
     )
 
@@ -302,7 +302,7 @@ def test_a_directory_without_a_config_is_told(folder: Path) -> None:
 
 def test_a_file_is_no_model(folder: Path) -> None:
     path = folder / "model.safetensors"
-    assert message(path) == f"{path} is a file; a model is loaded from the directory that holds its config.json"
+    assert message(path) == f"{path} is a file, not a directory with config.json"
 
 
 def test_a_directory_has_no_revision(folder: Path) -> None:
@@ -361,5 +361,5 @@ def test_a_hub_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
     assert message(Path("somebody/something")) == (
-        "somebody/something is no directory, and cannot be fetched from the hub: there is no network"
+        "somebody/something is not a directory, and cannot be downloaded from the hub: there is no network"
     )

@@ -43,12 +43,12 @@ REFUSED = {
     ),
     "relative positions": (
         {"position_embedding_type": "relative_key"},
-        "position_embedding_type is 'relative_key'; only 'absolute' or None is computed here",
+        "position_embedding_type is 'relative_key'; only 'absolute' or None is supported",
     ),
-    "a decoder": ({"is_decoder": True}, "is_decoder is True; only False is computed here"),
+    "a decoder": ({"is_decoder": True}, "is_decoder is True; only False is supported"),
     "quantized weights": (
         {"quantization_config": {"bits": 4}},
-        "quantization_config is {'bits': 4}; only None is computed here",
+        "quantization_config is {'bits': 4}; only None is supported",
     ),
     "heads that do not divide": (
         {"num_attention_heads": 3},
@@ -56,21 +56,21 @@ REFUSED = {
     ),
     "another head": (
         {"architectures": ["BertForQuestionAnswering"]},
-        "architecture 'BertForQuestionAnswering'; those that load here: BertModel, BertForMaskedLM, "
+        "architecture 'BertForQuestionAnswering'; supported: BertModel, BertForMaskedLM, "
         "BertForSequenceClassification, BertForTokenClassification, BertForPreTraining, BertForNextSentencePrediction",
     ),
     "two architectures": (
         {"architectures": ["BertModel", "BertForMaskedLM"]},
-        "architectures must list one name, not ['BertModel', 'BertForMaskedLM']",
+        "architectures must be a list of one name, not ['BertModel', 'BertForMaskedLM']",
     ),
     "an architecture that is no name": (
         {"architectures": [{}]},
-        "architecture {}; those that load here: BertModel, BertForMaskedLM, BertForSequenceClassification, "
+        "architecture {}; supported: BertModel, BertForMaskedLM, BertForSequenceClassification, "
         "BertForTokenClassification, BertForPreTraining, BertForNextSentencePrediction",
     ),
     "labels with a gap": (
         {"id2label": {"0": "a", "2": "b"}},
-        "id2label must name the classes 0, 1, ... without a gap",
+        "id2label must have the keys 0, 1, ... without a gap",
     ),
     "more labels than anybody has": (
         {"num_labels": 10**9},
@@ -88,10 +88,10 @@ def test_what_is_not_computed_here_is_refused(case: str) -> None:
 
 
 def test_unknown_keys_are_warned_of_and_kept() -> None:
-    with pytest.warns(UserWarning, match="not known here") as caught:
+    with pytest.warns(UserWarning, match="unknown keys") as caught:
         config = read(new_trick=7, _name_or_path="x")
     assert [str(warning.message) for warning in caught] == [
-        f"{WHERE} has keys that are not known here and change nothing: new_trick"
+        f"{WHERE} has unknown keys, which have no effect: new_trick"
     ]
     assert config.kept["new_trick"] == 7
 
@@ -128,7 +128,7 @@ def test_other_kinds_of_models_are_refused(model_type: object) -> None:
     with pytest.raises(CheckpointError) as caught:
         checkpoints.family_of(model_type, WHERE)
     known = ", ".join(checkpoints.MODEL_TYPES)
-    assert str(caught.value) == f"{WHERE}: model_type is {model_type!r}; those that load here: {known}"
+    assert str(caught.value) == f"{WHERE}: model_type is {model_type!r}; supported: {known}"
     assert "bert" in checkpoints.MODEL_TYPES
 
 

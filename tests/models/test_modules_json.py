@@ -67,13 +67,13 @@ def test_a_module_is_inside_its_directory(tmp_path: Path, place: str) -> None:
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     path = tmp_path / "modules.json"
     write(tmp_path, {"0": TRANSFORMER})
-    assert message(tmp_path) == f"{path} must hold a JSON list, not dict"
+    assert message(tmp_path) == f"{path} must contain a JSON list, not dict"
     write(tmp_path, [{"type": "x.Transformer"}])
     assert message(tmp_path) == f"{path} must list modules with a type and a path"
     write(tmp_path, [module("x.Pooling"), module("x.Bow")])
-    assert message(tmp_path) == f"{path} lists no Transformer, but Pooling, Bow"
+    assert message(tmp_path) == f"{path} has no module of the type Transformer, only Pooling, Bow"
     write(tmp_path, [TRANSFORMER, module("x.Pooling", "p")], p__config={"pooling_mode": "median"})
-    assert message(tmp_path) == f"{tmp_path / 'p' / 'config.json'} names no way of pooling that is known here"
+    assert message(tmp_path) == f"{tmp_path / 'p' / 'config.json'} has no supported pooling mode"
     write(tmp_path, [TRANSFORMER], sentence_bert_config={"max_seq_length": "64"})
     assert message(tmp_path) == (
         f"{tmp_path / 'sentence_bert_config.json'}: max_seq_length must be a whole number of at least 1, not '64'"

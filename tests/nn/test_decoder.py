@@ -157,11 +157,11 @@ def test_a_layer_compiles_to_one_graph() -> None:
 def test_what_is_wrong_is_said() -> None:
     x = _x(1, 3, 8)
     decoder = _decoder()
-    no_memory = "DecoderLayer: there is no memory, and no cache that holds its keys and values"
+    no_memory = "DecoderLayer: memory is None, and no cache holds its keys and values"
     for call, message in (
         (lambda: decoder(x), no_memory),
         (lambda: decoder(x, cache=KeyValueCache(2)), no_memory),
-        (lambda: decoder(x, x, cache=KeyValueCache(1)), "Decoder: a cache for 1 layers, and there are 2"),
+        (lambda: decoder(x, x, cache=KeyValueCache(1)), "Decoder: the cache has 1 layers, the stack 2"),
         (
             lambda: decoder.layers[0].cross_attention(x, cache=KeyValueCache(1)[0].cross_attention),
             "MultiHeadAttention: an empty CrossAttentionCache needs a key",

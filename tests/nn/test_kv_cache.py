@@ -285,7 +285,7 @@ ERRORS = {
     ),
     "another number of layers": (
         lambda: _encoder()(_x(1, 2, 12), cache=KeyValueCache(3)),
-        "Encoder: a cache for 3 layers, and there are 2",
+        "Encoder: the cache has 3 layers, the stack 2",
     ),
 }
 

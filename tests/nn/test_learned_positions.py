@@ -45,14 +45,14 @@ def test_gradients_reach_the_places_that_were_taken(layer: LearnedPositions) -> 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda layer: layer(torch.zeros(7, 4)), "LearnedPositions: there are 6 positions, and a token stands at 6"),
+        (lambda layer: layer(torch.zeros(7, 4)), "LearnedPositions: position 6 is out of range: there are 6 positions"),
         (
             lambda layer: layer(torch.zeros(2, 4), start=5),
-            "LearnedPositions: there are 6 positions, and a token stands at 6",
+            "LearnedPositions: position 6 is out of range: there are 6 positions",
         ),
         (
             lambda layer: layer(torch.zeros(2, 3, 4), start=torch.tensor([0, 9])),
-            "LearnedPositions: there are 6 positions, and a token stands at 11",
+            "LearnedPositions: position 11 is out of range: there are 6 positions",
         ),
         (
             lambda layer: layer(torch.zeros(7, 3)),

@@ -32,12 +32,12 @@ def test_pairs_are_turned_as_complex_numbers(base: float) -> None:
     x = _x(5, 3, 8)
     rotary = RotaryPositions(8, base=base)
     expected = turned(x, [4, 5, 6, 7, 8], base)
-    torch.testing.assert_close(rotary(torch.zeros(5, 1).double(), start=4).turn(x), expected)
+    torch.testing.assert_close(rotary(torch.zeros(5, 1).double(), start=4).rotate(x), expected)
 
 
 def test_halves_are_the_same_pairs_elsewhere() -> None:
     x = _x(5, 3, 8)
-    found = RotaryPositions(8, layout="halves")(torch.zeros(5, 1).double()).turn(halves(x))
+    found = RotaryPositions(8, layout="halves")(torch.zeros(5, 1).double()).rotate(halves(x))
     torch.testing.assert_close(found, halves(turned(x, [0, 1, 2, 3, 4])))
 
 
@@ -45,8 +45,8 @@ def test_halves_are_the_same_pairs_elsewhere() -> None:
 def test_what_is_behind_the_turned_width_is_kept(layout: str) -> None:
     x = _x(5, 3, 8)
     rotation = RotaryPositions(4, layout=layout)(torch.zeros(5, 1).double())
-    found = rotation.turn(x)
-    assert torch.equal(found[..., :4], rotation.turn(x[..., :4]))
+    found = rotation.rotate(x)
+    assert torch.equal(found[..., :4], rotation.rotate(x[..., :4]))
     assert torch.equal(found[..., 4:], x[..., 4:])
 
 
@@ -54,19 +54,19 @@ def test_packed_rows_and_starts_of_their_own() -> None:
     batch = Ragged(_x(5, 2), torch.tensor([0, 2, 2, 5]))
     x = _x(5, 3, 8)
     rotary = RotaryPositions(8)
-    torch.testing.assert_close(rotary(batch).turn(x), turned(x, [0, 1, 0, 1, 2]))
+    torch.testing.assert_close(rotary(batch).rotate(x), turned(x, [0, 1, 0, 1, 2]))
     rotation = rotary(batch, start=torch.tensor([6, 0, 9]))
-    torch.testing.assert_close(rotation.turn(x), turned(x, [6, 7, 9, 10, 11]))
+    torch.testing.assert_close(rotation.rotate(x), turned(x, [6, 7, 9, 10, 11]))
     x = _x(2, 2, 3, 8)
     rotation = rotary(_x(2, 2, 1), start=torch.tensor([6, 9]))
-    torch.testing.assert_close(rotation.turn(x), torch.stack([turned(x[0], [6, 7]), turned(x[1], [9, 10])]))
+    torch.testing.assert_close(rotation.rotate(x), torch.stack([turned(x[0], [6, 7]), turned(x[1], [9, 10])]))
 
 
 def test_half_precision_is_turned_in_float32_and_rounded_once() -> None:
     x = _x(5, 3, 8).bfloat16()
-    found = RotaryPositions(8)(x.flatten(1)).turn(x)
+    found = RotaryPositions(8)(x.flatten(1)).rotate(x)
     assert found.dtype == torch.bfloat16
-    wide = RotaryPositions(8)(x.flatten(1).float()).turn(x.float())
+    wide = RotaryPositions(8)(x.flatten(1).float()).rotate(x.float())
     assert torch.equal(found, wide.bfloat16())
 
 
@@ -106,7 +106,7 @@ def test_heads_stay_inside_tokens_when_they_are_turned() -> None:
 
 def test_gradients_go_through_the_rotation() -> None:
     rotation = RotaryPositions(4, layout="halves")(torch.zeros(3, 1).double(), start=2)
-    assert torch.autograd.gradcheck(rotation.turn, (_x(3, 2, 6).requires_grad_(),))
+    assert torch.autograd.gradcheck(rotation.rotate, (_x(3, 2, 6).requires_grad_(),))
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_said() -> None:
         (lambda: layer(x, x, rotary=RotaryPositions(6)(x), cache=KeyValueCache(1)[0].cross_attention), ANOTHER_KEY),
         (
             lambda: RotaryPositions(0),
-            "RotaryPositions: width must be even and positive, since sines and cosines come in pairs, not 0",
+            "RotaryPositions: rotary_dim must be even and positive, not 0",
         ),
         (
             lambda: RotaryPositions(4, layout="mixed"),
@@ -149,7 +149,7 @@ def test_heads_narrower_than_what_is_turned_are_shown() -> None:
     with pytest.raises(ShapeError) as error:
         MultiHeadAttention(12, 2)(x, rotary=RotaryPositions(8)(x))
     message = """
-        RotaryPositions: heads must be at least as wide as the 8 numbers that are turned
+        RotaryPositions: the head width must be at least rotary_dim, 8
           heads  (1, 3, 2, 6)   D=6   <- D is 6
         """
     assert str(error.value) == dedent(message).strip()

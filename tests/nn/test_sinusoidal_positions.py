@@ -130,7 +130,7 @@ def test_nothing_repeats_within_the_limit() -> None:
     [
         (
             lambda: SinusoidalPositions(5),
-            "SinusoidalPositions: width must be even and positive, since sines and cosines come in pairs, not 5",
+            "SinusoidalPositions: d_model must be even and positive, not 5",
         ),
         (
             lambda: SinusoidalPositions(4, layout="mixed"),

@@ -53,4 +53,4 @@ def test_infinity_is_no_number_of_json(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("2.25", "Infinity"))
     with pytest.raises(CheckpointError) as caught:
         TrainingState.read(tmp_path)
-    assert str(caught.value) == f"{path} is no proper JSON: Infinity is not a JSON number"
+    assert str(caught.value) == f"{path} is not valid JSON: Infinity is not a JSON number"

@@ -1,7 +1,7 @@
-"""Models from unmodified Hugging Face directories, and back: the two doors.
+"""Loading models from unmodified Hugging Face directories, and saving them.
 
-Loading compares every name and shape of the files with the family's table before it allocates anything, so a hostile
-file costs an error message. What is read never runs: safetensors, and pickles by a reader that makes descriptions of tensors and nothing else.
+Loading compares all names and shapes in the files with the family's table before it allocates memory for weights. No code from
+a file is run: weights are safetensors, or pickles of torch.save, which `pickle_files` parses without calling anything.
 """
 
 import json
@@ -20,7 +20,7 @@ from uwaga.models import directories, json_files, state_dict_check, weight_files
 from uwaga.models.tables import Config, Family, Table
 from uwaga.models.weight_files import Weights
 
-# What transformers calls the kind of model -> the module that has its FAMILY.
+# model_type of config.json -> the module with its FAMILY, imported when needed.
 _MODULES = {
     "bert": "uwaga.models.bert.checkpoint",
     "camembert": "uwaga.models.bert.checkpoint",
@@ -44,23 +44,23 @@ def load(
     revision: str | None = None,
     allow_nonfinite: bool = False,
 ) -> nn.Module:
-    """A model from a directory that transformers or sentence-transformers wrote, a bundled one, or from the hub; in evaluation mode.
+    """Load a model from a directory of transformers or sentence-transformers, a bundled one, or one from the hub.
 
     Args:
         path_or_hub_id: a directory with config.json and weights (model.safetensors, pytorch_model.bin, or either in
             shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the name of a bundled
-            model ("bard", "speller", "minilm"), or the id of a repository on the hub, fetched through huggingface_hub
+            model ("bard", "speller", "minilm"), or the id of a repository on the hub, downloaded through huggingface_hub
             into its cache.
-        dtype: a floating dtype for all weights; None keeps the one that they are stored in.
+        dtype: a floating dtype for all weights; None: that of the files.
         revision: branch, tag or commit on the hub.
-        allow_nonfinite: accept weights with nan or infinity, which are an error otherwise.
+        allow_nonfinite: accept weights that are NaN or infinite, which are an error otherwise.
 
     Returns:
-        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU.
+        the model of config.json's model_type, such as uwaga.models.BertModel, on the CPU, in evaluation mode.
 
     Raises:
-        CheckpointError: anything in the files that is wrong or not computed here; all missing, unexpected and misshapen
-            weights in one message.
+        CheckpointError: the files are invalid or describe something that is not supported; one message lists all missing
+            and unexpected weights and those of a wrong shape.
     """
     if dtype is not None and not dtype.is_floating_point:
         raise ValueError(f"load: dtype must be a floating dtype, not {dtype}")
@@ -83,10 +83,10 @@ def load(
 
 
 def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write config.json and model.safetensors, which transformers loads, into a directory; it is made if need be.
+    """Write config.json and model.safetensors, which transformers loads, into a directory, which is created if needed.
 
-    Each file is there whole or not at all, and may be one that the model was loaded from. Raises OSError where the
-    directory cannot be written, CheckpointError where transformers has no such model.
+    Each file is replaced atomically, and may be one that the model was loaded from. Raises OSError: the directory cannot be
+    written; CheckpointError: transformers has no such model.
     """
     from safetensors.torch import save_file
 
@@ -101,21 +101,21 @@ def save(model: nn.Module, path: str | os.PathLike[str]) -> None:
         durable.atomic_replace(folder / weight_files.SINGLE) as weights,
         durable.atomic_replace(folder / "config.json") as file,
     ):
-        # transformers refuses a file that does not say that it is PyTorch's.
+        # transformers rejects a file without this metadata.
         save_file(tensors, weights.name, metadata={"format": "pt"})
         file.write((json.dumps(described, indent=2, sort_keys=True) + "\n").encode())
 
 
 def _need_as_many_weights_as_layers(table: Table, weights: Weights, file: Path) -> None:
-    """Before a number in config.json makes a model of that many layers."""
+    """Bound the number of layers in config.json before a model with that many is built. Raises CheckpointError."""
     most = max(table.counts.values(), default=0)
     if most > len(weights.stored):
         raise CheckpointError(f"{file} says {most} layers, and {weights.path} has {len(weights.stored)} weights in all")
 
 
 def family_of(model_type: object, where: str) -> Family:
-    """The family of a model type; `where` is the file that names it. Raises CheckpointError."""
+    """The family of a model type; `where` is the file that has it, for messages. Raises CheckpointError."""
     if not isinstance(model_type, str) or model_type not in _MODULES:
         known = ", ".join(MODEL_TYPES)
-        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; those that load here: {known}")
+        raise CheckpointError(f"{where}: model_type is {printable(repr(model_type))}; supported: {known}")
     return cast(Family, import_module(_MODULES[model_type]).FAMILY)

@@ -1,8 +1,7 @@
-"""config.json: which keys it has, of which kind each is, and what their values mean here.
+"""Reading config.json: the types of its keys, and the values of activations and eos_token_id.
 
-A key of config.json is one of four things: a setting that is read (a `Key`), one that is supported with one value only (any
-other would compute something else), one that changes nothing that is computed here, or an unknown one. Keys of the last two
-kinds are kept, so that saving writes them again; unknown ones give a warning.
+A key is read (a `Key`), or supported with some values only (another would change what is computed), or without effect
+here, or unknown. Keys that are not read are kept, and saving writes them unchanged; unknown ones cause a warning.
 """
 
 import warnings
@@ -13,7 +12,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.options import FRACTION_BELOW_1, Kind, one_of, optional, whole
 from uwaga._base.terminal import printable
 
-# Sizes multiply to the size of a weight in bytes, which must stay far below 2**63.
+# The product of two sizes, in bytes, must stay far below 2**63.
 _LARGEST_SIZE = 2**28
 
 
@@ -27,7 +26,7 @@ EOS_TOKEN_ID = Kind(
     "an id, a list of ids or None",
     lambda x: x is None or COUNT.accepts(x) or (isinstance(x, list) and all(map(COUNT.accepts, x))),
 )
-# Names in transformers -> ours; of several names of one function the first is written.
+# Names in transformers -> ours; of several names of one function saving writes the first.
 _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -40,7 +39,7 @@ ACTIVATION = one_of(*_ACTIVATIONS)
 
 
 class Key(NamedTuple):
-    """A key of config.json: our setting, its kind there, what transformers takes where the key is absent."""
+    """A key of config.json: our name of the setting, the kind of its value, and the default of transformers."""
 
     ours: str
     kind: Kind
@@ -48,9 +47,9 @@ class Key(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What a config.json says: our settings by our names, and the keys that are kept as they are."""
+    """The content of a config.json: the settings by our names, and the keys that are kept unchanged."""
 
-    settings: dict[str, Any]  # each of its Key's kind
+    settings: dict[str, Any]  # values are of the kind of their Key
     kept: dict[str, object]
 
 
@@ -62,14 +61,14 @@ def read(
     only: Mapping[str, tuple[object, ...]],
     harmless: Iterable[str] = (),
 ) -> Read:
-    """The settings in a config.json. Raises CheckpointError; warns of keys that are not known here.
+    """The settings of a config.json. Raises CheckpointError: a value that is not supported. Warns of unknown keys.
 
     Args:
-        found: the object in the file.
+        found: the content of the file.
         where: its path, for messages.
-        keys: the settings, by their names there.
-        only: values, of which the key must have one, or be absent.
-        harmless: more keys that change nothing that is computed here, beyond those of every model.
+        keys: the settings, by their keys in the file.
+        only: the supported values of further keys, which may be absent.
+        harmless: keys without effect here, besides HARMLESS.
     """
     for name, key in keys.items():
         if name in found and not key.kind.accepts(found[name]):
@@ -77,11 +76,11 @@ def read(
     for name, values in only.items():
         if name in found and found[name] not in values:
             allowed = " or ".join(map(repr, values))
-            raise CheckpointError(f"{where}: {name} is {printable(repr(found[name]))}; only {allowed} is computed here")
+            raise CheckpointError(f"{where}: {name} is {printable(repr(found[name]))}; only {allowed} is supported")
     kept = {name: value for name, value in found.items() if name not in keys}
     unknown = sorted(map(printable, kept.keys() - set(only) - set(harmless) - HARMLESS))
     if unknown:
-        warnings.warn(f"{where} has keys that are not known here and change nothing: {', '.join(unknown)}")
+        warnings.warn(f"{where} has unknown keys, which have no effect: {', '.join(unknown)}")
     return Read(settings={key.ours: found.get(name, key.default) for name, key in keys.items()}, kept=kept)
 
 

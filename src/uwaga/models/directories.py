@@ -1,4 +1,4 @@
-"""Where a model is: a directory, a part of a sentence-transformers directory, bundled, or a repository on the hub."""
+"""The directory of a model: a local one, that of a bundled model, or one downloaded from the hub."""
 
 import os
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga.models import modules_json
 
-# What a model and its tokenizer consist of; not the same weights again for other programs.
+# The files of a model and its tokenizer; not its weights in the formats of other programs.
 _FILES = ("*.json", "*.txt", "*.model", "*/config.json")
 _SAFETENSORS, _PICKLED = "model*.safetensors", "pytorch_model*.bin"
 
@@ -47,9 +47,9 @@ BUNDLED = {
 
 
 def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
-    """The directory itself, that of a bundled model, or the one that huggingface_hub keeps of a repository.
+    """The directory itself, that of a bundled model, or that of a repository in the cache of huggingface_hub.
 
-    Raises CheckpointError.
+    Raises CheckpointError: there is none. ValueError: a revision of a model that is not on the hub.
     """
     path = Path(path_or_hub_id)
     if path.is_dir():
@@ -57,17 +57,17 @@ def find(path_or_hub_id: str | os.PathLike[str], revision: str | None) -> Path:
             raise ValueError(f"load: {path} is a directory, which has no revision {revision!r}")
         return path
     if path.exists():
-        raise CheckpointError(f"{path} is a file; a model is loaded from the directory that holds its config.json")
+        raise CheckpointError(f"{path} is a file, not a directory with config.json")
     name = os.fspath(path_or_hub_id)
     if name in BUNDLED:
         if revision is not None:
             raise ValueError(f"load: {name} is a bundled model, which has no revision {revision!r}")
         return bundled_folder(name)
-    return _fetched(name, revision)
+    return _download(name, revision)
 
 
 def transformer(folder: Path) -> Path:
-    """The directory of the transformer itself, in one of sentence-transformers too."""
+    """The directory of the transformer: `folder` itself, or in a sentence-transformers directory that of its Transformer module."""
     modules = modules_json.read(folder)
     return folder if modules is None else modules.transformer
 
@@ -93,7 +93,7 @@ def bundled_folder(name: str) -> Path:
     return place
 
 
-def _fetched(hub_id: str, revision: str | None) -> Path:
+def _download(hub_id: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -104,5 +104,5 @@ def _fetched(hub_id: str, revision: str | None) -> Path:
     except HFValidationError as error:
         raise CheckpointError(f"{hub_id} is neither a directory nor the id of a repository: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise CheckpointError(f"{hub_id} is no directory, and cannot be fetched from the hub: {error}") from error
+        raise CheckpointError(f"{hub_id} is not a directory, and cannot be downloaded from the hub: {error}") from error
     return folder

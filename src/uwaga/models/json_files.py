@@ -1,4 +1,4 @@
-"""JSON from untrusted files: bounded, without duplicate keys (`uwaga._base.untrusted`); every error names the file."""
+"""Reading JSON from untrusted files: bounded size, no duplicate keys (`uwaga._base.untrusted`). Errors name the file."""
 
 import errno
 from pathlib import Path
@@ -12,29 +12,31 @@ _WORDS = {dict: "object", list: "list"}
 _T = TypeVar("_T", dict, list)
 
 
-def read(path: Path, of: type[_T] = dict) -> _T:  # type: ignore[assignment]  # mypy has no defaults of such
-    """What a file holds, which must be an object, or where asked a list. Raises CheckpointError."""
+def read(path: Path, of: type[_T] = dict) -> _T:  # type: ignore[assignment]  # mypy supports no defaults of type variables
+    """The content of a JSON file, of the type `of`: an object (dict) or a list. Raises CheckpointError."""
     found = _read(path, is_needed=True)
     assert found is not None
     return parse(found, str(path), of)
 
 
 def optional(path: Path, of: type[_T] = dict) -> _T | None:  # type: ignore[assignment]
-    """The same; None where there is no such file."""
+    """As `read`; None where the file does not exist."""
     found = _read(path, is_needed=False)
     return None if found is None else parse(found, str(path), of)
 
 
 def parse(text: bytes, where: str, of: type[_T] = dict) -> _T:  # type: ignore[assignment]
-    """The same of a text; `where` is what errors call it."""
+    """As `read`, of bytes; `where` names them in errors."""
     try:
         value = untrusted.parse_json(text)
     except RecursionError:
         raise CheckpointError(f"{where} is nested too deeply") from None
-    except ValueError as error:  # JSON's own, UTF-8's, numbers of thousands of digits, and those of reading
-        raise CheckpointError(f"{where} is no proper JSON: {error}") from error
+    except (
+        ValueError
+    ) as error:  # invalid JSON or UTF-8, a number with too many digits, or a limit of untrusted.parse_json
+        raise CheckpointError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, of):
-        raise CheckpointError(f"{where} must hold a JSON {_WORDS[of]}, not {type(value).__name__}")
+        raise CheckpointError(f"{where} must contain a JSON {_WORDS[of]}, not {type(value).__name__}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""A sentence-transformers directory: modules.json says which folder holds the transformer and how its states are pooled."""
+"""modules.json of a sentence-transformers directory: where the transformer is, and how its hidden states are pooled."""
 
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -7,7 +7,7 @@ from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
 from uwaga.models import json_files
 
-# In the order in which sentence-transformers joins the vectors of several.
+# In the order in which sentence-transformers concatenates several.
 _POOLING = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -20,13 +20,13 @@ _POOLING = {
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceModules:
-    """What modules.json lists, in its order."""
+    """The modules of modules.json."""
 
     transformer: Path
-    pooling: tuple[str, ...] = ()  # cls, mean, max, ...: several are concatenated; empty where there is no pooling
-    normalize: bool = False  # vectors of length 1 at the end
-    others: tuple[str, ...] = ()  # the types of modules of any other kind, such as Dense
-    max_tokens: int | None = None  # longer texts were cut there in training
+    pooling: tuple[str, ...] = ()  # cls, mean, max, ...: several are concatenated; empty: no pooling
+    normalize: bool = False  # whether vectors are normalised to length 1
+    others: tuple[str, ...] = ()  # types of other modules, such as Dense
+    max_tokens: int | None = None  # max_seq_length of sentence_bert_config.json
 
 
 def read(folder: Path) -> SentenceModules | None:
@@ -38,7 +38,9 @@ def read(folder: Path) -> SentenceModules | None:
     modules = _modules(path, found)
     of_kind = dict(modules)
     if "Transformer" not in of_kind:
-        raise CheckpointError(f"{path} lists no Transformer, but {', '.join(printable(kind) for kind in of_kind)}")
+        raise CheckpointError(
+            f"{path} has no module of the type Transformer, only {', '.join(printable(kind) for kind in of_kind)}"
+        )
     known = {"Transformer", "Pooling", "Normalize"}
     return SentenceModules(
         transformer=of_kind["Transformer"],
@@ -50,7 +52,7 @@ def read(folder: Path) -> SentenceModules | None:
 
 
 def _modules(path: Path, found: list) -> list[tuple[str, Path]]:
-    """The last word of each module's type, and its folder."""
+    """The class name and the folder of each module."""
     modules = []
     for module in found:
         kind, place = (module.get("type"), module.get("path")) if isinstance(module, dict) else (None, None)
@@ -64,11 +66,11 @@ def _modules(path: Path, found: list) -> list[tuple[str, Path]]:
 
 def _pooling(path: Path) -> tuple[str, ...]:
     settings = json_files.read(path)
-    # A word or a list of words in new files, a switch per word in old ones.
+    # New files have one mode or a list of them, old ones a bool for each mode.
     modes = settings.get("pooling_mode", [word for key, word in _POOLING.items() if settings.get(key) is True])
     modes = [modes] if isinstance(modes, str) else modes
     if not modes or not isinstance(modes, list) or any(mode not in _POOLING.values() for mode in modes):
-        raise CheckpointError(f"{path} names no way of pooling that is known here")
+        raise CheckpointError(f"{path} has no supported pooling mode")
     return tuple(modes)
 
 

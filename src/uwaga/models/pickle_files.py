@@ -1,9 +1,9 @@
-"""One file of torch.save that holds weights by name: the zip archive of today, and the row of pickles of old versions.
+"""Reading weights from a file of torch.save: the zip archive of current versions, and the sequence of pickles of old ones.
 
-torch.load(weights_only=True) runs nothing either, but it believes what a file says of its sizes, unpacks what is compressed,
-and hashes whatever is a key. So the pickle is read here, by a machine that knows the opcodes which torch.save writes, makes
-no object but plain ones and descriptions of tensors, and allows strings alone as keys. No tensor is made before its storage
-was found in the file, and then it is mapped and not read.
+torch.load(weights_only=True) runs no code of the file either, but it trusts the sizes that the file declares, decompresses
+records, and hashes keys of any type. So this module interprets the pickle itself: it supports only the opcodes that torch.save
+writes, makes only plain objects and descriptions of tensors, and allows only strings as keys (integers become strings). A tensor
+is made after its storage has been found in the file, which is memory-mapped.
 
 The formats: PyTorch's `torch/serialization.py`, and Python's `pickletools`.
 """
@@ -25,9 +25,9 @@ from torch import Tensor
 from uwaga._base import untrusted
 from uwaga._base.terminal import printable
 
-# Opcodes of a pickle at most: a weight takes about 40.
+# The greatest number of opcodes of a pickle: a weight has about 40.
 _MOST_STEPS = 500_000
-# The first two of the pickles that an old file begins with.
+# The first two pickles of an old file.
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _ZIP = b"PK"
 _STORAGES = {
@@ -39,17 +39,17 @@ _STORAGES = {
 
 
 class PickleError(ValueError):
-    """A file that is not one of torch.save, or holds what is no weight; the message does not name the file."""
+    """The file is not one of torch.save, or has unsupported content; the message does not name the file."""
 
 
 class _Global(NamedTuple):
-    """A name that a pickle asks for; nothing is imported."""
+    """A global name in a pickle; it is not imported."""
 
     name: str
 
 
 class _IntegerKey(NamedTuple):
-    """A key of a dictionary that is an integer."""
+    """A dictionary key that is an integer in the file."""
 
     digits: str
 
@@ -70,12 +70,12 @@ class Described(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes, where each element is written out."""
+        """The size in bytes as a contiguous tensor."""
         return math.prod(self.shape) * self.storage.dtype.itemsize
 
     @property
     def stop(self) -> int:
-        """The first element of the storage behind all of the view."""
+        """One more than the index of the view's last element in the storage."""
         if 0 in self.shape:
             return self.offset
         return self.offset + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)) + 1
@@ -83,14 +83,14 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True)
 class _Other:
-    """Something that is no weight: a sparse or quantised tensor, or an object with attributes."""
+    """A value that is not a dense tensor: a sparse or quantised tensor, or an object with attributes."""
 
     kind: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Extent:
-    """Where in the file a storage's bytes are."""
+    """The byte range of a record or storage in the file."""
 
     start: int
     size: int
@@ -98,12 +98,12 @@ class _Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
-        held: what is there, a dictionary where all is well: descriptions of dense tensors, and other things.
-        kind: of that, in a word.
-        read: one of the tensors; it shares memory with the file.
+        held: the unpickled object, a dictionary in valid files; its values are descriptions of dense tensors, or others.
+        kind: the name of its type.
+        read: gives the tensor of a name; it shares memory with the file.
     """
 
     held: object
@@ -112,7 +112,7 @@ class Opened:
 
 
 def read(path: Path) -> Opened:
-    """What a file holds. Raises PickleError, OSError."""
+    """Read a file. Raises PickleError, OSError."""
     with untrusted.open_regular(path) as file:
         is_zip = file.read(2) == _ZIP
         file.seek(0)
@@ -132,7 +132,7 @@ def read(path: Path) -> Opened:
         begin = extent.start
         count = described.storage.numel * described.storage.dtype.itemsize
         storage = torch.from_numpy(bytes_of_file[begin : begin + count])
-        # An old file has its storages anywhere; a processor may not read what does not lie on a multiple of its size.
+        # Storages of old files are not aligned, and PyTorch requires aligned data: copied then.
         storage = storage if begin % described.storage.dtype.itemsize == 0 else storage.clone()
         flat = storage.view(described.storage.dtype)
         return flat.as_strided(described.shape, described.strides, described.offset)
@@ -144,13 +144,13 @@ def _check(described: Described, extents: Mapping[str, _Extent]) -> None:
     storage = described.storage
     extent = extents.get(storage.key)
     if extent is None:
-        raise PickleError(f"there is no storage {printable(storage.key)}")
+        raise PickleError(f"missing storage {printable(storage.key)}")
     claimed = storage.numel * storage.dtype.itemsize
     if claimed > extent.size:
         raise PickleError(f"storage {printable(storage.key)} claims {claimed} bytes and has {extent.size}")
     if described.stop > storage.numel:
         raise PickleError(
-            f"a tensor of {described.stop} elements of storage {printable(storage.key)}, which has {storage.numel}"
+            f"a tensor needs {described.stop} elements of storage {printable(storage.key)}, which has {storage.numel}"
         )
 
 
@@ -158,7 +158,7 @@ def _check(described: Described, extents: Mapping[str, _Extent]) -> None:
 
 
 class _Bounded:
-    """A file whose reads are bounded, so that no directory of an archive is believed in how long it is."""
+    """A file with a bound on each read: zipfile reads the archive's directory at the size that the file declares."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -179,7 +179,7 @@ def _read_zip(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
     with zipfile.ZipFile(cast(BinaryIO, _Bounded(file))) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
         if len(entries) < len(archive.infolist()):
-            raise PickleError("the archive has two records of one name")
+            raise PickleError("the archive has two records with the same name")
         top = next((name.removesuffix("data.pkl") for name in entries if name.endswith("/data.pkl")), None)
         if top is None:
             raise PickleError("the archive has no data.pkl")
@@ -187,13 +187,13 @@ def _read_zip(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
     order = extents.get("byteorder")
     if order is not None and _bytes(file, order) != sys.byteorder.encode():
         raise PickleError(f"its byte order is not {sys.byteorder}")
-    machine = _Machine(_bytes(file, extents["data.pkl"]))
-    found = machine.run()
+    interpreter = _Interpreter(_bytes(file, extents["data.pkl"]))
+    found = interpreter.run()
     return found, {name.removeprefix("data/"): each for name, each in extents.items() if name.startswith("data/")}
 
 
 def _extent(file: BinaryIO, entry: zipfile.ZipInfo) -> _Extent:
-    """Where a record's bytes are: behind its own header, whose name may be padded so that they lie on a multiple of 64."""
+    """The byte range of a record: after its local header, whose extra field pads it to a multiple of 64."""
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size or entry.flag_bits & 1:
         raise PickleError(
             f"the record {printable(entry.filename)} is compressed or encrypted, which torch.save does not do"
@@ -205,7 +205,7 @@ def _extent(file: BinaryIO, entry: zipfile.ZipInfo) -> _Extent:
     name, extra = struct.unpack("<HH", header[26:30])
     extent = _Extent(start=entry.header_offset + 30 + name + extra, size=entry.file_size)
     if extent.start + extent.size > file.seek(0, 2):
-        raise PickleError(f"the record {printable(entry.filename)} ends behind the file")
+        raise PickleError(f"the record {printable(entry.filename)} ends after the end of the file")
     return extent
 
 
@@ -216,28 +216,28 @@ def _bytes(file: BinaryIO, extent: _Extent) -> bytes:
     return file.read(extent.size)
 
 
-# The row of pickles
+# The sequence of pickles
 
 
 def _read_old(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
-    """Magic number, protocol, sizes of C's types, the object, the keys of its storages; then each storage: how many
-    elements, in 8 bytes, and the elements."""
-    machine = _Machine(file.read(untrusted.JSON_BYTES))
-    if machine.run() != _MAGIC or machine.run() != _PROTOCOL:
-        raise PickleError("it does not begin as files of torch.save do")
-    sizes = machine.run()
+    """Pickles: magic number, protocol, sizes of C types, the object, the keys of its storages. Then for each storage the
+    number of elements, in 8 bytes, and the elements."""
+    interpreter = _Interpreter(file.read(untrusted.JSON_BYTES))
+    if interpreter.run() != _MAGIC or interpreter.run() != _PROTOCOL:
+        raise PickleError("it does not have the magic number and the protocol of torch.save")
+    sizes = interpreter.run()
     if not isinstance(sizes, dict) or sizes.get("little_endian") is not True or sys.byteorder != "little":
         raise PickleError("its byte order is not little")
-    found, keys = machine.run(), machine.run()
+    found, keys = interpreter.run(), interpreter.run()
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise PickleError("it does not list its storages")
-    extents, place, end = {}, machine.place, file.seek(0, 2)
+        raise PickleError("it has no list of storages")
+    extents, place, end = {}, interpreter.position, file.seek(0, 2)
     for key in keys:
         file.seek(place)
         (count,) = struct.unpack("<q", file.read(8))
-        storage = machine.storages.get(key)
+        storage = interpreter.storages.get(key)
         if storage is None or not 0 <= count * storage.dtype.itemsize <= end - place - 8:
-            raise PickleError(f"storage {printable(key)} claims {count} elements, which are not there")
+            raise PickleError(f"storage {printable(key)} claims {count} elements, more than the file has")
         extents[key] = _Extent(start=place + 8, size=count * storage.dtype.itemsize)
         place += 8 + extents[key].size
     return found, extents
@@ -247,21 +247,21 @@ def _read_old(file: BinaryIO) -> tuple[object, dict[str, _Extent]]:
 
 
 @dataclass
-class _Machine:
-    """Runs pickles of protocol 2, one after the other.
+class _Interpreter:
+    """Interprets pickles of protocol 2, one after another.
 
     Attributes:
-        place: of the next byte.
-        storages: those that were named, by their keys.
+        position: of the next byte.
+        storages: those that the pickles refer to, by key.
     """
 
     data: bytes
-    place: int = 0
+    position: int = 0
     storages: dict[str, _Storage] = field(default_factory=dict)
     _steps: int = 0
 
     def run(self) -> object:
-        """The next pickle's object. Raises PickleError."""
+        """The object of the next pickle. Raises PickleError."""
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
@@ -271,15 +271,15 @@ class _Machine:
                 raise PickleError(f"a pickle of more than {_MOST_STEPS:,} steps")
             step = _STEPS.get(code)
             if step is None:
-                raise PickleError(f"opcode 0x{code[0]:02x}, which files of weights do not have")
+                raise PickleError(f"opcode 0x{code[0]:02x}, which is not used in files of weights")
             step(self)
         return self._pop()
 
     def _take(self, size: int) -> bytes:
-        found = self.data[self.place : self.place + size]
+        found = self.data[self.position : self.position + size]
         if len(found) < size:
             raise PickleError("the pickle ends too early")
-        self.place += size
+        self.position += size
         return found
 
     def _number(self, form: str) -> int:
@@ -290,12 +290,12 @@ class _Machine:
 
     def _pop(self) -> Any:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
-            raise PickleError("the pickle takes what it has not put")
+            raise PickleError("the pickle pops from an empty stack or reads an unset memo")
         return self._stack.pop()
 
     def _since_mark(self) -> list[Any]:
         if not self._marks:
-            raise PickleError("the pickle takes what it has not put")
+            raise PickleError("the pickle pops from an empty stack or reads an unset memo")
         start = self._marks.pop()
         found = self._stack[start:]
         del self._stack[start:]
@@ -305,10 +305,10 @@ class _Machine:
         self._push(tuple(reversed([self._pop() for _ in range(size)])))
 
     def _line(self) -> str:
-        end = self.data.find(b"\n", self.place, self.place + 200)
+        end = self.data.find(b"\n", self.position, self.position + 200)
         if end < 0:
-            raise PickleError("a name without an end")
-        return self._take(end + 1 - self.place)[:-1].decode("ascii")
+            raise PickleError("a name without a line end")
+        return self._take(end + 1 - self.position)[:-1].decode("ascii")
 
     def _global(self) -> None:
         self._push(_Global(f"{self._line()}.{self._line()}"))
@@ -323,7 +323,7 @@ class _Machine:
 
     def _get(self, number: int) -> None:
         if number not in self._memo:
-            raise PickleError("the pickle takes what it has not put")
+            raise PickleError("the pickle pops from an empty stack or reads an unset memo")
         self._push(self._memo[number])
 
     def _append(self, items: list[Any]) -> None:
@@ -338,7 +338,7 @@ class _Machine:
         if not isinstance(target, dict) or len(items) % 2:
             raise PickleError(f"sets items of {_kind(target)}")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Strings alone: the hash of a tuple of tuples takes time without end, and integers can be chosen to have one hash.
+            # Only strings: hashing nested tuples can take exponential time, and integers can be chosen to collide.
             name = _IntegerKey(hex(key)) if type(key) is int else key
             if type(name) is not str and type(name) is not _IntegerKey:
                 raise PickleError(f"a key that is {_kind(key)}")
@@ -348,7 +348,7 @@ class _Machine:
         self._push(target)
 
     def _persistent(self) -> None:
-        """("storage", its type, its key, its device, how many elements it has), and in old files whose view it is."""
+        """("storage", its type, its key, its device, its number of elements), and in old files a view, which must be None."""
         match self._pop():
             case ("storage", _Global(name), str(key), str(), int(numel), *view) if view in ([], [None]):
                 dtype = _STORAGES.get(name.removeprefix("torch."))
@@ -360,7 +360,7 @@ class _Machine:
                 if self.storages[key] != (key, dtype, numel):
                     raise PickleError(f"storage {printable(key)} has two types or sizes")
             case _:
-                raise PickleError("a storage that is not described as torch.save does")
+                raise PickleError("a storage that is not described as by torch.save")
 
     def _reduce(self) -> None:
         arguments, function = self._pop(), self._pop()
@@ -369,14 +369,14 @@ class _Machine:
         self._push(_made(function.name, arguments))
 
     def _build(self) -> None:
-        """The attributes of an object: `_metadata` of a state dictionary, which nobody reads."""
+        """Sets the attributes of an object: only `_metadata` of a state dict, which is not used."""
         self._pop()
         target = self._pop()
         self._push(target if isinstance(target, dict | _Other) else _Other(_kind(target)))
 
 
 def _made(name: str, arguments: tuple[Any, ...]) -> object:
-    """What a call gives. Raises PickleError: a function that makes no data."""
+    """The result of a call. Raises PickleError: a function that is not supported."""
     match name, arguments:
         case "collections.OrderedDict", ():
             return {}
@@ -389,19 +389,21 @@ def _made(name: str, arguments: tuple[Any, ...]) -> object:
                 or len(shape) > 64
                 or not all(type(n) is int and 0 <= n < 2**60 for n in sizes)
             ):
-                raise PickleError("a tensor whose shape and strides are no sizes")
+                raise PickleError("a tensor with an invalid shape or strides")
             if math.prod(shape) >= 2**60:
-                raise PickleError("a tensor whose shape and strides are no sizes")
+                raise PickleError("a tensor with an invalid shape or strides")
             return Described(storage, offset, shape, strides)
         case "torch._utils._rebuild_parameter", (Described() as described, *_):
             return described
-    if name in _NO_WEIGHTS:
+    if name in _NOT_DENSE:
         return _Other(name)
-    raise PickleError(f"Unsupported global: {printable(name)} makes no weight, and nothing else is called")
+    raise PickleError(
+        f"Unsupported global: {printable(name)} is not a function that makes dense tensors, and is not called"
+    )
 
 
-# Functions of PyTorch that make tensors of other kinds, and parts of their arguments.
-_NO_WEIGHTS = {
+# Functions of PyTorch that make tensors other than dense ones, and their arguments.
+_NOT_DENSE = {
     "torch.Size", "torch.device", "torch.serialization._get_layout", "torch._utils._rebuild_sparse_tensor",
     "torch._utils._rebuild_qtensor", "torch._utils._rebuild_meta_tensor_no_storage", "torch._utils._rebuild_nested_tensor",
     "torch._utils._rebuild_tensor_v3",
@@ -417,7 +419,7 @@ def _kind(value: object) -> str:
     return type(value).__name__
 
 
-_Step = Callable[[_Machine], object]
+_Step = Callable[[_Interpreter], object]
 _STEPS: dict[bytes, _Step] = {
     pickle.PROTO: lambda m: m._take(1),
     pickle.NONE: lambda m: m._push(None),
@@ -429,7 +431,7 @@ _STEPS: dict[bytes, _Step] = {
     pickle.BININT: lambda m: m._push(m._number("<i")),
     pickle.BININT1: lambda m: m._push(m._number("<B")),
     pickle.BININT2: lambda m: m._push(m._number("<H")),
-    pickle.LONG1: _Machine._long,
+    pickle.LONG1: _Interpreter._long,
     pickle.BINFLOAT: lambda m: m._push(struct.unpack(">d", m._take(8))[0]),
     pickle.BINUNICODE: lambda m: m._push(m._take(m._number("<I")).decode("utf-8")),
     pickle.MARK: lambda m: m._marks.append(len(m._stack)),
@@ -445,8 +447,8 @@ _STEPS: dict[bytes, _Step] = {
     pickle.APPENDS: lambda m: m._append(m._since_mark()),
     pickle.SETITEM: lambda m: m._set(list(reversed([m._pop(), m._pop()]))),
     pickle.SETITEMS: lambda m: m._set(m._since_mark()),
-    pickle.BINPERSID: _Machine._persistent,
-    pickle.GLOBAL: _Machine._global,
-    pickle.REDUCE: _Machine._reduce,
-    pickle.BUILD: _Machine._build,
+    pickle.BINPERSID: _Interpreter._persistent,
+    pickle.GLOBAL: _Interpreter._global,
+    pickle.REDUCE: _Interpreter._reduce,
+    pickle.BUILD: _Interpreter._build,
 }

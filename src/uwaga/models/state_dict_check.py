@@ -1,6 +1,6 @@
-"""The strict state-dict check: a file must have exactly the weights of the model's table; all differences in one error.
+"""The strict state-dict check: a file must contain exactly the weights of the model's table; one error lists all differences.
 
-Names and shapes are compared before any weight is read, and values while they are.
+Names, shapes and dtypes are compared before any weight is read; values are checked while they are read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,27 +15,27 @@ from uwaga.models.tables import Row, Table
 from uwaga.models.weight_files import Weights
 
 FLOATING = ("float64", "float32", "float16", "bfloat16")
-# A file from somebody else may disagree on a million names; a person reads a screen or two.
+# Bounds the error message: an untrusted file may differ in a million names.
 MOST_LINES = 200
 
-# What can be wrong with a weight, in the order in which it is told.
-KINDS = ("there twice", "missing", "unexpected", "misshapen", "no number", "not finite", "not tied")
-Lines = list[tuple[str, str]]  # one of KINDS, and with which weight
+# Kinds of differences, in the order of the message.
+KINDS = ("duplicate", "missing", "unexpected", "wrong shape", "wrong dtype", "not finite", "not tied")
+Lines = list[tuple[str, str]]  # one of KINDS, and the weight
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matched:
-    """The rows of a table, each with the name that the file at hand has for it."""
+    """The rows of a table, each with its weight's name in the file."""
 
     weights: Weights
     rows: tuple[tuple[str, Row], ...]
-    tied: tuple[tuple[str, str], ...]  # the file's second name for a weight, and its first
+    tied: tuple[tuple[str, str], ...]  # (second name, first name) in the file of a tied weight
 
 
 def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched:
-    """Find every row in the file and every name of the file in the table.
+    """Compare the names, shapes and dtypes of a file with a table; `ours` are the model's tensors, for their shapes.
 
-    `ours` are the model's tensors; only their shapes are looked at. Raises CheckpointError.
+    Raises CheckpointError: all differences.
     """
     rows = table.rows()
     assert {name for row in rows for name in row.ours} == ours.keys(), "the table and the model disagree"
@@ -45,7 +45,7 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
     shapes |= {second: shapes[first] for second, first in table.tied.items()}
     lines += [("missing", f"{name} {shapes[row.theirs]}") for name, row in table.saved() if row.theirs not in found]
     lines += [("unexpected", _described(weights, name)) for bare, name in found.items() if bare not in known]
-    lines += _misshapen(weights, found, shapes)
+    lines += _wrong_shapes_and_dtypes(weights, found, shapes)
     _raise(weights, lines)
     return Matched(
         weights=weights,
@@ -55,13 +55,16 @@ def match(table: Table, weights: Weights, ours: Mapping[str, Tensor]) -> Matched
 
 
 def read(matched: Matched, dtype: torch.dtype | None, *, allow_nonfinite: bool) -> dict[str, Tensor]:
-    """Our tensors by our names, in memory of their own. Raises CheckpointError."""
+    """The state dict by our names, copied from the files; dtype None: that of the files.
+
+    Raises CheckpointError: NaN or infinite values unless allow_nonfinite, tied weights that differ, several dtypes without `dtype`.
+    """
     weights = matched.weights
     dtype = dtype or _only_dtype(matched)
     lines: Lines = []
     state: dict[str, Tensor] = {}
     for name, row in matched.rows:
-        # A copy, since the file may be written over while the model lives.
+        # A copy: the file may be overwritten while the model is in use.
         stored = weights.read(name).to(dtype, copy=True)
         if not allow_nonfinite and not _is_finite(stored):
             lines.append(("not finite", f"{_described(weights, name)} in {str(dtype).removeprefix('torch.')}"))
@@ -75,7 +78,7 @@ def read(matched: Matched, dtype: torch.dtype | None, *, allow_nonfinite: bool) 
 
 
 def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors by their names. Tied names are left out, as transformers leaves them out."""
+    """The state dict by their names, without the second names of tied weights, as transformers saves it."""
     return {
         name: row.layout.write(tuple(ours[each].detach() for each in row.ours)).contiguous()
         for name, row in table.saved()
@@ -83,13 +86,13 @@ def write(table: Table, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _canonical(table: Table, weights: Weights) -> tuple[dict[str, str], Lines]:
-    """The file's names by the names of the table's rows; a line for every weight that has two."""
+    """The file's names by the table's names, and a line for every weight with two names."""
     found: dict[str, str] = {}
     lines: Lines = []
     for name in weights.stored:
         bare = table.canonical(name)
         if bare in found:
-            lines.append(("there twice", f"{_described(weights, name)} is also {printable(found[bare])}"))
+            lines.append(("duplicate", f"{_described(weights, name)} is also {printable(found[bare])}"))
         found.setdefault(bare, name)
     return found, lines
 
@@ -99,27 +102,34 @@ def _shape(row: Row, ours: Mapping[str, Tensor]) -> tuple[int, ...]:
     return tuple(row.layout.write(tuple(ours[name].detach().to("meta") for name in row.ours)).shape)
 
 
-def _misshapen(weights: Weights, found: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]) -> Iterable:
+def _wrong_shapes_and_dtypes(
+    weights: Weights, found: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> Iterable:
     for bare, shape in shapes.items():
         if bare not in found:
             continue
         stored = weights.stored[found[bare]]
         if stored.shape != shape:
-            yield "misshapen", f"{_described(weights, found[bare])} must be {shape}"
+            yield "wrong shape", f"{_described(weights, found[bare])} must be {shape}"
         if stored.dtype not in FLOATING:
-            yield "no number", f"{_described(weights, found[bare])} is {stored.dtype}, which no weight is stored in"
+            yield (
+                "wrong dtype",
+                f"{_described(weights, found[bare])} is {stored.dtype}, not a floating dtype of weights",
+            )
 
 
 def _only_dtype(matched: Matched) -> torch.dtype:
-    """The dtype that all weights are stored in."""
+    """The dtype of all weights in the file. Raises CheckpointError: there are several."""
     dtypes = sorted({matched.weights.stored[name].dtype for name, _ in matched.rows})
     if len(dtypes) > 1:
-        raise CheckpointError(f"{matched.weights.path} mixes {' and '.join(dtypes)}: name the dtype to load it in")
+        raise CheckpointError(
+            f"{matched.weights.path} mixes {' and '.join(dtypes)}: choose one with the argument dtype"
+        )
     return getattr(torch, dtypes[0])
 
 
 def _is_finite(x: Tensor) -> bool:
-    # One pass without a copy; both are nan where there is one.
+    # One pass without a copy; both extremes are NaN where any element is.
     return x.numel() == 0 or all(bool(extreme.isfinite()) for extreme in x.aminmax())
 
 
@@ -136,4 +146,4 @@ def _raise(weights: Weights, lines: Lines) -> None:
     said = [f"  {kind:<{width}}  {what}" for each in KINDS for kind, what in lines if kind == each]
     if len(said) > MOST_LINES:
         said[MOST_LINES:] = [f"  and {len(said) - MOST_LINES} more"]
-    raise CheckpointError("\n".join([f"{weights.path} does not fit the model that config.json describes", *said]))
+    raise CheckpointError("\n".join([f"{weights.path} does not match the model of config.json", *said]))

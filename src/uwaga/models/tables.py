@@ -1,10 +1,10 @@
-"""Tables of names: which weight of a checkpoint is which weight here, read in both directions.
+"""Tables of weight names: which weight of a checkpoint is which weight of our model, used for loading and saving.
 
     Row("encoder.layer.{n}.attention.self.query.weight", "layers.{n}.attention.query.weight")
 
-A letter in braces counts layers. A row may change the layout on the way: a transposed weight, or several of ours stacked
-into one of theirs. What is not in the table is an error, so everything that a checkpoint may hold has to be declared:
-ties (a second name for the same weight), and names that no computation reads, with the reason.
+A letter in braces is the index of a layer. A row may have a layout: a transposed weight, or several of our weights in one of
+theirs. A weight that is not in the table is an error, so a table also declares tied weights (a second name for the same
+weight), and weights that are not read, with the reason.
 """
 
 import re
@@ -20,7 +20,7 @@ _COUNTER = re.compile(r"\{(\w)\}")
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How one stored weight becomes one or more of ours, and how they become it again."""
+    """How one stored weight is split into one or more of ours (read), and how they are joined (write)."""
 
     read: Callable[[Tensor], tuple[Tensor, ...]]
     write: Callable[[tuple[Tensor, ...]], Tensor]
@@ -31,12 +31,12 @@ TRANSPOSED = Layout(read=lambda x: (x.T,), write=lambda parts: parts[0].T)
 
 
 def stacked(parts: int, dimension: int = 0) -> Layout:
-    """Several weights of equal shape in one, such as fused query, key and value."""
+    """Several weights of equal shape in one, such as fused QKV."""
     return Layout(read=lambda x: x.chunk(parts, dimension), write=lambda ours: torch.cat(ours, dimension))
 
 
 def stacked_transposed(parts: int) -> Layout:
-    """The same of weights that are stored transposed, as GPT-2's are: (in, parts * out)."""
+    """As `stacked`, for weights that are stored transposed, as in GPT-2: (in, parts * out)."""
     return Layout(
         read=lambda x: tuple(part.T for part in x.chunk(parts, 1)),
         write=lambda ours: torch.cat([part.T for part in ours], 1),
@@ -44,7 +44,7 @@ def stacked_transposed(parts: int) -> Layout:
 
 
 class Row:
-    """One name of theirs, and the name or names here that it holds."""
+    """One name of theirs, and our name or names of the same weight."""
 
     __slots__ = ("layout", "ours", "theirs")
 
@@ -52,7 +52,7 @@ class Row:
         self.theirs, self.ours, self.layout = theirs, ours, layout
 
     def expand(self, counts: Mapping[str, int]) -> Iterator["Row"]:
-        """This row once for every layer, or once where it has no counter."""
+        """This row for every layer, or once where it has no letter in braces."""
         counter = _COUNTER.search(self.theirs)
         if counter is None:
             yield self
@@ -69,54 +69,52 @@ def pair(theirs: str, ours: str) -> tuple[Row, Row]:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """All names of one model.
+    """All weight names of one model.
 
-    transformers writes `embeddings.x` for a bare model and `bert.embeddings.x` for one inside another with a head; the
-    rows of the body are written bare here, and files of either kind are read.
+    transformers names a weight `embeddings.x` in a model without a head and `bert.embeddings.x` in one with a head. The rows of
+    the body are without the prefix; files with and without it are read.
     """
 
     body: tuple[Row, ...]
     heads: tuple[Row, ...] = ()
     prefix: str = ""
-    is_prefixed: bool = False  # whether a saved file has the prefix before the names of the body
-    counts: Mapping[str, int] = field(default_factory=dict)  # what the letters in braces count to
-    tied: Mapping[str, str] = field(
-        default_factory=dict
-    )  # a second name of theirs -> the first, whose weight it repeats
-    unread: Mapping[str, str] = field(default_factory=dict)  # a name of theirs that no computation reads -> why
-    legacy: Mapping[str, str] = field(default_factory=dict)  # the end of a name in old files -> its end today
+    is_prefixed: bool = False  # whether saved names of the body have the prefix
+    counts: Mapping[str, int] = field(default_factory=dict)  # the number of layers, by letter
+    tied: Mapping[str, str] = field(default_factory=dict)  # the second name of a tied weight -> the first
+    unread: Mapping[str, str] = field(default_factory=dict)  # a name of theirs that is not read -> why
+    legacy: Mapping[str, str] = field(default_factory=dict)  # the end of a name in old files -> its current end
 
     def rows(self) -> list[Row]:
-        """The rows of every layer."""
+        """All rows, those of layers for every layer."""
         return [row for _, row in self.saved()]
 
     def saved(self) -> list[tuple[str, Row]]:
-        """The same, each with the name that a saved file has for it."""
+        """All rows, each with its name in a saved file."""
         prefix = self.prefix if self.is_prefixed else ""
         body = [(prefix + row.theirs, row) for pattern in self.body for row in pattern.expand(self.counts)]
         return body + [(row.theirs, row) for pattern in self.heads for row in pattern.expand(self.counts)]
 
     def canonical(self, name: str) -> str:
-        """A name from a file as the rows write it: without the prefix, in today's spelling."""
+        """A name from a file in the form of the rows: without the prefix, with the current ending."""
         name = name.removeprefix(self.prefix)
         old = next((old for old in self.legacy if name.endswith(old)), "")
         return name.removesuffix(old) + self.legacy[old] if old else name
 
 
 class Config(Protocol):
-    """A frozen dataclass of plain settings."""
+    """The configuration of a model: a frozen dataclass."""
 
     @property
     def model_type(self) -> str:
-        """The name that transformers has for the kind of model, as in config.json."""
+        """model_type of config.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Everything that loading and saving need to know of one kind of model; `FAMILY` of its checkpoint.py."""
+    """What loading and saving use of a family of models; `FAMILY` in its checkpoint.py."""
 
-    read_config: Callable[[Mapping[str, Any], str, Set[str]], Config]  # config.json, its path, names of weights
-    # Of the family's own configs alone, which a type cannot say of a value that is looked up by name.
-    write_config: Callable[[Any], dict[str, object]]  # config.json as transformers reads it
+    read_config: Callable[[Mapping[str, Any], str, Set[str]], Config]  # (config.json, its path, names of the weights)
+    # Any: the config class of the family, which is looked up by model_type at run time.
+    write_config: Callable[[Any], dict[str, object]]  # gives config.json
     table: Callable[[Any], Table]
-    build: Callable[[Any], nn.Module]  # a module with the attribute `config`
+    build: Callable[[Any], nn.Module]  # gives a module with the attribute `config`

@@ -1,8 +1,7 @@
-"""The files that hold a model's weights: where they are, what they hold, and a way to read one weight at a time.
+"""Finding and opening the files of a model's weights; weights are then read one at a time.
 
-model.safetensors, or several listed in model.safetensors.index.json; failing these, pytorch_model.bin and its shards.
-All of them may come from anybody. Opening checks every claim that a file makes about itself; nothing of the size that a
-file claims is allocated before that.
+The files are model.safetensors, or shards listed in model.safetensors.index.json; else pytorch_model.bin, or its shards. All
+are untrusted: opening checks the sizes that a file declares before memory of such a size is allocated.
 """
 
 import os
@@ -21,33 +20,33 @@ from uwaga.models.safetensors_files import Stored
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
-# What the weights of a file of torch.save may come to, written out, for each byte of it, and beside that: some are tied, so
-# that T5 has its embedding four times; but a view of stride zero repeats one number as often as it likes.
+# The bytes of all weights of a torch.save file are at most _MOST_VIEWS * its size + _MOST_BESIDE: tied weights share bytes (T5
+# has its embedding four times), but a view with stride 0 could have any size.
 _MOST_VIEWS, _MOST_BESIDE = 4, 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The weights of one model, whatever files they lie in."""
+    """The weights of one model, in one file or several."""
 
-    path: Path  # the file to name in messages: that of the weights, or the index of several
+    path: Path  # for messages: the file of the weights, or the index of the shards
     stored: Mapping[str, Stored]
-    read: Callable[[str], Tensor]  # one weight by its name; may share memory with the file
+    read: Callable[[str], Tensor]  # reads one weight by name; the result may share memory with the file
 
 
 def find(folder: Path) -> Weights:
-    """The weights in a folder, by the order in which transformers looks for them. Raises CheckpointError."""
+    """The weights in a folder; files are tried in the order of transformers. Raises CheckpointError."""
     for name, open_one in ((SINGLE, safetensors_files.read), (PICKLED, _read_pickled)):
         if _is_there(folder / name):
             return _of(folder / name, [open_one(folder / name)])
         if _is_there(folder / f"{name}.index.json"):
             return _sharded(folder / f"{name}.index.json", Path(name).suffix, open_one)
     names = f"{SINGLE}, {SHARDED}, {PICKLED} or {PICKLED_SHARDED}"
-    raise CheckpointError(f"{folder} holds no weights: there is no {names}")
+    raise CheckpointError(f"{folder} has no weights: there is no {names}")
 
 
 def _is_there(path: Path) -> bool:
-    """Whether something has this name that is no directory: what cannot be opened is not passed over for another file."""
+    """Whether the path exists and is not a directory. A broken link counts: it is an error, and not skipped for another file."""
     return os.path.lexists(path) and not path.is_dir()
 
 
@@ -60,7 +59,7 @@ def _of(path: Path, files: list[Opened]) -> Weights:
     for held, read in files:
         twice = sorted(stored.keys() & held.keys())
         if twice:
-            raise CheckpointError(f"{path} lists files of which two hold {', '.join(map(printable, twice))}")
+            raise CheckpointError(f"{path} lists two files that both contain {', '.join(map(printable, twice))}")
         stored |= held
         readers |= dict.fromkeys(held, read)
     return Weights(path=path, stored=stored, read=lambda name: readers[name](name))
@@ -77,23 +76,23 @@ def _sharded(index: Path, suffix: str, open_one: Callable[[Path], Opened]) -> We
     absent = sorted(listed.keys() - weights.stored.keys())
     unlisted = sorted(weights.stored.keys() - listed.keys())
     if absent or unlisted:
-        lines = [f"  {printable(name)} is listed in {listed[name]} and is not there" for name in absent]
-        lines += [f"  {printable(name)} is there and is not listed" for name in unlisted]
-        raise CheckpointError("\n".join([f"{index} does not list what its files hold", *lines]))
+        lines = [f"  {printable(name)} is listed in {listed[name]}, which does not contain it" for name in absent]
+        lines += [f"  {printable(name)} is in the files and is not listed" for name in unlisted]
+        raise CheckpointError("\n".join([f"{index} does not match its files", *lines]))
     return weights
 
 
 def _need_plain_name(index: Path, file: str, suffix: str) -> None:
-    """An index may name files beside itself and nothing else on this machine."""
+    """An index may only name files of its own folder. Raises CheckpointError."""
     is_plain = file.isprintable() and PurePosixPath(file).name == file and PureWindowsPath(file).name == file
     if not is_plain or not file.endswith(suffix):
-        raise CheckpointError(f"{index} names {printable(file)!r}, which is no plain name of a {suffix} file")
+        raise CheckpointError(f"{index} names {printable(file)!r}, which is not a plain name of a {suffix} file")
     if not (index.parent / file).is_file():
-        raise CheckpointError(f"{index} names {file}, and there is no such file beside it")
+        raise CheckpointError(f"{index} names {file}, which does not exist in its folder")
 
 
 def _read_pickled(path: Path) -> Opened:
-    """A file of torch.save, by a reader that describes tensors and plain containers and runs nothing."""
+    """Open a file of torch.save with `pickle_files`, which runs no code. Raises CheckpointError."""
     try:
         opened = pickle_files.read(path)
     except PickleError as error:
@@ -101,11 +100,11 @@ def _read_pickled(path: Path) -> Opened:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(opened.held, dict) or not all(isinstance(name, str) for name in opened.held):
-        raise CheckpointError(f"{path} must hold a dictionary of weights by name, not {opened.kind}")
+        raise CheckpointError(f"{path} must contain a dictionary of weights by name, not {opened.kind}")
     tensors = {name: x for name, x in opened.held.items() if isinstance(x, Described)}
     if len(tensors) < len(opened.held):
         strange = ", ".join(printable(name) for name in opened.held if name not in tensors)
-        raise CheckpointError(f"{path} holds what is no dense tensor: {strange}")
+        raise CheckpointError(f"{path} contains values that are not dense tensors: {strange}")
     stored = {
         name: Stored(shape=x.shape, dtype=str(x.storage.dtype).removeprefix("torch."), file=path.name)
         for name, x in tensors.items()
@@ -120,7 +119,7 @@ def _read_pickled(path: Path) -> Opened:
         taken += left.pop(name, 0)
         if taken > most:
             raise CheckpointError(
-                f"{path} has {size} bytes, and describes weights of more than {most} by views that repeat numbers"
+                f"{path} has {size} bytes; its weights, as views of the same bytes, have more than {most}"
             )
         return opened.read(name)
 

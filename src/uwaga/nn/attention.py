@@ -269,7 +269,7 @@ def _project(
 def _split_heads(projected: Tensor, x: Operand, heads: int, rotary: Rotation | None) -> Operand:
     """The projection of x, (..., Q, heads * D) or (N, heads * D), split into heads and rotated."""
     split = projected.view(*projected.shape[:-1], heads, projected.shape[-1] // heads)
-    rotated = split if rotary is None else rotary.turn(split)
+    rotated = split if rotary is None else rotary.rotate(split)
     return x.with_values(rotated) if isinstance(x, Ragged) else rotated.transpose(-3, -2)
 
 

@@ -42,10 +42,10 @@ from uwaga.ops.ragged import Operand
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """What a layer is made of; EncoderLayer, DecoderLayer and the stacks of them take one.
+    """The options of a layer; the argument of EncoderLayer, DecoderLayer, Encoder and Decoder.
 
     Raises:
-        ValueError: `norm` or `norm_type` is none of those that there are.
+        ValueError: an unknown `norm` or `norm_type`.
     """
 
     d_model: int  # M
@@ -54,18 +54,18 @@ class LayerSpec:
     num_kv_heads: int | None = None  # G; H by default
     d_k: int | None = None  # D; M / H by default
     d_v: int | None = None  # E; D by default
-    memory_dim: int | None = None  # of what a decoder's cross-attention reads; M by default
-    norm: str = "post"  # where norms stand: "post" or "pre"
+    memory_dim: int | None = None  # the width of the memory of cross-attention; M by default
+    norm: str = "post"  # "post": after the residual sum, "pre": before the sublayer
     norm_type: str = "layer"  # "layer" (Ba et al. 2016) or "rms" (Zhang and Sennrich 2019)
     norm_eps: float = 1e-5  # of the norms
     activation: str = "gelu"  # of the feed-forward layer, see FeedForward
     gated: bool = False
-    bias: bool = True  # of every linear map, and of layer norms
+    bias: bool = True  # of linear layers and layer norms
     scale: float | None = None  # of the scores; None for 1/sqrt(D)
     softcap: float | None = None
-    dropout: float = 0.0  # of what a residual connection adds
+    dropout: float = 0.0  # of the sublayers' outputs
     attention_dropout: float = 0.0  # of attention weights
-    activation_dropout: float = 0.0  # inside the feed-forward layer, after the activation
+    activation_dropout: float = 0.0  # in the feed-forward layer, after the activation
 
     def __post_init__(self) -> None:
         for name, known in (("norm", ("post", "pre")), ("norm_type", ("layer", "rms"))):
@@ -74,7 +74,7 @@ class LayerSpec:
                 raise ValueError(f"LayerSpec: {name} must be {known[0]!r} or {known[1]!r}, not {given!r}")
 
     def new_attention(self, *, memory_dim: int | None = None, **made: Any) -> MultiHeadAttention:
-        """Self-attention, or with a memory width cross-attention."""
+        """Self-attention; with memory_dim cross-attention."""
         return MultiHeadAttention(
             self.d_model,
             self.num_heads,
@@ -108,10 +108,10 @@ class LayerSpec:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then a feed-forward layer; with a causal mask also the layer of a decoder-only model, as GPT-2.
+    """Self-attention and a feed-forward layer; with a causal mask the layer of a decoder-only model such as GPT-2.
 
-    Submodules: attention, attention_norm, feed_forward, feed_forward_norm. As torch.nn.TransformerEncoderLayer, which
-    `dropout`, `attention_dropout` and `activation_dropout` of one value make it equal to.
+    Submodules: attention, attention_norm, feed_forward, feed_forward_norm. Equal to torch.nn.TransformerEncoderLayer where
+    `dropout`, `attention_dropout` and `activation_dropout` are equal.
 
     >>> import torch
     >>> layer = EncoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16))
@@ -142,25 +142,25 @@ class EncoderLayer(nn.Module):
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
             mask, bias: of self-attention, as in `uwaga.attention`.
-            rotary: of x's tokens, from RotaryPositions.
-            cache: of this layer, `KeyValueCache[n]`; x is then the next tokens.
+            rotary: for the tokens of x, from RotaryPositions.
+            cache: of this layer, `KeyValueCache[n]`; x then has the next tokens.
 
         Raises:
             ShapeError, ValueError: as MultiHeadAttention.
         """
         check_width("EncoderLayer", "x", x, self.attention.query.in_features)
-        slot = None if cache is None else cache.attention
-        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=slot)
+        self_cache = None if cache is None else cache.attention
+        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
         x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
         return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, cross-attention to a memory, then a feed-forward layer (Vaswani et al. 2017, section 3.1).
+    """Self-attention, cross-attention to a memory, and a feed-forward layer (Vaswani et al. 2017, section 3.1).
 
     Submodules: attention, attention_norm, cross_attention, cross_attention_norm, feed_forward, feed_forward_norm. As
-    torch.nn.TransformerDecoderLayer; `mask=Causal()` makes it one of a language model.
+    torch.nn.TransformerDecoderLayer; `mask=Causal()` for autoregressive decoding.
 
     >>> import torch
     >>> layer = DecoderLayer(LayerSpec(d_model=8, num_heads=2, d_ff=16))
@@ -195,24 +195,24 @@ class DecoderLayer(nn.Module):
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M); with a cache (B, Q, M) or Ragged.
-            memory: (..., K, memory_dim) or Ragged, of x's kind: what an encoder gave. Where the cache holds its keys and
-                values from an earlier call it is not read, and may be None.
+            memory: the output of an encoder, (..., K, memory_dim), or Ragged where x is. Not read, and may be None, where the
+                cache holds its keys and values from an earlier call.
             mask, bias: of self-attention, as in `uwaga.attention`.
             memory_mask, memory_bias: of cross-attention.
-            rotary: of x's tokens, from RotaryPositions; of self-attention.
-            cache: of this layer, `KeyValueCache[n]`; x is then the next tokens.
+            rotary: of self-attention, for the tokens of x, from RotaryPositions.
+            cache: of this layer, `KeyValueCache[n]`; x then has the next tokens.
 
         Raises:
-            ShapeError, ValueError: as MultiHeadAttention; no memory, and no cache that holds its keys.
+            ShapeError, ValueError: as MultiHeadAttention; memory is None, and no cache holds its keys and values.
         """
         check_width("DecoderLayer", "x", x, self.attention.query.in_features)
-        own, cross = (None, None) if cache is None else cache
-        if memory is None and (cross is None or cross.view is None):
-            raise ValueError("DecoderLayer: there is no memory, and no cache that holds its keys and values")
-        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=own)
-        look = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross)
+        self_cache, cross_cache = (None, None) if cache is None else cache
+        if memory is None and (cross_cache is None or cross_cache.view is None):
+            raise ValueError("DecoderLayer: memory is None, and no cache holds its keys and values")
+        attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
+        cross_attend = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross_cache)
         x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
-        x = _residual(x, look, self.cross_attention_norm, self.dropout, self.is_pre)
+        x = _residual(x, cross_attend, self.cross_attention_norm, self.dropout, self.is_pre)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
         return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
 
@@ -220,7 +220,7 @@ class DecoderLayer(nn.Module):
 def _residual(
     x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Module, is_pre: bool
 ) -> Operand:
-    """The sublayer with its residual connection, the norm before it or after the sum."""
+    """norm(x + dropout(sublayer(x))), or with is_pre x + dropout(sublayer(norm(x)))."""
     added = sublayer(map_values(norm, x) if is_pre else x)
     total = map_values(lambda values, more: values + apply_dropout(dropout, more), x, added)
     return total if is_pre else map_values(norm, total)
@@ -228,14 +228,14 @@ def _residual(
 
 @renamed.parameters(layers="num_layers")
 class Encoder(nn.Module):
-    """Encoder layers one after the other (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
+    """A stack of encoder layers (Vaswani et al. 2017, section 3.1); with a causal mask a decoder-only model.
 
-    Submodules: layers (a ModuleList of EncoderLayer) and norm, after the last layer: where norms stand before, nothing
-    else would bring the sum of all residuals to scale. None where they stand after.
+    Submodules: layers (a ModuleList of EncoderLayer) and norm, the final norm after the last layer of a pre-norm stack,
+    whose residual sum is not normalised otherwise; None in a post-norm stack.
 
     Args:
-        spec: of every layer.
-        num_layers: how many.
+        spec: the options of every layer.
+        num_layers: the number of layers.
     """
 
     def __init__(
@@ -255,10 +255,10 @@ class Encoder(nn.Module):
         rotary: Rotation | None = None,
         cache: KeyValueCache | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is; what EncoderLayer takes, for all layers alike.
+        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as EncoderLayer, the same for all layers.
 
         Raises:
-            ShapeError, ValueError: as EncoderLayer; a cache for another number of layers.
+            ShapeError, ValueError: as EncoderLayer; a cache with another number of layers.
         """
         caches = _caches("Encoder", self.layers, cache)
         for layer, own in zip(self.layers, caches, strict=True):
@@ -268,13 +268,13 @@ class Encoder(nn.Module):
 
 @renamed.parameters(layers="num_layers")
 class Decoder(nn.Module):
-    """Decoder layers one after the other, all with the same memory (Vaswani et al. 2017, section 3.1).
+    """A stack of decoder layers with one memory (Vaswani et al. 2017, section 3.1).
 
-    Submodules: layers (a ModuleList of DecoderLayer) and norm, after the last layer where norms stand before, else None.
+    Submodules: layers (a ModuleList of DecoderLayer) and norm, the final norm of a pre-norm stack, else None.
 
     Args:
-        spec: of every layer.
-        num_layers: how many.
+        spec: the options of every layer.
+        num_layers: the number of layers.
     """
 
     def __init__(
@@ -297,10 +297,10 @@ class Decoder(nn.Module):
         rotary: Rotation | None = None,
         cache: KeyValueCache | None = None,
     ) -> Operand:
-        """(..., Q, M), or Ragged with values (N, M), as x is; what DecoderLayer takes, for all layers alike.
+        """(..., Q, M), or Ragged with values (N, M), as x is. Arguments as DecoderLayer, the same for all layers.
 
         Raises:
-            ShapeError, ValueError: as DecoderLayer; a cache for another number of layers.
+            ShapeError, ValueError: as DecoderLayer; a cache with another number of layers.
         """
         options = {"mask": mask, "bias": bias, "memory_mask": memory_mask, "memory_bias": memory_bias, "rotary": rotary}
         caches = _caches("Decoder", self.layers, cache)
@@ -313,5 +313,5 @@ def _caches(stack: str, layers: nn.ModuleList, cache: KeyValueCache | None) -> l
     if cache is None:
         return [None] * len(layers)
     if len(cache) != len(layers):
-        raise ValueError(f"{stack}: a cache for {len(cache)} layers, and there are {len(layers)}")
+        raise ValueError(f"{stack}: the cache has {len(cache)} layers, the stack {len(layers)}")
     return list(cache)

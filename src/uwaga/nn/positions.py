@@ -1,4 +1,4 @@
-"""Positions of tokens: sinusoidal, learned, rotary, and as a bias of the scores by distance (ALiBi, T5).
+"""Position encodings: sinusoidal, learned, rotary, and as a bias of the scores (ALiBi, T5).
 
 Letters: B batch, H query heads, Q tokens, M model width, D head width, N packed tokens, R ragged rows.
 """
@@ -20,14 +20,14 @@ from uwaga.ops.biases import AlibiBias, RelativeBias
 from uwaga.ops.mask_program import Start
 from uwaga.ops.ragged import Operand, Ragged
 
-# The search for a repetition computes this number squared of distances at once.
+# The search for a repetition computes _CHUNK squared distances at once.
 _CHUNK = 256
-# More than the rounding error of a mean of float64 cosines: distances nearer than this to the tolerance are recomputed exactly.
+# More than the rounding error of a mean of float64 cosines: distances closer to the tolerance are recomputed.
 _SLACK = 1e-12
 
 
 def token_positions(layer: str, x: Operand, start: int | Tensor) -> Tensor:
-    """int64 positions of the tokens: (Q,) for a number `start`, (..., Q) for one start per row, (N,) of a Ragged batch.
+    """int64 positions of the tokens: (Q,) for an int `start`, (..., Q) for one start per row, (N,) for a Ragged batch.
 
     start: the position of the first token of every row, or integers (B,), one per row (ragged: (R,)).
     """
@@ -62,7 +62,7 @@ def _check_one_per_row(layer: str, x: Operand, start: Tensor) -> None:
 
 
 class Repeat(NamedTuple):
-    """Codes that are `length` positions apart are only `distance` apart, wherever they stand."""
+    """The result of `SinusoidalPositions.repeats`: encodings `length` positions apart have the distance `distance`."""
 
     length: int
     distance: float
@@ -70,17 +70,17 @@ class Repeat(NamedTuple):
 
 @renamed.parameters(width="d_model")
 class SinusoidalPositions(nn.Module):
-    """x + PE (Vaswani et al. 2017, section 3.5), with nothing to learn and for any length:
+    """x + PE (Vaswani et al. 2017, section 3.5), without parameters and for any length:
 
         PE(p, 2 i) = sin(p / base ** (2 i / M)),   PE(p, 2 i + 1) = cos(p / base ** (2 i / M))
 
     Args:
         d_model: M, even.
         base: 10000 in the paper: wavelengths from 2 pi to nearly base * 2 pi positions.
-        layout: "interleaved", as above, or "halves": all sines before all cosines, as tensor2tensor and Marian have it.
+        layout: "interleaved", as above, or "halves": all sines before all cosines, as in tensor2tensor and Marian.
 
     Raises:
-        ValueError: an odd width, a base of at most 1, an unknown layout.
+        ValueError: an odd d_model, a base of at most 1, an unknown layout.
 
     >>> SinusoidalPositions(4).table(2)
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
@@ -89,22 +89,22 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
-        _check_even("SinusoidalPositions", d_model)
+        _check_even("SinusoidalPositions", "d_model", d_model)
         _check_layout("SinusoidalPositions", layout)
         if not base > 1.0:
             raise ValueError(f"SinusoidalPositions: base must be greater than 1, not {base!r}")
         self.d_model, self.base, self.layout = d_model, base, layout
-        self._table = _PositionTable(self._codes)
+        self._table = _PositionTable(self._encodings)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
-        """x with the code of each token's position added, (..., Q, M) or Ragged (N, M) as x is, in its dtype.
+        """x plus the encoding of each token's position, (..., Q, M) or Ragged (N, M) as x is, in its dtype.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
             start: position of the first token, or one per row, (B,) or ragged (R,).
 
         Raises:
-            ShapeError: another width, or starts that are not one per row.
+            ShapeError: x has another width, or start is not one per row.
             ValueError: a start below 0.
         """
         check_width("SinusoidalPositions", "x", x, self.d_model)
@@ -115,26 +115,26 @@ class SinusoidalPositions(nn.Module):
         return (values + self._table.at(position, compute_dtype(values.dtype))).to(values.dtype)
 
     def table(self, length: int) -> Tensor:
-        """(length, M) float32: the codes of positions 0 to length - 1, rounded once from float64."""
-        return self._codes(torch.arange(length)).float()
+        """(length, M) float32: the encodings of positions 0 to length - 1, computed in float64 and rounded once."""
+        return self._encodings(torch.arange(length)).float()
 
     def repeats(self, tolerance: float, *, limit: int = 1_000_000) -> Repeat | None:
-        """The length at which codes start to repeat within a tolerance, and how far they are apart there.
+        """The smallest offset at which encodings repeat within a tolerance, and their distance at that offset.
 
-        The distance of two codes is that of their vectors as a share of a vector's length, which is sqrt(M / 2) for all:
+        The distance of two encodings is the norm of their difference divided by the norm of an encoding, sqrt(M / 2):
 
             distance(n) = |PE(p + n) - PE(p)| / |PE(p)| = sqrt(8 / M * sum_i sin(n w_i / 2) ** 2),  w_i = base ** (-2 i / M)
 
-        It depends on n alone: 0 for the same code, sqrt(2) on average over all n, 2 at most. It grows from 0 with the first
-        few n; the length is the first n at which it has come back to at most `tolerance` after having exceeded it. In any
-        sequence of that length or a shorter one, codes within the tolerance belong to close neighbours.
+        It depends only on n: 0 for n = 0, sqrt(2) on average over all n, at most 2. It first grows with n; the result is the
+        first n at which it is at most `tolerance` again after having exceeded it. In a sequence of at most that length, only
+        the encodings of close neighbours are within the tolerance.
 
         Args:
             tolerance: greater than 0 and less than sqrt(2).
-            limit: the last n to look at.
+            limit: the greatest n that is examined.
 
         Returns:
-            None where nothing repeats up to `limit`.
+            None: no repetition up to `limit`.
 
         Raises:
             ValueError: a tolerance outside its range.
@@ -147,21 +147,21 @@ class SinusoidalPositions(nn.Module):
                 f"SinusoidalPositions.repeats: tolerance must lie between 0 and sqrt(2), not {tolerance!r}"
             )
         frequency_I = _angles(torch.ones(1), self.d_model, self.base)[0]
-        has_left = False
+        has_exceeded = False
         for first in range(1, limit + 1, _CHUNK**2):
             squared_C = _squared_distances(first, frequency_I)[: limit + 1 - first]
-            is_out_C = squared_C > tolerance**2
-            if not has_left and not is_out_C.any():
+            exceeds_C = squared_C > tolerance**2
+            if not has_exceeded and not exceeds_C.any():
                 continue
-            skipped = 0 if has_left else int(is_out_C.int().argmax())
-            has_left = True
+            skipped = 0 if has_exceeded else int(exceeds_C.int().argmax())
+            has_exceeded = True
             for at in (squared_C[skipped:] <= tolerance**2 + _SLACK).nonzero().flatten().tolist():
                 n = first + skipped + at
                 if (distance := _distance(n, frequency_I)) <= tolerance:
                     return Repeat(n, distance)
         return None
 
-    def _codes(self, position: Tensor) -> Tensor:
+    def _encodings(self, position: Tensor) -> Tensor:
         angle = _angles(position, self.d_model, self.base)
         if self.layout == "halves":
             return torch.cat((angle.sin(), angle.cos()), dim=-1)
@@ -172,13 +172,13 @@ class SinusoidalPositions(nn.Module):
 
 
 def _distance(n: int, frequency_I: Tensor) -> float:
-    """sqrt of the mean of 4 sin(n w / 2) ** 2, without cancellation."""
+    """sqrt(mean(4 sin(n w / 2) ** 2)), which has no cancellation."""
     return float(2.0 * (n * frequency_I / 2.0).sin().square().mean().sqrt())
 
 
 def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
-    """(C,) of n = first, first + 1, ...: 2 - 2 cos(n w), averaged. With n = a + b, cos(n w) is cos(a w) cos(b w) -
-    sin(a w) sin(b w): the sums over all w are two products of matrices, and few cosines are computed."""
+    """(C,) for n = first, first + 1, ...: the mean over w of 2 - 2 cos(n w). With n = a + b, cos(n w) = cos(a w) cos(b w) -
+    sin(a w) sin(b w): two matrix products, and cosines of few angles."""
     step_S = torch.arange(_CHUNK, dtype=torch.float64)
     angle_SI = (first + step_S * _CHUNK)[:, None] * frequency_I
     step_SI = step_S[:, None] * frequency_I
@@ -190,10 +190,10 @@ def _squared_distances(first: int, frequency_I: Tensor) -> Tensor:
 class LearnedPositions(nn.Module):
     """x + weight[position] (Gehring et al., "Convolutional Sequence to Sequence Learning", 2017; BERT, GPT-2).
 
-    weight: (length, M), drawn from a normal distribution of deviation 0.02, as BERT and GPT-2 do.
+    weight: (length, M), initialised from a normal distribution with standard deviation 0.02, as in BERT and GPT-2.
 
     Args:
-        length: positions that there are.
+        length: the number of positions.
         d_model: M.
     """
 
@@ -206,15 +206,16 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Operand:
-        """x with the vector of each token's position added, (..., Q, M) or Ragged (N, M) as x is.
+        """x plus the embedding of each token's position, (..., Q, M) or Ragged (N, M) as x is.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
             start: position of the first token, or one per row, (B,) or ragged (R,).
 
         Raises:
-            ShapeError: another width, or starts that are not one per row.
-            ValueError: a start below 0; a position beyond the last one (where starts are one per row: checked where reading them is free).
+            ShapeError: x has another width, or start is not one per row.
+            ValueError: a start below 0; a position of at least `length` (with one start per row this is checked only where reading
+                the values needs no synchronisation).
         """
         check_width("LearnedPositions", "x", x, self.weight.shape[1])
         position = token_positions("LearnedPositions", x, start)
@@ -226,12 +227,12 @@ class LearnedPositions(nn.Module):
         if isinstance(start, Tensor):
             last = int(position.max()) if is_readable(position) and position.numel() else 0
         elif torch.compiler.is_compiling() and isinstance(x, Ragged):
-            last = 0  # the longest row is not known while a graph is made
+            last = 0  # the longest row is unknown while tracing
         else:
             last = start + tokens - 1
         if last >= self.weight.shape[0]:
             raise ValueError(
-                f"LearnedPositions: there are {self.weight.shape[0]} positions, and a token stands at {last}"
+                f"LearnedPositions: position {last} is out of range: there are {self.weight.shape[0]} positions"
             )
 
     def extra_repr(self) -> str:
@@ -239,24 +240,24 @@ class LearnedPositions(nn.Module):
 
 
 class Rotation(NamedTuple):
-    """How far to turn each token's pairs of numbers; one serves all layers of a model."""
+    """Cosines and sines of the rotary embedding of each token; computed once for all layers of a model."""
 
     cos: Tensor  # (Q, W / 2), (B, Q, W / 2) or, over a Ragged batch, (N, W / 2)
     sin: Tensor
     is_interleaved: bool
 
-    def turn(self, x: Tensor) -> Tensor:
-        """Heads inside tokens, (..., Q, H, D) or (N, H, D): the first W numbers of each head turned, the others kept.
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotate the first W elements of each head of (..., Q, H, D) or (N, H, D); the others are unchanged.
 
-        In float32 (float64 for float64), and rounded to the dtype of x.
+        Computed in float32 (float64 for float64), and rounded to the dtype of x.
         """
         width = 2 * self.cos.shape[-1]
         if width > x.shape[-1]:
-            rule = f"heads must be at least as wide as the {width} numbers that are turned"
+            rule = f"the head width must be at least rotary_dim, {width}"
             tensors = [NamedShape(name="heads", shape=tuple(x.shape), letters=("",) * (x.dim() - 1) + ("D",))]
             raise shape_error("RotaryPositions", rule, tensors, "heads", f"D is {x.shape[-1]}")
-        turned = self._pairs(x[..., :width].to(compute_dtype(x.dtype))).to(x.dtype)
-        return turned if width == x.shape[-1] else torch.cat((turned, x[..., width:]), dim=-1)
+        rotated = self._pairs(x[..., :width].to(compute_dtype(x.dtype))).to(x.dtype)
+        return rotated if width == x.shape[-1] else torch.cat((rotated, x[..., width:]), dim=-1)
 
     def _pairs(self, x: Tensor) -> Tensor:
         cos, sin = self.cos[..., None, :].to(x.dtype), self.sin[..., None, :].to(x.dtype)
@@ -269,38 +270,38 @@ class Rotation(NamedTuple):
 
 @renamed.parameters(width="rotary_dim")
 class RotaryPositions(nn.Module):
-    """Turns queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
+    """Rotates queries and keys by their positions, so that scores depend on distances (Su et al., "RoFormer", 2021, section
     3.2.2): the pair i of a head at position p, as a complex number, is multiplied by exp(1j * p * base ** (-2 i / W)).
 
         rotary = RotaryPositions(64)
-        attention(x, rotary=rotary(x), mask=Causal())      # made once, it serves every layer
+        attention(x, rotary=rotary(x), mask=Causal())      # computed once for all layers
 
     Args:
-        rotary_dim: W, the numbers of each head that are turned, from the first; even, at most D.
+        rotary_dim: W, the first W elements of each head are rotated; even, at most D.
         base: 10000 in the paper.
-        layout: which two numbers are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
-            i + W / 2, as in GPT-NeoX and in Llama as transformers has it.
+        layout: which two elements are a pair: "interleaved", 2 i and 2 i + 1, as in the paper, or "halves", i and
+            i + W / 2, as in GPT-NeoX, and in Llama in transformers.
 
     Raises:
-        ValueError: an odd width, an unknown layout.
+        ValueError: an odd rotary_dim, an unknown layout.
     """
 
     def __init__(self, rotary_dim: int, *, base: float = 10000.0, layout: str = "interleaved") -> None:
         super().__init__()
-        _check_even("RotaryPositions", rotary_dim)
+        _check_even("RotaryPositions", "rotary_dim", rotary_dim)
         _check_layout("RotaryPositions", layout)
         self.rotary_dim, self.base, self.layout = rotary_dim, base, layout
         self._table = _PositionTable(self._cos_and_sin)
 
     def forward(self, x: Operand, start: int | Tensor = 0) -> Rotation:
-        """The rotation of x's tokens; only where they stand is read of x.
+        """The rotation for the tokens of x; of x only the shape, the dtype and the device are used.
 
         Args:
             x: (..., Q, M), or Ragged with values (N, M).
             start: position of the first token, or one per row, (B,) or ragged (R,); with a cache, `cache.start`.
 
         Raises:
-            ShapeError: starts that are not one per row.
+            ShapeError: start is not one per row.
             ValueError: a start below 0.
         """
         position = token_positions("RotaryPositions", x, start)
@@ -317,11 +318,10 @@ class RotaryPositions(nn.Module):
 
 @renamed.parameters(heads="num_heads")
 class AlibiPositions(nn.Module):
-    """Gives attention's `bias` -slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022, section 3).
+    """The attention bias -slopes[h] * |j - p| (Press, Smith and Lewis, "Train Short, Test Long", 2022, section 3).
 
-    slopes: (H,) float32, not learned and not saved: the geometric sequence from 2 ** (-8 / H) with that ratio where H is
-    a power of two; else that of the power of two below, and then every second one of the power of two above, as in the
-    authors' code.
+    slopes: (H,) float32, a buffer that is not saved: 2 ** (-8 h / H) for h = 1, ..., H where H is a power of two. Else the slopes
+    for the power of two below H, followed by every second one of those for the power of two above, as in the authors' code.
 
         attention(x, bias=AlibiPositions(heads)(), mask=Causal())
     """
@@ -333,22 +333,22 @@ class AlibiPositions(nn.Module):
         self.register_buffer("slopes", torch.tensor(alibi_slopes(num_heads), device=device), persistent=False)
 
     def forward(self, start: Start = None) -> AlibiBias:
-        """The bias; start: where the first query stands among the keys, as in `uwaga.AlibiBias`."""
+        """The bias; start: the position of the first query among the keys, as in `uwaga.AlibiBias`."""
         return AlibiBias(self.slopes, start=start)
 
 
 @renamed.parameters(heads="num_heads", buckets="num_buckets")
 class RelativePositions(nn.Module):
-    """Gives attention's `bias` weight[bucket(j - p), h], learned (Raffel et al., "T5", 2020, section 2.1): one bucket a
-    distance up to half of them, then logarithmically wider ones up to `max_distance`. One serves all layers of a stack.
+    """The learned attention bias weight[bucket(j - p), h] (Raffel et al., "T5", 2020, section 2.1): the first half of the
+    buckets has one distance each, the others are logarithmically wider, up to `max_distance`. Shared by the layers of a stack.
 
-    weight: (buckets, H); starts at zero, where no distance is preferred.
+    weight: (num_buckets, H), initially zero.
 
     Args:
         num_heads: H.
-        num_buckets: how many; half of them look ahead where `bidirectional`.
-        max_distance: from here on all distances share the last bucket.
-        bidirectional: True in an encoder; False in a decoder, where keys ahead share the bucket of distance 0.
+        num_buckets: the number of buckets; with `bidirectional` half of them are for keys after the query.
+        max_distance: distances from here on share the last bucket.
+        bidirectional: True in an encoder; False in a decoder, where keys after the query have the bucket of distance 0.
     """
 
     def __init__(
@@ -364,10 +364,10 @@ class RelativePositions(nn.Module):
         super().__init__()
         self.max_distance, self.bidirectional = max_distance, bidirectional
         self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads, device=device, dtype=dtype))
-        self()  # RelativeBias knows which numbers of buckets and which distances fit together
+        self()  # RelativeBias checks num_buckets and max_distance
 
     def forward(self, start: Start = None) -> RelativeBias:
-        """The bias; start: where the first query stands among the keys, as in `uwaga.RelativeBias`."""
+        """The bias; start: the position of the first query among the keys, as in `uwaga.RelativeBias`."""
         return RelativeBias(self.weight, bidirectional=self.bidirectional, max_distance=self.max_distance, start=start)
 
     def extra_repr(self) -> str:
@@ -376,7 +376,7 @@ class RelativePositions(nn.Module):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """As AlibiPositions has them: one for each head."""
+    """The slopes of AlibiPositions, one for each head."""
     below = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * (h + 1) / below) for h in range(below)]
     between = [2.0 ** (-8.0 * (h + 1) / (2 * below)) for h in range(0, 2 * below, 2)]
@@ -384,10 +384,10 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class _PositionTable:
-    """`rows(position)`, a function of int64 positions (...) that gives float64 (..., W), rounded once.
+    """A cache of `rows(position)`, a function from int64 positions (...) to float64 (..., W), rounded once.
 
-    On the CPU and outside a graph the rows of all positions so far are kept, and doubled when a later one is asked for.
-    On an accelerator computing them costs less than reading back how many are needed; in a graph nothing can be kept.
+    On the CPU, and not while tracing, the rows of all positions so far are kept, and their number at least doubles when it must
+    grow. On an accelerator computing them is faster than reading the greatest position; a traced graph cannot keep them.
     """
 
     def __init__(self, rows: Callable[[Tensor], Tensor]) -> None:
@@ -404,7 +404,7 @@ class _PositionTable:
         return kept[position]
 
     def _grown(self, length: int, dtype: torch.dtype) -> Tensor:
-        # What is made in inference mode could not take part in training afterwards.
+        # Tensors made in inference mode cannot be used in training later.
         with torch.inference_mode(False), torch.no_grad():
             return self._rows(torch.arange(length)).to(dtype)
 
@@ -415,11 +415,9 @@ def _angles(position: Tensor, width: int, base: float) -> Tensor:
     return position[..., None] * base**-exponent
 
 
-def _check_even(layer: str, width: int) -> None:
+def _check_even(layer: str, name: str, width: int) -> None:
     if width < 2 or width % 2:
-        raise ValueError(
-            f"{layer}: width must be even and positive, since sines and cosines come in pairs, not {width}"
-        )
+        raise ValueError(f"{layer}: {name} must be even and positive, not {width}")
 
 
 def _check_layout(layer: str, layout: str) -> None:

@@ -73,15 +73,15 @@ REFUSED = {
     ),
     "an output that is not there": (
         {"ids": IDS, "outputs": ("tokens", "masked_lm")},
-        "BertModel: there is no output masked_lm, tokens; this model's are: pooled",
+        "BertModel: the model has no output masked_lm, tokens; its outputs: pooled",
     ),
     "an empty document": (
         {"ids": uwaga.Ragged(torch.ones(4).long(), torch.tensor([0, 2, 2, 4]))},
-        "BertModel: row 1 is empty, and has no first token to pool",
+        "BertModel: row 1 is empty: it has no first token to pool",
     ),
     "empty rows": (
         {"ids": torch.ones(2, 0).long()},
-        "BertModel: the rows are empty, and have no first token to pool",
+        "BertModel: the rows are empty: they have no first token to pool",
     ),
 }
 
@@ -175,11 +175,11 @@ CONFIGS = {
     ),
     "next sentence": (
         {"outputs": ("next_sentence",)},
-        "BertConfig: next_sentence is made from pooled, which is not among the outputs",
+        "BertConfig: output next_sentence is computed from pooled, which is not in outputs",
     ),
     "sequence": (
         {"outputs": ("sequence",)},
-        "BertConfig: sequence is made from pooled, which is not among the outputs",
+        "BertConfig: output sequence is computed from pooled, which is not in outputs",
     ),
     "pooled": (
         {"model_type": "distilbert", "type_vocab_size": 0},
@@ -190,12 +190,12 @@ CONFIGS = {
         {"model_type": "distilbert", "outputs": ()},
         "BertConfig: a distilbert model cannot have type_vocab_size 2",
     ),
-    "labels": ({"labels": ()}, "BertConfig: labels must name at least one class, and each by another name"),
-    "twins": ({"labels": ("a", "a")}, "BertConfig: labels must name at least one class, and each by another name"),
+    "labels": ({"labels": ()}, "BertConfig: labels must be at least one name, and all different"),
+    "twins": ({"labels": ("a", "a")}, "BertConfig: labels must be at least one name, and all different"),
     "pad_token_id": ({"pad_token_id": 30522}, "BertConfig: pad_token_id 30522 is not in the vocabulary of 30522"),
     "roberta": (
         {"model_type": "roberta", "max_position_embeddings": 2, "pad_token_id": 1},
-        "BertConfig: a roberta model counts positions from behind that of its padding token, 1, and has 2",
+        "BertConfig: a roberta model needs max_position_embeddings above pad_token_id + 1: 2 and 1",
     ),
     "size": ({"num_layers": 2.0}, "BertConfig: num_layers must be a whole number from 0 to 268435456, not 2.0"),
     "chance": ({"dropout": 1.0}, "BertConfig: dropout must be a number from 0 to less than 1, not 1.0"),

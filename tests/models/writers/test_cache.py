@@ -42,11 +42,11 @@ def test_padding_beside_a_cache_is_refused(make_twins: Callable, draw_ids: Calla
     with pytest.raises(ValueError) as caught:
         model(draw_ids(2, 4), lengths=torch.tensor([4, 2]), cache=model.new_cache())
     assert str(caught.value) == (
-        "GPT2Model: rows in a cache have no padding: give Ragged ids in place of lengths or a mask"
+        "GPT2Model: a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
     )
 
 
 def test_a_cache_of_another_model_is_refused(make_twins: Callable, draw_ids: Callable) -> None:
     with pytest.raises(ValueError) as caught:
         make_twins("gpt2").ours(draw_ids(2, 4), cache=make_twins("t5").ours.new_cache())
-    assert str(caught.value) == "GPT2Model: a cache for 2 layers, and there are 3"
+    assert str(caught.value) == "GPT2Model: the cache has 2 layers, the model 3"

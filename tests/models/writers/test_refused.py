@@ -31,7 +31,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an odd width": (
         lambda: TransformerConfig(d_model=9, num_heads=3),
-        "TransformerConfig: d_model 9 is odd, and sines and cosines come in pairs",
+        "TransformerConfig: d_model 9 must be even for sinusoidal positions",
     ),
     "heads of the decoder": (
         lambda: TransformerConfig(d_model=16, num_heads=2, num_decoder_heads=3),
@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "logits without a head": (
         lambda: GPT2Model(GPT2Config(**_GPT2, tie_word_embeddings=False, has_lm_head=False))(PACKED, logits=True),
-        "GPT2Model: this model has no head, and gives no logits",
+        "GPT2Model: this model has no head for logits",
     ),
     "half a pair packed": (
         lambda: T5Model(T5Config(**_T5))(PACKED, torch.ones(2, 1).long()),
@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "an answer of a decoder alone": (
         lambda: Transformer(TransformerConfig(**(_BOTH | {"num_layers": 0})))(PACKED, PACKED),
-        "Transformer: this model is a decoder alone: its tokens are ids, and there are no others",
+        "Transformer: this model has only a decoder, which reads ids: decoder_ids must be None",
     ),
     "an unknown word of the answer": (
         lambda: T5Model(T5Config(**_T5))(PACKED, PACKED.with_values(PACKED.values + 17)),

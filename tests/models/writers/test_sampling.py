@@ -213,7 +213,7 @@ def test_models_that_write_nothing_say_so(make_twins: Callable) -> None:
     without_head = GPT2Model(GPT2Config(tie_word_embeddings=False, has_lm_head=False, **_MODEL)).eval()
     with pytest.raises(ValueError) as caught:
         generate(without_head, [[3]], max_new_tokens=2)
-    assert str(caught.value) == "GPT2Model: this model has no head, and gives no logits"
+    assert str(caught.value) == "GPT2Model: this model has no head for logits"
     with pytest.raises(ValueError) as caught:
         generate(make_twins("t5 encoder").ours, [[3]])
     assert str(caught.value) == "T5Model: this model has only an encoder, and cannot decode"

@@ -170,7 +170,7 @@ def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str,
     path = next((tmp_path / "run").glob("data-*")) / "metadata.json"
     again = f"remove {path.parent} to prepare it again"
     for text, said in {
-        "[]": f"{path} must hold a JSON object, not list",
+        "[]": f"{path} must contain a JSON object, not list",
         '{"train": {"rows": -1}}': f"{path}: train must have rows, tokens, dtype and sha256",
         "{}": f"{path}: there is no train",
     }.items():

@@ -1,1 +1,1 @@
-"""BERT and its relatives: RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, and what was distilled from them, as MiniLM."""
+"""BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT, and models of the same architectures, such as MiniLM."""

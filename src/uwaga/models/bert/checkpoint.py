@@ -1,4 +1,4 @@
-"""BERT's checkpoints: config.json and the names of its weights, as transformers writes them for each model type.
+"""Checkpoints of BERT and related models: the keys of config.json and the names of weights, by model type, as in transformers.
 
 To add a model type: its keys in KEYS, its names in NAMES, and a line in checkpoints.py.
 """
@@ -26,7 +26,7 @@ from uwaga.models.config_json import (
 )
 from uwaga.models.tables import Family, Row, Table, pair
 
-# Each gets a name of its own, before the weights have said how many there are.
+# Bounded, since labels are made for all classes before the shape of the classifier is known.
 _CLASSES = whole(1, 2**16)
 
 _COMMON = {
@@ -67,7 +67,7 @@ KEYS = {
     "roberta": _ROBERTA,
     "xlm-roberta": _XLM_ROBERTA,
 }
-# Options that change what is computed, and their one value here.
+# Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "position_embedding_type": ("absolute", None),
     "is_decoder": (False,),
@@ -76,7 +76,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
-# How DistilBERT's position table was first drawn, and a setting of a head that is not here.
+# DistilBERT's initialisation of positions, and settings of heads that are not implemented.
 _HARMLESS = ("sinusoidal_pos_embds", "qa_dropout", "tie_weights_")
 
 
@@ -114,10 +114,10 @@ _DISTILBERT_ROWS = (
 _POOLER = pair("pooler.dense", "pooler.dense")
 _TOKENS = pair("classifier", "tokens.output")
 
-# What may stand in old files and is not read. Whoever adds a name says why.
+# Names in old files that are not read, and why.
 _UNREAD = {"embeddings.position_ids": "counts up from 0; a buffer of transformers before 4.31"}
 _UNREAD_BIAS = "transformers adds the decoder's own bias where the decoder is not tied"
-# TensorFlow's names, which the first conversions kept; bert-base-uncased still has them.
+# TensorFlow's names, which the first converted checkpoints have, among them bert-base-uncased.
 _LEGACY = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
 
 
@@ -125,16 +125,16 @@ _LEGACY = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNo
 class Names:
     """The names of one model type."""
 
-    stem: str  # of its architectures: Bert, as in BertForMaskedLM
+    stem: str  # the start of its architectures' names: Bert of BertForMaskedLM
     prefix: str
     body: tuple[Row, ...]
-    heads: dict[str, tuple[Row, ...]]  # by output; of the masked-LM head without its last map
-    decoder: str  # the last map of the masked-LM head
-    decoder_bias: str  # the name of its bias where it is tied
-    architectures: dict[str, tuple[str, ...]] = field(repr=False)  # what comes behind the stem -> the outputs it has
+    heads: dict[str, tuple[Row, ...]]  # by output; for masked_lm without the output projection
+    decoder: str  # the output projection of the masked-LM head
+    decoder_bias: str  # the name of its bias where the projection is tied
+    architectures: dict[str, tuple[str, ...]] = field(repr=False)  # end of the architecture's name -> its outputs
 
     def table(self, config: BertConfig) -> Table:
-        """All names of a model with this config."""
+        """The table of names of a model with this configuration."""
         heads = [row for name in config.outputs for row in self.heads[name] if name != "pooled"]
         tied: dict[str, str] = {}
         unread = dict(_UNREAD)
@@ -159,20 +159,20 @@ class Names:
         )
 
     def architecture(self, outputs: tuple[str, ...]) -> str:
-        """transformers' name of a model with these outputs. Any of its models may have a pooler besides."""
+        """The architecture with these outputs in transformers, with or without a pooler. Raises CheckpointError: there is none."""
         for suffix, has in self.architectures.items():
             if set(outputs) | {"pooled"} == set(has) | {"pooled"}:
                 return self.stem + suffix
         raise CheckpointError(f"transformers has no {self.stem} model with the outputs {', '.join(outputs)}")
 
     def outputs(self, architecture: str | None, names: Set[str]) -> tuple[str, ...]:
-        """What an architecture promises, and what the names of a file's weights show besides. KeyError: unknown."""
-        promised = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
+        """The outputs of an architecture, and those whose weights are in the file. Raises KeyError: an unknown architecture."""
+        of_architecture = self.architectures[architecture.removeprefix(self.stem)] if architecture else ()
         bare = {name.removeprefix(self.prefix) for name in names}
-        # A row called classifier tells nothing: it is of sequences or of tokens, as the architecture says.
+        # Not by `classifier`: the same name is used for sequences and for tokens.
         shown = {name for name in ("pooled", "masked_lm", "next_sentence") if name in self.heads}
         found = {name for name in shown if any(row.theirs in bare for row in self.heads[name])}
-        return tuple(name for name in OUTPUTS if name in found.union(promised))
+        return tuple(name for name in OUTPUTS if name in found.union(of_architecture))
 
 
 def _roberta(stem: str) -> Names:
@@ -246,7 +246,7 @@ NAMES = {
 
 
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertConfig:
-    """The settings in a config.json, with the outputs that its architecture and the names of the weights tell of."""
+    """The configuration from a config.json; `outputs` follow from its architecture and from the names of the weights."""
     model_type = found["model_type"]
     read = config_json.read(found, where, keys=KEYS[model_type], only=_ONLY, harmless=_HARMLESS)
     given = read.settings
@@ -263,7 +263,7 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> BertCo
 
 
 def write_config(config: BertConfig) -> dict[str, object]:
-    """config.json as transformers reads it; keys that were read and not understood come back as they were."""
+    """config.json as transformers reads it; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "num_labels")}
     for name, key in KEYS[config.model_type].items():
         written[name] = getattr(config, key.ours)
@@ -280,17 +280,19 @@ def write_config(config: BertConfig) -> dict[str, object]:
 def _outputs(names: Names, found: Mapping[str, Any], where: str, stored: Set[str]) -> tuple[str, ...]:
     architectures = found.get("architectures") or [None]
     if not isinstance(architectures, list) or len(architectures) > 1:
-        raise CheckpointError(f"{where}: architectures must list one name, not {printable(repr(architectures))}")
+        raise CheckpointError(
+            f"{where}: architectures must be a list of one name, not {printable(repr(architectures))}"
+        )
     known = [names.stem + suffix for suffix in names.architectures]
     if architectures[0] not in (None, *known):
         raise CheckpointError(
-            f"{where}: architecture {printable(repr(architectures[0]))}; those that load here: {', '.join(known)}"
+            f"{where}: architecture {printable(repr(architectures[0]))}; supported: {', '.join(known)}"
         )
     return names.outputs(architectures[0], stored)
 
 
 def _labels(found: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """The names of the classes, in the order of their numbers; transformers' own where there are none."""
+    """The names of the classes by index; the defaults of transformers where there are none."""
     labels = found.get("id2label")
     if labels is None:
         number = found.get("num_labels", 2)
@@ -298,7 +300,7 @@ def _labels(found: Mapping[str, Any], where: str) -> tuple[str, ...]:
             raise CheckpointError(f"{where}: num_labels must be {_CLASSES.words}, not {printable(repr(number))}")
         labels = {str(n): f"LABEL_{n}" for n in range(number)}
     if not isinstance(labels, dict) or set(labels) != {str(n) for n in range(len(labels))}:
-        raise CheckpointError(f"{where}: id2label must name the classes 0, 1, ... without a gap")
+        raise CheckpointError(f"{where}: id2label must have the keys 0, 1, ... without a gap")
     return tuple(str(labels[str(n)]) for n in range(len(labels)))
 
 

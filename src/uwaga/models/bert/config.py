@@ -1,4 +1,4 @@
-"""The settings of a BERT. Letters: M model width, F hidden width, H query heads, V vocabulary."""
+"""The configuration of a BERT model. Letters: M model width, F feed-forward width, H query heads, V vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,10 +7,10 @@ from uwaga._base import renamed
 from uwaga._base.options import POSITIVE, SWITCH, check, one_of
 from uwaga.models.config_json import COUNT, OPTIONAL_COUNT, PROBABILITY, SIZE
 
-# What a model can give besides its hidden states; the names are those of the fields of BertOutput.
+# The outputs a model can have besides its hidden states; fields of BertOutput.
 OUTPUTS = ("pooled", "masked_lm", "next_sentence", "sequence", "tokens")
 
-# Kinds of models by what transformers calls them. They differ in these settings' defaults, in positions and in heads.
+# Model types as in transformers. They differ in defaults, positions and heads.
 ROBERTA = ("roberta", "xlm-roberta", "camembert")
 MODEL_TYPES = ("bert", "distilbert", *ROBERTA)
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
@@ -48,10 +48,10 @@ _KINDS = {
 )
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """What a BertModel is made of; the defaults are those of bert-base-uncased.
+    """The configuration of a BertModel; the defaults are those of bert-base-uncased.
 
     Raises:
-        ValueError: a setting that is not of its kind, or settings that do not go together.
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
     model_type: str = "bert"
@@ -61,19 +61,19 @@ class BertConfig:
     num_heads: int = 12  # H
     d_ff: int = 3072  # F
     max_position_embeddings: int = (
-        512  # rows of the table of positions; RoBERTa's use starts behind the row of the padding token
+        512  # rows of the position embedding; RoBERTa uses those after the row of pad_token_id
     )
     type_vocab_size: int = 2  # 0: no embedding of token types, as in DistilBERT
     activation: str = "gelu"
     norm_eps: float = 1e-12  # of the layer norms
     dropout: float = 0.1
     attention_dropout: float = 0.1
-    classifier_dropout: float = 0.1  # before a classifier of sequences or tokens
+    classifier_dropout: float = 0.1  # before the classifiers of sequences and tokens
     pad_token_id: int | None = 0  # the id of the padding token
-    outputs: tuple[str, ...] = ("pooled",)  # of OUTPUTS
-    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")  # of the classifiers
-    tie_word_embeddings: bool = True  # the masked-LM head reads the embedding of words
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
+    outputs: tuple[str, ...] = ("pooled",)  # a subset of OUTPUTS
+    labels: tuple[str, ...] = ("LABEL_0", "LABEL_1")  # names of the classes
+    tie_word_embeddings: bool = True  # the masked-LM head uses the token embedding
+    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
         check("BertConfig", self, _KINDS)
@@ -87,20 +87,20 @@ class BertConfig:
                 f"BertConfig: a {self.model_type} model cannot have type_vocab_size {self.type_vocab_size}"
             )
         if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise ValueError("BertConfig: labels must name at least one class, and each by another name")
+            raise ValueError("BertConfig: labels must be at least one name, and all different")
         if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
             raise ValueError(
                 f"BertConfig: pad_token_id {self.pad_token_id} is not in the vocabulary of {self.vocab_size}"
             )
         if self.is_roberta and (self.pad_token_id is None or self.max_tokens < 1):
-            rule = f"counts positions from behind that of its padding token, {self.pad_token_id}, and has {self.max_position_embeddings}"
+            rule = f"needs max_position_embeddings above pad_token_id + 1: {self.max_position_embeddings} and {self.pad_token_id}"
             raise ValueError(f"BertConfig: a {self.model_type} model {rule}")
 
     def _check_outputs(self) -> None:
         made_from_pooled = {"next_sentence"} | ({"sequence"} if self.model_type == "bert" else set())
         for name in self.outputs:
             if name in made_from_pooled and "pooled" not in self.outputs:
-                raise ValueError(f"BertConfig: {name} is made from pooled, which is not among the outputs")
+                raise ValueError(f"BertConfig: output {name} is computed from pooled, which is not in outputs")
             if name in ("pooled", "next_sentence") and self.model_type == "distilbert":
                 raise ValueError(f"BertConfig: a distilbert model has no output {name}")
 
@@ -110,6 +110,6 @@ class BertConfig:
 
     @property
     def max_tokens(self) -> int:
-        """The longest row that there are positions for."""
+        """The greatest number of tokens of a row."""
         first = 0 if self.pad_token_id is None or not self.is_roberta else self.pad_token_id + 1
         return self.max_position_embeddings - first

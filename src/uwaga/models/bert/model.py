@@ -1,4 +1,4 @@
-"""BERT: a post-norm encoder over embeddings of words, positions and token types, and what stands on top of it.
+"""BERT: a post-norm encoder over embeddings of tokens, positions and token types, with its pooler and heads.
 
 Letters: B batch, Q tokens, M model width, N packed tokens, R ragged rows, V vocabulary, C classes.
 """
@@ -28,22 +28,22 @@ _NAME = "BertModel"
 
 @renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class BertOutput(NamedTuple):
-    """What a BertModel gives; None what it has no head for, or was not asked for. Ragged where the ids are."""
+    """The outputs of a BertModel: Ragged where the ids are, None where the model has no such head or it was not requested."""
 
     last_hidden_state: Operand  # (B, Q, M), after the last layer
     pooled: Tensor | None = None  # (B, M), or (R, M)
-    masked_lm: Operand | None = None  # (B, Q, V), scores before softmax, as all below
+    masked_lm: Operand | None = None  # (B, Q, V), logits, as are all below
     next_sentence: Tensor | None = None  # (B, 2)
     sequence: Tensor | None = None  # (B, C)
     tokens: Operand | None = None  # (B, Q, C)
-    hidden_states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer
+    hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer
 
 
 class BertModel(nn.Module):
     """BERT (Devlin et al., "BERT", 2019), RoBERTa (Liu et al. 2019) and DistilBERT (Sanh et al. 2019), by config.
 
-    Submodules: embeddings, encoder, and pooler, masked_lm, next_sentence, sequence, tokens, each None unless
-    config.outputs has it.
+    Submodules: embeddings, encoder, and pooler, masked_lm, next_sentence, sequence, tokens, each None unless it is in
+    config.outputs.
 
     >>> import torch, uwaga
     >>> config = BertConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, d_ff=16, max_position_embeddings=10)
@@ -77,21 +77,21 @@ class BertModel(nn.Module):
         outputs: Collection[str] | None = None,
         output_hidden_states: bool = False,
     ) -> BertOutput:
-        """Hidden states, and what the heads make of them.
+        """The hidden states, and the outputs of the heads.
 
         Args:
-            ids: token ids (B, Q), or Ragged with values (N,): documents one after the other, no padding anywhere.
-            token_types: as ids; None for all 0.
-            lengths: (B,) tokens in each row of padded ids; what stands behind them is seen by nobody, and its own
-                states mean nothing.
-            attention_mask: (B, Q) bool instead, True is a token; the first of them is the one that is pooled. Positions
-                count from the start of the row, as in transformers (RoBERTa: from the first token).
-            outputs: which of config.outputs to compute; None for all of them, () for the hidden states alone.
-            output_hidden_states: whether to give the states after every layer too.
+            ids: token ids (B, Q), or Ragged with values (N,): documents one after another, without padding.
+            token_types: integers of the shape of ids; None: all 0.
+            lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it,
+                and its own hidden states are meaningless.
+            attention_mask: (B, Q) bool, True is a token; an alternative to lengths. The first token is pooled. Positions
+                are counted from the start of the row, as in transformers (RoBERTa: from the first token).
+            outputs: which of config.outputs to compute; None: all of them, (): only the hidden states.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
 
         Raises:
-            ShapeError, ValueError: ids of another shape, dtype or range, rows longer than config.max_tokens, outputs
-                that the model has no head for, an empty row where a first token is pooled.
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; rows longer than config.max_tokens; outputs that are not in
+                config.outputs; an empty row where the first token is pooled.
         """
         wanted = self._wanted(outputs)
         self._check(ids, token_types)
@@ -111,7 +111,7 @@ class BertModel(nn.Module):
         return run_layers(self.encoder.layers, self.encoder.norm, x, call, states=states)
 
     def _heads(self, hidden: Operand, wanted: Collection[str], attention_mask: Tensor | None) -> dict[str, Any]:
-        """The wanted outputs by name, and what they are made from."""
+        """The wanted outputs by name, and those that they are computed from."""
         found: dict[str, Any] = {}
         if {"pooled", "next_sentence", "sequence"} & set(wanted):
             first_BM = _first_tokens(hidden, attention_mask)
@@ -135,7 +135,7 @@ class BertModel(nn.Module):
         absent = sorted(set(outputs) - set(self.config.outputs))
         if absent:
             has = ", ".join(self.config.outputs) or "none"
-            raise ValueError(f"{_NAME}: there is no output {', '.join(absent)}; this model's are: {has}")
+            raise ValueError(f"{_NAME}: the model has no output {', '.join(absent)}; its outputs: {has}")
         return outputs
 
     def _check(self, ids: Operand, token_types: Operand | None) -> None:
@@ -163,7 +163,7 @@ def _layer(config: BertConfig) -> LayerSpec:
 
 
 class BertEmbeddings(nn.Module):
-    """norm(words + token types + positions) (Devlin et al., "BERT", 2019, figure 2).
+    """norm(token embedding + token type embedding + position embedding) (Devlin et al., "BERT", 2019, figure 2).
 
     Submodules: token_embedding (V, M), positions, token_types (None in DistilBERT), norm.
     """
@@ -175,8 +175,8 @@ class BertEmbeddings(nn.Module):
         self.token_types = nn.Embedding(config.type_vocab_size, config.d_model) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
-        # RoBERTa counts from here, and gives every padding token this one.
-        self.padding_place = config.pad_token_id if config.is_roberta else None
+        # RoBERTa's first position is one after this; padding tokens have this position.
+        self.padding_position = config.pad_token_id if config.is_roberta else None
 
     def forward(self, ids: Operand, token_types: Operand | None) -> Operand:
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0."""
@@ -187,18 +187,20 @@ class BertEmbeddings(nn.Module):
         return map_values(lambda values: self.dropout(self.norm(values)), self._with_positions(x, ids))
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
-        if self.padding_place is None:
+        if self.padding_position is None:
             return self.positions(x)
-        places = roberta_places(ids, self.padding_place)
-        return map_values(torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), places))
+        positions = roberta_positions(ids, self.padding_position)
+        return map_values(
+            torch.add, x, map_values(lambda at: functional.embedding(at, self.positions.weight), positions)
+        )
 
 
-def roberta_places(ids: Operand, padding: int) -> Operand:
-    """Positions by RoBERTa's count: padding + 1 for the first token of a row that is not padding, padding for padding.
+def roberta_positions(ids: Operand, padding: int) -> Operand:
+    """RoBERTa's positions: padding + 1 for the first token of a row that is not padding, and padding for padding tokens.
 
-    >>> roberta_places(torch.tensor([[5, 1, 7, 1]]), padding=1)
+    >>> roberta_positions(torch.tensor([[5, 1, 7, 1]]), padding=1)
     tensor([[2, 1, 3, 1]])
-    >>> roberta_places(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
+    >>> roberta_positions(Ragged(torch.tensor([5, 6, 7]), torch.tensor([0, 2, 3])), padding=1).values
     tensor([2, 3, 2])
     """
     is_token = map_values(lambda values: values != padding, ids)
@@ -209,14 +211,17 @@ def roberta_places(ids: Operand, padding: int) -> Operand:
 
 
 def _counted_before(counted: Ragged) -> Tensor:
-    """(N,): what the count was before each token's row began."""
+    """(N,): for each token, the count before its row."""
     before_N1 = torch.cat((counted.values.new_zeros(1), counted.values))
     row_N = torch.repeat_interleave(counted.lengths, output_size=counted.values.shape[0])
     return before_N1[counted.offsets[:-1]][row_N]
 
 
 class Pooler(nn.Module):
-    """tanh(dense(the first token's state)), (B, M). Submodule: dense."""
+    """tanh(dense(hidden state of the first token)), (B, M). Submodule: dense.
+
+    Only BERT has it, and its sequence classifier reads its output; RoBERTa and DistilBERT have a layer in SequenceHead instead.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -227,9 +232,9 @@ class Pooler(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Scores of the words, (..., V), from states (..., M) (Devlin et al. 2019, section 3.1).
+    """Logits of the vocabulary, (..., V), from hidden states (..., M) (Devlin et al. 2019, section 3.1).
 
-    Submodules: dense, norm, bias (V), and decoder.weight (V, M), None where the embedding of words stands for it.
+    Submodules: dense, norm, bias (V), and decoder.weight (V, M); decoder is None where it is tied to the token embedding.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -247,7 +252,7 @@ class MaskedLMHead(nn.Module):
 
 
 class SequenceHead(nn.Module):
-    """Scores of the classes of a whole sequence, (B, C). Submodules: dense (None in BERT), output."""
+    """Logits of the classes of a sequence, (B, C). Submodules: dense (None in BERT), output."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -258,7 +263,7 @@ class SequenceHead(nn.Module):
         self.input_dropout = nn.Dropout(config.classifier_dropout if config.is_roberta else 0.0)
 
     def forward(self, first_BM: Tensor, pooled_BM: Tensor | None) -> Tensor:
-        """From the first token's state, or in BERT from the pooled one."""
+        """(B, C) from the hidden state of the first token, or in BERT from the pooler's output."""
         if self.dense is None:
             assert pooled_BM is not None
             return apply_linear(self.output, self.dropout(pooled_BM))
@@ -267,12 +272,12 @@ class SequenceHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Scores of the classes of each token, (..., C), from states (..., M). Submodule: output."""
+    """Logits of the classes of each token, (..., C), from hidden states (..., M). Submodule: output."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.output = nn.Linear(config.d_model, len(config.labels))
-        # DistilBERT's setting of that name is for sequences alone.
+        # DistilBERT's seq_classif_dropout is used for sequences only.
         self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -280,15 +285,15 @@ class TokenHead(nn.Module):
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:
-    """(..., M): the state of the first token of each row of (..., Q, M), (R, M) of Ragged (N, M)."""
+    """(..., M): the hidden state of the first token of each row of (..., Q, M); (R, M) for Ragged (N, M)."""
     if isinstance(x, Ragged):
         starts = x.offsets[:-1]
         if is_readable(x.offsets) and bool((starts == x.offsets[1:]).any()):
             row = int((starts == x.offsets[1:]).int().argmax())
-            raise ValueError(f"{_NAME}: row {row} is empty, and has no first token to pool")
+            raise ValueError(f"{_NAME}: row {row} is empty: it has no first token to pool")
         return x.values[starts]
     if x.shape[-2] == 0:
-        raise ValueError(f"{_NAME}: the rows are empty, and have no first token to pool")
+        raise ValueError(f"{_NAME}: the rows are empty: they have no first token to pool")
     if attention_mask is None:
         return x[..., 0, :]
     first = attention_mask.int().argmax(-1)[..., None, None]

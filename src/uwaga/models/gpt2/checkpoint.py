@@ -1,6 +1,6 @@
-"""GPT-2's checkpoints: config.json and the names of its weights, as transformers writes them.
+"""Checkpoints of GPT-2: the keys of config.json and the names of weights, as in transformers.
 
-Its linear maps are stored transposed, and query, key and value of a layer as one.
+The weights of linear layers are stored transposed; query, key and value of a layer are one weight.
 """
 
 from collections.abc import Mapping, Set
@@ -45,14 +45,14 @@ _KEYS = {
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, None),
 }
 _BANDED = _KEYS | {"uwaga_band": Key("band", SIZE, 128)}
-# Options that change what is computed, and their one value here.
+# Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
-# Of a head that is not here; of precision, which is float32's here in any case; and n_positions by its old name.
+# Of a head that is not implemented; of the precision of scores, which is float32 here; and n_positions by its old name.
 _HARMLESS = (
     "summary_type",
     "summary_use_proj",
@@ -87,15 +87,15 @@ _BODY = (
     Row("h.{n}.mlp.c_proj.bias", "layers.{n}.feed_forward.down.bias"),
     *pair("ln_f", "norm"),
 )
-# What may stand in old files and is not read.
+# Names in old files that are not read, and why.
 _UNREAD = {
     "h.{n}.attn.bias": "the causal mask; a buffer of transformers before 4.34",
-    "h.{n}.attn.masked_bias": "the score of a hidden key; a buffer of transformers before 4.34",
+    "h.{n}.attn.masked_bias": "the score of a masked key; a buffer of transformers before 4.34",
 }
 
 
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Config:
-    """The settings in a config.json; whether there is a head, the names of the weights tell too."""
+    """The configuration from a config.json; whether the model has a head follows from the names of the weights too."""
     keys = _KEYS if found["model_type"] == "gpt2" else _BANDED
     read = config_json.read(found, where, keys=keys, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
@@ -111,13 +111,13 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> GPT2Co
 
 
 def write_config(config: GPT2Config) -> dict[str, object]:
-    """config.json as transformers reads it; keys that were read and not understood come back as they were."""
+    """config.json as transformers reads it; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
     for name, key in (_KEYS if config.band is None else _BANDED).items():
         written[name] = getattr(config, key.ours)
     return written | {
         "model_type": config.model_type,
-        # As transformers says it, where it is the usual one.
+        # transformers writes null for the default, 4 * n_embd.
         "n_inner": None if config.d_ff == 4 * config.d_model else config.d_ff,
         "architectures": ["GPT2LMHeadModel" if config.has_lm_head else "GPT2Model"],
         "activation_function": write_activation(config.activation),

@@ -1,4 +1,4 @@
-"""The settings of a GPT-2. Letters: M model width, F hidden width, H query heads, V vocabulary."""
+"""The configuration of a GPT-2 model. Letters: M model width, F feed-forward width, H query heads, V vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,10 +48,10 @@ _KINDS = {
 )
 @dataclass(frozen=True, kw_only=True)
 class GPT2Config:
-    """What a GPT2Model is made of; the defaults are those of gpt2, the small one.
+    """The configuration of a GPT2Model; the defaults are those of gpt2, the smallest.
 
     Raises:
-        ValueError: a setting that is not of its kind, or settings that do not go together.
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
     vocab_size: int = 50257  # V
@@ -59,20 +59,22 @@ class GPT2Config:
     num_layers: int = 12
     num_heads: int = 12  # H
     d_ff: int = 3072  # F
-    max_position_embeddings: int = 1024  # the longest row
-    band: int | None = None  # tokens that every second layer sees, a token itself included; None: every layer sees all
+    max_position_embeddings: int = 1024  # the greatest number of tokens of a row
+    band: int | None = (
+        None  # every second layer attends to this many last tokens, the token itself included; None: to all
+    )
     activation: str = "gelu_tanh"
     norm_eps: float = 1e-5  # of the layer norms
-    dropout: float = 0.1  # of what a residual connection adds
+    dropout: float = 0.1  # of the output of attention and of the feed-forward layer
     embedding_dropout: float = 0.1
     attention_dropout: float = 0.1
-    scale_attn_weights: bool = True  # scores are divided by the root of a head's width
-    scale_attn_by_inverse_layer_idx: bool = False  # and by the number of the layer, counted from 1
-    tie_word_embeddings: bool = True  # the token embedding gives logits; False: lm_head, a linear map of its own
-    has_lm_head: bool = True  # False: the model gives no logits
-    eos_token_ids: tuple[int, ...] = (50256,)  # ids of tokens that end a text
+    scale_attn_weights: bool = True  # scores are divided by sqrt(head width)
+    scale_attn_by_inverse_layer_idx: bool = False  # and by the layer's number, counted from 1
+    tie_word_embeddings: bool = True  # logits by the token embedding; False: by lm_head, which has its own weight
+    has_lm_head: bool = True  # False: the model has no logits
+    eos_token_ids: tuple[int, ...] = (50256,)  # ids of the end-of-sequence tokens
     pad_token_id: int | None = None  # the id of the padding token
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
+    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
         check("GPT2Config", self, _KINDS)
@@ -85,16 +87,16 @@ class GPT2Config:
 
     @property
     def model_type(self) -> str:
-        """What config.json calls it. No model of transformers has bands, so that one with them has a name of its own: under
-        the name gpt2, transformers would load it and compute something else."""
+        """model_type in config.json. With `band` it is a name that transformers does not know: under the name gpt2,
+        transformers would load the model and compute something else."""
         return "gpt2" if self.band is None else "uwaga-gpt3"
 
     @property
     def output_vocab_size(self) -> int:
-        """How many ids it may write: those that it reads."""
+        """The number of ids that it can output."""
         return self.vocab_size
 
     @property
     def max_tokens(self) -> int:
-        """The longest row that there are positions for."""
+        """The greatest number of tokens of a row."""
         return self.max_position_embeddings

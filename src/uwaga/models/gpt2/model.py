@@ -1,4 +1,4 @@
-"""GPT-2: a pre-norm decoder over embeddings of words and positions.
+"""GPT-2: a pre-norm decoder over embeddings of tokens and positions.
 
 Letters: B batch, Q tokens, M model width, N packed tokens, V vocabulary.
 """
@@ -25,19 +25,17 @@ _NAME = "GPT2Model"
 
 @renamed.attributes(hidden="last_hidden_state", states="hidden_states")
 class GPT2Output(NamedTuple):
-    """What a GPT2Model gives. Ragged where the ids are."""
+    """The outputs of a GPT2Model: Ragged where the ids are."""
 
-    last_hidden_state: Operand  # (B, Q, M), after the last norm
-    logits: Operand | None = (
-        None  # (B, Q, V), of the token that comes next; None without a head, or where not asked for
-    )
-    hidden_states: tuple[Operand, ...] | None = None  # after the embeddings and after every layer, before the last norm
+    last_hidden_state: Operand  # (B, Q, M), after the final norm
+    logits: Operand | None = None  # (B, Q, V), of the next token; None: no head, or not requested
+    hidden_states: tuple[Operand, ...] | None = None  # of the embeddings and of every layer, before the final norm
 
 
 class GPT2Model(nn.Module):
     """GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019), by config.
 
-    With config.band, every second layer sees a band of the last tokens and not all of them: "alternating dense and locally
+    With config.band, every second layer attends to a band of the last tokens only: "alternating dense and locally
     banded sparse attention patterns in the layers" (Brown et al., "Language Models are Few-Shot Learners", 2020, section
     2.1; Child et al., "Generating Long Sequences with Sparse Transformers", 2019). The first layer is dense.
 
@@ -74,37 +72,39 @@ class GPT2Model(nn.Module):
         logits: bool | None = None,
         output_hidden_states: bool = False,
     ) -> GPT2Output:
-        """Hidden states, and the logits of what comes next.
+        """The hidden states, and the logits of the next token.
 
         Args:
-            ids: token ids (B, Q), or Ragged with values (N,): texts one after the other, no padding anywhere.
-            lengths: (B,) tokens in each row of padded ids; what stands behind them is seen by nobody.
-            attention_mask: (B, Q) bool instead, True is a token. Positions count from the start of the row, as in
-                transformers.
-            cache: of the tokens before these, made by `new_cache`; these are appended. Rows may be of different lengths, and
-                have no padding.
-            logits: whether to compute them; None: where there is a head.
-            output_hidden_states: whether to give the states after every layer too.
+            ids: token ids (B, Q), or Ragged with values (N,): texts one after another, without padding.
+            lengths: (B,) the number of tokens of each row of padded ids. Padding comes after them; no token attends to it.
+            attention_mask: (B, Q) bool, True is a token; an alternative to lengths. Positions are counted from the start of
+                the row, as in transformers.
+            cache: keys and values of the tokens before these, made by `new_cache`; those of `ids` are appended. Rows may have
+                different lengths, without padding.
+            logits: whether to compute logits; None: where the model has a head.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
 
         Raises:
-            ShapeError, ValueError: ids of another shape, dtype or range, more tokens than config.max_tokens, padding beside
-                a cache, logits of a model without a head.
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; more tokens than config.max_tokens; padding together
+                with a cache; logits of a model without a head.
         """
         wants_logits = self.config.has_lm_head if logits is None else logits
         token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         token_ids.check_length(_NAME, ids, self.config.max_tokens)
         if cache is not None and not (lengths is None and attention_mask is None):
-            raise ValueError(f"{_NAME}: rows in a cache have no padding: give Ragged ids in place of lengths or a mask")
+            raise ValueError(
+                f"{_NAME}: a cache does not support padding: give Ragged ids instead of lengths or attention_mask"
+            )
         if cache is not None and len(cache) != len(self.layers):
-            raise ValueError(f"{_NAME}: a cache for {len(cache)} layers, and there are {len(self.layers)}")
+            raise ValueError(f"{_NAME}: the cache has {len(cache)} layers, the model {len(self.layers)}")
         padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
-        seen = self._decode(ids, padding, cache, output_hidden_states)
+        decoded = self._decode(ids, padding, cache, output_hidden_states)
         return GPT2Output(
-            last_hidden_state=seen.last,
-            logits=map_values(partial(apply_linear, self.logits, batch_invariant=cache is None), seen.last)
+            last_hidden_state=decoded.last,
+            logits=map_values(partial(apply_linear, self.logits, batch_invariant=cache is None), decoded.last)
             if wants_logits
             else None,
-            hidden_states=seen.states,
+            hidden_states=decoded.states,
         )
 
     def _decode(
@@ -124,17 +124,17 @@ class GPT2Model(nn.Module):
         return Window(self.config.band - 1, 0)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from hidden states (..., M). ValueError where there is no head."""
+        """(..., V) from hidden states (..., M). Raises ValueError: the model has no head."""
         if not self.config.has_lm_head:
-            raise ValueError(f"{_NAME}: this model has no head, and gives no logits")
+            raise ValueError(f"{_NAME}: this model has no head for logits")
         return functional.linear(hidden, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
-        """An empty cache of this model's layers, with room for so many tokens a row at once."""
+        """An empty cache for this model; capacity: tokens per row to allocate in advance."""
         return KeyValueCache(len(self.layers), capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: ready for the first new token of each prompt, (N,) ids."""
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,)."""
         cache = self.new_cache(capacity=prompts.max_length + new_tokens)
         return Decoding(
             first=prompts,

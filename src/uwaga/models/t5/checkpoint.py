@@ -1,7 +1,7 @@
-"""T5's checkpoints: config.json and the names of its weights, as transformers writes them.
+"""Checkpoints of T5: the keys of config.json and the names of weights, as in transformers.
 
-Version 1.1 has a head of its own; transformers 4 said so by tie_word_embeddings, and by the same key that states are not
-scaled before the head. transformers 5 writes scale_decoder_outputs for the latter, and lets the weights tell the former.
+T5 1.1 has an untied head, and does not scale the hidden states before it; transformers 4 writes tie_word_embeddings=false for
+both. transformers 5 writes scale_decoder_outputs for the scaling; whether the head is tied follows from the weights.
 """
 
 from collections.abc import Mapping, Set
@@ -25,8 +25,8 @@ from uwaga.models.t5.config import ACTIVATIONS, T5Config
 from uwaga.models.t5.model import T5Model
 from uwaga.models.tables import Family, Row, Table
 
-# feed_forward_proj -> activation, gated. Their "gated-gelu" is the approximation, for the sake of version 1.1; of two names
-# with one meaning the first is written.
+# feed_forward_proj -> activation, gated. "gated-gelu" is the tanh approximation in transformers, as in version 1.1. Of two
+# names with one meaning the first is written.
 _PLAIN = {write_activation(ours): (ours, False) for ours in ACTIVATIONS}
 _PROJECTIONS = {**_PLAIN, "gated-gelu": ("gelu_tanh", True)}
 _PROJECTIONS |= {f"gated-{theirs}": (ours, True) for theirs, (ours, _) in _PLAIN.items() if ours != "gelu"}
@@ -59,24 +59,24 @@ _MT5 = _KEYS | {
     "num_heads": Key("num_heads", SIZE, 6),
     "feed_forward_proj": Key("activation", one_of(*_PROJECTIONS), "gated-gelu"),
 }
-# Options that change what is computed, and their values here.
+# Keys that change what is computed, and their only supported values.
 _ONLY: dict[str, tuple[object, ...]] = {
     "is_decoder": (False,),
     "quantization_config": (None,),
 }
-# What feed_forward_proj says already, heads that are not here, and how long the texts of pre-training were.
+# Derived from feed_forward_proj, of heads that are not implemented, and the context length of pre-training.
 _HARMLESS = ("dense_act_fn", "is_gated_act", "is_encoder_decoder", "classifier_dropout", "n_positions")
 
 _HEAD, _WORDS = "lm_head.weight", "shared.weight"
 _DECODER_POSITIONS = "decoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 _UNREAD = {
-    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "cross-attention has no positions; "
-    "the first conversions kept what Mesh TensorFlow had there",
+    "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "cross-attention has no position bias; "
+    "the first converted checkpoints have one, which Mesh TensorFlow did not use",
 }
 
 
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Config:
-    """The settings in a config.json; whether there is a decoder, and a head of its own, the names of the weights tell too."""
+    """The configuration from a config.json; whether there is a decoder and an untied head follows from the names of the weights."""
     model_type = found["model_type"]
     read = config_json.read(found, where, keys=_KEYS if model_type == "t5" else _MT5, only=_ONLY, harmless=_HARMLESS)
     given = read.settings
@@ -98,7 +98,7 @@ def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> T5Conf
 
 
 def write_config(config: T5Config) -> dict[str, object]:
-    """config.json as transformers reads it; keys that were read and not understood come back as they were."""
+    """config.json as transformers reads it; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name not in ("torch_dtype", "dense_act_fn")}
     for name, key in _KEYS.items():
         written[name] = getattr(config, key.ours)
@@ -118,7 +118,7 @@ def _projection(config: T5Config) -> str:
     for theirs, ours in _PROJECTIONS.items():
         if ours == (config.activation, config.gated):
             return theirs
-    raise CheckpointError(f"transformers has no T5 whose gated activation is {config.activation}")
+    raise CheckpointError(f"transformers has no T5 with the gated activation {config.activation}")
 
 
 def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
@@ -127,7 +127,7 @@ def _attention(theirs: str, ours: str) -> tuple[Row, ...]:
 
 
 def _layer(theirs: str, ours: str, feed_forward: int, config: T5Config) -> tuple[Row, ...]:
-    """The rows of a layer: self-attention first, the feed-forward layer at its number."""
+    """The rows of a layer; feed_forward: the index of the feed-forward sublayer in it."""
     dense = f"{theirs}.{feed_forward}.DenseReluDense"
     gate = (Row(f"{dense}.wi_0.weight", f"{ours}.feed_forward.gate.weight"),) if config.gated else ()
     return (

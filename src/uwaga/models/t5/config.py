@@ -1,4 +1,4 @@
-"""The settings of a T5. Letters: M model width, F hidden width, H query heads, D head width, V vocabulary."""
+"""The configuration of a T5 model. Letters: M model width, F feed-forward width, H query heads, D head width, V vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -51,32 +51,32 @@ _KINDS = {
 )
 @dataclass(frozen=True, kw_only=True)
 class T5Config:
-    """What a T5Model is made of; the defaults are those of t5-small.
+    """The configuration of a T5Model; the defaults are those of t5-small.
 
     Raises:
-        ValueError: a setting that is not of its kind, or settings that do not go together.
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
     model_type: str = "t5"
     vocab_size: int = 32128  # V
     d_model: int = 512  # M
     num_layers: int = 6  # of the encoder
-    num_decoder_layers: int = 6  # 0: the encoder alone
+    num_decoder_layers: int = 6  # 0: only an encoder
     num_heads: int = 8  # H
-    d_kv: int = 64  # D, of queries, keys and values; H * D need not be M
+    d_kv: int = 64  # D, the width of queries, keys and values; H * D may differ from M
     d_ff: int = 2048  # F
-    num_buckets: int = 32  # of distances
-    max_distance: int = 128  # from here on all distances share the last bucket
+    num_buckets: int = 32  # buckets of distances
+    max_distance: int = 128  # distances from here on share the last bucket
     activation: str = "relu"
     gated: bool = False
     norm_eps: float = 1e-6  # of the norms
-    dropout: float = 0.1  # everywhere
-    tie_word_embeddings: bool = True  # the token embedding gives logits; False: lm_head, a linear map of its own
-    scale_decoder_outputs: bool = True  # states are divided by the root of the width before the head
-    eos_token_ids: tuple[int, ...] = (1,)  # ids of tokens that end a text
+    dropout: float = 0.1  # of embeddings, attention weights, layer outputs and final hidden states
+    tie_word_embeddings: bool = True  # logits by the token embedding; False: by lm_head, which has its own weight
+    scale_decoder_outputs: bool = True  # hidden states are divided by sqrt(M) before the head
+    eos_token_ids: tuple[int, ...] = (1,)  # ids of the end-of-sequence tokens
     pad_token_id: int | None = 0  # the id of the padding token
-    decoder_start_token_id: int = 0  # the id of the token that the decoder begins with
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
+    decoder_start_token_id: int = 0  # the id of the decoder's first token
+    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
         check("T5Config", self, _KINDS)
@@ -87,10 +87,10 @@ class T5Config:
 
     @property
     def output_vocab_size(self) -> int:
-        """How many ids it may write: those that it reads."""
+        """The number of ids that it can output."""
         return self.vocab_size
 
     @property
     def max_tokens(self) -> None:
-        """Positions are distances: rows may be of any length."""
+        """None: rows of any length, since positions are relative."""
         return

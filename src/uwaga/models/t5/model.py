@@ -1,4 +1,4 @@
-"""T5: an encoder and a decoder whose positions are a bias of the scores by distance.
+"""T5: an encoder and a decoder with a relative position bias.
 
 Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model width, N packed tokens, V vocabulary.
 """
@@ -25,13 +25,13 @@ _NAME = "T5Model"
 
 @renamed.attributes(hidden="last_hidden_state", states="hidden_states", memory_states="encoder_hidden_states")
 class T5Output(NamedTuple):
-    """What a T5Model gives. Ragged where the ids are; None what the decoder gives, where it has nothing to read."""
+    """The outputs of a T5Model: Ragged where the ids are; those of the decoder are None without decoder_ids."""
 
-    memory: Operand  # (B, K, M), the encoder's states after its last norm
-    last_hidden_state: Operand | None = None  # (B, Q, M), the decoder's
-    logits: Operand | None = None  # (B, Q, V), of the token that comes next
+    memory: Operand  # (B, K, M), of the encoder, after its final norm
+    last_hidden_state: Operand | None = None  # (B, Q, M), of the decoder
+    logits: Operand | None = None  # (B, Q, V), of the next token
     encoder_hidden_states: tuple[Operand, ...] | None = (
-        None  # after the embedding and after every layer, before the last norm
+        None  # of the embedding and of every layer, before the final norm
     )
     hidden_states: tuple[Operand, ...] | None = None
 
@@ -39,8 +39,8 @@ class T5Output(NamedTuple):
 class T5Model(nn.Module):
     """T5 (Raffel et al., "Exploring the Limits of Transfer Learning", 2020), version 1.1 (gated; Shazeer 2020) and mT5.
 
-    Scores are not scaled; all layers of a stack share one bias by distance; norms have no mean and no shift; cross-attention
-    has no positions.
+    Scores are not scaled; all layers of a stack share one relative position bias; norms are RMSNorm; cross-attention has no
+    position bias.
 
     Submodules: token_embedding (V, M), encoder, encoder_positions, decoder, decoder_positions (None where config.num_decoder_layers is 0),
     and lm_head, None where config.tie_word_embeddings.
@@ -79,18 +79,18 @@ class T5Model(nn.Module):
         attention_mask: Tensor | None = None,
         output_hidden_states: bool = False,
     ) -> T5Output:
-        """What the encoder makes of ids and, where decoder_ids are given, what the decoder makes of both.
+        """Run the encoder on ids and, where decoder_ids are given, the decoder on decoder_ids and the encoder's output.
 
         Args:
-            ids: token ids (B, K), or Ragged with values (N,): texts one after the other, no padding anywhere.
-            decoder_ids: of the same kind and rows, (B, Q): config.decoder_start_token_id and the tokens so far. Padding behind them changes
-                nothing before it.
-            lengths: (B,) tokens in each row of padded ids.
-            attention_mask: (B, K) bool instead, True is a token.
-            output_hidden_states: whether to give the states after every layer too.
+            ids: token ids (B, K), or Ragged with values (N,): texts one after another, without padding.
+            decoder_ids: (B, Q), or Ragged with as many rows where ids are: config.decoder_start_token_id and the tokens so
+                far. Padding after them does not change what comes before it.
+            lengths: (B,) the number of tokens of each row of padded ids.
+            attention_mask: (B, K) bool, True is a token; an alternative to lengths.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
 
         Raises:
-            ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; decoder_ids of another type or number of rows than ids, or
                 for a model without a decoder.
         """
         token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
@@ -111,26 +111,26 @@ class T5Model(nn.Module):
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
     ) -> Operand:
-        """The decoder's states (B, Q, M) over an encoder's, without padding; of the next tokens, where there is a cache.
+        """The decoder's last hidden states (B, Q, M), without padding; with a cache decoder_ids are the next tokens.
 
         Args:
             decoder_ids: (B, Q), or Ragged (N,).
-            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache has been given it.
+            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache already holds its keys and values.
             cache: made by `new_cache`.
         """
         return self._decode(decoder_ids, memory, None, cache, False).last
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from the decoder's states (..., M)."""
+        """(..., V) from the decoder's hidden states (..., M)."""
         scaled = hidden * self.config.d_model**-0.5 if self.config.scale_decoder_outputs else hidden
         return functional.linear(scaled, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
-        """An empty cache of the decoder's layers, with room for so many tokens a row at once."""
+        """An empty cache for the decoder; capacity: tokens per row to allocate in advance."""
         return KeyValueCache(self.config.num_decoder_layers, capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: ready for the first token of the answer to each prompt, (N,) ids."""
+        """For `uwaga.models.generate`: the state before the first output token of each prompt; prompts: ids (N,)."""
         require_decoder(_NAME, self.decoder)
         memory, cache = self(prompts).memory, self.new_cache(capacity=new_tokens)
         return Decoding(
@@ -164,8 +164,8 @@ class T5Model(nn.Module):
 
     def _run(self, stack: Encoder | Decoder, ids: Operand, call: LayerCall, states: bool) -> StackOutput:
         x = map_values(lambda values: self.dropout(self.token_embedding(values)), ids)
-        seen = run_layers(stack.layers, stack.norm, x, call, states=states)
-        return seen._replace(last=map_values(self.dropout, seen.last))
+        output = run_layers(stack.layers, stack.norm, x, call, states=states)
+        return output._replace(last=map_values(self.dropout, output.last))
 
 
 def _positions(config: T5Config, *, bidirectional: bool) -> RelativePositions:

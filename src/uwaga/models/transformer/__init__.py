@@ -1,1 +1,1 @@
-"""The original Transformer, its two halves alone, and Marian's models, which are its best-known checkpoints."""
+"""The original Transformer, with encoder and decoder or only one of them, and Marian, its best-known checkpoints."""

@@ -1,6 +1,6 @@
-"""Checkpoints of the original Transformer: Marian's (Junczys-Dowmunt et al. 2018), as transformers writes them.
+"""Checkpoints of the original Transformer: Marian (Junczys-Dowmunt et al. 2018) as in transformers, and our own.
 
-A model that transformers has none for is saved with the same names of weights, and a model_type and keys of our own.
+A model that transformers does not have is saved under Marian's names of weights; config.json then has our model_type and keys.
 """
 
 from collections.abc import Mapping, Set
@@ -48,7 +48,7 @@ _KEYS = {
     "pad_token_id": Key("pad_token_id", OPTIONAL_COUNT, 58100),
     "decoder_start_token_id": Key("decoder_start_token_id", COUNT, 58100),
 }
-# Options that change what is computed, and their values here. The first five are of models that became Marian's.
+# Keys that change what is computed, and their only supported values. The first five are of models related to Marian.
 _ONLY: dict[str, tuple[object, ...]] = {
     "normalize_before": (False,),
     "normalize_embedding": (False,),
@@ -60,7 +60,7 @@ _ONLY: dict[str, tuple[object, ...]] = {
     "is_encoder_decoder": (True,),
     "quantization_config": (None,),
 }
-# How long the table of positions was, how weights were drawn, what training left out, and how to generate.
+# The length of the position table, initialisation, training, and defaults of generation.
 _HARMLESS = [
     "max_position_embeddings",
     "num_hidden_layers",
@@ -75,17 +75,17 @@ _HARMLESS = [
     "bad_words_ids",
     "num_beams",
 ]
-# Settings by our own names, of a model that is not Marian's.
+# The keys of a model that is not Marian: the names of the fields of TransformerConfig.
 _OWN = {name: Key(name, kind, None) for name, kind in KINDS.items() if name != "eos_token_ids"}
 
 _HEAD, _SHARED = "lm_head.weight", "model.shared.weight"
 _WORDS = {stack: f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")}
-_UNREAD = {f"model.{stack}.embed_positions.weight": "sines and cosines, computed here" for stack in _WORDS}
+_UNREAD = {f"model.{stack}.embed_positions.weight": "sinusoidal positions are computed" for stack in _WORDS}
 _ROW = Layout(read=lambda x: (x[0],), write=lambda parts: parts[0][None])
 
 
 def read_config(found: Mapping[str, Any], where: str, names: Set[str]) -> TransformerConfig:
-    """The settings in a config.json."""
+    """The configuration from a config.json."""
     try:
         return _read_marian(found, where) if found["model_type"] == "marian" else _read_own(found, where)
     except ValueError as error:
@@ -113,7 +113,7 @@ def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
 
 
 def write_config(config: TransformerConfig) -> dict[str, object]:
-    """config.json as transformers reads it, or of our own; keys that were read and not understood come back as they were."""
+    """config.json as transformers reads it, or with our own keys; unknown keys that were read are written unchanged."""
     written = {name: value for name, value in config.kept.items() if name != "torch_dtype"}
     written["model_type"] = config.model_type
     if config.model_type != "marian":

@@ -1,4 +1,4 @@
-"""The settings of an original Transformer. Letters: M model width, F hidden width, H query heads, V vocabulary."""
+"""The configuration of an original Transformer. Letters: M model width, F feed-forward width, H query heads, V vocabulary."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -64,38 +64,40 @@ RENAMED = {
 @renamed.parameters(**RENAMED)
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """What a Transformer is made of; the defaults are those of the paper's base model (Vaswani et al. 2017, table 3).
+    """The configuration of a Transformer; the defaults are those of the paper's base model (Vaswani et al. 2017, table 3).
 
     Raises:
-        ValueError: a setting that is not of its kind, or settings that do not go together.
+        ValueError: a setting of a wrong type or range, or settings that contradict each other.
     """
 
     vocab_size: int = 37000  # V
-    decoder_vocab_size: int | None = None  # of the decoder, with an embedding of its own; None: one embedding for both
+    decoder_vocab_size: int | None = (
+        None  # of the decoder, which then has its own embedding; None: encoder and decoder share one
+    )
     d_model: int = 512  # M
-    num_layers: int = 6  # of the encoder; 0: the decoder alone, a language model
-    num_decoder_layers: int = 6  # 0: the encoder alone
+    num_layers: int = 6  # of the encoder; 0: only a decoder, a language model
+    num_decoder_layers: int = 6  # 0: only an encoder
     num_heads: int = 8  # H
-    num_decoder_heads: int | None = None  # as the encoder's
+    num_decoder_heads: int | None = None  # None: as the encoder
     d_ff: int = 2048  # F
-    decoder_d_ff: int | None = None  # as the encoder's
+    decoder_d_ff: int | None = None  # None: as the encoder
     activation: str = "relu"
-    norm: str = "post"  # "pre": before attention and feed-forward layers, and once more at the end
+    norm: str = "post"  # "pre": before attention and feed-forward layers, with a final norm
     norm_eps: float = 1e-5  # of the norms
-    position_encoding: str = "sinusoidal"  # added to the words; "alibi": a bias of self-attention's scores by distance
-    sinusoid_layout: str = "interleaved"  # of sines and cosines: in turn, or "halves", all sines first
-    scale_embedding: bool = True  # the embedding is multiplied by the root of the width
+    position_encoding: str = "sinusoidal"  # added to the embeddings; "alibi": a bias of the scores of self-attention
+    sinusoid_layout: str = "interleaved"  # sines and cosines alternate; "halves": all sines first
+    scale_embedding: bool = True  # the embedding is multiplied by sqrt(M)
     tie_word_embeddings: bool = (
-        True  # the decoder's token embedding gives logits; False: lm_head, a linear map of its own
+        True  # logits by the decoder's token embedding; False: by lm_head, which has its own weight
     )
     lm_head_bias: bool = False
-    dropout: float = 0.1  # of embeddings and of what a residual connection adds
+    dropout: float = 0.1  # of embeddings and of the output of attention and feed-forward layers
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
-    eos_token_ids: tuple[int, ...] = (0,)  # ids of tokens that end a text
-    pad_token_id: int | None = None  # the id of the padding token, which is read and never output_vocab_size
-    decoder_start_token_id: int = 0  # the id of the token that the decoder begins with
-    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # more of config.json, as it was
+    eos_token_ids: tuple[int, ...] = (0,)  # ids of the end-of-sequence tokens
+    pad_token_id: int | None = None  # the id of the padding token, which is never generated
+    decoder_start_token_id: int = 0  # the id of the decoder's first token
+    kept: Mapping[str, object] = field(default_factory=dict, repr=False)  # other keys of config.json, unchanged
 
     def __post_init__(self) -> None:
         check("TransformerConfig", self, KINDS)
@@ -105,7 +107,7 @@ class TransformerConfig:
             if self.d_model % heads:
                 raise ValueError(f"TransformerConfig: d_model {self.d_model} is not a multiple of {heads} heads")
         if self.d_model % 2 and self.position_encoding == "sinusoidal":
-            raise ValueError(f"TransformerConfig: d_model {self.d_model} is odd, and sines and cosines come in pairs")
+            raise ValueError(f"TransformerConfig: d_model {self.d_model} must be even for sinusoidal positions")
         if self.decoder_vocab_size is not None and not (self.num_layers and self.num_decoder_layers):
             raise ValueError("TransformerConfig: decoder_vocab_size needs an encoder and a decoder")
         if self.decoder_start_token_id >= self.output_vocab_size:
@@ -119,8 +121,8 @@ class TransformerConfig:
 
     @property
     def model_type(self) -> str:
-        """What config.json calls it: Marian's where transformers' Marian computes the same, else a name that it does not
-        know, rather than one under which it would compute something else."""
+        """model_type in config.json: marian where Marian of transformers computes the same; else a name that transformers does
+        not know, since it would compute something else."""
         marian = ("post", 1e-5, "sinusoidal", "halves", True, True)
         is_marian = (
             self.norm,
@@ -134,10 +136,10 @@ class TransformerConfig:
 
     @property
     def output_vocab_size(self) -> int:
-        """How many ids the decoder reads and writes."""
+        """The number of ids that the decoder reads and can output."""
         return self.vocab_size if self.decoder_vocab_size is None else self.decoder_vocab_size
 
     @property
     def max_tokens(self) -> None:
-        """Sines, cosines and distances go on for ever: rows may be of any length."""
+        """None: rows of any length, since positions are computed."""
         return

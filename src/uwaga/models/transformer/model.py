@@ -1,4 +1,4 @@
-"""The Transformer as it was first described.
+"""The original Transformer: an encoder and a decoder, or one of them.
 
 Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model width, N packed tokens, V vocabulary.
 """
@@ -29,25 +29,23 @@ _NAME = "Transformer"
 
 @renamed.attributes(hidden="last_hidden_state", states="hidden_states", memory_states="encoder_hidden_states")
 class TransformerOutput(NamedTuple):
-    """What a Transformer gives. Ragged where the ids are; None what it has no stack for, or nothing to read."""
+    """The outputs of a Transformer: Ragged where the ids are; None for a stack that the model lacks, or that had no input."""
 
-    memory: Operand | None = None  # (B, K, M), the encoder's states after its last layer
-    last_hidden_state: Operand | None = None  # (B, Q, M), the decoder's
-    logits: Operand | None = None  # (B, Q, V), of the token that comes next
-    encoder_hidden_states: tuple[Operand, ...] | None = (
-        None  # after the embedding and after every layer, before a last norm
-    )
+    memory: Operand | None = None  # (B, K, M), of the encoder, after its final norm
+    last_hidden_state: Operand | None = None  # (B, Q, M), of the decoder
+    logits: Operand | None = None  # (B, Q, V), of the next token
+    encoder_hidden_states: tuple[Operand, ...] | None = None  # of the embedding and of every layer, before a final norm
     hidden_states: tuple[Operand, ...] | None = None
 
 
 class Transformer(nn.Module):
-    """The Transformer (Vaswani et al., "Attention Is All You Need", 2017): encoder and decoder, either alone, by config.
+    """The Transformer (Vaswani et al., "Attention Is All You Need", 2017): encoder and decoder, or only one of them, by config.
 
-    The decoder alone is a language model (Liu et al., "Generating Wikipedia by Summarizing Long Sequences", 2018).
+    Without an encoder it is a language model (Liu et al., "Generating Wikipedia by Summarizing Long Sequences", 2018).
 
     Submodules: token_embedding (V, M), which the encoder, the decoder and the head share (section 3.4); decoder_token_embedding, None unless
-    config.decoder_vocab_size is given; positions, None where they are a bias; encoder and decoder, each None without layers;
-    lm_head, None where config.tie_word_embeddings; and lm_head_bias (V), None unless asked for.
+    config.decoder_vocab_size is given; positions, None with ALiBi; encoder and decoder, each None without layers;
+    lm_head, None where config.tie_word_embeddings; and lm_head_bias (V), None unless config.lm_head_bias.
 
     >>> import torch, uwaga
     >>> sizes = {"d_model": 8, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "d_ff": 16}
@@ -77,7 +75,7 @@ class Transformer(nn.Module):
         self.lm_head = nn.Linear(config.d_model, config.output_vocab_size, bias=False) if has_head else None
         has_bias = has_decoder and config.lm_head_bias
         self.lm_head_bias = nn.Parameter(torch.zeros(config.output_vocab_size)) if has_bias else None
-        # With the embedding's own scale, logits of a tied head begin near 1.
+        # With this deviation, initial logits of a tied head are near 1.
         nn.init.normal_(self.token_embedding.weight, std=config.d_model**-0.5)
 
     @renamed.parameters(states="output_hidden_states")
@@ -90,26 +88,26 @@ class Transformer(nn.Module):
         attention_mask: Tensor | None = None,
         output_hidden_states: bool = False,
     ) -> TransformerOutput:
-        """What the encoder makes of ids and, where decoder_ids are given, what the decoder makes of both. A decoder alone
-        reads ids.
+        """Run the encoder on ids and, where decoder_ids are given, the decoder on decoder_ids and the encoder's output. A model
+        without an encoder runs its decoder on ids.
 
         Args:
-            ids: token ids (B, K), or Ragged with values (N,): texts one after the other, no padding anywhere.
-            decoder_ids: of the same kind and rows, (B, Q): config.decoder_start_token_id and the tokens so far. Padding behind them changes
-                nothing before it.
-            lengths: (B,) tokens in each row of padded ids.
-            attention_mask: (B, K) bool instead, True is a token. Positions count from the start of the row, as in
-                transformers.
-            output_hidden_states: whether to give the states after every layer too.
+            ids: token ids (B, K), or Ragged with values (N,): texts one after another, without padding.
+            decoder_ids: (B, Q), or Ragged with as many rows where ids are: config.decoder_start_token_id and the tokens so
+                far. Padding after them does not change what comes before it.
+            lengths: (B,) the number of tokens of each row of padded ids.
+            attention_mask: (B, K) bool, True is a token; an alternative to lengths. Positions are counted from the start of
+                the row, as in transformers.
+            output_hidden_states: also return the hidden states of the embeddings and of every layer.
 
         Raises:
-            ShapeError, ValueError: ids of another shape, dtype or range; decoder_ids of another kind or number of rows; or
-                for a model that is not both.
+            ShapeError, ValueError: ids of a wrong shape, dtype or range; decoder_ids of another type or number of rows than ids, or
+                for a model without an encoder or a decoder.
         """
         padding = token_ids.padding_mask(_NAME, ids, lengths, attention_mask)
         if self.encoder is None:
             if decoder_ids is not None:
-                raise ValueError(f"{_NAME}: this model is a decoder alone: its tokens are ids, and there are no others")
+                raise ValueError(f"{_NAME}: this model has only a decoder, which reads ids: decoder_ids must be None")
             return self._output(None, self._decode(ids, None, padding, None, output_hidden_states))
         token_ids.check_ids(_NAME, "ids", ids, self.config.vocab_size)
         x, bias = self._embed(self.token_embedding, ids, 0), self._bias(self.config.num_heads)
@@ -128,29 +126,29 @@ class Transformer(nn.Module):
     def decode(
         self, decoder_ids: Operand, memory: Operand | None = None, *, cache: KeyValueCache | None = None
     ) -> Operand:
-        """The decoder's states (B, Q, M) over an encoder's, without padding; of the next tokens, where there is a cache.
+        """The decoder's last hidden states (B, Q, M), without padding; with a cache decoder_ids are the next tokens.
 
         Args:
             decoder_ids: (B, Q), or Ragged (N,).
-            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache has been given it, or for a decoder
-                alone.
+            memory: (B, K, M), or Ragged (N, M) of as many rows; None where the cache already holds its keys and
+                values, or without an encoder.
             cache: made by `new_cache`.
         """
         return self._decode(decoder_ids, memory, None, cache, False).last
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from the decoder's states (..., M)."""
+        """(..., V) from the decoder's hidden states (..., M)."""
         words = self.token_embedding if self.decoder_token_embedding is None else self.decoder_token_embedding
         return functional.linear(
             hidden, words.weight if self.lm_head is None else self.lm_head.weight, self.lm_head_bias
         )
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
-        """An empty cache of the decoder's layers, with room for so many tokens a row at once."""
+        """An empty cache for the decoder; capacity: tokens per row to allocate in advance."""
         return KeyValueCache(self.config.num_decoder_layers, capacity=capacity)
 
     def decoding(self, prompts: Ragged, new_tokens: int) -> Decoding:
-        """For `uwaga.models.generate`: ready for the first new token of each prompt, (N,) ids."""
+        """For `uwaga.models.generate`: the state before the first new token of each prompt; prompts: ids (N,)."""
         require_decoder(_NAME, self.decoder)
         has_both = self.encoder is not None
         memory = self(prompts).memory if has_both else None
@@ -159,11 +157,11 @@ class Transformer(nn.Module):
             first=token_ids.decoder_start(prompts, self.config.decoder_start_token_id) if has_both else prompts,
             cache=cache,
             states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
-            logits=self._logits_of_words,
+            logits=self._logits_without_padding,
         )
 
-    def _logits_of_words(self, hidden: Tensor) -> Tensor:
-        """The logits with -inf for padding, which Marian's decoder begins with, and which is no word."""
+    def _logits_without_padding(self, hidden: Tensor) -> Tensor:
+        """The logits, -inf for the padding token: Marian uses it as the decoder's start token, and it must not be generated."""
         logits = self.logits(hidden)
         if self.config.pad_token_id is not None:
             logits[..., self.config.pad_token_id] = -torch.inf
@@ -197,7 +195,7 @@ class Transformer(nn.Module):
         return map_values(self.dropout, x if self.positions is None else self.positions(x, start))
 
     def _bias(self, heads: int) -> AlibiBias | None:
-        """Of self-attention, where positions are one. Made anew: a buffer that is not saved would be lost on loading."""
+        """The ALiBi bias of self-attention, None with other positions. Not a buffer: one that is not saved would be lost on loading."""
         if self.positions is not None:
             return None
         return AlibiBias(torch.tensor(alibi_slopes(heads), device=self.token_embedding.weight.device))
