@@ -9,6 +9,8 @@ import torch
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.models import directories
+from uwaga.train import families
+from uwaga.train.errors import ConfigError
 
 RENAMED = {
     "BertConfig": {
@@ -131,3 +133,23 @@ def test_forward_refuses_a_former_argument(model: str) -> None:
     with pytest.raises(TypeError) as raised:
         getattr(uwaga.models, model).forward(None, torch.zeros(1), states=True)
     assert str(raised.value) == "forward: states is now called output_hidden_states"
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "old", "new"),
+    [
+        (family, config, *pair)
+        for family, config in (
+            ("bert", "BertConfig"),
+            ("gpt2", "GPT2Config"),
+            ("t5", "T5Config"),
+            ("transformer", "TransformerConfig"),
+        )
+        for pair in RENAMED[config].items()
+    ],
+)
+def test_a_recipe_refuses_a_former_model_key(family: str, config: str, old: str, new: str) -> None:
+    objective = {"bert": "masked-language-model", "gpt2": "language-model"}.get(family, "encoder-decoder")
+    with pytest.raises(ConfigError) as raised:
+        families.model_config({"family": family, old: 8}, objective, {})
+    assert str(raised.value) == f"model: {old} is now called {new}"
