@@ -7,6 +7,8 @@ for `random` and `every` the exit code of each run and how many finished shards 
 one file.
 """
 
+import atexit
+import gc
 import json
 import os
 import random
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet  # noqa: F401
+import pydantic  # noqa: F401  # which typer imports at the first command
 import rich.progress  # noqa: F401
 import torch._dynamo  # noqa: F401  # which drawing weights on the meta device imports: seconds, in every run
 
@@ -39,7 +42,12 @@ def start(asked: dict, output: str, *, before: int = -1, after: int = -1) -> int
             setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     sys.argv = ["uwaga", "encode", asked["corpus"], "-o", output, "--model", asked["model"], "--overflow", "mean"]
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
     raise AssertionError("the command ends the process")
 
 
@@ -84,6 +92,7 @@ def at_every_step(asked: dict) -> list[tuple[int, int | None]]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
     preprocessing.groups.__kwdefaults__["max_documents"] = 3

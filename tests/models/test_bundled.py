@@ -1,8 +1,10 @@
 """The models that come with the package: small, whole, documented, what their recipes build, and there without a network."""
 
+import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,14 @@ import torch
 
 import uwaga
 from uwaga._base.errors import CheckpointError
+from uwaga.cli import main
 from uwaga.models import Transformer, directories, load
 from uwaga.models.text.tokenizer import Tokenizer
 
 OWN = [name for name, model in directories.BUNDLED.items() if model.distribution == "uwaga"]
 RECIPES = Path(__file__).parents[2] / "recipes"
 _LARGEST = 8_000_000
-# No socket can be opened by a program that begins with this.
+# A program that runs the command line and can open no socket.
 _OFFLINE = """
 import socket, sys
 def refused(*_, **__): raise OSError("no network")
@@ -27,12 +30,23 @@ main()
 """
 
 
-def uwaga_says(*arguments: object) -> str:
-    """What the command line says where there is no network."""
-    command = [sys.executable, "-c", _OFFLINE, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run_offline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command line in this process, which can open no socket meanwhile; returns its standard output."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    def run(*arguments: object) -> str:
+        for owner, name in ((socket.socket, "connect"), (socket, "create_connection"), (socket, "getaddrinfo")):
+            monkeypatch.setattr(owner, name, refused)
+        monkeypatch.setattr(sys, "argv", ["uwaga", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    return run
 
 
 def test_there_are_two() -> None:
@@ -81,8 +95,12 @@ def test_a_directory_of_that_name_goes_first(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_speller_writes_how_words_sound() -> None:
+    """In a new process, so that what the command imports opens no socket either."""
     words = {"attention": "AH T EH N SH AH N", "cat": "K AE T", "Phone": "F OW N", "thing": "TH IH NG"}
-    assert uwaga_says("generate", *words, "--model", "speller").splitlines() == list(words.values())
+    command = [sys.executable, "-c", _OFFLINE, "generate", *words, "--model", "speller"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == list(words.values())
 
 
 def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
@@ -101,8 +119,8 @@ def test_spellers_cross_attention_lines_letters_up_with_sounds() -> None:
 
 
 @pytest.mark.slow
-def test_bard_writes_shakespeare() -> None:
-    text = uwaga_says(
+def test_bard_writes_shakespeare(run_offline: Callable[..., str]) -> None:
+    text = run_offline(
         "generate", "--model", "bard", "First Citizen:\n", "--max-new-tokens", 200, "--do-sample", "--temperature", 0.5,
         "--seed", 1,
     )  # fmt: skip
@@ -144,11 +162,11 @@ def test_bard_reads_far_behind_what_it_learned_from() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "text"), [("speller", "attention"), ("bard", "FILE")])
-def test_it_is_seen_without_a_network(name: str, text: str, tmp_path: Path) -> None:
+def test_it_is_viewed_without_a_network(name: str, text: str, tmp_path: Path, run_offline: Callable[..., str]) -> None:
     pytest.importorskip("starlette")
     if text == "FILE":
         (tmp_path / "book.txt").write_text("To be, or not to be: that is the question.\n" * 20)
         text = str(tmp_path / "book.txt")
-    said = uwaga_says("view", text, "--model", name, "--save", tmp_path / "page.html")
-    assert said.endswith("MB, self-contained HTML\n")
+    output = run_offline("view", text, "--model", name, "--save", tmp_path / "page.html")
+    assert output.endswith("MB, self-contained HTML\n")
     assert (tmp_path / "page.html").exists()

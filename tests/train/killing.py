@@ -6,6 +6,8 @@ Its argument is a JSON object: config (a file), the outputs alone, random and ev
 Its last line is one: for `random` and `every` the exit code of each run.
 """
 
+import atexit
+import gc
 import json
 import os
 import random
@@ -14,6 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pydantic  # noqa: F401  # which typer imports at the first command
 
 import uwaga.models.transformer.checkpoint
 import uwaga.train.api  # noqa: F401
@@ -33,7 +37,12 @@ def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
             setattr(owner, name, deadly(getattr(owner, name), left))
     sys.stderr = sys.stdout = open(f"{out}.said", "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", asked["config"], f"run.output_dir={out}", "--resume"]
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
     raise AssertionError("the command ends the process")
 
 
@@ -76,6 +85,7 @@ def at_every_step(asked: dict) -> list[int]:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
     started = time.perf_counter()

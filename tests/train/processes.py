@@ -6,6 +6,8 @@ file for what it says; and copy: a folder, where it goes, and which checkpoint i
 exit codes.
 """
 
+import atexit
+import gc
 import json
 import os
 import shutil
@@ -13,6 +15,7 @@ import socket
 import sys
 from pathlib import Path
 
+import pydantic  # noqa: F401  # which typer imports at the first command
 import torch._dynamo  # which FSDP2 imports: seconds, in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
@@ -48,9 +51,15 @@ def start(job: dict, rank: int, port: int) -> int:
         }  # fmt: skip
     sys.stderr = sys.stdout = open(job["said"], "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", *job["arguments"]]
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
     raise AssertionError("the command ends the process")
 
 
 if __name__ == "__main__":
+    gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
     print(json.dumps([run(job) for job in json.loads(sys.argv[1])]))  # noqa: T201

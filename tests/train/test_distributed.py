@@ -89,7 +89,7 @@ class Trainings:
 
 
 @pytest.fixture(scope="module")
-def log_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all trainings."""
     trainings = Trainings(tmp_path_factory.mktemp("processes"))
     trainings.add("one", "transformer", 0)

@@ -8,15 +8,41 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# Mounts a disk of so many kilobytes, trains into it until it is full, looks at what is left, makes room and goes on.
-SCRIPT = """
-set -e
-mount -t tmpfs -o size={size}k none {disk}
-{python} -m uwaga.cli train {config} && exit 99 || [ $? = 1 ]
-echo ls: $(ls -a {disk}/run | grep step)
-{python} -c "from uwaga.models import load; from pathlib import Path; out = Path('{disk}/run'); load(out / (out / 'last').read_text().strip()); print('loads')"
-mount -o remount,size=20m {disk}
-{python} -m uwaga.cli train {config} --resume
+# Mounts a disk of so many kilobytes, trains into it until it is full, prints and loads what is left, makes the disk larger and
+# resumes. Each step is a process forked from this one, in which PyTorch is loaded and has computed nothing.
+PROGRAM = """
+import os, subprocess, sys
+from pathlib import Path
+import uwaga.models.gpt2.checkpoint
+import uwaga.train.api
+from uwaga.cli import app
+from uwaga.models import load
+
+kilobytes, disk, config = sys.argv[1:]
+out = Path(disk, "run")
+
+def run_forked(step, *arguments):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    step(*arguments)
+    sys.stdout.flush()
+    os._exit(0)
+
+def train(*options):
+    sys.argv = ["uwaga", "train", config, *options]
+    app()
+
+def load_last():
+    load(out / (out / "last").read_text().strip())
+    print("loads")
+
+subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", disk], check=True)
+assert run_forked(train) == 1
+print("ls:", *sorted(path.name for path in out.iterdir() if "step" in path.name), flush=True)
+assert run_forked(load_last) == 0
+subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+assert run_forked(train, "--resume") == 0
 """
 
 
@@ -46,8 +72,8 @@ def test_the_last_good_checkpoint_survives_and_training_goes_on(tmp_path: Path, 
         run = {{output_dir = "{disk}/run", eval_every = 1, keep_last = 9, threads = 1}}
         """)
     # A checkpoint takes about 170 kilobytes.
-    script = SCRIPT.format(size=600, disk=disk, python=sys.executable, config=config)
-    done = subprocess.run([*namespace, "sh", "-c", script], capture_output=True, text=True, check=False)
+    command = [*namespace, sys.executable, "-c", PROGRAM, "600", str(disk), str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     failed = next(line for line in done.stderr.splitlines() if line.startswith("uwaga train: "))
     assert failed.startswith("uwaga train: the checkpoint of step ")
