@@ -275,13 +275,13 @@ WRITERS = {
 # What writes where it is told to by a library: a file that durable opened, or what is in memory.
 GIVEN = {
     ("models/checkpoints.py", "save_file"),
-    ("train/checkpoints/files.py", "save_file"),
+    ("train/checkpoint.py", "save_file"),
     ("plots/figures.py", "savefig"),
     ("viewer/queries/weights.py", "savez_compressed"),  # a BytesIO
     ("train/data/store.py", "memmap"),  # mode="r"
     ("models/pickle_files.py", "memmap"),  # mode="c": changes stay in memory
     ("_base/untrusted.py", "open"),  # os.O_RDONLY
-    ("train/metrics/board.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
+    ("train/metrics/logger.py", "SummaryWriter"),  # TensorBoard's own files, under names that are new
 }
 TAKING_PATHS = {"SummaryWriter", "save_file", "savefig", "savez", "savez_compressed", "savetxt"}
 OPENERS = {"open", "fdopen"}
