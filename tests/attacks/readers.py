@@ -386,7 +386,7 @@ KINDS = {
     "text of view": Kind(
         covers=("uwaga.cli.record:_read",), file="a.txt", faults="lines",
         make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
-        read=lambda folder: record.read_text(str(folder / "a.txt")),
+        read=lambda folder: record.read_prompt_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
         covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",

@@ -111,7 +111,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
 def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     _, corpus = prepared("speller.toml")
     questions = list(corpus.questions())
-    assert f"are {len(questions):,} of " in (_FOLDER / "README.md").read_text()
+    assert f"has {len(questions):,} of " in (_FOLDER / "README.md").read_text()
     assert [question.source for question in questions[:3]] == ["AACHEN", "ABANDONMENTS", "ABBE"]
     assert corpus.tokenizer.special.unk not in {
         int(x) for batch in corpus.validation.evaluation_batches() for x in (*batch.ids.values, *batch.labels)
