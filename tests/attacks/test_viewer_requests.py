@@ -490,7 +490,7 @@ def test_a_question_in_chunks_and_one_that_waits_to_be_wanted(server: Server) ->
 @pytest.mark.slow
 @pytest.mark.usefixtures("many_files")
 def test_a_thousand_questions_at_once(server: Server, service: SlowService) -> None:
-    """Some are answered, the others are told at once to come again; none is left without a word."""
+    """Some are answered, the others get 503 at once; none is left without a reply."""
     large = json.dumps({"ask": "large"}).encode()
     lives(server)
     before = megabytes()
