@@ -20,9 +20,9 @@ TEXT ?= The animal did not cross the street because it was too tired, and the st
 run: setup
 	uwaga view "$(TEXT)"
 
-# Two processes of one thread each, and then alone what measures time. `python -m pytest` does the same one by one.
+# Four processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
 test: setup native-test front-test
-	OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not timing"
+	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing"
 	python -m pytest -m timing
 
 # What needs no browser, process, training or compiler: within 90 seconds on two cores.
