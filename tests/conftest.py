@@ -1,9 +1,10 @@
 """What several folders share: one thread, the derived tolerance (tolerance.py), a front end and a model made in a test."""
 
 import json
+import os
 import sys
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tolerance`: the tests are no package
 
 import tolerance
+
+from uwaga._base import processor
+
+# No engine profile of this machine changes what tests expect, in this process or those that they start.
+os.environ["UWAGA_PROFILE"] = "0"
 
 pytest_plugins = ["fast"]
 
@@ -40,6 +46,17 @@ WORDS = [
     "é",
 ]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _zen_4() -> Iterator[None]:
+    """Tests that name no engine expect that of a processor on which the native kernels come first (uwaga.ops.engine_table)."""
+    found = processor.Processor(
+        architecture="x86", vendor="AMD", family=25, model=17, name="Zen 4", flags=frozenset({"avx2", "avx512f"})
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processor, "detect", lambda: found)
+        yield
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def test_unset_and_empty_mean_the_default(monkeypatch: pytest.MonkeyPatch) -> No
         assert env.level() is None
         assert env.library() is None
         assert env.threads() is None
+        assert env.profile()
         assert env.data() == Path.home() / ".cache" / "uwaga"
 
 
@@ -36,3 +37,16 @@ def test_a_wrong_number_of_threads_is_an_error(monkeypatch: pytest.MonkeyPatch, 
     with pytest.raises(ValueError) as error:
         env.threads()
     assert str(error.value) == f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}"
+
+
+@pytest.mark.parametrize("text", ["0", "1"])
+def test_the_engine_profile_is_used_or_ignored(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("UWAGA_PROFILE", text)
+    assert env.profile() is (text == "1")
+
+
+def test_any_other_value_of_the_engine_profile_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_PROFILE", "off")
+    with pytest.raises(ValueError) as error:
+        env.profile()
+    assert str(error.value) == "UWAGA_PROFILE must be 0 or 1, not 'off'"

@@ -178,7 +178,7 @@ def test_a_plan_made_under_another_default_device_serves() -> None:
     with torch.device("meta"):
         out = attention(q, k, v)
     assert out.device.type == "cpu"
-    assert fast_path._plan(q.dtype, 4, 2, 8, None, (None, "softmax", None, None)) is not None
+    assert fast_path._plan(q.dtype, 4, 2, (8, 5), None, (None, "softmax", None, None)) is not None
 
 
 def test_no_tensor_of_a_call_is_kept() -> None:

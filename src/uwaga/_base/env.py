@@ -1,7 +1,7 @@
 """Every environment variable that uwaga reads, in one typed table; nothing else in the package reads os.environ.
 
 >>> sorted(VARIABLES)
-['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_THREADS']
+['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_PROFILE', 'UWAGA_THREADS']
 """
 
 import os
@@ -22,6 +22,9 @@ VARIABLES = {
         Variable(name="UWAGA_LIBRARY", meaning="path of the native library; unset: the one installed in the package"),
         Variable(name="UWAGA_DATA", meaning="folder for downloads and caches; unset: ~/.cache/uwaga"),
         Variable(name="UWAGA_THREADS", meaning="threads of the native kernels; unset: torch.get_num_threads()"),
+        Variable(
+            name="UWAGA_PROFILE", meaning="0 ignores the engine profile of `uwaga bench --save`; unset or 1: it is used"
+        ),
     )
 }
 
@@ -51,6 +54,14 @@ def threads() -> int | None:
     if not (text.isascii() and text.isdigit() and int(text) >= 1):
         raise ValueError(f"UWAGA_THREADS must be a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def profile() -> bool:
+    """UWAGA_PROFILE: whether the engine profile of this machine may be used."""
+    text = _text("UWAGA_PROFILE")
+    if text not in (None, "0", "1"):
+        raise ValueError(f"UWAGA_PROFILE must be 0 or 1, not {text!r}")
+    return text != "0"
 
 
 def _text(name: str) -> str | None:

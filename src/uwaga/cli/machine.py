@@ -2,9 +2,10 @@
 
 import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
+
+from uwaga._base.processor import detect
 
 
 def processor() -> str:
@@ -13,14 +14,7 @@ def processor() -> str:
     >>> len(processor()) > 0
     True
     """
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    if platform.system() == "Darwin":
-        return subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
-        ).stdout.strip()
-    return platform.processor() or platform.machine()
+    return detect().name or platform.processor() or platform.machine()
 
 
 def processors() -> int:

@@ -1,17 +1,27 @@
-"""Which engine serves a call, and why: the first in the order of preference that does not refuse it."""
+"""Which engine serves a call, and why: the first in the order of preference that does not refuse it.
+
+Dense calls prefer what `uwaga.ops.engine_table` has for this processor, where no gradient is recorded: PyTorch's kernels
+cannot be differentiated twice.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from uwaga._base import native
+from uwaga._base.tracing import is_in_forward_mode, is_transformed
+from uwaga.ops import engine_table
 from uwaga.ops.attention import reference
 from uwaga.ops.attention.call import Call, Gradients
 from uwaga.ops.attention.engines import cpu, linear, torch_fused
+from uwaga.ops.engine_table import Preference
 
 # The order in which engines are preferred; the first that does not refuse serves.
 _ORDER = ("cpu", "torch", "reference")
+# Of these the processor decides which comes first in a dense call; `_ORDER` is that of all other calls.
+_BY_PROCESSOR = ("cpu", "torch")
 # Without softmax the product can be reassociated, O(N * D * E) in place of O(N * N * (D + E)).
 _ORDER_WITHOUT_SOFTMAX = ("linear", *_ORDER)
 # No fast kernel computes in float64; the reference does, and it is the specification.
@@ -68,14 +78,23 @@ class Choice(NamedTuple):
     refused: dict[str, str]
 
 
-def order(*, softmax: bool, is_float64: bool) -> tuple[str, ...]:
-    """The engines in order of preference."""
+def order(*, softmax: bool, is_float64: bool, dense: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """The engines in order of preference; `dense`: of a dense call the order that its processor prefers."""
     if is_float64:
         return _ORDER_FLOAT64
-    return _ORDER if softmax else _ORDER_WITHOUT_SOFTMAX
+    if not softmax:
+        return _ORDER_WITHOUT_SOFTMAX
+    return _ORDER if dense is None else (*dense, *(name for name in _ORDER if name not in dense))
 
 
-def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None], impl: str | None = None) -> Choice:
+def choose(
+    *,
+    softmax: bool,
+    is_float64: bool,
+    refusals: Mapping[str, str | None],
+    impl: str | None = None,
+    dense: Preference | None = None,
+) -> Choice:
     """The first engine in the order of preference that does not refuse, or the named one.
 
     Args:
@@ -83,6 +102,7 @@ def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None
         is_float64: whether the query is float64.
         refusals: for each engine why it cannot serve, or None.
         impl: the engine that the caller named, or None.
+        dense: of a dense call the order that its processor prefers; None: of other calls.
 
     Raises:
         ValueError: no engine of this name, or it refuses. A named engine never falls back.
@@ -97,18 +117,22 @@ def choose(*, softmax: bool, is_float64: bool, refusals: Mapping[str, str | None
         if impl in refused:
             raise ValueError(f"attention: engine {impl!r} cannot serve this call: {refused[impl]}")
         return Choice(impl, "named by the caller", refused)
-    for name in order(softmax=softmax, is_float64=is_float64):
+    engines = order(softmax=softmax, is_float64=is_float64, dense=None if dense is None else dense.engines)
+    for name in engines:
         if name not in refused:
-            return Choice(
-                name, "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name], refused
-            )
+            why = "float64 is computed by the reference" if _is_oracle(name, is_float64) else _WHY[name]
+            # The processor decided, where it had a choice.
+            if dense is not None and name in _BY_PROCESSOR and not any(other in refused for other in _BY_PROCESSOR):
+                why += f"; {dense.why}"
+            return Choice(name, why, refused)
     raise AssertionError("the reference serves every call")
 
 
 def choice(call: Call, impl: str | None) -> Choice:
     """The choice with every engine's refusal. Raises ValueError as `choose`."""
     refusals = {name: module.refusal(call) for name, module in _ENGINES.items()}
-    return choose(softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl)
+    dense = engine_table.dense_attention(call.query.dtype) if _is_by_processor(call) else None
+    return choose(softmax=call.options.softmax, is_float64=_is_float64(call), refusals=refusals, impl=impl, dense=dense)
 
 
 def engine_name(call: Call, impl: str | None) -> str:
@@ -117,10 +141,35 @@ def engine_name(call: Call, impl: str | None) -> str:
         _require_name(impl)
         refusals = {impl: _ENGINES[impl].refusal(call)}
         return choose(softmax=call.options.softmax, is_float64=False, refusals=refusals, impl=impl).engine
-    for name in order(softmax=call.options.softmax, is_float64=_is_float64(call)):
+    dense = engine_table.dense_attention_engines(call.query.dtype) if _is_by_processor(call) else None
+    for name in order(softmax=call.options.softmax, is_float64=_is_float64(call), dense=dense):
         if _ENGINES[name].refusal(call) is None:
             return name
     raise AssertionError("the reference serves every call")
+
+
+def _is_by_processor(call: Call) -> bool:
+    """Whether the order depends on the processor: a call of which PyTorch computes nothing in vain, and no gradient."""
+    query = call.query
+    return (
+        query.device.type == "cpu"
+        and call.options.softmax
+        and not call.options.mask_program
+        and call.query_offsets is None
+        and call.bias is None
+        and call.relative is None
+        and query.shape[1] == call.key.shape[1]  # PyTorch's kernel copies the keys of grouped heads
+        and query.shape[3] == call.value.shape[3]  # and it is another one, which stores the scores, for two widths
+        and not _is_float64(call)
+        and not _may_be_differentiated(query, call.key, call.value)
+    )
+
+
+def _may_be_differentiated(*operands: Tensor) -> bool:
+    if torch.is_grad_enabled() and any(x.requires_grad for x in operands):
+        return True
+    # torch.compile records its own gradients, by requires_grad.
+    return not torch.compiler.is_compiling() and (is_transformed() or is_in_forward_mode())
 
 
 def _require_name(impl: str) -> None:

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager, is_transformed
+from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, is_transformed
 from uwaga.ops.attention import autograd, choose, native_structs
 from uwaga.ops.attention.arguments import make_call, packed, to_4d
 from uwaga.ops.attention.call import Call, Options, output_strides
@@ -77,6 +78,7 @@ def attend(
         return None
     records = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     options = (scale, normalize, softcap, impl)
+    layout: Layout | TorchCall | None
     try:
         if mask is not None and (not (type(mask) is Causal or type(mask) is Window) or isinstance(mask.start, Tensor)):
             if records or not isinstance(mask, Mask):  # autograd would have to save its tensors
@@ -86,8 +88,18 @@ def attend(
             layout = _ragged_layout(query, key, v, mask, options)
         else:
             layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
-        if layout is None or not 0.0 <= dropout < 1.0:
+        if not 0.0 <= dropout < 1.0:
             return None
+        if not isinstance(layout, Layout):
+            if layout is None or is_autocast("cpu"):
+                return None
+            if not (records or dropout or wants_lse):
+                return scaled_dot_product_attention(q, k, v, scale=layout.scale), None
+            # PyTorch's kernel cannot serve, so the next in order does.
+            options = (scale, normalize, softcap, "cpu")
+            layout = _dense_layout(dtype, q.shape, k.shape, v.shape, q.stride(), k.stride(), v.stride(), mask, options)
+            if not isinstance(layout, Layout):
+                return None
     except TypeError:  # an option that cannot be hashed or compared: the general path raises the message
         return None
     seed = int(torch.randint(2**63 - 1, (), device="cpu")) if dropout else 0
@@ -109,6 +121,12 @@ class Plan(NamedTuple):
 
     rule: Rule
     options: Options  # sizes and dropout are not set
+
+
+class TorchCall(NamedTuple):
+    """A dense call that PyTorch's kernel serves, since this processor prefers it (uwaga.ops.engine_table)."""
+
+    scale: float
 
 
 class Layout(NamedTuple):
@@ -137,7 +155,7 @@ def _dense_layout(
     value_strides: Shape,
     mask: Mask | None,
     options: PlainOptions,
-) -> Layout | None:
+) -> Layout | TorchCall | None:
     """The layout of a dense call, from shapes and strides; None where they do not fit or another engine is chosen."""
     if not len(query) == len(key) == len(value) == 4:
         return None
@@ -145,7 +163,9 @@ def _dense_layout(
     _, groups, keys, _ = key
     if not (batch == key[0] == value[0] and groups == value[1] and keys == value[2] and width == key[3]):
         return None
-    plan = _plan(dtype, heads, groups, width, mask, options)
+    plan = _plan(dtype, heads, groups, (width, value[3]), mask, options)
+    if isinstance(plan, TorchCall):
+        return plan if min(*query, *key, *value) > 0 else None
     if plan is None or not 0 < value[3] <= MAX_WIDTH:
         return None
     return _make_dense_layout(plan, dtype, (query, key, value), (query_strides, key_strides, value_strides))
@@ -160,8 +180,10 @@ def _ragged_layout(query: Ragged, key: Ragged, v: Tensor, mask: Mask | None, opt
     _, groups, _ = k.shape
     if v.shape[:2] != k.shape[:2] or k.shape[2] != width:
         return None
-    plan = _plan(q.dtype, heads, groups, width, mask, options)
-    return None if plan is None or not 0 < v.shape[2] <= MAX_WIDTH else _make_ragged_layout(plan, query, key, v)
+    plan = _plan(q.dtype, heads, groups, (width, v.shape[2]), mask, options, is_ragged=True)
+    if not isinstance(plan, Plan) or not 0 < v.shape[2] <= MAX_WIDTH:
+        return None
+    return _make_ragged_layout(plan, query, key, v)
 
 
 def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, options: PlainOptions) -> Layout | None:
@@ -203,17 +225,29 @@ def _layout_of_mask(query: Operand, key: Operand, value: Operand, mask: Mask, op
 
 @lru_cache(maxsize=256)
 def _plan(
-    dtype: torch.dtype, heads: int, groups: int, width: int, mask: Mask | None, options: PlainOptions
-) -> Plan | None:
-    """The plan of a general call with one query and one key; None where it raises or chooses another engine."""
+    dtype: torch.dtype,
+    heads: int,
+    groups: int,
+    widths: tuple[int, int],
+    mask: Mask | None,
+    options: PlainOptions,
+    *,
+    is_ragged: bool = False,
+) -> Plan | TorchCall | None:
+    """The plan of a general call with one query and one key, of these widths of keys and values; None where it raises or chooses
+    another engine than these two."""
     scale, normalize, softcap, impl = options
-    query = torch.empty(1, heads, 1, width, dtype=dtype, device="cpu")
-    key = torch.empty(1, groups, 1, width, dtype=dtype, device="cpu")
+    query = torch.empty(1, heads, 1, widths[0], dtype=dtype, device="cpu")
+    key = torch.empty(1, groups, 1, widths[0], dtype=dtype, device="cpu")
+    value = torch.empty(1, groups, 1, widths[1], dtype=dtype, device="cpu")
     try:
-        call = make_call(query, key, key, mask, None, scale, normalize, softcap, None, 0.0, False)
-        engine = choose.engine_name(call, impl)
+        call = make_call(query, key, value, mask, None, scale, normalize, softcap, None, 0.0, False)
+        offsets = torch.tensor([0, 1], device="cpu") if is_ragged else None
+        engine = choose.engine_name(replace(call, query_offsets=offsets, key_offsets=offsets), impl)
     except ValueError:
         return None
+    if engine == "torch" and impl is None and mask is None and heads == groups:
+        return TorchCall(call.options.scale)
     return Plan(rule(call), call.options) if engine == "cpu" else None
 
 

@@ -1,0 +1,100 @@
+"""The processor from what each operating system says of it."""
+
+import pytest
+
+from uwaga._base.processor import Processor, detect, from_cpuinfo, from_identifier, from_sysctl
+
+ZEN_4 = """\
+processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC 9554 64-Core Processor
+flags\t\t: fpu sse2 avx2 avx512f avx512_bf16
+
+processor\t: 1
+vendor_id\t: AuthenticAMD
+model name\t: another
+"""
+SAPPHIRE_RAPIDS = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+cpu family\t: 6
+model\t\t: 143
+model name\t: Intel(R) Xeon(R) Platinum 8480+
+flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile amx_int8
+"""
+GRAVITON_3 = """\
+processor\t: 0
+BogoMIPS\t: 2100.00
+Features\t: fp asimd bf16 i8mm sve
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x1
+CPU part\t: 0xd40
+"""
+RASPBERRY_PI = """\
+processor\t: 0
+model name\t: ARMv7 Processor rev 3 (v7l)
+Features\t: half thumb neon vfpv4
+CPU implementer\t: 0x41
+CPU part\t: 0xd08
+"""
+
+
+def test_linux_on_x86() -> None:
+    assert from_cpuinfo(ZEN_4, "x86_64") == Processor(
+        architecture="x86",
+        vendor="AMD",
+        family=25,
+        model=17,
+        name="AMD EPYC 9554 64-Core Processor",
+        flags=frozenset({"fpu", "sse2", "avx2", "avx512f", "avx512_bf16"}),
+    )
+    found = from_cpuinfo(SAPPHIRE_RAPIDS, "x86_64")
+    assert (found.vendor, found.family, found.model) == ("Intel", 6, 143)
+    assert {"amx_tile", "amx_bf16"} <= found.flags
+
+
+def test_linux_on_arm() -> None:
+    assert from_cpuinfo(GRAVITON_3, "aarch64") == Processor(
+        architecture="arm",
+        vendor="Arm",
+        model=0xD40,
+        name="Arm part 0xd40",
+        flags=frozenset({"fp", "asimd", "bf16", "i8mm", "sve"}),
+    )
+    assert from_cpuinfo(RASPBERRY_PI, "armv7l").name == "ARMv7 Processor rev 3 (v7l)"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "vendor_id AuthenticAMD", "cpu family\t: many\nmodel : -\nflags\t:"])
+def test_what_is_missing_or_garbled_stays_empty(text: str) -> None:
+    assert from_cpuinfo(text, "x86_64") == Processor(architecture="x86")
+    assert from_cpuinfo(text, "aarch64") == Processor(architecture="arm")
+
+
+def test_macos() -> None:
+    apple = {"brand_string": "Apple M2 Pro", "vendor": "", "family": "", "model": "", "features": ""}
+    assert from_sysctl(apple, "arm64") == Processor(architecture="arm", vendor="Apple", name="Apple M2 Pro")
+    intel = {
+        "vendor": "GenuineIntel",
+        "family": "6",
+        "model": "158",
+        "brand_string": "Intel(R) Core(TM) i7-9750H CPU @ 2.60GHz",
+        "features": "FPU SSE2 FMA",
+        "leaf7_features": "BMI1 AVX2",
+    }
+    found = from_sysctl(intel, "x86_64")
+    assert (found.architecture, found.vendor, found.family, found.model) == ("x86", "Intel", 6, 158)
+    assert {"fma", "avx2"} <= found.flags
+
+
+def test_windows() -> None:
+    found = from_identifier("AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD", "AMD64")
+    assert (found.architecture, found.vendor, found.family, found.model) == ("x86", "AMD", 25, 33)
+    assert found.flags == frozenset()
+    assert from_identifier("", "riscv64") == Processor(architecture="riscv64")
+
+
+def test_it_is_read_once() -> None:
+    assert detect() is detect()

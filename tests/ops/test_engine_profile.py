@@ -1,0 +1,196 @@
+"""The engine profile: what is written is read back, what does not apply is refused, and the choice obeys what applies."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from uwaga import explain
+from uwaga._base import native
+from uwaga.ops import engine_profile, engine_table
+from uwaga.ops.attention import fast_path
+from uwaga.ops.engine_profile import ProfileError, read, write
+
+MEASURED = {
+    "attention": {
+        "float32": {"cpu": {"128 tokens": 0.5, "512 tokens": 0.8}, "torch": {"128 tokens": 1.0, "512 tokens": 1.0}},
+        "bfloat16": {"cpu": {"128 tokens": 1.5}, "torch": {"128 tokens": 1.0}},
+    },
+    "linear": {"float32": {"onednn": {"384 to 384": 1.25}, "torch": {"384 to 384": 1.0}}},
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the profile of this process is; nothing is there yet."""
+
+    def clear() -> None:
+        for function in (
+            engine_profile.active,
+            engine_table._preference,
+            fast_path._plan,
+            fast_path._dense_layout,
+        ):
+            function.cache_clear()
+
+    monkeypatch.setenv("UWAGA_PROFILE", "1")
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path / "data"))
+    clear()
+    yield tmp_path / "data" / "engines.json"
+    clear()
+
+
+def _changed(path: Path, *keys: str, to: Any) -> None:
+    """Write a profile, with one value changed."""
+    write(path, MEASURED, threads=2)
+    table = json.loads(path.read_text())
+    inner = table
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = to
+    path.write_text(json.dumps(table))
+
+
+def test_what_was_written_is_read_back(path: Path) -> None:
+    orders = write(path, MEASURED, threads=2)
+    assert orders == {
+        "attention": {"float32": ("torch", "cpu"), "bfloat16": ("cpu", "torch")},
+        "linear": {"float32": ("onednn", "torch")},
+    }
+    profile = read(path)
+    assert profile is not None
+    assert (profile.path, profile.orders) == (path, orders)
+    table = json.loads(path.read_text())
+    assert table["date"] == profile.date
+    assert table["threads"] == 2
+    assert table["attention"]["float32"]["ratios"] == MEASURED["attention"]["float32"]
+
+
+def test_writing_replaces_a_profile_and_leaves_no_other_file(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("garbled")
+    write(path, MEASURED, threads=2)
+    assert read(path) is not None
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_the_choice_reads_it_once_and_names_it(path: Path) -> None:
+    assert engine_profile.active().why == "not measured on this machine; `uwaga bench --save` measures"
+    write(path, MEASURED, threads=2)
+    engine_table._preference.cache_clear()
+    profile = engine_profile.active().profile
+    assert profile is not None
+    why = f"measured on this machine on {profile.date} ({path})"
+    assert engine_table.dense_attention(torch.float32) == (("torch", "cpu"), why, True)
+    # Engines and dtypes that the file does not have come as in the table.
+    assert engine_table.linear(torch.float32) == (("onednn", "torch", "cpu"), why, True)
+    assert engine_table.linear(torch.bfloat16).why != why
+    path.unlink()
+    assert engine_table.dense_attention(torch.float32).why == why
+
+
+@pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+def test_explain_and_attention_obey_it(path: Path) -> None:
+    write(path, MEASURED, threads=2)
+    x = torch.randn(1, 2, 9, 8)
+    found = explain(x, x, x)
+    assert found.engine == "torch"
+    assert found.reason.endswith(f" ({path})")
+    assert fast_path._dense_layout(
+        x.dtype, *(x.shape,) * 3, *(x.stride(),) * 3, None, (None, "softmax", None, None)
+    ) == (pytest.approx(8**-0.5),)
+
+
+def test_a_variable_ignores_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.parent.mkdir()
+    path.write_text("garbled")
+    monkeypatch.setenv("UWAGA_PROFILE", "0")
+    assert engine_profile.active() == (None, "UWAGA_PROFILE is 0")
+    assert engine_table.dense_attention_engines(torch.float32) == ("cpu", "torch")
+
+
+def test_one_that_does_not_apply_warns_once_and_the_table_serves(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text("[]")
+    why = f"{path}: the file must be an object, not []"
+    with pytest.warns(UserWarning, match="the file must be an object") as caught:
+        orders = engine_table.dense_attention_engines(torch.float32), engine_table.linear_engines(torch.float32)
+    assert (orders[0], orders[1][0]) == (("cpu", "torch"), "cpu")
+    (warning,) = caught
+    assert str(warning.message) == (
+        f"{why}. It is not used; `uwaga bench --save` replaces it, UWAGA_PROFILE=0 ignores it"
+    )
+    assert engine_profile.active() == (None, why)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "why"),
+    [
+        (("processor", "model"), 1, 'was measured with processor {"vendor": "AMD", "family": 25, "model": 1, "name": "Zen 4"}, '
+            'and this is {"vendor": "AMD", "family": 25, "model": 17, "name": "Zen 4"}'),
+        (("level",), "neon", 'was measured with level "neon", and this is '),
+        (("versions", "torch"), "1.0", 'was measured with versions {"uwaga": '),
+        (("format",), 2, "has format 2, and this version reads 1"),
+        (("format",), True, "has format true, and this version reads 1"),
+        (("date",), 20261122, "date and about must be text"),
+        (("program",), "rm", 'the file has an unknown key "program"'),
+        (("attention",), [], "attention must be an object with the keys float32, bfloat16, float16 or some of them"),
+        (("attention",), {"int8": {}}, "attention must be an object with the keys float32, bfloat16, float16 or some of them"),
+        (("linear", "float32"), {"order": ["torch"]}, 'linear.float32 has no key "ratios"'),
+        (("linear", "float32", "order"), ["gpu"], 'linear.float32.order must be a list of cpu, onednn, torch, not ["gpu"]'),
+        (("attention", "float32", "order"), ["onednn"], 'attention.float32.order must be a list of cpu, torch, not ["onednn"]'),
+        (("attention", "float32", "order"), [["cpu"]], 'attention.float32.order must be a list of cpu, torch, not [["cpu"]]'),
+        (("attention", "float32", "order"), [], "attention.float32.order must be a list of cpu, torch, not []"),
+        (("attention", "float32", "order"), ["cpu", "cpu"], "attention.float32.order names an engine twice"),
+        (("attention", "float32", "ratios"), {"cpu": {}, "torch": {}, "x": {}}, 'attention.float32.ratios has an unknown key "x"'),
+        (("linear", "float32", "ratios", "torch"), {"a": 0}, "linear.float32.ratios.torch must be an object of positive numbers"),
+        (("linear", "float32", "ratios", "torch"), {"a": "1"}, "linear.float32.ratios.torch must be an object of positive numbers"),
+        (("about",), "\u001b[2J" * 20_000, "cannot be read: it is longer than 65,536 bytes"),
+    ],
+)  # fmt: skip
+def test_a_profile_that_is_refused_says_why(path: Path, keys: tuple[str, ...], value: object, why: str) -> None:
+    _changed(path, *keys, to=value)
+    with pytest.raises(ProfileError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"\xff", "is not JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+        (b'{"format": 1, "format": 1}', "is not JSON: format is a duplicate key"),
+        (b"[" * 5000 + b"]" * 5000, "is not JSON: "),
+        (b'{"format": 1e999}', "is not JSON: a number is beyond the largest float64"),
+    ],
+)
+def test_a_garbled_file_is_refused(path: Path, content: bytes, why: str) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(ProfileError) as error:
+        read(path)
+    assert str(error.value).startswith(f"{path}: {why}")
+
+
+def test_only_a_regular_file_is_read(path: Path) -> None:
+    path.parent.mkdir()
+    os.mkfifo(path)
+    with pytest.raises(ProfileError) as error:
+        read(path)
+    assert str(error.value) == f"{path}: cannot be read: it is a named pipe, not a regular file"
+    path.unlink()
+    path.symlink_to(path.parent / "gone")
+    with pytest.raises(ProfileError, match="cannot be read: No such file or directory"):
+        read(path)
+
+
+def test_names_from_the_file_cannot_control_a_terminal(path: Path) -> None:
+    _changed(path, "date", to="\u001b[2J today")
+    profile = read(path)
+    assert profile is not None
+    assert profile.date == "'\\x1b[2J today'"

@@ -1,0 +1,232 @@
+"""The order of engines of every kind of processor, and that calls of attention obey it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from uwaga import Causal, Ragged, attention, explain
+from uwaga._base import native, processor
+from uwaga._base.processor import Processor
+from uwaga.ops import attention_and_lse, engine_profile, engine_table
+from uwaga.ops.attention import api, fast_path
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def _x86(vendor: str, family: int, model: int, *flags: str) -> Processor:
+    return Processor(architecture="x86", vendor=vendor, family=family, model=model, flags=frozenset(flags))
+
+
+MILAN = _x86("AMD", 25, 1, "avx2")
+GENOA = _x86("AMD", 25, 17, "avx2", "avx512f", "avx512_bf16")
+TURIN = _x86("AMD", 26, 2, "avx2", "avx512f", "avx512_bf16")
+SAPPHIRE_RAPIDS = _x86("Intel", 6, 143, "avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
+M2 = Processor(architecture="arm", vendor="Apple", name="Apple M2")
+
+ROWS = {
+    "AMD Zen 3 (AVX2)": MILAN,
+    "AMD Zen 4 (AVX-512 with bf16)": GENOA,
+    "AMD Zen 5 (AVX-512 with bf16)": TURIN,
+    "AMD processors with AVX-512 that were not measured": _x86("AMD", 26, 0x50, "avx2", "avx512f"),
+    "AMD processors with AVX2 that were not measured": _x86("AMD", 23, 49, "avx2"),
+    "Intel processors with AMX": SAPPHIRE_RAPIDS,
+    "Intel processors with AVX2 or AVX-512, without AMX": _x86("Intel", 6, 106, "avx2", "avx512f"),
+    "Apple processors": M2,
+    "ARM processors": Processor(architecture="arm", vendor="Arm", model=0xD40),
+    "processors that are not known here": Processor(architecture="riscv64"),
+}
+
+
+@pytest.fixture
+def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Processor], None]]:
+    """Pretend that this machine has the processor."""
+
+    def clear() -> None:
+        for function in (engine_table._preference, fast_path._plan, fast_path._dense_layout):
+            function.cache_clear()
+
+    def pretend(here: Processor) -> None:
+        monkeypatch.setattr(processor, "detect", lambda: here)
+        clear()
+
+    yield pretend
+    clear()
+
+
+def test_every_row_is_found() -> None:
+    assert [each.name for each in engine_table.ROWS] == list(ROWS)
+    assert {name: engine_table.row(here).name for name, here in ROWS.items()} == {name: name for name in ROWS}
+
+
+@pytest.mark.parametrize(
+    "here", [_x86("Hygon", 24, 0, "avx2"), _x86("AMD", 25, 33), _x86("Intel", 6, 60), Processor(architecture="")]
+)
+def test_processors_beside_those_of_the_table_have_a_row(here: Processor) -> None:
+    assert engine_table.row(here).name in {
+        _x86("Hygon", 24, 0, "avx2"): "AMD processors with AVX2 that were not measured",
+        _x86("AMD", 25, 33): "AMD Zen 3 (AVX2)",
+    }.get(here, "processors that are not known here")
+
+
+@pytest.mark.parametrize("row", engine_table.ROWS, ids=lambda row: row.name)
+def test_every_rule_names_every_engine_once_and_a_report_that_exists(row: engine_table.Row) -> None:
+    for operation, rules in {"attention": row.attention, "linear": row.linear}.items():
+        assert rules.keys() == DTYPES.keys()
+        for engines, source in rules.values():
+            assert sorted(engines) == sorted(engine_profile.ENGINES[operation])
+            assert source is None or (Path(__file__).parents[2] / source).is_file()
+
+
+@pytest.mark.parametrize(
+    ("here", "attention_first", "linear_first"),
+    [
+        (MILAN, "cpu cpu cpu", "cpu cpu cpu"),
+        (GENOA, "cpu cpu cpu", "cpu cpu cpu"),
+        (TURIN, "cpu cpu cpu", "cpu cpu cpu"),
+        (SAPPHIRE_RAPIDS, "cpu torch torch", "torch torch torch"),
+        (ROWS["Intel processors with AVX2 or AVX-512, without AMX"], "cpu cpu cpu", "torch torch cpu"),
+        (M2, "torch torch torch", "torch torch torch"),
+        (ROWS["ARM processors"], "torch torch torch", "torch torch torch"),
+    ],
+)
+def test_the_first_engine_of_each_processor_and_dtype(
+    on: Callable[[Processor], None], here: Processor, attention_first: str, linear_first: str
+) -> None:
+    on(here)
+    assert [engine_table.dense_attention_engines(dtype)[0] for dtype in DTYPES.values()] == attention_first.split()
+    assert [engine_table.linear_engines(dtype)[0] for dtype in DTYPES.values()] == linear_first.split()
+
+
+def test_no_engine_but_pytorch_computes_in_float64() -> None:
+    assert engine_table.linear(torch.float64) == (("torch",), "no other engine computes in float64", True)
+
+
+def test_what_is_assumed_says_so(on: Callable[[Processor], None]) -> None:
+    on(M2)
+    assert engine_table.linear(torch.float32) == (
+        ("torch", "onednn", "cpu"),
+        "assumed for Apple processors, not measured: `uwaga bench --save` measures it",
+        False,
+    )
+    on(MILAN)
+    assert engine_table.dense_attention(torch.float32) == (
+        ("cpu", "torch"),
+        "measured on AMD Zen 3 (AVX2): benchmarks/results/2026-11-22-avx2.md",
+        True,
+    )
+
+
+# Calls of attention.
+
+
+def _operands(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(2, 3, 9, 8, generator=generator).to(dtype) for _ in range(3)]
+
+
+needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason=str(native.reason_unavailable()))
+
+
+@needs_native
+def test_dense_calls_without_gradients_obey_the_table(on: Callable[[Processor], None]) -> None:
+    on(M2)
+    query, key, value = _operands()
+    found = explain(query, key, value)
+    assert found[:2] == (
+        "torch",
+        "PyTorch's own fused kernels; assumed for Apple processors, not measured: `uwaga bench --save` measures it",
+    )
+    on(SAPPHIRE_RAPIDS)
+    assert explain(*_operands(torch.bfloat16)).engine == "torch"
+    assert explain(query, key, value)[:2] == (
+        "cpu",
+        "native kernels on the CPU; assumed for Intel processors with AMX, not measured: `uwaga bench --save` measures it",
+    )
+
+
+@needs_native
+def test_all_other_calls_are_ours_on_every_processor(on: Callable[[Processor], None]) -> None:
+    on(M2)
+    query, key, value = _operands()
+    for options in ({"mask": Causal()}, {"bias": torch.zeros(9, 9)}, {"dropout": 0.1}, {"softcap": 2.0}):
+        assert explain(query, key, value, **options)[:2] == ("cpu", "native kernels on the CPU")
+    assert explain(query, key[:, :1], value[:, :1]).engine == "cpu"
+    assert explain(query, key, value[..., :5]).engine == "cpu"
+    assert explain(query.requires_grad_(), key, value).engine == "cpu"
+    with torch.no_grad():
+        assert explain(query, key, value).engine == "torch"
+    rows = [Ragged(x[0].transpose(0, 1), torch.tensor([0, 4, 9])) for x in _operands()]
+    assert explain(*rows).engine == "cpu"
+
+
+@needs_native
+def test_both_paths_take_the_same_engine(on: Callable[[Processor], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outputs of the two engines differ in their last bits, so that equal bits show the same engine."""
+    on(M2)
+    operands = _operands()
+    rows = [Ragged(x[0].transpose(0, 1), torch.tensor([0, 4, 9])) for x in operands]
+
+    def results() -> list[Tensor]:
+        found = [
+            attention(*operands),
+            attention(*operands, scale=0.3),
+            *attention_and_lse(*operands),
+            attention(*rows).values,
+        ]
+        torch.manual_seed(0)
+        found.append(attention(*operands, dropout=0.5))
+        leaf = operands[0].clone().requires_grad_()
+        found.append(attention(leaf, *operands[1:]))
+        first = torch.autograd.grad(found[-1].square().sum(), leaf, create_graph=True)[0]
+        return [*found, *torch.autograd.grad(first.square().sum(), leaf)]
+
+    fast = results()
+    expected = torch.nn.functional.scaled_dot_product_attention(*operands)
+    assert torch.equal(fast[0], expected)
+    assert torch.equal(fast[2], attention(*operands, impl="cpu"))
+    monkeypatch.setattr(fast_path, "attend", lambda *_: None)
+    for a, b in zip(fast, results(), strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_native
+def test_a_warm_call_of_pytorchs_kernel_skips_the_validation(
+    on: Callable[[Processor], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on(M2)
+    operands = _operands()
+    expected = attention(*operands)
+    monkeypatch.setattr(api, "make_call", None)
+    monkeypatch.setattr(fast_path, "make_call", None)
+    assert torch.equal(attention(*operands), expected)
+
+
+@needs_native
+def test_autocast_does_not_change_the_dtype(on: Callable[[Processor], None]) -> None:
+    on(M2)
+    operands = _operands()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(attention(*operands), attention(*operands, impl="torch"))
+        assert attention(*operands).dtype == torch.float32
+
+
+@needs_native
+def test_empty_operands_are_zeros(on: Callable[[Processor], None]) -> None:
+    on(M2)
+    query, key, value = _operands()
+    assert torch.equal(attention(query, key[:, :, :0], value[:, :, :0]), torch.zeros(2, 3, 9, 8))
+    assert attention(query[:, :, :0], key, value).shape == (2, 3, 0, 8)
+
+
+@pytest.mark.slow
+@needs_native
+def test_compiled_calls_obey_the_table(on: Callable[[Processor], None]) -> None:
+    operands = _operands()
+    for here in (GENOA, M2):
+        on(here)
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda *x: attention(*x), fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(*operands), attention(*operands))
