@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from uwaga.models import BertModel, GPT2Model, Transformer, save
@@ -22,7 +24,7 @@ from uwaga.train.data.tokenizers import (
     train_symbol_tokenizer,
 )
 from uwaga.train.errors import ConfigError
-from uwaga.train.tokenizer import TextTokenizer, recut
+from uwaga.train.tokenizer import SPECIAL_TOKENS, TextTokenizer, recut
 
 _OBJECTIVE = "language-model"
 _TEXT = "Once upon a time there were  three little pigs,\nand the tea was İstanbul's; naïve 東京 <|endoftext|> </s>"
@@ -79,6 +81,31 @@ def test_the_same_texts_give_the_same_pairs() -> None:
     texts = [f"{word} and {word}s" for word in ("pig", "house", "wolf", "straw", "brick")] * 3
     first, again = (_pairs(*texts, size=320).backend.to_str() for _ in range(2))
     assert first == again
+
+
+@pytest.mark.parametrize("letter", ["x", "東"])
+def test_byte_pairs_are_learned_in_seconds_from_a_line_without_spaces(letter: str) -> None:
+    """The library alone takes time that grows with the square of the length: more than 200 s for this one."""
+    text = letter * 2_000_000
+    tokenizer = _pairs(text, size=270)
+    ids = tokenizer.encode([text])[0].tolist()
+    assert len(ids) < len(text) // 64
+    assert tokenizer.decode(ids) == text
+
+
+def test_words_up_to_the_limit_give_the_tokenizer_that_the_library_trains() -> None:
+    texts = [_TEXT, "ab" * 512, "the cat sat on the mat\n" * 5]
+    expected = Backend(models.BPE())
+    expected.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = list(SPECIAL_TOKENS[_OBJECTIVE].values())[:1]
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    expected.train_from_iterator(texts, trainer)
+    found = json.loads(_pairs(*texts, size=300).backend.to_str())
+    assert found["model"] == json.loads(expected.to_str())["model"]
+    assert found["pre_tokenizer"] == json.loads(expected.to_str())["pre_tokenizer"]
 
 
 @pytest.mark.parametrize("piece", [10_000, 70_000, 3_000_000])

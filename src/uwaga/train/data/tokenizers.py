@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -18,6 +19,9 @@ from uwaga.train.errors import ConfigError
 from uwaga.train.tokenizer import SPECIAL_TOKENS, TextTokenizer, by_characters, recut, special_token_ids
 
 CountCharacters = Callable[[int], object]  # is called with the number of characters that were read
+# The longest pre-token that byte pairs are learned from; a longer one is split. The library's trainer takes time quadratic in the
+# length of a pre-token: 2 s for 80,000 letters, minutes for a million. Encoding is linear and has no limit.
+_MAX_LEARNED_BYTES = 1024
 
 
 class Tokenizers(NamedTuple):
@@ -165,7 +169,11 @@ def train_symbol_tokenizer(
 def train_byte_pair_tokenizer(
     section: TokenizerConfig | TargetConfig, texts: Iterable[str], objective: str
 ) -> TextTokenizer:
-    """Byte pairs learned from texts; the same texts give the same tokens. Raises ConfigError: vocab_size is too small."""
+    """Byte pairs learned from texts; the same texts give the same tokens.
+
+    For training only, a pre-token (a word, or another run of letters, digits, punctuation or spaces) of more than 1024 bytes is
+    split into parts of 1024 bytes. Raises ConfigError: vocab_size is too small.
+    """
     names = {role: name for role, name in SPECIAL_TOKENS[objective].items() if role != "unk"}
     if objective == "masked-language-model":  # BERT's tokenizers have an unknown token
         names = dict(SPECIAL_TOKENS[objective])
@@ -176,7 +184,10 @@ def train_byte_pair_tokenizer(
             f"tokenizer.vocab_size must be at least {least}, all bytes and the special tokens, not {section.vocab_size}"
         )
     backend = Backend(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    by_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # ByteLevel maps every byte to a printable character, so the pattern . matches all of them.
+    by_parts = pre_tokenizers.Split(Regex(f".{{1,{_MAX_LEARNED_BYTES}}}"), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([by_words, by_parts])
     backend.decoder = decoders.ByteLevel()
     _normalize(backend, section)
     trainer = trainers.BpeTrainer(
@@ -186,6 +197,7 @@ def train_byte_pair_tokenizer(
         show_progress=False,
     )
     backend.train_from_iterator(texts, trainer)
+    backend.pre_tokenizer = by_words
     return _finished(backend, section, objective, names)
 
 
