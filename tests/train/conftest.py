@@ -1,4 +1,4 @@
-"""Small data, and configurations that read it."""
+"""Small data files, and configurations and corpora of them."""
 
 import gzip
 import json
@@ -21,7 +21,7 @@ Make = Callable[..., Config]
 
 @pytest.fixture
 def make_config(tmp_path: Path) -> Make:
-    """A configuration of an objective, of files that lie in tmp_path, and of overrides."""
+    """Makes a configuration from an objective, names of files in tmp_path, and overrides."""
 
     def make(objective: str, train: list[str], *overrides: str) -> Config:
         kind = "pairs" if objective == "encoder-decoder" else "text"
@@ -40,7 +40,7 @@ def make_config(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def make_corpus(tmp_path: Path, make_config: Make) -> Callable[..., Corpus]:
-    """The same, prepared."""
+    """Makes the prepared corpus of such a configuration."""
 
     def make(*given: object) -> Corpus:
         return Corpus.prepare(make_config(*given), tmp_path / "prepared")
@@ -50,7 +50,7 @@ def make_corpus(tmp_path: Path, make_config: Make) -> Callable[..., Corpus]:
 
 @pytest.fixture
 def words(tmp_path: Path) -> str:
-    """pairs.gz: 300 words of CMUdict's kind, every tenth with a second pronunciation; the name of the file."""
+    """Writes pairs.gz, 300 words in the format of CMUdict, every tenth with a second pronunciation; returns the file's name."""
     lines = []
     for number in range(300):
         word = "".join(chr(65 + (number * prime) % 26) for prime in (1, 3, 7, 11)[: 2 + number % 3]) + str(number)
@@ -64,7 +64,7 @@ def words(tmp_path: Path) -> str:
 
 @pytest.fixture
 def verses(tmp_path: Path) -> str:
-    """verses.txt: 60 paragraphs of one to six lines; the name of the file."""
+    """Writes verses.txt, 60 paragraphs of one to six lines; returns the file's name."""
     paragraphs = (
         "\n".join(f"Line {line} of {number}, so it goes." for line in range(1 + number % 6)) for number in range(60)
     )

@@ -1,9 +1,9 @@
-"""Trains many times, each in a process of its own, and kills it: at random moments, and around every step that writes. A
-program of its own, since it forks: PyTorch is loaded once, and has computed nothing before a fork, after which its threads
-would be missing.
+"""Trains many times, each in a process of its own, and kills it: at random times, and before or after file-system calls. A
+separate program, since it forks: PyTorch is imported once, and has started no threads before a fork, since a child would
+not have them.
 
-Its argument is a JSON object: config (a file), the outputs alone, random and every, seed, and how many random kills.
-Its last line is one: for `random` and `every` the exit code of each run.
+Its argument is a JSON object: config (a file); the run folders alone, random and every; seed; and kills, the number at random.
+Its last line of output is a JSON object: for `random` and `every` the exit code of each run.
 """
 
 import atexit
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pydantic  # noqa: F401  # which typer imports at the first command
+import pydantic  # noqa: F401  # typer imports it at the first command
 
 import uwaga.models.transformer.checkpoint
 import uwaga.train.api  # noqa: F401
@@ -27,38 +27,38 @@ KILLED = -signal.SIGKILL
 
 
 def start(asked: dict, out: str, *, before: int = -1, after: int = -1) -> int:
-    """The id of a process that trains, and kills itself before or after so many more steps that write."""
+    """Process id of a training that kills itself before or after the given number of file-system calls."""
     child = os.fork()
     if child:
         return child
     left = {"before": before, "after": after}
     for owner, names in ((os, ("fsync", "link")), (Path, ("replace", "rename", "mkdir", "rmdir"))):
         for name in names:
-            setattr(owner, name, deadly(getattr(owner, name), left))
-    sys.stderr = sys.stdout = open(f"{out}.said", "a")  # noqa: SIM115
+            setattr(owner, name, kill_at_call(getattr(owner, name), left))
+    sys.stderr = sys.stdout = open(f"{out}.log", "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", asked["config"], f"run.output_dir={out}", "--resume"]
     try:
         app()
     except SystemExit as ended:
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
+        os._exit(ended.code or 0)  # skips freeing PyTorch's modules, which takes a second
     raise AssertionError("the command ends the process")
 
 
-def deadly(step: Callable, left: dict[str, int]) -> Callable:
+def kill_at_call(step: Callable, left: dict[str, int]) -> Callable:
     def count(when: str) -> None:
         if left[when] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         left[when] -= 1
 
-    def taken(*arguments, **named):
+    def call_or_kill(*arguments, **named):
         count("before")
         result = step(*arguments, **named)
         count("after")
         return result
 
-    return taken
+    return call_or_kill
 
 
 def end(child: int) -> int:
@@ -75,8 +75,8 @@ def at_random(asked: dict, seconds: float) -> list[int]:
     return [*found, end(start(asked, asked["random"]))]
 
 
-def at_every_step(asked: dict) -> list[int]:
-    """A few steps further each time, until nothing is left to do."""
+def at_calls(asked: dict) -> list[int]:
+    """Each run is killed some file-system calls later than where the last one resumed, until one ends by itself."""
     found = [KILLED]
     while found[-1] == KILLED and len(found) < 200:
         when = "before" if len(found) % 2 else "after"
@@ -85,10 +85,10 @@ def at_every_step(asked: dict) -> list[int]:
 
 
 if __name__ == "__main__":
-    gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
+    gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
     asked = json.loads(sys.argv[1])
     random.seed(asked["seed"])
     started = time.perf_counter()
     assert end(start(asked, asked["alone"])) == 0
     seconds = time.perf_counter() - started
-    print(json.dumps({"random": at_random(asked, seconds), "every": at_every_step(asked), "seconds": seconds}))  # noqa: T201
+    print(json.dumps({"random": at_random(asked, seconds), "every": at_calls(asked), "seconds": seconds}))  # noqa: T201

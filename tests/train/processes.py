@@ -1,9 +1,9 @@
-"""Runs trainings one after the other, each by as many processes as it says, as torchrun would start them. A program of its
-own, since it forks: PyTorch is loaded once, and has computed nothing before a fork.
+"""Runs trainings one after the other, each by the given number of processes, as torchrun would start them. A separate
+program, since it forks: PyTorch is imported once, and has started no threads before a fork.
 
-Its argument is a JSON list of objects: size, 0 for a process that torchrun did not start; arguments of the command; said, a
-file for what it says; and copy: a folder, where it goes, and which checkpoint is the last one there. Its last line is the
-exit codes.
+Its argument is a JSON list of objects: size, the number of processes (0: one process without torchrun's environment variables);
+arguments of the command; log, a file for its output; and copy: a run folder to resume from, the path of its copy, and the
+checkpoint that `last` names there. Its last line of output is the exit codes.
 """
 
 import atexit
@@ -15,8 +15,8 @@ import socket
 import sys
 from pathlib import Path
 
-import pydantic  # noqa: F401  # which typer imports at the first command
-import torch._dynamo  # which FSDP2 imports: seconds, in every run
+import pydantic  # noqa: F401  # typer imports it at the first command
+import torch._dynamo  # FSDP2 imports it, which takes seconds in every run
 import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
 
@@ -49,17 +49,17 @@ def start(job: dict, rank: int, port: int) -> int:
             "TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
             "LOCAL_RANK": str(rank), "WORLD_SIZE": str(job["size"]), "LOCAL_WORLD_SIZE": str(job["size"]),
         }  # fmt: skip
-    sys.stderr = sys.stdout = open(job["said"], "a")  # noqa: SIM115
+    sys.stderr = sys.stdout = open(job["log"], "a")  # noqa: SIM115
     sys.argv = ["uwaga", "train", *job["arguments"]]
     try:
         app()
     except SystemExit as ended:
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(ended.code or 0)  # without a second of freeing PyTorch's modules
+        os._exit(ended.code or 0)  # skips freeing PyTorch's modules, which takes a second
     raise AssertionError("the command ends the process")
 
 
 if __name__ == "__main__":
-    gc.freeze()  # no collection in a child looks at the objects of PyTorch's modules again
+    gc.freeze()  # garbage collection in a child skips the objects of PyTorch's modules
     print(json.dumps([run(job) for job in json.loads(sys.argv[1])]))  # noqa: T201

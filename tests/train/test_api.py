@@ -1,4 +1,4 @@
-"""A training by its api: what comes out, what is refused, and what stops it."""
+"""`uwaga.train.fit`: its result, resuming, and the errors that end a run."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ def train(make: Make) -> Callable[..., Result]:
 
 
 @pytest.mark.slow
-def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_fit_returns_losses_and_checkpoints(train: Callable[..., Result], tmp_path: Path) -> None:
     before = torch.get_rng_state()
     result = train("optimizer.lr=1e-2")
     assert result.steps == 6
@@ -50,7 +50,9 @@ def test_what_comes_out(train: Callable[..., Result], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_checkpoint_is_a_model_that_says_what_training_measured(train: Callable[..., Result], make: Make) -> None:
+def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
+    train: Callable[..., Result], make: Make
+) -> None:
     from uwaga.train.data import Corpus
 
     result = train()
@@ -73,7 +75,7 @@ def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[...
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gpt2_reads_the_same_in_transformers(train: Callable[..., Result]) -> None:
+def test_gpt2_checkpoint_gives_the_same_logits_in_transformers(train: Callable[..., Result]) -> None:
     transformers = pytest.importorskip("transformers")
     result = train()
     ours, theirs = load(result.checkpoint), transformers.GPT2LMHeadModel.from_pretrained(result.checkpoint).eval()
@@ -83,7 +85,7 @@ def test_gpt2_reads_the_same_in_transformers(train: Callable[..., Result]) -> No
 
 
 @pytest.mark.slow
-def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_an_existing_run_is_not_overwritten(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
     with pytest.raises(TrainingError) as caught:
         train()
@@ -93,7 +95,7 @@ def test_a_run_is_not_written_over(train: Callable[..., Result], tmp_path: Path)
     )
 
 
-def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
+def test_a_run_folder_in_use_is_refused(train: Callable[..., Result], make: Make, tmp_path: Path) -> None:
     from uwaga.train.api import _locked
     from uwaga.train.distributed import World
 
@@ -104,7 +106,7 @@ def test_two_do_not_train_into_one_folder(train: Callable[..., Result], make: Ma
 
 
 @pytest.mark.slow
-def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -> None:
+def test_resuming_a_finished_run_changes_nothing(train: Callable[..., Result]) -> None:
     first = train()
     before = (first.checkpoint.parent / "metrics.jsonl").read_bytes()
     assert train(resume=True) == first
@@ -112,12 +114,12 @@ def test_resuming_what_has_ended_changes_nothing(train: Callable[..., Result]) -
 
 
 @pytest.mark.slow
-def test_resuming_nothing_begins(train: Callable[..., Result]) -> None:
+def test_resume_without_a_run_starts_one(train: Callable[..., Result]) -> None:
     assert train(resume=True).steps == 6
 
 
 @pytest.mark.slow
-def test_longer_goes_on(train: Callable[..., Result]) -> None:
+def test_resume_with_more_steps(train: Callable[..., Result]) -> None:
     train("schedule.kind=constant")
     result = train("schedule.kind=constant", "schedule.steps=8", resume=True)
     assert list(result.losses) == list(range(1, 9))
@@ -141,7 +143,7 @@ def test_longer_goes_on(train: Callable[..., Result]) -> None:
         ),
     ],
 )
-def test_another_training_does_not_go_on(train: Callable[..., Result], overrides: list[str], said: str) -> None:
+def test_resume_with_other_settings_is_refused(train: Callable[..., Result], overrides: list[str], said: str) -> None:
     last = train().checkpoint
     with pytest.raises(ConfigError) as caught:
         train(*overrides, resume=True)
@@ -149,7 +151,7 @@ def test_another_training_does_not_go_on(train: Callable[..., Result], overrides
 
 
 @pytest.mark.slow
-def test_lost_metrics_are_told(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_resume_with_truncated_metrics_is_refused(train: Callable[..., Result], tmp_path: Path) -> None:
     train()
     path = tmp_path / "run" / "metrics.jsonl"
     size = path.stat().st_size
@@ -161,11 +163,11 @@ def test_lost_metrics_are_told(train: Callable[..., Result], tmp_path: Path) -> 
     )
 
 
-# What stops it.
+# Errors that end a run.
 
 
 def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
-    """The loss of the micro-batch with this number, over all in training, is no number."""
+    """Multiplies the loss of training micro-batch number `at`, counted over the whole run, by `value` (NaN or infinity)."""
     forward, seen = Objective.forward, [0]
 
     def broken(self: Objective, *given: object) -> Tensor:
@@ -178,7 +180,7 @@ def break_loss(monkeypatch: pytest.MonkeyPatch, at: int, value: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("value", "said"), [(float("nan"), "nan"), (float("inf"), "inf")])
-def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
+def test_a_nan_or_infinite_loss_names_step_batch_and_checkpoint(
     train: Callable[..., Result], make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: float, said: str
 ) -> None:
     from uwaga.train.data import Corpus
@@ -195,7 +197,7 @@ def test_a_loss_that_is_no_number_names_step_batch_and_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Result]) -> None:
+def test_a_nan_loss_before_the_first_checkpoint(train: Callable[..., Result]) -> None:
     with pytest.raises(TrainingError) as caught:
         train("optimizer.lr=1e38", "optimizer.max_grad_norm=0", "run.eval_every=100")
     assert str(caught.value).startswith("step 2: the loss is nan, of micro-batch 0 (rows ")
@@ -204,7 +206,7 @@ def test_a_loss_that_is_no_number_before_any_checkpoint(train: Callable[..., Res
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("at", "there_is"), [(1, "there is no checkpoint yet"), (2, "the last good checkpoint is ")])
-def test_a_validation_loss_that_is_no_number_ends_it_too(
+def test_a_nan_validation_loss_ends_the_run(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, at: int, there_is: str
 ) -> None:
     losses = iter([1.0] * (at - 1) + [float("nan")])
@@ -216,7 +218,7 @@ def test_a_validation_loss_that_is_no_number_ends_it_too(
     assert train(resume=True).steps == 6
 
 
-def test_a_disk_that_is_full_before_training_is_told(
+def test_a_full_disk_before_training_is_reported(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def full(*_: object) -> None:
@@ -229,10 +231,7 @@ def test_a_disk_that_is_full_before_training_is_told(
 
 
 @pytest.mark.slow
-def test_names_beyond_ascii_are_kept_in_any_locale(
-    train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files are UTF-8, whatever the system's encoding is."""
+def test_saved_files_are_utf8_in_any_locale(train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
     original = Path.write_text
     monkeypatch.setattr(
         Path, "write_text", lambda self, text, encoding="ascii", **how: original(self, text, encoding, **how)
@@ -242,7 +241,7 @@ def test_names_beyond_ascii_are_kept_in_any_locale(
 
 
 @pytest.mark.slow
-def test_after_it_training_goes_on_from_the_last_good_checkpoint(
+def test_training_resumes_from_the_last_good_checkpoint_after_a_nan_loss(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as broken:
@@ -284,14 +283,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_last_good_one(
     assert train(resume=True).steps == 6
 
 
-def test_a_folder_that_cannot_be_made(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_an_output_folder_that_cannot_be_created(train: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TrainingError) as caught:
         train(f"run.output_dir={tmp_path}/file/run")
     assert str(caught.value) == f"{tmp_path}/file/run: Not a directory"
 
 
-# Checkpoints from somebody else.
+# Corrupt or untrusted checkpoints.
 
 
 def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
@@ -326,7 +325,7 @@ def optimizer(last: Path, change: Callable[[dict[str, Tensor]], object]) -> None
         ),
     ],
 )
-def test_an_optimizer_that_is_none(
+def test_an_invalid_optimizer_state_is_refused(
     train: Callable[..., Result], change: Callable[[dict[str, Tensor]], object], said: str
 ) -> None:
     last = train().checkpoint
@@ -337,7 +336,7 @@ def test_an_optimizer_that_is_none(
 
 
 @pytest.mark.slow
-def test_a_pickle_in_place_of_weights_is_not_looked_at(train: Callable[..., Result]) -> None:
+def test_a_pickle_in_place_of_weights_is_not_read(train: Callable[..., Result]) -> None:
     last = train().checkpoint
     state = load_file(last / "model.safetensors")
     (last / "model.safetensors").unlink()
@@ -349,7 +348,7 @@ def test_a_pickle_in_place_of_weights_is_not_looked_at(train: Callable[..., Resu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "training.json", "config.toml"])
-def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file: str) -> None:
+def test_truncated_or_missing_files_are_named(train: Callable[..., Result], file: str) -> None:
     last = train().checkpoint
     kept = shutil.copytree(last, last.with_name("kept"))
     for cut in (0, 5, (kept / file).stat().st_size // 2, None):
@@ -362,7 +361,7 @@ def test_files_that_are_cut_or_gone_are_named(train: Callable[..., Result], file
 
 
 @pytest.mark.slow
-def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> None:
+def test_metrics_have_times_only_under_wall(train: Callable[..., Result]) -> None:
     result = train("run.sample_every=3", "run.attention_every=2", "run.sample_tokens=4")
     lines = [json.loads(line) for line in (result.checkpoint.parent / "metrics.jsonl").read_text().splitlines()]
     assert {line["kind"] for line in lines} == {"train", "validation", "sample", "attention"}
@@ -371,15 +370,15 @@ def test_metrics_hold_no_clock_but_under_wall(train: Callable[..., Result]) -> N
         assert not {"seconds", "time"} & line.keys()
 
 
-def test_the_package_offers_it() -> None:
+def test_fit_is_exported() -> None:
     assert uwaga.train.fit is fit
 
 
-# Other ways to compute.
+# bfloat16, torch.compile, TensorBoard.
 
 
 @pytest.mark.slow
-def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
+def test_bfloat16_has_float32_weights_and_resumes_bit_for_bit(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     how = ("optimizer.dtype=bfloat16", "optimizer.lr=1e-2", "batch.tokens_per_step=128")
@@ -399,12 +398,12 @@ def test_bfloat16_learns_with_float32_weights_and_goes_on_bit_for_bit(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-# The compiler looks at every attribute of a tensor.
+# Dynamo reads every attribute of a tensor, .grad among them.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_compiled_it_is_the_same_but_for_rounding(
+def test_compiled_training_agrees_with_eager_within_rounding(
     train: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # The graph as it is, without the minute that making kernels of it takes.
+    # aot_eager runs the traced graph; generating kernels would take a minute.
     make = torch.nn.Module.compile
     monkeypatch.setattr(
         Objective, "compile", lambda self, **how: make(self, backend="aot_eager", fullgraph=True, **how)
@@ -420,7 +419,7 @@ def test_compiled_it_is_the_same_but_for_rounding(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_path: Path) -> None:
+def test_tensorboard_has_the_values_of_metrics_jsonl(train: Callable[..., Result], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -433,7 +432,7 @@ def test_tensorboard_has_what_metrics_have(train: Callable[..., Result], tmp_pat
     assert [event.step for event in events.Scalars("normalized_entropy/decoder 0.1")] == [3, 6]
 
 
-def test_processes_without_work_are_told(make: Make) -> None:
+def test_idle_processes_are_reported(make: Make) -> None:
     lines: list[str] = []
     display = SimpleNamespace(message=lines.append)
     world = World(rank=0, size=4, device=torch.device("cpu"))

@@ -1,4 +1,4 @@
-"""training.json: back as it was, and every wrong field named."""
+"""training.json: the state survives writing and reading, and errors name the invalid field."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ STATE = TrainingState(
 
 
 @pytest.mark.parametrize("state", [STATE, replace(STATE, best=None)])
-def test_it_comes_back(tmp_path: Path, state: TrainingState) -> None:
+def test_a_written_state_reads_back_equal(tmp_path: Path, state: TrainingState) -> None:
     state.write(tmp_path)
     assert TrainingState.read(tmp_path) == state
 
@@ -35,7 +35,7 @@ def test_it_comes_back(tmp_path: Path, state: TrainingState) -> None:
         ({"data": 5}, "training.json: data must be a string, and is 5"),
     ],
 )
-def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], said: str | None) -> None:
+def test_an_invalid_field_is_named(tmp_path: Path, change: dict[str, Any], said: str | None) -> None:
     STATE.write(tmp_path)
     path = tmp_path / "training.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -47,7 +47,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: dict[str, Any], said: st
     assert str(caught.value) == f"{tmp_path}/{said}"
 
 
-def test_infinity_is_no_number_of_json(tmp_path: Path) -> None:
+def test_infinity_is_not_valid_json(tmp_path: Path) -> None:
     STATE.write(tmp_path)
     path = tmp_path / "training.json"
     path.write_text(path.read_text().replace("2.25", "Infinity"))

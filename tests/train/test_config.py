@@ -1,4 +1,4 @@
-"""What a configuration may say, what it says when it is changed, and what its errors say."""
+"""The training configuration: defaults, overrides, and the messages of its errors."""
 
 import tomllib
 from pathlib import Path
@@ -39,7 +39,7 @@ def _message(*overrides: str) -> str:
     return str(raised.value)
 
 
-def test_what_is_not_said_has_a_default() -> None:
+def test_missing_keys_have_defaults() -> None:
     config = Config.parse(_TEXT)
     assert (config.optimizer.lr, config.tokenizer.kind, config.batch.gradient_accumulation_steps) == (
         3e-4,
@@ -67,7 +67,7 @@ def test_the_resolved_text_reads_back_equal(overrides: tuple[str, ...]) -> None:
     assert Config.parse(config.text()) == config
 
 
-def test_overrides_are_values_of_toml_and_the_last_one_counts() -> None:
+def test_overrides_are_toml_values_and_the_last_one_wins() -> None:
     config = Config.parse(
         _TEXT, ["optimizer.lr=3e-4", "optimizer.lr=1", "optimizer.betas=[0.9, 0.99]", "run.compile=true"]
     )
@@ -82,7 +82,7 @@ def test_a_word_without_quotes_is_a_string(folder: str) -> None:
     assert Config.parse(_TEXT, [f"run.output_dir={folder}"]).run.output_dir == folder.strip("'")
 
 
-def test_an_override_can_begin_a_table() -> None:
+def test_an_override_can_create_a_table() -> None:
     config = Config.parse(_TEXT, [*_PAIRS, "tokenizer.target.shared=true"])
     assert config.tokenizer.target is not None
     assert config.tokenizer.target.kind == "words"
@@ -167,7 +167,7 @@ def test_former_names_of_a_section_in_python(each: renamed.RenamedParameter) -> 
         ("model=1", "model must be a table, not 1"),
     ],
 )  # fmt: skip
-def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused(override: str, message: str) -> None:
     assert _message(override) == message
 
 
@@ -185,13 +185,13 @@ def test_a_value_must_be_of_its_kind(override: str, message: str) -> None:
         ("model={family='transformer', num_layers=2}", "model.num_layers must be 0 for a language-model, not 2"),
     ],
 )
-def test_a_model_must_be_one_that_can_be_built(override: str, message: str) -> None:
+def test_invalid_model_settings_are_refused(override: str, message: str) -> None:
     assert _message(override) == message
 
 
 @pytest.mark.parametrize("family", ["t5", "transformer"])
 @pytest.mark.parametrize("name", ["num_layers", "num_decoder_layers"])
-def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
+def test_an_encoder_decoder_must_have_layers_on_both_sides(family: str, name: str) -> None:
     found = _message(*_PAIRS, f"model={{family='{family}', {name}=0}}")
     assert found == f"model.{name} must be at least 1 for an encoder-decoder, not 0" or (family, name) == (
         "t5",
@@ -235,7 +235,7 @@ def test_a_model_of_pairs_has_both_halves(family: str, name: str) -> None:
          "set tokenizer.target.shared, or remove the table"),
     ],
 )  # fmt: skip
-def test_values_must_go_together(overrides: list[str], message: str) -> None:
+def test_settings_that_exclude_each_other_are_refused(overrides: list[str], message: str) -> None:
     assert _message(*overrides) == message
 
 
@@ -249,11 +249,11 @@ def test_values_must_go_together(overrides: list[str], message: str) -> None:
         ("run.output_dir=caf\udce9", "'run.output_dir=caf\\udce9' is not valid UTF-8"),
     ],
 )
-def test_an_override_must_have_a_key_and_a_value(override: str, message: str) -> None:
+def test_an_override_without_a_key_or_a_value_is_refused(override: str, message: str) -> None:
     assert _message(override) == message
 
 
-def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
+def test_errors_of_a_file_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     with pytest.raises(ConfigError) as raised:
         Config.read(path)
@@ -286,7 +286,7 @@ def test_errors_of_a_file_name_it(tmp_path: Path) -> None:
         ("optimizer.eps=1e400", "optimizer.eps must be a positive number, not inf"),
     ],
 )
-def test_values_that_no_file_system_or_machine_has(override: str, message: str) -> None:
+def test_values_out_of_range_are_refused(override: str, message: str) -> None:
     assert _message(override) == message
 
 
@@ -308,5 +308,5 @@ def test_any_table_reads_back_equal(table: dict) -> None:
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_what_has_no_value_is_left_out() -> None:
+def test_none_is_left_out_of_toml() -> None:
     assert to_toml({"run": {"out": "a", "threads": None}}) == '[run]\nout = "a"\n'

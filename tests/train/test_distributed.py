@@ -1,4 +1,4 @@
-"""Trainings by 1, 2 and 4 processes over gloo: the same curve within rounding, and each goes on from another's checkpoint."""
+"""Training by 1, 2 and 4 processes over gloo: equal losses within rounding, and resuming with another number of processes."""
 
 import json
 import subprocess
@@ -19,12 +19,12 @@ MODELS = {
     "pairs": "num_layers = 1\nnum_decoder_layers = 2",
 }
 OBJECTIVES = {"bert": "masked-language-model", "t5": "encoder-decoder", "pairs": "encoder-decoder"}
-# Losses of one step by another order of sums in float32, over a dozen steps.
+# Relative difference of losses after eight steps, from float32 sums in another order.
 CLOSE = 2e-5
 
 
 def config(folder: Path, family: str) -> Path:
-    """Three micro-batches a step, so that neither 2 nor 4 processes have as many each; the last step of an epoch has fewer."""
+    """Three micro-batches a step, which neither 2 nor 4 processes divide evenly; the last step of an epoch has fewer."""
     objective = OBJECTIVES.get(family, "language-model")
     (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(40)))
     (folder / "pairs.tsv").write_text("\n".join(f"word {n}\ts o {n % 7}" for n in range(60)))
@@ -65,7 +65,7 @@ def config(folder: Path, family: str) -> Path:
 
 
 class Trainings:
-    """Gathers trainings, and runs them together."""
+    """Collects training runs and runs them in one call of processes.py, which imports PyTorch once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._jobs = folder, []
@@ -73,7 +73,7 @@ class Trainings:
     def add(self, name: str, family: str, size: int, *more: str, copy: tuple[str, str] | None = None) -> None:
         out = str(self.folder / name)
         arguments = [str(config(self.folder, family)), f"run.output_dir={out}", *more]
-        job = {"size": size, "arguments": arguments, "said": f"{out}.said"}
+        job = {"size": size, "arguments": arguments, "log": f"{out}.log"}
         if copy is not None:
             job |= {"copy": (str(self.folder / copy[0]), out, copy[1])}
             arguments.append("--resume")
@@ -85,12 +85,12 @@ class Trainings:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         for job, codes in zip(self._jobs, json.loads(done.stdout.splitlines()[-1]), strict=True):
-            assert set(codes) == {0}, Path(job["said"]).read_text()
+            assert set(codes) == {0}, Path(job["log"]).read_text()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of all trainings."""
+    """The parent folder of all run folders."""
     trainings = Trainings(tmp_path_factory.mktemp("processes"))
     trainings.add("one", "transformer", 0)
     for size in (1, 2, 4):
@@ -123,18 +123,18 @@ def assert_same(one: Path, other: Path) -> None:
         expected, found = (load_file(out / "step-000008" / file) for out in (one, other))
         assert expected.keys() == found.keys()
         for name in expected:
-            # A key's bias moves all scores of a query alike: its gradient is rounding alone, which Adam makes steps of.
+            # A bias of the keys adds one number to all scores of a query: its gradient is rounding error, which Adam scales up.
             if "k_proj.bias" not in name and "key.bias" not in name and "c_attn.bias" not in name:
                 torch.testing.assert_close(found[name], expected[name], rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["ddp1", "ddp2", "ddp4", "fsdp2"])
-def test_the_curve_is_that_of_one_process(trained: Path, name: str) -> None:
+def test_losses_and_weights_agree_with_one_process(trained: Path, name: str) -> None:
     assert_same(trained / "one", trained / name)
 
 
 @pytest.mark.parametrize("name", ["from1to4", "from1to2sharded", "from4to1", "from2shardedto1"])
-def test_another_number_of_processes_goes_on_from_a_checkpoint(trained: Path, name: str) -> None:
+def test_resuming_with_another_number_of_processes(trained: Path, name: str) -> None:
     assert_same(trained / "one", trained / name)
 
 
@@ -143,13 +143,13 @@ def test_every_family_can_be_sharded(trained: Path, family: str) -> None:
     assert_same(trained / f"{family}-one", trained / f"{family}-fsdp2")
 
 
-def test_one_process_of_torchruns_has_the_bits_of_one_alone(trained: Path) -> None:
+def test_torchrun_with_one_process_is_bit_identical_to_none(trained: Path) -> None:
     one, other = ((trained / name / "step-000008" / "model.safetensors").read_bytes() for name in ("one", "ddp1"))
     assert one == other
 
 
-def test_what_is_not_summed_is_the_same(trained: Path) -> None:
+def test_samples_and_attention_statistics_are_written_once(trained: Path) -> None:
     for name in ("ddp2", "fsdp2"):
         assert len(lines(trained / name, "sample")) == len(lines(trained / "one", "sample")) > 0
-        looks = [line["heads"] for out in ("one", name) for line in lines(trained / out, "attention")]
-        assert looks[0].keys() == looks[-1].keys()
+        statistics = [line["heads"] for out in ("one", name) for line in lines(trained / out, "attention")]
+        assert statistics[0].keys() == statistics[-1].keys()

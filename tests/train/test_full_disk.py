@@ -1,4 +1,4 @@
-"""A disk that is really full: a small one, in memory, in a mount namespace of its own."""
+"""Training on a disk that gets full: a small tmpfs in a mount namespace of its own."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-# Mounts a disk of so many kilobytes, trains into it until it is full, prints and loads what is left, makes the disk larger and
-# resumes. Each step is a process forked from this one, in which PyTorch is loaded and has computed nothing.
+# Mounts a tmpfs of the given size, trains into it until it is full, prints and loads the checkpoints there, makes it larger and
+# resumes. Each step is a process forked from this one, which has imported PyTorch and started no threads.
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def namespace() -> list[str]:
     return command
 
 
-def test_the_last_good_checkpoint_survives_and_training_goes_on(tmp_path: Path, namespace: list[str]) -> None:
+def test_the_last_good_checkpoint_stays_and_training_resumes(tmp_path: Path, namespace: list[str]) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     (tmp_path / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(60)))

@@ -1,5 +1,5 @@
-"""Bit for bit: a training that is killed again and again, at random moments and around every write, ends as one that is left
-alone."""
+"""A training that is killed many times, at random and before or after file-system calls, ends with the same bits as one
+that is not interrupted."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ KILLED = -9
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """What killing.py found, and the folders."""
+    """The exit codes that killing.py prints, and the folder of the runs."""
     folder = tmp_path_factory.mktemp("killed")
     (folder / "verses.txt").write_text("\n".join(f"Line {n} of {n % 7}, so it goes." for n in range(300)))
     (folder / "config.toml").write_text(f"""
@@ -62,7 +62,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
     return {"codes": json.loads(done.stdout.splitlines()[-1]), "folder": folder}
 
 
-def test_it_was_killed_often_and_came_to_its_end(killed: dict) -> None:
+def test_killed_runs_finish_in_the_end(killed: dict) -> None:
     for name in ("random", "every"):
         codes = killed["codes"][name]
         assert codes[-1] == 0
@@ -71,7 +71,7 @@ def test_it_was_killed_often_and_came_to_its_end(killed: dict) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "every"])
-def test_weights_and_means_are_the_same_bits(killed: dict, name: str) -> None:
+def test_weights_and_optimizer_states_are_bit_identical(killed: dict, name: str) -> None:
     for which in ("last", "best"):
         alone, other = (checkpoint(killed["folder"] / each, which) for each in ("alone", name))
         assert alone.name == other.name
@@ -80,14 +80,14 @@ def test_weights_and_means_are_the_same_bits(killed: dict, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "every"])
-def test_the_curve_is_the_same_but_for_clocks(killed: dict, name: str) -> None:
-    alone, other = (without_clocks(killed["folder"] / each) for each in ("alone", name))
+def test_metrics_are_identical_except_for_times(killed: dict, name: str) -> None:
+    alone, other = (without_times(killed["folder"] / each) for each in ("alone", name))
     assert alone == other
     assert len(alone) > 30
 
 
 @pytest.mark.parametrize("name", ["random", "every"])
-def test_the_same_checkpoints_are_kept_and_nothing_half_written(killed: dict, name: str) -> None:
+def test_the_same_checkpoints_are_kept_and_no_unfinished_ones(killed: dict, name: str) -> None:
     alone, other = ({path.name for path in (killed["folder"] / each).iterdir()} for each in ("alone", name))
     assert alone == other
     assert not [each for each in other if "unfinished" in each or "going" in each]
@@ -97,6 +97,6 @@ def checkpoint(out: Path, which: str) -> Path:
     return out / (out / which).read_text().strip()
 
 
-def without_clocks(out: Path) -> list[str]:
+def without_times(out: Path) -> list[str]:
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [json.dumps({key: value for key, value in line.items() if key != "wall"}) for line in lines]

@@ -1,4 +1,4 @@
-"""Weights as the papers draw them."""
+"""Initial weights: reproducible by seed, with the standard deviations of the papers."""
 
 import math
 import re
@@ -20,7 +20,7 @@ SETTINGS: dict[str, Callable[[], Settings]] = {
 
 
 @pytest.mark.parametrize("family", SETTINGS)
-def test_a_seed_gives_the_same_bits_and_another_one_others(family: str) -> None:
+def test_a_seed_determines_the_weights(family: str) -> None:
     state = torch.get_rng_state()
     one, same, other = (new_model(SETTINGS[family](), seed) for seed in (1, 1, 2))
     assert torch.equal(state, torch.get_rng_state())
@@ -41,7 +41,7 @@ def test_norms_are_ones_and_biases_zeros(family: str) -> None:
 # Standard deviations of matrices by the end of their names.
 EXPECTED = {
     "gpt2": {"token_embedding": 0.02, "query": 0.02, "up": 0.02, "output": 0.02 / 4, "down": 0.02 / 4, "positions": 0.02, "lm_head": 0.02},
-    # Cut at two deviations, a normal distribution keeps 0.88 of its deviation.
+    # A normal distribution truncated at two standard deviations has 0.88 of the standard deviation.
     "bert": {"token_embedding": 0.0176, "query": 0.0176, "down": 0.0176},
     "t5": {
         "token_embedding": 1.0, "query": (128 * 16) ** -0.5, "key": 128**-0.5, "value": 128**-0.5, "output": 64**-0.5,
@@ -53,7 +53,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("family", SETTINGS)
-def test_matrices_are_as_wide_as_the_paper_says(family: str) -> None:
+def test_matrices_have_the_standard_deviations_of_the_paper(family: str) -> None:
     seen = set()
     for name, weight in new_model(SETTINGS[family](), 0).named_parameters():
         part = name.split(".")[-2]
@@ -65,7 +65,7 @@ def test_matrices_are_as_wide_as_the_paper_says(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", SETTINGS)
-def test_the_first_loss_is_about_that_of_a_guess(family: str, one_thread: None) -> None:
+def test_the_initial_loss_is_about_that_of_uniform_predictions(family: str, one_thread: None) -> None:
     import uwaga
     from uwaga.train.objective import Objective
 
@@ -76,7 +76,7 @@ def test_the_first_loss_is_about_that_of_a_guess(family: str, one_thread: None) 
     assert loss.item() == pytest.approx(math.log(300), abs=1.0)
 
 
-def test_a_model_larger_than_the_machine_is_not_built() -> None:
+def test_a_model_larger_than_the_memory_of_the_machine_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         new_model(
             GPT2Config(vocab_size=10, d_model=2**20, num_heads=2, d_ff=2**20, num_layers=2, max_position_embeddings=8),

@@ -1,4 +1,4 @@
-"""The loss: that of PyTorch over the logits, by any family, in blocks and not."""
+"""The loss of every model family: equal to cross_entropy over all logits, also where it is computed in blocks."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ from uwaga.train.step import objective_inputs
 SIZES = {"vocab_size": 30, "d_model": 16, "num_heads": 2, "d_ff": 32}
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt2": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20), 0),
-    "gpt2-own": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20, tie_word_embeddings=False), 0),
+    "gpt2-untied": lambda: new_model(GPT2Config(**SIZES, num_layers=1, max_position_embeddings=20, tie_word_embeddings=False), 0),
     "bert": lambda: new_model(BertConfig(**SIZES, num_layers=1, max_position_embeddings=20, outputs=("masked_lm",)), 0),
     "t5": lambda: new_model(T5Config(**SIZES, num_layers=1, num_decoder_layers=1, d_kv=8), 0),
     "transformer": lambda: new_model(TransformerConfig(**SIZES, num_layers=1, num_decoder_layers=1, decoder_vocab_size=25), 0),
@@ -46,7 +46,7 @@ def logits(model: nn.Module, x: Batch) -> Tensor:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("name", MODELS)
-def test_it_is_pytorchs_over_the_logits(name: str, smoothing: float) -> None:
+def test_it_equals_cross_entropy_over_all_logits(name: str, smoothing: float) -> None:
     model, x = MODELS[name](), batch(name)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -62,7 +62,7 @@ def test_it_is_pytorchs_over_the_logits(name: str, smoothing: float) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_in_blocks_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_logits_give_the_same_loss_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = MODELS[name]().eval(), objective_inputs(batch(name), torch.device("cpu"))
     whole = Objective(model)(*x.arguments)
     expected = torch.autograd.grad(whole, list(model.parameters()))
@@ -75,7 +75,7 @@ def test_in_blocks_it_is_the_same(name: str, monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(Objective(model)(*x.arguments), whole)
 
 
-def test_evaluation_smooths_nothing() -> None:
+def test_evaluation_has_no_label_smoothing() -> None:
     model, x = MODELS["gpt2"](), objective_inputs(batch("gpt2"), torch.device("cpu"))
     smooth, plain = (Objective(model, smoothing).eval()(*x.arguments) for smoothing in (0.3, 0.0))
     assert torch.equal(smooth, plain)

@@ -1,4 +1,4 @@
-"""AdamW, clipping, and a state that goes on as it was."""
+"""AdamW, gradient clipping, saving and loading the optimizer state, and the learning rate schedule."""
 
 from itertools import pairwise
 
@@ -20,7 +20,7 @@ def backward(net: nn.Module, number: int) -> None:
     net(x).square().sum().backward()
 
 
-def test_it_is_pytorchs_adamw_over_matrices_and_the_rest() -> None:
+def test_it_equals_adamw_of_pytorch_with_weight_decay_of_matrices_only() -> None:
     net, peer = model(), model()
     own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5, max_grad_norm=1.0))
     matrices, rest = ([w for w in peer.parameters() if (w.dim() > 1) == wanted] for wanted in (True, False))
@@ -41,7 +41,7 @@ def test_it_is_pytorchs_adamw_over_matrices_and_the_rest() -> None:
         assert a.grad is None
 
 
-def test_biases_and_norms_do_not_decay() -> None:
+def test_biases_and_norms_have_no_weight_decay() -> None:
     net = model()
     own = Optimizer(net, OptimizerConfig(lr=0.1, weight_decay=0.5))
     before = [weight.detach().clone() for weight in net.parameters()]
@@ -52,7 +52,7 @@ def test_biases_and_norms_do_not_decay() -> None:
         torch.testing.assert_close(new.detach(), old * 0.95 if old.dim() > 1 else old)
 
 
-def test_without_clipping_gradients_are_as_they_are() -> None:
+def test_max_grad_norm_of_zero_does_not_clip() -> None:
     net = model()
     own = Optimizer(net, OptimizerConfig(max_grad_norm=0.0))
     backward(net, 0)
@@ -61,7 +61,7 @@ def test_without_clipping_gradients_are_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 3])
-def test_its_state_goes_on_bit_for_bit(steps: int) -> None:
+def test_a_loaded_state_gives_bit_identical_steps(steps: int) -> None:
     net = model()
     own = Optimizer(net, OptimizerConfig(lr=0.1))
     for step in range(steps):
@@ -80,7 +80,7 @@ def test_its_state_goes_on_bit_for_bit(steps: int) -> None:
         assert torch.equal(a, b)
 
 
-def test_who_wants_no_state_gets_none() -> None:
+def test_state_is_empty_where_it_is_not_wanted() -> None:
     assert Optimizer(model(), OptimizerConfig()).state(wanted=False) == {}
 
 
@@ -93,7 +93,7 @@ def rates(**given: object) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
-def test_it_rises_to_the_full_rate_and_falls_to_the_final_one(kind: str) -> None:
+def test_warmup_to_the_full_rate_and_decay_to_the_final_one(kind: str) -> None:
     found = rates(kind=kind, steps=100, warmup_steps=10, final_lr_ratio=0.1)
     assert found[:10] == pytest.approx([n / 10 for n in range(1, 11)])
     assert found[9] == 1.0
@@ -101,23 +101,23 @@ def test_it_rises_to_the_full_rate_and_falls_to_the_final_one(kind: str) -> None
     assert all(a > b for a, b in pairwise(found[9:]))
 
 
-def test_half_way_down_both_have_the_mean() -> None:
+def test_the_rate_halfway_through_the_decay_is_the_mean() -> None:
     for kind in ("cosine", "linear"):
         assert rates(kind=kind, steps=21, warmup_steps=1, final_lr_ratio=0.2)[10] == pytest.approx(0.6)
 
 
-def test_a_constant_one_stays() -> None:
+def test_a_constant_schedule_after_warmup() -> None:
     assert rates(kind="constant", steps=4, warmup_steps=2) == [0.5, 1.0, 1.0, 1.0]
 
 
-def test_without_a_warm_up_it_begins_full() -> None:
+def test_without_warmup_the_first_rate_is_the_full_one() -> None:
     assert rates(kind="linear", steps=3, final_lr_ratio=0.0) == [1.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])
-def test_one_step_is_at_the_full_rate(kind: str) -> None:
+def test_a_schedule_of_one_step_has_the_full_rate(kind: str) -> None:
     assert rates(kind=kind, steps=1) == [1.0]
 
 
-def test_warm_up_to_the_end() -> None:
+def test_warmup_of_all_steps() -> None:
     assert rates(kind="cosine", steps=4, warmup_steps=4) == [0.25, 0.5, 0.75, 1.0]

@@ -1,4 +1,4 @@
-"""The recipes: each can be read, its model has the size it says, and its data is what the official source has."""
+"""The recipes: their configurations, the sizes of their models, their data and checksums, and the bundled models' figures."""
 
 import gzip
 import importlib.util
@@ -28,7 +28,7 @@ _LARGEST_BUNDLED = 8_000_000  # bytes
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Config, Corpus]]]:
-    """A recipe and its real data, prepared; recipes of the same data share it."""
+    """The configuration and prepared corpus of a recipe; recipes of the same data share the corpus."""
     data = Path(__file__).parents[3] / "shared" / "data"
     if not data.is_dir():
         pytest.skip("there is no folder shared/data beside the repository")
@@ -52,7 +52,7 @@ def test_every_recipe_is_in_the_readme() -> None:
 
 
 @pytest.mark.parametrize("name", _RECIPES)
-def test_a_recipe_can_be_read_and_its_text_is_the_same(name: str) -> None:
+def test_the_text_of_a_recipe_reads_back_equal(name: str) -> None:
     config = Config.read(_FOLDER / name)
     assert Config.parse(config.text()) == config
     assert config.run.output_dir == f"runs/{name.removesuffix('.toml')}"
@@ -60,14 +60,14 @@ def test_a_recipe_can_be_read_and_its_text_is_the_same(name: str) -> None:
         assert source.url.startswith("https://")
 
 
-def test_the_same_source_is_the_same_in_every_recipe() -> None:
+def test_recipes_agree_on_the_sources_that_they_share() -> None:
     known: dict[str, object] = {}
     for name in _RECIPES:
         for key, source in Config.read(_FOLDER / name).data.sources.items():
             assert known.setdefault(key, source) == source
 
 
-def test_shakespeare_is_nanogpts_setting() -> None:
+def test_the_shakespeare_recipes_have_the_settings_of_nanogpt() -> None:
     config = Config.read(_FOLDER / "shakespeare-cpu.toml")
     model = config.model
     assert [model[key] for key in ("num_layers", "num_heads", "d_model", "dropout")] == [4, 4, 128, 0.0]
@@ -82,7 +82,7 @@ def test_shakespeare_is_nanogpts_setting() -> None:
         2000,
         100,
     )
-    # Three times nanoGPT's rate, down to the same: at nanoGPT's own the loss is 1.89 on the average, as plain PyTorch's is.
+    # Three times nanoGPT's learning rate, with the same final one: at nanoGPT's the mean loss is 1.89, as in plain PyTorch.
     assert (config.optimizer.lr, config.optimizer.betas, config.optimizer.weight_decay) == (3e-3, (0.9, 0.99), 0.1)
     assert config.optimizer.lr * config.schedule.final_lr_ratio == pytest.approx(1e-4, rel=2e-3)
     gpu = Config.read(_FOLDER / "shakespeare-gpu.toml")
@@ -108,7 +108,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
 
 
 @pytest.mark.slow
-def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
+def test_the_held_out_words_are_as_many_as_the_readme_says(prepared: Callable[[str], tuple[Config, Corpus]]) -> None:
     _, corpus = prepared("speller.toml")
     questions = list(corpus.questions())
     assert f"has {len(questions):,} of " in (_FOLDER / "README.md").read_text()
@@ -119,10 +119,10 @@ def test_the_tenth_of_the_dictionary_is_the_one_of_the_readme(prepared: Callable
 
 
 @pytest.mark.slow
-def test_the_bundled_speller_makes_as_few_mistakes_as_was_wanted(
+def test_the_error_rates_of_the_bundled_speller(
     prepared: Callable[[str], tuple[Config, Corpus]],
 ) -> None:
-    """On a thousand of the words held out; its card has the figures of all, which are means of more."""
+    """On 1,000 of the held-out words; the model card has the error rates on all of them."""
     config, corpus = prepared("speller.toml")
     found = ErrorRateEvaluator(config, corpus).evaluate(load("speller"), all=False)
     assert found.words == 1000
@@ -141,7 +141,7 @@ def test_the_bundled_bards_loss_is_that_of_its_card(prepared: Callable[[str], tu
     assert loss == pytest.approx(float(stated[1]), abs=0.002)
 
 
-def test_a_checkout_of_the_peps_becomes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "peps").mkdir()
     free = "PEP: 1\nTitle: On naïve é\n\nThis document is placed in the public\ndomain or under the CC0-1.0-Universal license.\n"
     (tmp_path / "peps" / "pep-0001.rst").write_text(free)

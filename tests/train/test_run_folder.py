@@ -1,4 +1,4 @@
-"""Names of checkpoints, and which of them stay."""
+"""Names of checkpoints, which of them are kept, and leftovers of interrupted writes."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_a_finished_folder_has_its_name_and_its_files(tmp_path: Path) -> None:
     assert (tmp_path / "step-000007" / run_folder.STATE).read_text() == "new"
 
 
-def test_one_that_is_there_already_is_replaced(tmp_path: Path) -> None:
+def test_an_existing_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
     make(tmp_path, 7)
     folder = run_folder.begin_checkpoint(tmp_path, 7)
     (folder / run_folder.STATE).write_text("new")
@@ -49,21 +49,21 @@ def test_a_folder_that_is_not_a_checkpoint_is_neither_replaced_nor_removed(tmp_p
     assert [path.name for path in tmp_path.glob(".*")] == []
 
 
-def test_the_last_ones_and_the_best_stay(tmp_path: Path) -> None:
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3, 4, 5, 6)
     run_folder.prune(tmp_path, last=5, keep=2, best=1)
-    # What comes after the last one is of a run that was stopped: it is written anew when its time comes.
+    # A checkpoint after `last` is of an interrupted run: the resumed run replaces it when it gets there.
     assert run_folder.checkpoint_steps(tmp_path) == [1, 4, 5, 6]
 
 
-def test_names_point_to_folders(tmp_path: Path) -> None:
+def test_pointers_name_checkpoints(tmp_path: Path) -> None:
     assert run_folder.read_pointer(tmp_path, run_folder.LAST) is None
     make(tmp_path, 1234567)
     run_folder.write_pointer(tmp_path, run_folder.LAST, 1234567)
     assert run_folder.read_pointer(tmp_path, run_folder.LAST) == tmp_path / "step-1234567"
 
 
-def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_unfinished_checkpoints_are_removed_and_other_files_are_not(tmp_path: Path) -> None:
     make(tmp_path, 1)
     for name in (".step-000002.unfinished", ".step-000001.going", ".step-000003.unfinished"):
         durable.create_marked_folder(tmp_path / name)
@@ -91,14 +91,14 @@ def test_what_was_left_half_written_is_removed(tmp_path: Path) -> None:
         ("step-" + "9" * 90, "'step-" + "9" * 59 + "'"),
     ],
 )
-def test_a_name_that_is_none_is_an_error(tmp_path: Path, text: str, said: str) -> None:
+def test_a_pointer_with_an_invalid_name_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "last").write_text(text)
     with pytest.raises(CheckpointError) as caught:
         run_folder.read_pointer(tmp_path, run_folder.LAST)
     assert str(caught.value) == f"{tmp_path}/last must name a checkpoint such as step-000100, not {said}"
 
 
-def test_a_name_of_no_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_pointer_to_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "best").write_text("step-000005\n")
     with pytest.raises(CheckpointError) as caught:
         run_folder.read_pointer(tmp_path, run_folder.BEST)

@@ -1,4 +1,4 @@
-"""A short run of each recipe, on its real data with a tiny model: what its loop does is what a long one would do."""
+"""A short run of each recipe on its real data with a tiny model: losses, validation, samples and checkpoints."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ LAYERS = {"transformer": ("num_layers", "num_decoder_layers"), "gpt2": ("num_lay
 
 @pytest.fixture
 def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """What makes a recipe small."""
+    """Settings of a tiny model and six steps."""
     if not DATA.is_dir():
         pytest.skip("there is no folder shared/data beside the repository")
     monkeypatch.setenv("UWAGA_DATA", str(DATA))
@@ -33,7 +33,7 @@ def overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_it_runs_to_its_end(name: str, overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_short_run_of_a_recipe(name: str, overrides: tuple[str, ...], tmp_path: Path) -> None:
     config = Config.read(ROOT / "recipes" / f"{name}.toml")
     layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
     more = [f"model.{key}=1" for key in layers]
@@ -53,7 +53,7 @@ def test_it_runs_to_its_end(name: str, overrides: tuple[str, ...], tmp_path: Pat
 
 
 def _few_words(folder: Path) -> str:
-    """Every fiftieth word; test_recipes.py prepares all of them, which takes half a minute."""
+    """Every fiftieth line of CMUdict; test_recipes.py prepares all of them, which takes half a minute."""
     path = folder / "cmudict"
     source = next(each for each in (DATA / "cmudict", DATA / "cmudict.gz") if each.is_file())
     with (gzip.open if source.suffix else open)(source, "rt", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ def _few_words(folder: Path) -> str:
 
 
 def _few_peps(folder: Path) -> str:
-    """Learning byte pairs of all of them takes half a minute."""
+    """The first 40 PEPs; training byte pairs on all of them takes half a minute."""
     path = folder / "peps.jsonl"
     with gzip.open(DATA / "peps.jsonl.gz", "rt", encoding="utf-8") as file:
         path.write_text("".join(islice(file, 40)))

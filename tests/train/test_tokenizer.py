@@ -1,4 +1,4 @@
-"""Tokenizers: what they make of texts, and that their files mean the same to others."""
+"""Tokenizers: encoding and decoding, training, and that transformers reads their files the same way."""
 
 import json
 from collections.abc import Callable
@@ -42,23 +42,23 @@ def _pairs(*texts: str, size: int = 300, objective: str = _OBJECTIVE) -> TextTok
     return train_byte_pair_tokenizer(TokenizerConfig(kind="byte-pair", vocab_size=size), texts, objective)
 
 
-def _as_the_library_has_it(tokenizer: TextTokenizer, text: str) -> list[int]:
+def _library_ids(tokenizer: TextTokenizer, text: str) -> list[int]:
     return tokenizer.backend.encode(text, add_special_tokens=False).ids
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
-def test_characters_by_the_table_are_those_of_the_library(lowercase: bool) -> None:
+def test_the_lookup_table_gives_the_ids_of_the_library(lowercase: bool) -> None:
     tokenizer = _characters(_TEXT, lowercase=lowercase)
     for text in (_TEXT, "Ünknown → \r\n\t\0 ones", ""):
-        assert tokenizer.encode([text])[0].tolist() == _as_the_library_has_it(tokenizer, text)
+        assert tokenizer.encode([text])[0].tolist() == _library_ids(tokenizer, text)
 
 
-def test_every_character_of_the_text_comes_back() -> None:
+def test_decoded_characters_are_the_text() -> None:
     tokenizer = _characters(_TEXT)
     assert tokenizer.decode(tokenizer.encode([_TEXT])[0].tolist()) == _TEXT
 
 
-def test_the_commonest_characters_are_kept_where_there_is_room_for_some() -> None:
+def test_vocab_size_keeps_the_most_common_characters() -> None:
     tokenizer = _characters("aaabbc", vocab_size=4)
     assert sorted(tokenizer.backend.get_vocab()) == ["<unk>", "<|endoftext|>", "a", "b"]
     assert tokenizer.decode(tokenizer.encode(["cab"])[0].tolist()) == "ab"
@@ -66,25 +66,25 @@ def test_the_commonest_characters_are_kept_where_there_is_room_for_some() -> Non
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_bytes_make_any_text(text: str) -> None:
+def test_byte_pairs_encode_any_text(text: str) -> None:
     tokenizer = _pairs("the cat sat on the mat")
     assert tokenizer.decode(tokenizer.encode([text])[0].tolist()) == text
 
 
-def test_special_tokens_in_a_text_are_text() -> None:
+def test_names_of_special_tokens_in_a_text_are_encoded_as_text() -> None:
     for tokenizer in (_pairs(_TEXT), _characters(_TEXT)):
         ids = tokenizer.encode(["a <|endoftext|> b"])[0]
         assert tokenizer.special.eos not in ids.tolist()
 
 
-def test_the_same_texts_give_the_same_pairs() -> None:
+def test_byte_pair_training_is_deterministic() -> None:
     texts = [f"{word} and {word}s" for word in ("pig", "house", "wolf", "straw", "brick")] * 3
     first, again = (_pairs(*texts, size=320).backend.to_str() for _ in range(2))
     assert first == again
 
 
 @pytest.mark.parametrize("letter", ["x", "東"])
-def test_byte_pairs_are_learned_in_seconds_from_a_line_without_spaces(letter: str) -> None:
+def test_byte_pair_training_of_a_long_line_without_spaces_takes_seconds(letter: str) -> None:
     """The library alone takes time that grows with the square of the length: more than 200 s for this one."""
     text = letter * 2_000_000
     tokenizer = _pairs(text, size=270)
@@ -93,7 +93,7 @@ def test_byte_pairs_are_learned_in_seconds_from_a_line_without_spaces(letter: st
     assert tokenizer.decode(ids) == text
 
 
-def test_words_up_to_the_limit_give_the_tokenizer_that_the_library_trains() -> None:
+def test_the_limit_of_pre_tokens_does_not_change_a_tokenizer_of_shorter_ones() -> None:
     texts = [_TEXT, "ab" * 512, "the cat sat on the mat\n" * 5]
     expected = Backend(models.BPE())
     expected.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -109,21 +109,21 @@ def test_words_up_to_the_limit_give_the_tokenizer_that_the_library_trains() -> N
 
 
 @pytest.mark.parametrize("piece", [10_000, 70_000, 3_000_000])
-def test_long_texts_in_parts_have_the_tokens_of_the_whole(piece: int) -> None:
+def test_parts_of_a_long_text_have_the_tokens_of_the_whole(piece: int) -> None:
     text = "It was a dark  and stormy night;\n the rain's fall \t" * 6000
     tokenizer = _pairs(text[:500], size=330)
     parts = list(tokenizer.parts(text[start : start + piece] for start in range(0, len(text), piece)))
     assert len(parts) > 2
-    assert np.concatenate(tokenizer.encode(parts)).tolist() == _as_the_library_has_it(tokenizer, text)
+    assert np.concatenate(tokenizer.encode(parts)).tolist() == _library_ids(tokenizer, text)
 
 
-def test_a_text_without_spaces_is_cut_all_the_same() -> None:
+def test_a_long_text_without_spaces_is_split() -> None:
     parts = list(recut(["x" * 3_000_000]))
     assert "".join(parts) == "x" * 3_000_000
     assert max(map(len, parts)) <= 2**20 + 2**16
 
 
-def test_words_are_what_spaces_separate() -> None:
+def test_words_are_split_at_spaces() -> None:
     section = TokenizerConfig(kind="words")
     symbols = SymbolCounter(section)
     symbols.add("AH B K")
@@ -133,7 +133,7 @@ def test_words_are_what_spaces_separate() -> None:
     assert tokenizer.decode(ids) == "B AH K"
 
 
-def test_one_vocabulary_of_letters_and_sounds() -> None:
+def test_a_vocabulary_shared_by_sources_and_targets() -> None:
     section, target = TokenizerConfig(kind="characters", lowercase=True), TargetConfig(kind="words", shared=True)
     letters, sounds = SymbolCounter(section), SymbolCounter(target)
     letters.add("CAB")
@@ -143,13 +143,13 @@ def test_one_vocabulary_of_letters_and_sounds() -> None:
     assert sorted(own.backend.get_vocab()) == ["</s>", "<pad>", "<unk>", "AE", "B", "K", "a", "b", "c"]
     assert [own.backend.id_to_token(x) for x in own.encode(["CAB"])[0]] == ["c", "a", "b"]
     assert [own.backend.id_to_token(x) for x in answers.encode(["K AE B"])[0]] == ["K", "AE", "B"]
-    # What the model's directory holds decodes what it writes.
+    # The tokenizer of the model's directory decodes what the model generates.
     assert own.decode(answers.encode(["K AE B"])[0].tolist()) == "K AE B"
 
 
 @pytest.mark.parametrize("kind", ["characters", "byte-pair"])
 @pytest.mark.parametrize("objective", list(_CLASSES))
-def test_a_saved_model_and_its_tokenizer_fit(
+def test_transformers_reads_the_tokenizer_of_a_saved_model(
     objective: str,
     kind: str,
     tmp_path: Path,
@@ -177,7 +177,7 @@ def test_a_saved_model_and_its_tokenizer_fit(
     assert ours.num_special_tokens == around[objective]
 
 
-def test_a_tokenizer_that_was_saved_is_given(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_loads_the_same(tmp_path: Path) -> None:
     tokenizer = _pairs(_TEXT, objective="masked-language-model")
     tokenizer.save(tmp_path)
     for path in (tmp_path, tmp_path / "tokenizer.json"):
@@ -186,7 +186,7 @@ def test_a_tokenizer_that_was_saved_is_given(tmp_path: Path) -> None:
         assert again.encode([_TEXT])[0].tolist() == tokenizer.encode([_TEXT])[0].tolist()
 
 
-def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: Path) -> None:
+def test_errors_of_a_given_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         TextTokenizer.load(tmp_path, _OBJECTIVE)
     assert str(raised.value) == f"tokenizer.path: there is no {tmp_path / 'tokenizer.json'}"
@@ -201,14 +201,14 @@ def test_a_given_one_must_be_there_and_have_what_the_objective_needs(tmp_path: P
 
 
 @pytest.mark.parametrize("number", [-1, 2**40, True])
-def test_a_special_token_beyond_all_numbers_is_none(tmp_path: Path, number: int) -> None:
+def test_invalid_token_ids_in_config_json_are_ignored(tmp_path: Path, number: int) -> None:
     _pairs(_TEXT).save(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"pad_token_id": number}))
     with pytest.raises(ConfigError, match=r"the tokenizer has no pad_token, which a masked-language-model needs"):
         TextTokenizer.load(tmp_path, "masked-language-model")
 
 
-def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
+def test_a_vocab_size_that_is_too_small_is_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         _pairs(_TEXT, size=256)
     needs = "tokenizer.vocab_size must be at least 257, all bytes and the special tokens, not 256"
@@ -221,7 +221,7 @@ def test_a_vocabulary_must_hold_all_bytes_or_a_character() -> None:
     assert str(raised.value) == "tokenizer.kind is 'characters', and the texts have none"
 
 
-def test_a_limit_is_of_letters_and_sounds_together() -> None:
+def test_vocab_size_limits_sources_and_targets_together() -> None:
     section, target = TokenizerConfig(kind="characters", vocab_size=8), TargetConfig(kind="words", shared=True)
     letters, sounds = SymbolCounter(section), SymbolCounter(target)
     letters.add("aaabbc")

@@ -1,4 +1,4 @@
-"""StepRunner as a function of (seed, epoch, step), evaluation in order, and what tells one corpus from another."""
+"""Batches as a function of (seed, epoch, step), the order of evaluation, and the digest of a corpus."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ _VERSES = (
 )
 
 
-def test_a_step_is_the_same_whoever_asks_and_when(verses: str, make_corpus: Make) -> None:
+def test_the_batches_of_a_step_do_not_depend_on_earlier_requests(verses: str, make_corpus: Make) -> None:
     one, other = (make_corpus("language-model", [verses], *_VERSES) for _ in range(2))
     count = 2 * one.train.steps_per_epoch(0) + 3
     forwards = [one.train.micro_batches(step) for step in range(count)]
@@ -25,7 +25,7 @@ def test_a_step_is_the_same_whoever_asks_and_when(verses: str, make_corpus: Make
         assert torch.equal(one.train.batch(micro).ids.values, other.train.batch(micro).ids.values)
 
 
-def test_an_epoch_reads_every_row_once_in_whole_steps(verses: str, make_corpus: Make) -> None:
+def test_an_epoch_has_every_row_once_in_whole_steps(verses: str, make_corpus: Make) -> None:
     train = make_corpus("language-model", [verses], *_VERSES).train
     step = 0
     for epoch in range(3):
@@ -39,7 +39,7 @@ def test_an_epoch_reads_every_row_once_in_whole_steps(verses: str, make_corpus: 
         assert [micro.number for micro in micros[0]] == [0, 1, 2]
 
 
-def test_no_micro_batch_is_larger_than_its_budget(verses: str, make_corpus: Make) -> None:
+def test_a_micro_batch_has_at_most_tokens_per_batch_tokens(verses: str, make_corpus: Make) -> None:
     train = make_corpus("language-model", [verses], *_VERSES).train
     sizes = [
         train.batch(micro).tokens for step in range(train.steps_per_epoch(0)) for micro in train.micro_batches(step)
@@ -48,7 +48,7 @@ def test_no_micro_batch_is_larger_than_its_budget(verses: str, make_corpus: Make
     assert sum(sizes[:-1]) / len(sizes[:-1]) > 64 - 16
 
 
-def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str, make_corpus: Make) -> None:
+def test_evaluation_has_all_rows_in_order_or_evenly_spaced_ones(verses: str, make_corpus: Make) -> None:
     valid = make_corpus("language-model", [verses], *_VERSES).validation
     whole = [row.tolist() for batch in valid.evaluation_batches() for row in batch.ids.to_list()]
     assert len(whole) == len(valid)
@@ -60,7 +60,7 @@ def test_evaluation_reads_all_rows_in_order_or_some_from_everywhere(verses: str,
     assert len(list(valid.evaluation_batches(1))) == 1
 
 
-def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corpus: Make) -> None:
+def test_questions_have_every_target_of_the_held_out_words(words: str, make_corpus: Make) -> None:
     given = (
         "data.pair_format=cmudict",
         "data.remove_characters='012'",
@@ -76,7 +76,7 @@ def test_questions_list_every_answer_of_the_words_held_out(words: str, make_corp
     assert isinstance(questions[0], Question)
 
 
-def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
+def test_all_tensors_of_a_batch_move_to_a_device(words: str, make_corpus: Make) -> None:
     corpus = make_corpus("encoder-decoder", [words], "data.pair_format=cmudict")
     batch = corpus.train.batch(corpus.train.micro_batches(0)[0])
     moved = batch.to("meta")
@@ -94,12 +94,12 @@ def test_batches_go_to_a_device_whole(words: str, make_corpus: Make) -> None:
         "data.validation_fraction=0.3",
     ],
 )
-def test_what_changes_the_batches_changes_the_digest(change: str, verses: str, make_corpus: Make) -> None:
+def test_settings_of_the_batches_change_the_digest(change: str, verses: str, make_corpus: Make) -> None:
     plain = make_corpus("language-model", [verses], *_VERSES[:1])
     assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest != plain.digest
 
 
 @pytest.mark.parametrize("change", ["optimizer.lr=1", "schedule.steps=9", "run.log_every=1", "data.download=true"])
-def test_what_does_not_leaves_it(change: str, verses: str, make_corpus: Make) -> None:
+def test_other_settings_do_not_change_the_digest(change: str, verses: str, make_corpus: Make) -> None:
     plain = make_corpus("language-model", [verses], *_VERSES[:1])
     assert make_corpus("language-model", [verses], *_VERSES[:1], change).digest == plain.digest

@@ -1,4 +1,4 @@
-"""Pairs: every pair_format, and what is wrong with a line."""
+"""Pairs: every pair_format, and the errors of invalid lines."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def _message(*given: Path, **options: str) -> str:
 
 
 @pytest.mark.parametrize("pair_format", ["tsv", "cmudict", "jsonl", "parquet", "parallel"])
-def test_every_layout_gives_the_same_pairs(pair_format: str, tmp_path: Path) -> None:
+def test_every_pair_format_gives_the_same_pairs(pair_format: str, tmp_path: Path) -> None:
     expected = [("READ", "R EH1 D"), ("READ", "R IY1 D"), ("A'S", "EY1 Z")]
     path, answers = tmp_path / "a", None
     if pair_format == "tsv":
@@ -41,7 +41,7 @@ def test_every_layout_gives_the_same_pairs(pair_format: str, tmp_path: Path) -> 
     assert _read(path, answers, pair_format=pair_format) == expected
 
 
-def test_marks_can_be_taken_out_of_the_targets(tmp_path: Path) -> None:
+def test_remove_characters_applies_to_targets(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("A1 1 EY1 W AH0 N\n")
     assert _read(path, pair_format="cmudict", remove_characters="012") == [("A1", "EY W AH N")]
@@ -57,21 +57,21 @@ def test_marks_can_be_taken_out_of_the_targets(tmp_path: Path) -> None:
         ("a\t ", "the target is empty"),
     ],
 )
-def test_a_line_of_wrong_fields_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_a_line_with_invalid_fields_is_named(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text(f"good\tgut\n{line}\ngood\tgut\n")
     assert _message(path) == f"{path}:2: {message}"
 
 
 @pytest.mark.parametrize("line", ["READ", "READ R EH1 D", "READ 1", ";;; a comment"])
-def test_a_line_that_is_not_cmudicts_is_named(line: str, tmp_path: Path) -> None:
+def test_a_line_that_is_not_in_the_format_of_cmudict_is_named(line: str, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text(f"A 1 EY1\n{line}\n")
     wanted = "must be a word, a whole number and phonemes, separated by spaces"
     assert _message(path, pair_format="cmudict") == f"{path}:2: {wanted}"
 
 
-def test_parallel_files_must_have_as_many_lines(tmp_path: Path) -> None:
+def test_parallel_files_with_different_numbers_of_lines_are_refused(tmp_path: Path) -> None:
     short, long = tmp_path / "short", tmp_path / "long"
     short.write_text("a\nb\n")
     long.write_text("a\nb\nc\nd\n")
@@ -81,7 +81,7 @@ def test_parallel_files_must_have_as_many_lines(tmp_path: Path) -> None:
     assert _message(long, short, pair_format="parallel") == expected
 
 
-def test_a_target_of_marks_alone_is_empty(tmp_path: Path) -> None:
+def test_a_target_of_removed_characters_alone_is_empty(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("A 1 0\n")
     assert _message(path, pair_format="cmudict", remove_characters="0") == f"{path}:1: the target is empty"

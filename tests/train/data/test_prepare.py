@@ -1,4 +1,4 @@
-"""Prepared data: made once, remade when it must be, whole or not there."""
+"""Prepared data: reused, prepared again where its input changed, and written atomically."""
 
 import os
 import signal
@@ -53,7 +53,7 @@ def _refusal(config: Config, folder: Path) -> str:
     return str(raised.value)
 
 
-def test_the_second_time_nothing_is_read(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_prepared_data_is_reused(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     first, seen = _prepare(config, tmp_path / "run")
     again, nothing = _prepare(config, tmp_path / "run")
@@ -63,7 +63,7 @@ def test_the_second_time_nothing_is_read(tmp_path: Path, verses: str, make_confi
     assert nothing == []
 
 
-def test_another_text_is_read_anew(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_a_changed_text_is_prepared_again(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     first, _ = _prepare(config, tmp_path / "run")
     with (tmp_path / verses).open("a") as file:
@@ -73,7 +73,7 @@ def test_another_text_is_read_anew(tmp_path: Path, verses: str, make_config: Mak
     assert first != again
 
 
-def test_the_same_text_elsewhere_is_the_same_data(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_the_digest_does_not_depend_on_paths(tmp_path: Path, verses: str, make_config: Make) -> None:
     first, _ = _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
     (tmp_path / verses).rename(tmp_path / "moved.txt")
     again, _ = _prepare(make_config("language-model", ["moved.txt"], _LINES), tmp_path / "run")
@@ -81,7 +81,7 @@ def test_the_same_text_elsewhere_is_the_same_data(tmp_path: Path, verses: str, m
 
 
 @pytest.mark.slow
-def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words: str, make_config: Make) -> None:
+def test_killed_preparation_leaves_no_partial_data(tmp_path: Path, words: str, make_config: Make) -> None:
     given = ("data.pair_format=cmudict", "tokenizer.kind=byte-pair", "tokenizer.vocab_size=300")
     config = make_config("encoder-decoder", [words], *given)
     (tmp_path / "config.toml").write_text(config.text())
@@ -96,7 +96,7 @@ def test_killed_while_preparing_nothing_half_made_is_read(tmp_path: Path, words:
     assert [path.name for path in (tmp_path / "run").iterdir() if "unfinished" in path.name] == []
 
 
-def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_folders_that_uwaga_did_not_make_are_not_touched(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     final, _ = _prepare(config, tmp_path / "run")
     name = final.name if isinstance(final, Path) else next((tmp_path / "run").glob("data-*")).name
@@ -118,7 +118,7 @@ def test_folders_of_somebody_else_are_left_alone(tmp_path: Path, verses: str, ma
 
 
 @pytest.mark.slow
-def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Make) -> None:
+def test_two_processes_prepare_the_data_once(tmp_path: Path, words: str, make_config: Make) -> None:
     config = make_config("encoder-decoder", [words], "data.pair_format=cmudict")
     (tmp_path / "config.toml").write_text(config.text())
     run = [sys.executable, "-c", _PROGRAM, str(tmp_path / "config.toml"), str(tmp_path / "run"), "-1"]
@@ -128,7 +128,7 @@ def test_two_processes_make_it_once(tmp_path: Path, words: str, make_config: Mak
     assert sorted(calls == "0" for _, calls in said) == [False, True]
 
 
-def test_a_file_that_was_cut_is_told(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     _prepare(config, tmp_path / "run")
     path = next((tmp_path / "run").glob("data-*")) / "train.tokens"
@@ -141,7 +141,7 @@ def test_a_file_that_was_cut_is_told(tmp_path: Path, verses: str, make_config: M
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets"])
-def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
+def test_corrupted_data_is_refused(tmp_path: Path, verses: str, make_config: Make, name: str) -> None:
     config = make_config("language-model", [verses], _LINES)
     _prepare(config, tmp_path / "run")
     folder = next((tmp_path / "run").glob("data-*"))
@@ -164,7 +164,7 @@ def test_data_that_is_not_what_was_written_is_told(tmp_path: Path, verses: str, 
     assert said in _refusal(config, tmp_path / "run")
 
 
-def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_invalid_metadata_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
     config = make_config("language-model", [verses], _LINES)
     _prepare(config, tmp_path / "run")
     path = next((tmp_path / "run").glob("data-*")) / "metadata.json"
@@ -182,7 +182,7 @@ def test_a_description_of_data_that_is_none_is_told(tmp_path: Path, verses: str,
     assert _refusal(config, tmp_path / "run") == said
 
 
-def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_an_empty_split_is_refused(tmp_path: Path, verses: str, make_config: Make) -> None:
     advice = "name files in data.validation, or cut texts into more documents by data.document"
     alone = make_config("language-model", [verses])
     assert _message(alone, tmp_path / "run") == (
@@ -200,7 +200,7 @@ def test_both_sides_must_hold_something(tmp_path: Path, verses: str, make_config
     )
 
 
-def test_a_file_must_be_there(tmp_path: Path, make_config: Make) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path, make_config: Make) -> None:
     config = make_config("language-model", ["none.txt"])
     assert _message(config, tmp_path / "run") == f"{tmp_path / 'none.txt'}: there is no such file"
     (tmp_path / "folder").mkdir()
@@ -218,7 +218,7 @@ def test_a_pair_that_is_too_long_is_refused_with_its_line(tmp_path: Path, make_c
     assert message == f"{path}:41: the target has 17 tokens with the special ones, and data.context_length is 16"
 
 
-def test_few_tokens_take_two_bytes(tmp_path: Path, verses: str, make_config: Make) -> None:
+def test_small_vocabularies_are_stored_in_two_bytes_per_token(tmp_path: Path, verses: str, make_config: Make) -> None:
     _prepare(make_config("language-model", [verses], _LINES), tmp_path / "run")
     folder = next((tmp_path / "run").glob("data-*"))
     offsets = np.fromfile(folder / "train.offsets", "<i8")

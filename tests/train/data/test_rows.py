@@ -1,4 +1,4 @@
-"""The rows of every objective: what is read, and what is asked for."""
+"""The rows of every objective: input ids and labels, and the order of an epoch."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -25,7 +25,7 @@ def _epoch(corpus: Corpus, epoch: int = 0) -> list[Batch]:
 
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=20), st.integers(1, 7))
-def test_cuts_hold_every_token_once(lengths: list[int], context: int) -> None:
+def test_row_slices_have_every_token_once(lengths: list[int], context: int) -> None:
     slices = RowSlices(np.array(lengths), context)
     files = [slices.locate(row) for row in range(len(slices))]
     assert [stop - start for _, start, stop in files] == slices.lengths().tolist()
@@ -34,7 +34,7 @@ def test_cuts_hold_every_token_once(lengths: list[int], context: int) -> None:
     assert max(slices.lengths(), default=0) <= context
 
 
-def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
+def test_labels_of_a_language_model_have_every_token_once(tmp_path: Path, verses: str, make_corpus: Make) -> None:
     corpus = make_corpus("language-model", [verses], "data.document=paragraph", "data.validation_fraction=0.2")
     asked = torch.cat([batch.labels for batch in [*_epoch(corpus), *corpus.validation.evaluation_batches()]])
     text = (tmp_path / verses).read_text().strip().split("\n\n")
@@ -44,7 +44,7 @@ def test_a_language_model_is_asked_for_every_token_once(tmp_path: Path, verses: 
     assert asked.sort().values.tolist() == expected.sort().values.tolist()
 
 
-def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, make_corpus: Make) -> None:
+def test_a_row_is_of_one_document_and_its_labels_are_the_next_tokens(verses: str, make_corpus: Make) -> None:
     corpus = make_corpus(
         "language-model", [verses], "data.document=paragraph", "data.context_length=64", "batch.tokens_per_batch=256"
     )
@@ -59,7 +59,7 @@ def test_a_row_is_one_document_and_its_labels_are_what_comes_next(verses: str, m
     assert first[0] == end
 
 
-def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make) -> None:
+def test_windows_start_anywhere_in_the_text(tmp_path: Path, make_corpus: Make) -> None:
     text = "".join(chr(0x4E00 + number) for number in range(1000))
     (tmp_path / "a.txt").write_text(text)
     corpus = make_corpus("language-model", ["a.txt"], "data.windows=true", "batch.tokens_per_step=128")
@@ -76,7 +76,7 @@ def test_windows_lie_anywhere_in_one_long_text(tmp_path: Path, make_corpus: Make
     assert len(set(starts)) > 0.8 * len(starts)
 
 
-def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_corpus: Make) -> None:
+def test_texts_are_joined_by_an_end_token_for_windows(tmp_path: Path, make_corpus: Make) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("0123456789" * 5)
     valid = f"data.validation=['{tmp_path / 'a.txt'}']"
@@ -87,7 +87,7 @@ def test_windows_of_several_texts_have_an_end_between_them(tmp_path: Path, make_
 
 
 @pytest.mark.parametrize("target", ["{kind='words'}", "{kind='words', shared=true}"])
-def test_a_decoder_begins_with_padding_and_is_asked_for_an_end(target: str, words: str, make_corpus: Make) -> None:
+def test_decoder_ids_begin_with_padding_and_labels_end_with_eos(target: str, words: str, make_corpus: Make) -> None:
     options = (
         "data.pair_format=cmudict",
         "data.remove_characters='012'",
@@ -110,7 +110,7 @@ def test_a_decoder_begins_with_padding_and_is_asked_for_an_end(target: str, word
     assert rows == len(corpus.train)
 
 
-def test_masks_are_bert_s(tmp_path: Path, make_corpus: Make) -> None:
+def test_masks_have_the_proportions_of_bert(tmp_path: Path, make_corpus: Make) -> None:
     generator = np.random.default_rng(0)
     lines = ("".join(chr(0x4E00 + x) for x in generator.integers(0, 500, 200)) for _ in range(60))
     (tmp_path / "a.txt").write_text("\n".join(lines))
@@ -143,7 +143,7 @@ def _originals(corpus: Corpus) -> list[list[int]]:
     return found
 
 
-def test_another_epoch_has_other_masks_and_validation_always_the_same(verses: str, make_corpus: Make) -> None:
+def test_masks_differ_between_epochs_and_validation_masks_do_not(verses: str, make_corpus: Make) -> None:
     given = ("masked-language-model", [verses], "data.document=paragraph")
     corpus = make_corpus(*given)
     rows = corpus.train._rows
@@ -166,7 +166,7 @@ _LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=60)
 
 
 @given(_LENGTHS, st.integers(0, 3), st.integers(0, 3))
-def test_every_row_is_there_once(lengths: list[int], seed: int, epoch: int) -> None:
+def test_an_epoch_order_has_every_row_once(lengths: list[int], seed: int, epoch: int) -> None:
     order = EpochOrder(np.array(lengths), 20, seed, epoch)
     rows = [row for micro in range(len(order)) for row in order.rows(micro)]
     assert sorted(rows) == list(range(len(lengths)))
@@ -181,23 +181,23 @@ def test_a_micro_batch_ends_where_the_next_row_does_not_fit(lengths: list[int]) 
         assert micro == len(starts) - 2 or size + lengths[stop] > 20
 
 
-def test_another_epoch_or_seed_is_another_order() -> None:
+def test_the_order_depends_on_seed_and_epoch() -> None:
     lengths = np.full(100, 5)
     orders = {(seed, epoch): EpochOrder(lengths, 500, seed, epoch).rows(0) for seed in range(3) for epoch in range(3)}
     assert len(set(orders.values())) == 9
     assert EpochOrder(lengths, 500, 2, 1).rows(0) == orders[2, 1]
 
 
-def test_the_bits_are_those_of_every_machine() -> None:
+def test_random_bits_are_the_same_on_every_machine() -> None:
     assert random_bits(2, "order", 0, 1).tolist() == [258815424940938134, 7331967237378934650]
     assert permutation(6, "order", 1, 0).tolist() == [1, 5, 0, 4, 3, 2]
 
 
-def test_every_order_of_four_is_about_as_likely() -> None:
+def test_permutations_are_uniformly_distributed() -> None:
     counts: dict[tuple[int, ...], int] = {}
     for epoch in range(4800):
         found = tuple(permutation(4, "test", epoch).tolist())
         counts[found] = counts.get(found, 0) + 1
     assert len(counts) == 24
-    # 200 each; five standard deviations of a binomial count are 69.
+    # The expected count is 200; five standard deviations of the binomial count are 69.
     assert all(abs(count - 200) < 69 for count in counts.values())

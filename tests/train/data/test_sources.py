@@ -1,4 +1,4 @@
-"""Sources: files that are there, files that are fetched, and files that are not what they should be."""
+"""Sources: local files, downloads, and files with another checksum."""
 
 import gzip
 import hashlib
@@ -22,7 +22,7 @@ _SHA256 = hashlib.sha256(_TEXT).hexdigest()
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """UWAGA_DATA, a folder that is not there yet."""
+    """UWAGA_DATA, a folder that does not exist yet."""
     folder = tmp_path / "home"
     monkeypatch.setenv("UWAGA_DATA", str(folder))
     return folder
@@ -56,18 +56,18 @@ def _message(data: DataConfig) -> str:
     return str(raised.value)
 
 
-def test_what_is_no_source_is_a_path() -> None:
+def test_a_name_that_is_not_a_source_is_a_path() -> None:
     assert sources.find("play.txt", DataConfig()) == Path("play.txt")
 
 
 @pytest.mark.parametrize("name", ["play.txt", "play.txt.gz"])
-def test_a_file_of_ones_own_is_used_packed_or_not(name: str, home: Path) -> None:
+def test_a_local_file_is_used_compressed_or_not(name: str, home: Path) -> None:
     home.mkdir()
     (home / name).write_bytes(gzip.compress(_TEXT) if name.endswith(".gz") else _TEXT)
     assert sources.find("play", _data("https://example.org/play.txt")) == home / name
 
 
-def test_where_there_is_none_the_error_names_the_url(home: Path) -> None:
+def test_the_error_of_a_missing_source_names_the_url(home: Path) -> None:
     assert _message(_data("https://example.org/play.txt")) == (
         f"play: there is no play.txt or play.txt.gz in {home}; the source is https://example.org/play.txt: "
         "data.download=true fetches it there"
@@ -78,7 +78,7 @@ def test_where_there_is_none_the_error_names_the_url(home: Path) -> None:
     )
 
 
-def test_another_file_of_that_name_is_refused(home: Path) -> None:
+def test_a_local_file_with_another_checksum_is_refused(home: Path) -> None:
     home.mkdir()
     (home / "play.txt").write_bytes(b"something else")
     digest = hashlib.sha256(b"something else").hexdigest()
@@ -92,7 +92,7 @@ def test_another_file_of_that_name_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["plain", "gzip", "zip"])
-def test_a_download_that_was_asked_for_is_kept_unpack(how: str, tmp_path: Path, home: Path, server: str) -> None:
+def test_a_download_is_kept_uncompressed(how: str, tmp_path: Path, home: Path, server: str) -> None:
     member = ""
     if how == "zip":
         member = "corpus/play"
@@ -107,7 +107,7 @@ def test_a_download_that_was_asked_for_is_kept_unpack(how: str, tmp_path: Path, 
     assert sources.find("play", data) == home / "play.txt"
 
 
-def test_all_processes_of_a_training_may_want_it_at_once(
+def test_concurrent_processes_download_a_file_once(
     tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "served" / "play").write_bytes(_TEXT)
@@ -121,7 +121,7 @@ def test_all_processes_of_a_training_may_want_it_at_once(
     assert len(fetched) == 1
 
 
-def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, server: str) -> None:
+def test_a_download_with_another_checksum_is_not_kept(tmp_path: Path, home: Path, server: str) -> None:
     (tmp_path / "served" / "play").write_bytes(b"something else")
     digest = hashlib.sha256(b"something else").hexdigest()
     assert _message(_data(f"{server}/play", download=True)) == (
@@ -132,7 +132,7 @@ def test_what_comes_and_is_not_the_file_is_not_kept(tmp_path: Path, home: Path, 
     assert [path.name for path in home.iterdir()] == [".downloading"]
 
 
-def test_a_download_replaces_nothing_and_follows_no_link(tmp_path: Path, home: Path, server: str) -> None:
+def test_a_download_does_not_replace_files_or_follow_links(tmp_path: Path, home: Path, server: str) -> None:
     (tmp_path / "served" / "play").write_bytes(_TEXT)
     mine = tmp_path / "mine"
     home.mkdir(exist_ok=True)
@@ -147,7 +147,9 @@ def test_a_download_replaces_nothing_and_follows_no_link(tmp_path: Path, home: P
     assert not mine.exists()
 
 
-def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_has_a_maximum_size(
+    tmp_path: Path, home: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "LARGEST", 1000)
     (tmp_path / "served" / "play").write_bytes(b"a" * 1001)
     assert _message(_data(f"{server}/play", download=True)) == f"{server}/play: is longer than 1,000 bytes"
@@ -156,7 +158,7 @@ def test_a_download_has_a_limit(tmp_path: Path, home: Path, server: str, monkeyp
     assert _message(_data(f"{server}/play", download=True)) == unpacked
 
 
-def test_what_cannot_be_downloaded_says_so(home: Path, server: str) -> None:
+def test_errors_of_downloads(home: Path, server: str) -> None:
     assert (
         _message(_data(f"{server}/play", download=True)) == f"{server}/play: cannot be downloaded: 404 File not found"
     )

@@ -1,4 +1,4 @@
-"""What is held out for validation: decided by content, for ever the same."""
+"""The validation split: chosen by a hash of the content, so that it does not depend on order or place."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ def _files(*train: Path) -> dict[str, tuple[Path, ...]]:
     return {"train": train, "validation": (), "target": (), "validation_target": ()}
 
 
-def test_a_share_of_the_words_is_held_out_and_never_changes() -> None:
+def test_a_fraction_of_the_words_is_held_out_and_stays_the_same() -> None:
     words = [f"word{number}" for number in range(20_000)]
     held = [word for word in words if is_validation_source(word, 0.1)]
     assert abs(len(held) - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
@@ -21,11 +21,11 @@ def test_a_share_of_the_words_is_held_out_and_never_changes() -> None:
     assert set(held) <= {word for word in words if is_validation_source(word, 0.2)}
 
 
-def test_no_share_holds_out_nothing() -> None:
+def test_a_validation_fraction_of_zero_holds_out_nothing() -> None:
     assert not is_validation(bytes(32), 0.0)
 
 
-def test_all_pronunciations_of_a_word_are_on_one_side(tmp_path: Path, words: str) -> None:
+def test_all_pronunciations_of_a_word_are_in_one_split(tmp_path: Path, words: str) -> None:
     data = DataConfig(kind="pairs", pair_format="cmudict", validation_fraction=0.3)
     splits: dict[str, set[str]] = {}
     for split, pair in split_pairs(_files(tmp_path / words), data):
@@ -34,7 +34,7 @@ def test_all_pronunciations_of_a_word_are_on_one_side(tmp_path: Path, words: str
     assert 40 < sum(VALIDATION in each for each in splits.values()) < 140
 
 
-def test_a_document_keeps_its_side_wherever_it_stands(tmp_path: Path, verses: str) -> None:
+def test_the_split_of_a_document_does_not_depend_on_its_place(tmp_path: Path, verses: str) -> None:
     data = DataConfig(document="paragraph", validation_fraction=0.3)
     whole = {"".join(each.document.pieces): each.split for each in split_documents(_files(tmp_path / verses), data)}
     backwards = tmp_path / "backwards.txt"
@@ -43,7 +43,7 @@ def test_a_document_keeps_its_side_wherever_it_stands(tmp_path: Path, verses: st
     assert again == whole
 
 
-def test_windows_hold_out_the_end_of_the_text(tmp_path: Path, verses: str) -> None:
+def test_with_windows_the_end_of_the_text_is_held_out(tmp_path: Path, verses: str) -> None:
     (tmp_path / "more.txt").write_text("And this is the end.")
     data = DataConfig(windows=True, validation_fraction=0.25)
     paths = (tmp_path / verses, tmp_path / "more.txt")
@@ -53,7 +53,7 @@ def test_windows_hold_out_the_end_of_the_text(tmp_path: Path, verses: str) -> No
     assert "".join(part for _, part in found) == text
 
 
-def test_files_for_validation_leave_the_others_whole(
+def test_with_validation_files_no_training_text_is_held_out(
     tmp_path: Path, verses: str, make_corpus: Callable[..., Corpus]
 ) -> None:
     (tmp_path / "valid.txt").write_text("Line 9 of 9.\n\nAnd another one.")

@@ -1,4 +1,4 @@
-"""A small training's parts."""
+"""A small corpus and model for the metrics of training."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ Parts = tuple[Config, Corpus, nn.Module]
 def parts(
     make_config: Callable[..., Config], make_corpus: Callable[..., Corpus], verses: str, words: str, one_thread: None
 ) -> Callable[..., Parts]:
-    """The configuration, the corpus and a fresh model of an objective."""
+    """Makes the configuration, the corpus and a new model of an objective."""
 
     def make(objective: str, *overrides: str) -> Parts:
         pairs = objective == "encoder-decoder"

@@ -1,4 +1,4 @@
-"""Attention of every head, beside what uwaga.watch records and head_table says."""
+"""Attention statistics of every head, compared with those of a recording by uwaga.watch."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("objective", KINDS)
-def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) -> None:
+def test_statistics_equal_those_of_a_recording(parts: Callable, objective: str) -> None:
     _, corpus, model = parts(objective)
     batch = attention.first_rows(next(corpus.validation.evaluation_batches()))
     found = {each.name: each for each in attention.measure(model, batch)}
@@ -32,7 +32,7 @@ def test_it_is_what_watching_the_model_gives(parts: Callable, objective: str) ->
         assert look.sink == pytest.approx(table.columns["sink"], abs=1e-5)
 
 
-def test_the_model_is_left_as_it_was(parts: Callable) -> None:
+def test_measuring_does_not_change_the_model(parts: Callable) -> None:
     _, corpus, model = parts("language-model")
     model.train()
     attention.measure(model, next(corpus.validation.evaluation_batches()))
@@ -41,7 +41,7 @@ def test_the_model_is_left_as_it_was(parts: Callable) -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
-def test_few_rows_are_looked_at_but_one_at_least(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_rows_is_measured(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     _, corpus, _ = parts("encoder-decoder")
     batch = next(corpus.validation.evaluation_batches())
     for tokens, rows in ((1, 1), (int(batch.ids.offsets[2]), 2), (10**6, len(batch.ids))):
@@ -53,7 +53,7 @@ def test_few_rows_are_looked_at_but_one_at_least(parts: Callable, monkeypatch: p
 
 def test_a_collapsed_head_is_named(parts: Callable) -> None:
     _, corpus, model = parts("language-model")
-    with torch.no_grad():  # head 1 asks for one key a thousand times as loud
+    with torch.no_grad():  # the queries and keys of head 1 are 10,000 times as large
         layer = model.layers[0].attention
         layer.query.weight[8:] *= 1e4
         layer.key.weight[8:] *= 1e4

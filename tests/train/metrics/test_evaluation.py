@@ -1,4 +1,4 @@
-"""The validation loss: the mean over all labels, whoever computes which batch."""
+"""The validation loss, the mean over all labels in any number of processes; and error rates."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +19,7 @@ OBJECTIVES = ["language-model", "encoder-decoder", "masked-language-model"]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_it_is_the_mean_over_all_labels(parts: Callable, alone: World, objective: str) -> None:
+def test_the_validation_loss_is_the_mean_over_all_labels(parts: Callable, alone: World, objective: str) -> None:
     config, corpus, model = parts(objective)
     module = Objective(model, 0.2).train()
     found = validation_loss(module, corpus.validation, None, alone, nullcontext)
@@ -35,7 +35,7 @@ def test_it_is_the_mean_over_all_labels(parts: Callable, alone: World, objective
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_every_process_has_as_many_batches_and_each_batch_one_process(parts: Callable, size: int) -> None:
+def test_each_batch_is_of_one_process_and_all_processes_have_equally_many(parts: Callable, size: int) -> None:
     _, corpus, _ = parts("language-model", "batch.tokens_per_batch=32")
     every = list(corpus.validation.evaluation_batches())
     assert len(every) > 2
@@ -45,13 +45,13 @@ def test_every_process_has_as_many_batches_and_each_batch_one_process(parts: Cal
     assert sum(batch.scored for share in shares for batch in share) == sum(batch.scored for batch in every)
 
 
-# Error rates, compared with the plainest way to compute them.
+# Error rates, compared with the full Levenshtein table.
 
 
 _WORD = st.lists(st.sampled_from(["K", "AE", "T", "S"]), max_size=8)
 
 
-def _plain(left: list[str], right: list[str]) -> int:
+def _levenshtein(left: list[str], right: list[str]) -> int:
     table = [[i + j if i * j == 0 else 0 for j in range(len(right) + 1)] for i in range(len(left) + 1)]
     for i in range(1, len(left) + 1):
         for j in range(1, len(right) + 1):
@@ -61,19 +61,19 @@ def _plain(left: list[str], right: list[str]) -> int:
 
 
 @given(st.lists(st.tuples(_WORD, _WORD), min_size=1, max_size=12))
-def test_distances_are_those_of_the_table(pairs: list[tuple[list[str], list[str]]]) -> None:
+def test_edit_distances_equal_those_of_the_full_table(pairs: list[tuple[list[str], list[str]]]) -> None:
     found = edit_distances([left for left, _ in pairs], [right for _, right in pairs])
-    assert found.tolist() == [_plain(left, right) for left, right in pairs]
+    assert found.tolist() == [_levenshtein(left, right) for left, right in pairs]
 
 
-def test_many_pairs_are_compared_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_distances_of_many_pairs_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [["K"] * (n % 5) + ["T"] for n in range(100)]
     whole = edit_distances(words, words[::-1])
     monkeypatch.setattr(evaluation, "_DISTANCE_PAIRS", 7)
     assert np.array_equal(edit_distances(words, words[::-1]), whole)
 
 
-def test_the_nearest_of_all_answers_counts() -> None:
+def test_the_nearest_reference_counts() -> None:
     references = [["R IY D", "R EH D"], ["T AH M EY T OW", "T AH M AA T OW"], ["K AE T"]]
     assert error_rates(["R EH D", "T AH M AA T OW", "K AE T"], references) == (0.0, 0.0)
     # One substitution, one deletion and one insertion, per 3 + 6 + 3 phonemes.
@@ -81,11 +81,11 @@ def test_the_nearest_of_all_answers_counts() -> None:
     assert error_rates(["R EH D", "", "K AE T"], references) == (6 / 12, 1 / 3)
 
 
-def test_too_much_can_be_wrong() -> None:
+def test_an_error_rate_can_exceed_one() -> None:
     assert error_rates(["A B C D"], [["K"]]) == (4.0, 1.0)
 
 
-def test_every_word_needs_a_prediction_and_an_answer() -> None:
+def test_missing_predictions_or_references_are_refused() -> None:
     with pytest.raises(ValueError) as raised:
         error_rates(["A"], [])
     assert str(raised.value) == "error_rates: needs as many predictions as words, not 1 for 0"

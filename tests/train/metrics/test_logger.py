@@ -9,7 +9,7 @@ from uwaga.train import TrainingError
 from uwaga.train.metrics.logger import JsonlWriter, NoDisplay, TensorBoardWriter, progress_display, read_losses
 
 
-def test_lines_are_there_when_they_are_written(tmp_path: Path) -> None:
+def test_lines_are_written_at_once(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path)
     writer.write(1, "train", {"loss": 0.1 + 0.2}, {"seconds": 1.0})
     writer.write(2, "validation", {"loss": 3.0})
@@ -21,7 +21,7 @@ def test_lines_are_there_when_they_are_written(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_going_on_cuts_it_to_what_it_was(tmp_path: Path) -> None:
+def test_resuming_truncates_the_file_to_the_checkpoint(tmp_path: Path) -> None:
     writer = JsonlWriter(tmp_path)
     writer.write(1, "train", {"loss": 1.0})
     size = writer.sync()
@@ -34,7 +34,7 @@ def test_going_on_cuts_it_to_what_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["mine", "{}", '{"loss": 1}'])
-def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
+def test_a_file_that_uwaga_did_not_write_is_not_truncated(tmp_path: Path, text: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text(text)
     with pytest.raises(TrainingError) as caught:
@@ -44,7 +44,7 @@ def test_a_file_of_somebody_else_is_not_cut(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"st', '{"step": 1, "ki'])
-def test_a_line_that_was_begun_when_the_process_was_killed_is_ours(tmp_path: Path, text: str) -> None:
+def test_an_incomplete_first_line_is_overwritten(tmp_path: Path, text: str) -> None:
     (tmp_path / "metrics.jsonl").write_text(text)
     JsonlWriter(tmp_path).close()
     assert (tmp_path / "metrics.jsonl").read_text() == ""
@@ -60,7 +60,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == '{"step": 1}'
 
 
-def test_a_shorter_one_is_told(tmp_path: Path) -> None:
+def test_a_file_shorter_than_at_the_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TrainingError) as caught:
         JsonlWriter(tmp_path, 5)
     assert str(caught.value) == (
@@ -69,7 +69,7 @@ def test_a_shorter_one_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_what_was_told_and_forgets_what_was_done_again(tmp_path: Path) -> None:
+def test_tensorboard_drops_steps_that_are_repeated_after_resuming(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -83,14 +83,16 @@ def test_tensorboard_reads_what_was_told_and_forgets_what_was_done_again(tmp_pat
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
 
 
-def test_without_tensorboard_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_tensorboard_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(TrainingError) as caught:
         TensorBoardWriter(tmp_path, 0)
     assert str(caught.value) == "run.tensorboard needs tensorboard: pip install 'uwaga[train]'"
 
 
-def test_a_file_gets_lines_and_no_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_progress_is_lines_without_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("uwaga.train.metrics.logger._SECONDS_BETWEEN_LINES", 0.0)
     with progress_display(10, 4) as display:
         display.message("[bold]as it is[/bold]")
@@ -101,17 +103,17 @@ def test_a_file_gets_lines_and_no_bar(capsys: pytest.CaptureFixture[str], monkey
     assert said[1].endswith(" left")
 
 
-def test_the_time_left_counts_all_steps_of_this_run(
+def test_the_remaining_time_is_estimated_from_the_steps_of_this_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, 40.0])
     monkeypatch.setattr("uwaga.train.metrics.logger.time.monotonic", lambda: next(clock))
     with progress_display(1000, 100) as display:
-        display.progress(110, 1.0, 1.0)  # 10 steps in 40 seconds, and 890 are left
+        display.progress(110, 1.0, 1.0)  # 10 steps took 40 seconds, and 890 remain
     assert capsys.readouterr().err.rstrip().endswith(" 59 min left")
 
 
-def test_no_display_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     NoDisplay().progress(1, 1.0, 1.0)
     NoDisplay().message("nothing")
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""What the model writes during training."""
+"""Texts that the model generates during training, and error rates of its predictions."""
 
 from collections.abc import Callable
 
@@ -12,32 +12,32 @@ from uwaga.train.metrics.evaluation import ErrorRateEvaluator, error_rates
 from uwaga.train.metrics.samples import Sample, SampleGenerator, format_sample
 
 
-def test_prompts_are_gone_on_with_the_same_each_time(parts: Callable) -> None:
+def test_samples_of_prompts_are_reproducible(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_prompts=['Line 1', 'so']", "run.sample_tokens=5")
     model.train()
     sample_generator = SampleGenerator(config, corpus)
     found = sample_generator.samples(model)
     assert [sample.prompt for sample in found] == ["Line 1", "so"]
-    assert all(0 < len(sample.text) <= 5 for sample in found)  # an end may be drawn, and is not shown
+    assert all(0 < len(sample.text) <= 5 for sample in found)  # eos may be sampled, and is not shown
     torch.rand(3)
     assert sample_generator.samples(model) == found
     assert model.training
 
 
-def test_a_model_with_few_positions_writes_as_many_as_there_is_room_for(parts: Callable) -> None:
+def test_samples_are_limited_by_max_position_embeddings(parts: Callable) -> None:
     config, corpus, model = parts(
         "language-model", "model.max_position_embeddings=16", "run.sample_prompts=['Line 1']", "run.sample_tokens=99"
     )
     assert 0 < len(SampleGenerator(config, corpus).samples(model)[0].text) <= 16 + 1 - len("Line 1")
 
 
-def test_without_prompts_it_goes_on_from_the_validation_data(parts: Callable) -> None:
+def test_without_prompts_samples_continue_the_validation_data(parts: Callable) -> None:
     config, corpus, model = parts("language-model", "run.sample_tokens=3")
     (found,) = SampleGenerator(config, corpus).samples(model)
     assert "Line" in found.prompt or "it goes" in found.prompt
 
 
-def test_sources_are_answered(parts: Callable) -> None:
+def test_samples_of_an_encoder_decoder_are_targets_of_validation_sources(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=4")
     found = SampleGenerator(config, corpus).samples(model)
     sources = [question.source for question in corpus.questions()]
@@ -48,7 +48,7 @@ def test_sources_are_answered(parts: Callable) -> None:
     assert found[0].text == (corpus.target_tokenizer or tokenizer).decode(expected)
 
 
-def test_masks_are_filled(parts: Callable) -> None:
+def test_samples_of_a_masked_language_model_fill_in_masks(parts: Callable) -> None:
     config, corpus, model = parts("masked-language-model", "run.sample_prompts=['so [MASK]t goe[MASK]']")
     (found,) = SampleGenerator(config, corpus).samples(model)
     ids = corpus.tokenizer.encode([found.text])[0]
@@ -63,20 +63,18 @@ def test_masks_are_filled(parts: Callable) -> None:
         ("masked-language-model", "so", "run.sample_prompts: 'so' has no [MASK] to fill in"),
     ],
 )
-def test_a_prompt_that_does_not_fit_is_told_before_training(
-    parts: Callable, objective: str, prompt: str, said: str
-) -> None:
+def test_an_invalid_prompt_is_refused_before_training(parts: Callable, objective: str, prompt: str, said: str) -> None:
     config, corpus, _ = parts(objective, f"run.sample_prompts=[{prompt!r}]")
     with pytest.raises(ConfigError) as caught:
         SampleGenerator(config, corpus)
     assert str(caught.value) == said
 
 
-def test_a_terminal_is_not_told_control_characters() -> None:
+def test_control_characters_are_escaped_in_samples() -> None:
     assert format_sample(Sample("a", "b\x1b[2J\nc")) == "a > b<U+001B>[2J\nc"
 
 
-def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
+def test_error_rates_are_of_greedy_decoding_of_all_sources(parts: Callable) -> None:
     config, corpus, model = parts("encoder-decoder")
     found = ErrorRateEvaluator(config, corpus).evaluate(model, all=True)
     asked = list(corpus.questions())
@@ -91,7 +89,7 @@ def test_error_rates_are_those_of_all_greedy_answers(parts: Callable) -> None:
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-def test_answers_are_compared_as_they_are_read_and_unknown_tokens_count(
+def test_targets_are_normalized_and_unknown_tokens_are_errors(
     parts: Callable, monkeypatch: pytest.MonkeyPatch, is_unknown: bool
 ) -> None:
     config, corpus, model = parts("encoder-decoder", "tokenizer.lowercase=true")
@@ -109,7 +107,7 @@ def test_answers_are_compared_as_they_are_read_and_unknown_tokens_count(
     assert (found.phoneme > 0, found.word) == (is_unknown, float(is_unknown))
 
 
-def test_on_the_way_some_sources_are_asked(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_rates_during_training_are_of_some_sources(parts: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("uwaga.train.metrics.evaluation._SAMPLED_SOURCES", 7)
     monkeypatch.setattr("uwaga.train.metrics.evaluation._GENERATE_ROWS", 3)
     config, corpus, model = parts("encoder-decoder", "run.sample_tokens=2")
