@@ -24,12 +24,11 @@ int fail(int status, const char* message) {
   return status;
 }
 
-// Checks the problem, then runs work(CheckedProblem&).
+// Runs work(), and turns what it throws into a status and a message.
 template <class Work>
-int run_checked(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
+int run(const Work& work) {
   try {
-    uwaga::CheckedProblem checked(problem, reads_values);
-    work(checked);
+    work();
   } catch (const uwaga::InvalidArgument& error) {
     return fail(UWAGA_BAD_ARGUMENT, error.message);
   } catch (const std::bad_alloc&) {
@@ -38,6 +37,15 @@ int run_checked(const uwaga_problem& problem, const Work& work, bool reads_value
     return fail(UWAGA_OUT_OF_MEMORY, "out of memory");
   }
   return UWAGA_OK;
+}
+
+// Checks the problem, then runs work(CheckedProblem&).
+template <class Work>
+int run_checked(const uwaga_problem& problem, const Work& work, bool reads_values = true) {
+  return run([&] {
+    uwaga::CheckedProblem checked(problem, reads_values);
+    work(checked);
+  });
 }
 
 // The same for functions of the attention weights, which need a softmax and read neither values nor dropout.
@@ -125,6 +133,13 @@ int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const
   });
 }
 
+int uwaga_matmul(const uwaga_matmul_args* args) {
+  return run([&] {
+    uwaga::check(*args);
+    uwaga::matmul(*args);
+  });
+}
+
 const char* uwaga_last_error(void) { return g_last_error; }
 
 int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
@@ -179,6 +194,8 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(positions), AT(position_count))
   LAYOUT(uwaga_backward_args, AT(output), AT(grad_output), AT(lse), AT(grad_lse), AT(grad_query), AT(grad_key),
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
+  LAYOUT(uwaga_matmul_args, AT(rows), AT(columns), AT(depth), AT(a), AT(b), AT(bias), AT(residual), AT(preactivation),
+         AT(out), AT(activation), AT(threads))
 #undef LAYOUT
 #undef AT
   return nullptr;

@@ -425,4 +425,27 @@ void CheckedProblem::check_block(int64_t b, int64_t h, int64_t i0, int64_t i1, i
   check_range("last key", j1, j0 + 1, s.keys);
 }
 
+void check(const uwaga_matmul_args& args) {
+  check_range("number of rows", args.rows, 0, kMaxRows);
+  check_range("number of columns", args.columns, 0, kMaxKeys);
+  check_range("depth", args.depth, 0, kMaxRows);
+  check_range("activation", args.activation, UWAGA_IDENTITY, UWAGA_SILU);
+  check_range("number of threads", args.threads, 1, kMaxThreads);
+  const auto check_matrix = [](const char* name, const uwaga_tensor& t, int64_t rows, int64_t columns) {
+    check_fits<2>(name, t.data, t.bytes, {rows, columns}, {t.row, t.column}, size_of_known_type(name, t));
+  };
+  check_matrix("a", args.a, args.rows, args.depth);
+  check_matrix("b", args.b, args.columns, args.depth);
+  if (args.a.dtype != args.b.dtype) invalid_argument("a and b must have one dtype");
+  if (args.bias.data) check_matrix("bias", args.bias, 1, args.columns);
+  const auto check_result = [&](const char* name, const uwaga_tensor& t) {
+    check_matrix(name, t, args.rows, args.columns);
+    if (t.column != 1 && args.columns > 1) invalid_argument("the columns of %s must be adjacent", name);
+    if (t.dtype != args.out.dtype) invalid_argument("%s must have the dtype of out", name);
+  };
+  check_result("out", args.out);
+  if (args.residual.data) check_result("residual", args.residual);
+  if (args.preactivation.data) check_result("preactivation", args.preactivation);
+}
+
 }  // namespace uwaga

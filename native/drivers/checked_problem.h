@@ -68,5 +68,8 @@ class CheckedProblem {
   std::deque<std::vector<int64_t>> copies_;
 };
 
+// Throws InvalidArgument.
+void check(const uwaga_matmul_args& args);
+
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_CHECKED_PROBLEM_H_

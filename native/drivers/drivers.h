@@ -33,5 +33,8 @@ void received(const uwaga_problem& problem, const uwaga_softmax& softmax, const 
               const uwaga_tensor& out);
 void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwaga_pool_args& args);
 
+// A product of matrices with bias, activation and residual.
+void matmul(const uwaga_matmul_args& args);
+
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_DRIVERS_H_

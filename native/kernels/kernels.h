@@ -137,6 +137,33 @@ struct Product {
   const DepthRange* by_tile;  // [first, last) for each six rows of `out`, outside which their `a` is zero; or null
 };
 
+// Up to 6 rows of a product of matrices over part of its depth: to = from + a b, `strip` columns wide. Depth counts words: floats, or
+// pairs of bfloat16.
+struct MatmulTile {
+  const void* a;
+  int64_t a_row;   // bytes from row to row of words in the caller's memory; 0: packed rows of a tile
+  const float* b;  // packed columns, one strip
+  int64_t depth;
+  int rows;
+  const float* from;  // or null: zero
+  float* to;
+  int64_t from_row, to_row;
+};
+
+// What is done to the sums of a tile: out = residual + activation(sums + bias). Columns of the caller's matrices are adjacent.
+struct MatmulEpilogue {
+  const float* sums;  // padded to whole strips
+  int64_t sums_row;
+  int rows, width;
+  const float* bias;  // padded to whole strips, or null
+  int activation;     // UWAGA_GELU, ...
+  int dtype;          // of the three matrices
+  void* out;
+  const void* residual;  // or null
+  void* preactivation;   // out: sums + bias, or null
+  int64_t out_row, residual_row, preactivation_row;
+};
+
 // One per level, filled by name in level-inl.h.
 struct Kernels {
   const char* name;
@@ -198,6 +225,13 @@ struct Kernels {
                        int last);
   // sums[6][kMaxLanes] += the weights whose bit is set, by lane.
   void (*add_seen)(float* sums, const float* weights, const uint64_t* bits, int rows, int first, int last);
+
+  void (*matmul_tile)(const MatmulTile&);
+  void (*matmul_tile_pairs)(const MatmulTile&);
+  // Packed rows of a tile from a matrix whose rows are adjacent in memory, x.row = 1.
+  void (*pack_tile_from_columns)(float* out, const Rows& x, int count, int width);
+  void (*pack_tile_from_columns_pairs)(float* out, const Rows& x, int count, int width);
+  void (*finish_tile)(const MatmulEpilogue&);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };

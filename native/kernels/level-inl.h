@@ -28,6 +28,7 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/rows-inl.h"
 #include "kernels/weights-inl.h"
 #include "kernels/backward-inl.h"
+#include "kernels/matmul-inl.h"
 // clang-format on
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
@@ -97,6 +98,11 @@ const Kernels kKernels = {
     .add_rows = add_rows,
     .keep_largest = keep_largest,
     .add_seen = add_seen,
+    .matmul_tile = matmul_tile,
+    .matmul_tile_pairs = UWAGA_PAIRS(matmul_tile_pairs),
+    .pack_tile_from_columns = pack_tile_from_columns,
+    .pack_tile_from_columns_pairs = UWAGA_PAIRS(pack_tile_from_columns_pairs),
+    .finish_tile = finish_tile,
     .peak_flops = peak_flops,
 };
 

@@ -159,3 +159,14 @@ inline void weights_tile_pairs(const WeightsTile& tile, const Block& block, cons
 inline void backward_tile_pairs(const BackwardTile& tile, const Block& block, const ScoreRule& rule) {
   gradients_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width));
 }
+
+inline void matmul_tile_pairs(const MatmulTile& tile) { matmul_tile_of<PairProduct>(tile); }
+
+inline void pack_tile_from_columns_pairs(float* out, const Rows& x, int count, int width) {
+  const bfloat16* from = static_cast<const bfloat16*>(x.data);
+  for (int w = 0; w < width; w += 2) {
+    const F low = load_halves(from + w * x.column, count);
+    const F high = w + 1 < width ? load_halves(from + (w + 1) * x.column, count) : zero();
+    store(out + w / 2 * kTileRows, join_halves(low, high));
+  }
+}

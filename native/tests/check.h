@@ -139,6 +139,7 @@ void test_masks();
 void test_forward();
 void test_backward();
 void test_bits();
+void test_matmul();
 void test_weights();
 
 }  // namespace uwaga_tests

@@ -26,7 +26,8 @@ struct Suite {
   void (*run)();
 };
 const Suite kSuites[] = {{"kernels", test_kernels},   {"masks", test_masks}, {"forward", test_forward},
-                         {"backward", test_backward}, {"bits", test_bits},   {"weights", test_weights}};
+                         {"backward", test_backward}, {"bits", test_bits},   {"matmul", test_matmul},
+                         {"weights", test_weights}};
 
 }  // namespace
 

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 // Raised by one whenever a struct or a function below changes; the loader refuses a library whose number differs from its own.
-#define UWAGA_ABI_VERSION 4
+#define UWAGA_ABI_VERSION 5
 
 // Element types of query, key, value, outputs and dense biases.
 enum { UWAGA_FLOAT32 = 0, UWAGA_BFLOAT16 = 1, UWAGA_FLOAT16 = 2 };
@@ -178,11 +178,26 @@ typedef struct {
   uwaga_tensor grad_bias;                         // (B, H, Q, K) float32, or data null: not computed
 } uwaga_backward_args;
 
+// Activations of uwaga_matmul: x P(X <= x) for a standard normal X, its tanh form, max(x, 0), x sigmoid(x).
+enum { UWAGA_IDENTITY = 0, UWAGA_GELU = 1, UWAGA_GELU_TANH = 2, UWAGA_RELU = 3, UWAGA_SILU = 4 };
+
+// A product of matrices: out = residual + activation(a b^T + bias). Of the tensors only rows and columns are read; sums are
+// float32, rounded once at the end. A row of the result has the same bits whatever the other rows and the number of threads.
+typedef struct {
+  int64_t rows, columns, depth;  // M, N, K
+  uwaga_tensor a, b;             // (M, K) and (N, K), of one dtype
+  uwaga_tensor bias;             // (1, N), or data null
+  // (M, N), of one dtype, whose column stride is 1. Out: `out`, and where it has data `preactivation` = a b^T + bias.
+  uwaga_tensor residual, preactivation, out;
+  int32_t activation, threads;
+} uwaga_matmul_args;
+
 // All return a status; where it is not UWAGA_OK, uwaga_last_error() is the message (one per thread).
 UWAGA_EXPORT int uwaga_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
 UWAGA_EXPORT int uwaga_backward(const uwaga_problem* problem, const uwaga_backward_args* args);
 // normalize = 0 by associativity: no bias, softcap, dropout; a mask of at most one causal band and lengths.
 UWAGA_EXPORT int uwaga_linear_forward(const uwaga_problem* problem, const uwaga_forward_result* result);
+UWAGA_EXPORT int uwaga_matmul(const uwaga_matmul_args* args);
 UWAGA_EXPORT const char* uwaga_last_error(void);
 
 // Functions of the attention weights (softmax, without dropout), which are never stored. Values are read only by a call that

@@ -38,6 +38,10 @@ STRUCTS = {
         "grad_key:uwaga_tensor grad_value:uwaga_tensor grad_relative:uwaga_floats grad_sinks:uwaga_floats "
         "grad_bias:uwaga_tensor"
     ),
+    "uwaga_matmul_args": (
+        "rows:q columns:q depth:q a:uwaga_tensor b:uwaga_tensor bias:uwaga_tensor residual:uwaga_tensor "
+        "preactivation:uwaga_tensor out:uwaga_tensor activation:i threads:i"
+    ),
 }
 
 

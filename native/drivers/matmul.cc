@@ -1,0 +1,238 @@
+// Products of matrices after Goto and van de Geijn ("Anatomy of High-Performance Matrix Multiplication", 2008): a block of b is
+// packed once and stays in the second-level cache while all rows of a pass by, six at a time.
+//
+// Nothing that was packed outlives a call, so no copy of a weight can be stale. A sum is made of the sums of kDepthWords words of its
+// depth, added in order: its bits depend neither on the other rows and columns nor on the number of threads.
+#include <string.h>
+
+#include <algorithm>
+
+#include "base/half.h"
+#include "base/parallel.h"
+#include "base/scratch.h"
+#include "drivers/drivers.h"
+#include "drivers/problem.h"
+#include "kernels/kernels.h"
+
+namespace uwaga {
+namespace {
+
+constexpr int64_t kDepthWords = 512;     // of one packed block
+constexpr int64_t kUnitColumns = 64;     // that are packed at once
+constexpr int64_t kBlockColumns = 128;   // of one packed block: with kDepthWords 256 KiB, half of a second-level cache
+constexpr int64_t kMaxChunkRows = 2046;  // of one task: bounds its partial sums
+constexpr int64_t kSmallWork = 1 << 19;  // multiply-adds that are not worth another thread
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How rows and columns are divided into tasks.
+struct Division {
+  int64_t row_chunk, column_chunk;
+
+  Division(const uwaga_matmul_args& p, int64_t threads) : row_chunk(p.rows), column_chunk(p.columns) {
+    const int64_t units = divide_up(p.columns, kUnitColumns);
+    // Each task packs its columns of b for itself: rows are divided where there are many for each column, or few columns.
+    const bool by_columns = units % threads == 0 || units >= 4 * threads || p.rows < 96 * threads;
+    if (threads > 1 && by_columns) {
+      column_chunk = divide_up(units, units >= 8 * threads ? 2 * threads : threads) * kUnitColumns;
+    } else if (threads > 1) {
+      row_chunk = divide_up(divide_up(p.rows, threads), kTileRows) * kTileRows;
+    }
+    row_chunk = std::min(row_chunk, kMaxChunkRows);
+  }
+};
+
+class Matmul {
+ public:
+  explicit Matmul(const uwaga_matmul_args& args)
+      : p_(args),
+        kernels_(*active_level()),
+        pairs_(kernels_.bfloat16_pairs && args.a.dtype == UWAGA_BFLOAT16),
+        entries_per_word_(pairs_ ? 2 : 1),
+        words_(divide_up(args.depth, entries_per_word_)),
+        blocks_(std::max<int64_t>(divide_up(words_, kDepthWords), 1)),
+        in_place_(args.a.column == 1 && (pairs_ ? args.depth % 2 == 0 : args.a.dtype == UWAGA_FLOAT32)),
+        plain_(args.out.dtype == UWAGA_FLOAT32 && !args.bias.data && !args.residual.data && !args.preactivation.data &&
+               args.activation == UWAGA_IDENTITY) {}
+
+  void run() const {
+    const double work = static_cast<double>(p_.rows) * static_cast<double>(p_.columns) * static_cast<double>(p_.depth);
+    const int64_t useful = 1 + static_cast<int64_t>(std::min(work / kSmallWork, 4096.0));
+    const int64_t threads = std::min<int64_t>(p_.threads, useful);
+    const Division division(p_, threads);
+    const int64_t row_chunks = divide_up(p_.rows, division.row_chunk);
+    const int64_t column_chunks = divide_up(p_.columns, division.column_chunk);
+    parallel_for(static_cast<int>(threads), row_chunks * column_chunks, [&](int64_t task, int) {
+      const int64_t m = task / column_chunks * division.row_chunk, n = task % column_chunks * division.column_chunk;
+      run_task(m, std::min(p_.rows, m + division.row_chunk), n, std::min(p_.columns, n + division.column_chunk));
+    });
+  }
+
+ private:
+  struct Buffers {
+    float *b, *a, *tile, *bias, *partial;
+  };
+
+  Buffers buffers(int64_t rows) const {
+    thread_local Scratch scratch;
+    const int64_t depth = std::min(words_, kDepthWords);
+    const auto lay_out = [&](float* base, Buffers* out) {
+      ScratchLayout layout(base);
+      out->b = layout.take(depth * kBlockColumns);
+      out->a = layout.take(depth * kTileRows + kMaxLanes);
+      out->tile = layout.take(kTileRows * kMaxStrip);
+      out->bias = layout.take(kBlockColumns);
+      out->partial = layout.take(needs_partial() ? rows * kBlockColumns : 0);
+      return layout.used();
+    };
+    Buffers found;
+    lay_out(scratch.reserve(lay_out(nullptr, &found)), &found);
+    return found;
+  }
+
+  // Whether sums of several blocks cannot wait in `out`.
+  bool needs_partial() const { return blocks_ > 1 && !plain_; }
+
+  void run_task(int64_t m0, int64_t m1, int64_t n0, int64_t n1) const {
+    const Buffers buffer = buffers(m1 - m0);
+    for (int64_t n = n0; n < n1; n += kBlockColumns) {
+      const int64_t columns = std::min(kBlockColumns, n1 - n);
+      widen_bias(n, columns, buffer.bias);
+      for (int64_t block = 0; block < blocks_; ++block) {
+        const int64_t first = block * kDepthWords;
+        const int64_t depth = std::min(words_ - first, kDepthWords);
+        pack_columns(n, columns, first, depth, buffer.b);
+        for (int64_t m = m0; m < m1; m += kTileRows) {
+          const int rows = static_cast<int>(std::min<int64_t>(kTileRows, m1 - m));
+          MatmulTile tile{};
+          tile.depth = depth, tile.rows = rows;
+          place_rows(m, rows, first, depth, buffer.a, &tile);
+          multiply(m, m - m0, n, columns, block, buffer, &tile);
+        }
+      }
+    }
+  }
+
+  int64_t bytes_of_word() const { return pairs_ ? 4 : element_size(p_.a.dtype); }
+  const char* entry(const uwaga_tensor& t, int64_t row, int64_t column) const {
+    return static_cast<const char*>(t.data) + (row * t.row + column * t.column) * element_size(t.dtype);
+  }
+  int entries(int64_t first, int64_t depth) const {
+    return static_cast<int>(std::min(depth * entries_per_word_, p_.depth - first * entries_per_word_));
+  }
+
+  // Columns [n, n + columns) of b^T at words [first, first + depth), a strip after the other.
+  void pack_columns(int64_t n, int64_t columns, int64_t first, int64_t depth, float* out) const {
+    const int width = entries(first, depth);
+    if (width <= 0) return;
+    for (int64_t u = 0; u < columns; u += kUnitColumns) {
+      const int count = static_cast<int>(std::min(kUnitColumns, columns - u));
+      const Rows rows{entry(p_.b, n + u, first * entries_per_word_), p_.b.row, p_.b.column, p_.b.dtype};
+      float* unit = out + u * depth;
+      if (p_.b.row == 1 && p_.b.column != 1) {  // adjacent along the columns: rows of b^T
+        const Rows turned{rows.data, rows.column, rows.row, rows.dtype};
+        (pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows)(unit, turned, width, width, count);
+      } else {
+        (pairs_ ? kernels_.pack_columns_pairs : kernels_.pack_columns)(unit, rows, count, width);
+      }
+    }
+  }
+
+  // Sets the tile's left operand: rows of a in place where the kernel can read them, else packed.
+  void place_rows(int64_t m, int rows, int64_t first, int64_t depth, float* packed, MatmulTile* tile) const {
+    const int64_t column = first * entries_per_word_;
+    const int width = entries(first, depth);
+    tile->a = packed;
+    if (width <= 0) return;
+    if (in_place_) {
+      tile->a = entry(p_.a, m, column);
+      // A single row has no stride that must be right, and 0 stands for packed rows.
+      tile->a_row = rows > 1 && p_.a.row ? p_.a.row * element_size(p_.a.dtype) : 4;
+      if (rows == 1 || p_.a.row) return;
+      tile->a_row = 0;  // all rows are one: packed below
+    }
+    if (p_.a.row == 1) {
+      const Rows x{entry(p_.a, m, column), 1, p_.a.column, p_.a.dtype};
+      (pairs_ ? kernels_.pack_tile_from_columns_pairs : kernels_.pack_tile_from_columns)(packed, x, rows, width);
+    } else {
+      const void* starts[kTileRows];
+      for (int r = 0; r < rows; ++r) starts[r] = entry(p_.a, m + r, column);
+      (pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile)(packed, starts, rows, width, p_.a.column, p_.a.dtype,
+                                                               1.0f);
+    }
+    tile->a = packed;
+  }
+
+  void multiply(int64_t m, int64_t chunk_row, int64_t n, int64_t columns, int64_t block, const Buffers& buffer,
+                MatmulTile* tile) const {
+    const int64_t strip = kernels_.strip;
+    const bool last = block == blocks_ - 1;
+    float* partial = needs_partial() ? buffer.partial + chunk_row * kBlockColumns : nullptr;
+    for (int64_t s = 0; s < columns; s += strip) {
+      const int64_t width = std::min(strip, columns - s);
+      float* out = plain_ ? static_cast<float*>(p_.out.data) + m * p_.out.row + n + s : nullptr;
+      tile->b = buffer.b + s * tile->depth;
+      tile->to = buffer.tile, tile->to_row = strip;
+      tile->from = nullptr;
+      if (partial) {
+        if (block) tile->from = partial + s, tile->from_row = kBlockColumns;
+        if (!last) tile->to = partial + s, tile->to_row = kBlockColumns;
+      } else if (plain_ && width == strip) {
+        if (block) tile->from = out, tile->from_row = p_.out.row;
+        tile->to = out, tile->to_row = p_.out.row;
+      } else if (block) {  // the last strip of `out`, which is no whole one
+        tile->from = tile->to, tile->from_row = strip;
+        copy_rows(buffer.tile, strip, out, p_.out.row, tile->rows, width);
+      }
+      (pairs_ ? kernels_.matmul_tile_pairs : kernels_.matmul_tile)(*tile);
+      if (tile->to != buffer.tile) continue;
+      if (plain_) {
+        copy_rows(out, p_.out.row, buffer.tile, strip, tile->rows, width);
+      } else {
+        finish(m, n + s, static_cast<int>(width), buffer, s, tile->rows);
+      }
+    }
+  }
+
+  static void copy_rows(float* to, int64_t to_row, const float* from, int64_t from_row, int rows, int64_t width) {
+    for (int r = 0; r < rows; ++r)
+      memcpy(to + r * to_row, from + r * from_row, sizeof(float) * static_cast<size_t>(width));
+  }
+
+  void finish(int64_t m, int64_t n, int width, const Buffers& buffer, int64_t s, int rows) const {
+    const auto place = [&](const uwaga_tensor& t) { return t.data ? const_cast<char*>(entry(t, m, n)) : nullptr; };
+    MatmulEpilogue e{};
+    e.sums = buffer.tile, e.sums_row = kernels_.strip;
+    e.rows = rows, e.width = width;
+    e.bias = p_.bias.data ? buffer.bias + s : nullptr;
+    e.activation = p_.activation, e.dtype = p_.out.dtype;
+    e.out = place(p_.out), e.residual = place(p_.residual), e.preactivation = place(p_.preactivation);
+    e.out_row = p_.out.row, e.residual_row = p_.residual.row, e.preactivation_row = p_.preactivation.row;
+    kernels_.finish_tile(e);
+  }
+
+  void widen_bias(int64_t n, int64_t columns, float* out) const {
+    if (!p_.bias.data) return;
+    memset(out, 0, sizeof(float) * kBlockColumns);
+    for (int64_t c = 0; c < columns; ++c) {
+      const void* at = entry(p_.bias, 0, n + c);
+      out[c] = p_.bias.dtype == UWAGA_FLOAT32    ? *static_cast<const float*>(at)
+               : p_.bias.dtype == UWAGA_BFLOAT16 ? widen(*static_cast<const bfloat16*>(at))
+                                                 : widen(*static_cast<const float16*>(at));
+    }
+  }
+
+  const uwaga_matmul_args& p_;
+  const Kernels& kernels_;
+  const bool pairs_;
+  const int64_t entries_per_word_, words_, blocks_;
+  const bool in_place_, plain_;
+};
+
+}  // namespace
+
+void matmul(const uwaga_matmul_args& args) {
+  if (args.rows && args.columns) Matmul(args).run();
+}
+
+}  // namespace uwaga

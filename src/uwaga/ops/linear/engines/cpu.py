@@ -1,0 +1,89 @@
+"""The native products of matrices: residual + f(a b^T + bias), with float32 sums that are rounded once.
+
+The library packs its operands panel by panel within each call and keeps no copy of them, so a weight may change between any two
+calls. A row of the result has the same bits whatever the other rows and the number of threads.
+
+Letters: M rows, N columns, K depth.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga._base.native_layout import struct_of
+
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}  # UWAGA_FLOAT32, ...
+_ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "silu": 4}  # UWAGA_IDENTITY, ...
+_ARGUMENTS = struct_of("uwaga_matmul_args")
+_NO_MATRIX = (0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def refusal(*tensors: Tensor | None) -> str | None:
+    """Why the kernels cannot read these operands (None: an operand that is not there), or None where they can."""
+    if (why := native.reason_unavailable()) is not None:
+        return why
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if not tensor.is_cpu:
+            return f"an operand is on {tensor.device}, not on the CPU"
+        if tensor.dtype not in _DTYPES:
+            return f"the kernels read float32, bfloat16 and float16, not {tensor.dtype}"
+    return None
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    *,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    preactivation: Tensor | None = None,
+) -> Tensor:
+    """residual + f(a b^T + bias), (M, N).
+
+    Args:
+        a, b: (M, K) and (N, K) of one dtype, with any strides: a transposed view costs no copy.
+        bias: (N,).
+        activation: f: "gelu", "gelu_tanh", "relu", "silu", or None.
+        residual: (M, N) of the dtype of the result.
+        out: (M, N) float32, bfloat16 or float16, with adjacent columns, to write to; None: a new tensor of the dtype of a.
+        preactivation: (M, N) of the dtype of the result, with adjacent columns: gets a b^T + bias.
+
+    Raises:
+        ValueError: operands that do not fit together.
+        MemoryError: there is no memory for the panels.
+    """
+    (rows, depth), columns = a.shape, b.shape[0]
+    if out is None:
+        out = a.new_empty((rows, columns))
+    if residual is not None and residual.stride(1) != 1:
+        residual = residual.contiguous()
+    arguments = _ARGUMENTS.pack(
+        rows, columns, depth,
+        *_matrix(a), *_matrix(b),
+        *(_NO_MATRIX if bias is None else _matrix(bias[None])),
+        *(_NO_MATRIX if residual is None else _matrix(residual)),
+        *(_NO_MATRIX if preactivation is None else _matrix(preactivation)),
+        *_matrix(out),
+        _ACTIVATIONS[activation],
+        native.threads(),
+    )  # fmt: skip
+    native.check(native.library().functions.uwaga_matmul(arguments))
+    return out
+
+
+def _matrix(x: Tensor) -> tuple[int, ...]:
+    """A uwaga_tensor of two dimensions, whose batch and head are not read."""
+    item = x.itemsize
+    return (
+        x.data_ptr(),
+        x.untyped_storage().nbytes() - x.storage_offset() * item,
+        0,
+        0,
+        *x.stride(),
+        _DTYPES[x.dtype],
+        0,
+    )
