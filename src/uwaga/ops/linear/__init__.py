@@ -1,0 +1,1 @@
+"""The linear map: residual + f(x W^T + b)."""

@@ -1,0 +1,1 @@
+"""Ways to compute a linear map, side by side; they never import each other."""
