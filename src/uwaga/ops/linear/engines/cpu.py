@@ -80,7 +80,7 @@ def _matrix(x: Tensor) -> tuple[int, ...]:
     item = x.itemsize
     return (
         x.data_ptr(),
-        x.untyped_storage().nbytes() - x.storage_offset() * item,
+        x.untyped_storage().nbytes() - int(x.storage_offset()) * item,
         0,
         0,
         *x.stride(),
