@@ -12,6 +12,7 @@ TINY = [
     partial(cases.backward, 1, 2, 9, 8, causal=True),
     partial(cases.ragged, [3, 1, 7], 2, 8),
     partial(cases.decode, 2, 50, 8),
+    partial(cases.attention_engines, 2, 9, 8),
 ]
 
 

@@ -5,7 +5,7 @@ from typer.main import get_command
 from uwaga.cli import app
 
 SURFACE = {
-    "bench": {"--seconds", "--tiny"},
+    "bench": {"--save", "--seconds", "--tiny"},
     "demo": {"--seconds"},
     "doctor": {"--json"},
     "generate": {

@@ -109,7 +109,7 @@ def test_a_variable_ignores_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.parent.mkdir()
     path.write_text("garbled")
     monkeypatch.setenv("UWAGA_PROFILE", "0")
-    assert engine_profile.active() == (None, "UWAGA_PROFILE is 0")
+    assert engine_profile.active() == (None, "UWAGA_PROFILE is 0", False)
     assert engine_table.dense_attention_engines(torch.float32) == ("cpu", "torch")
 
 
@@ -124,7 +124,7 @@ def test_one_that_does_not_apply_warns_once_and_the_table_serves(path: Path) -> 
     assert str(warning.message) == (
         f"{why}. It is not used; `uwaga bench --save` replaces it, UWAGA_PROFILE=0 ignores it"
     )
-    assert engine_profile.active() == (None, why)
+    assert engine_profile.active() == (None, why, True)
 
 
 @pytest.mark.parametrize(

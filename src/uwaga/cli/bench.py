@@ -1,4 +1,4 @@
-"""`uwaga bench`: about a minute of timings beside PyTorch on this machine."""
+"""`uwaga bench`: about a minute of timings beside PyTorch on this machine; with --save, which engine is fastest here."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,9 +23,18 @@ class Task(NamedTuple):
 
 def bench(
     seconds: Annotated[float, typer.Option(help="How long to measure in all, without the set-up.")] = 40.0,
+    save: Annotated[
+        bool,
+        typer.Option(
+            "--save", help="Time the engines instead, and save which is fastest: uwaga prefers it from then on."
+        ),
+    ] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
     """Time attention beside PyTorch's own, on this machine."""
+    if save:
+        _save(seconds, tiny)
+        return
     import torch
     from rich.console import Console
     from rich.progress import Progress
@@ -49,6 +58,36 @@ def bench(
         f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
         "Medians of runs in turn; more than 1x: uwaga is faster."
     )
+
+
+def _save(seconds: float, tiny: bool) -> None:
+    """Write the engine profile of this machine, and print it."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from uwaga._base import env
+    from uwaga.cli import engines
+    from uwaga.cli.terminal import echo, fail, progress_bar
+    from uwaga.ops import engine_profile
+
+    path = engine_profile.default_path()
+    try:
+        with progress_bar("engines") as progress:
+            saved = engines.save_profile(path, seconds=seconds, tiny=tiny, progress=progress)
+    except OSError as error:
+        fail("bench", f"{path}: cannot be written: {error.strerror or error}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("what", "type", "PyTorch's time / the engine's, by shape", "order"):
+        table.add_column(heading)
+    for operation, dtypes in saved.measured.items():
+        for dtype, ratios in dtypes.items():
+            figures = [f"{name} " + ", ".join(f"{x:.2f}x" for x in found.values()) for name, found in ratios.items()]
+            table.add_row(operation, dtype, "; ".join(figures), " > ".join(saved.orders[operation][dtype]))
+    Console().print(table)
+    echo(f"Saved in {path}. Choices follow it from the next process on; delete the file to undo this.")
+    if not env.profile():
+        echo("UWAGA_PROFILE is 0, so that the file is ignored.")
 
 
 def _tasks(tiny: bool) -> Iterator[Task]:

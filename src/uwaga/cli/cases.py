@@ -6,6 +6,7 @@ Letters: B batch, H heads, N tokens, D width. Both sides get the same tensors an
 import math
 import statistics
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 import uwaga
 from uwaga.cli.timing import Side
+from uwaga.ops import engine_profile
 
 OURS, THEIRS = "uwaga", "torch"
 
@@ -90,6 +92,20 @@ def decode(heads: int, keys: int, width: int, dtype: torch.dtype) -> Case:
         THEIRS: lambda: F.scaled_dot_product_attention(query, key, value),
     }
     return Case(sides, 4 * heads * keys * width, _tensors)
+
+
+def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -> Case:
+    """Dense attention by each engine of the CPU that can serve it; the sides have the names of the engines."""
+    query, key, value = _operands((1, heads, tokens, width), dtype)
+    refused = uwaga.explain(query, key, value).refused
+    sides: dict[str, Side] = {
+        name: partial(uwaga.attention, query, key, value, impl=name)
+        for name in engine_profile.ENGINES["attention"]
+        if name not in refused
+    }
+    # As it is called where this engine is preferred: without the validation of a named engine.
+    sides[THEIRS] = partial(F.scaled_dot_product_attention, query, key, value)
+    return Case(sides, heads * tokens * tokens * 4 * width, _tensors)
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:

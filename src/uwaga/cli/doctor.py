@@ -47,6 +47,7 @@ def examine() -> Iterator[Finding]:
     yield from _versions()
     yield from _native()
     yield from _threads()
+    yield from _engines()
     yield from _devices()
     yield from _environment()
 
@@ -100,6 +101,38 @@ def _threads() -> Iterator[Finding]:
         return
     why = "as PyTorch" if fixed is None else "UWAGA_THREADS"
     yield Finding(topic="threads", name="uwaga", value=str(fixed or torch.get_num_threads()), why=why)
+
+
+def _engines() -> Iterator[Finding]:
+    """The engine that comes first for dense calls on the CPU, by dtype, and why."""
+    import warnings
+
+    import torch
+
+    import uwaga
+    from uwaga.ops import engine_profile, engine_table
+
+    yield Finding(topic="engines", name="processor", value=engine_table.row().name)
+    try:
+        with warnings.catch_warnings():  # a profile that does not apply is a finding below
+            warnings.simplefilter("ignore")
+            profile, why, is_refused = engine_profile.active()
+    except ValueError as error:
+        yield Finding(topic="engines", name="profile", value="none", status="missing", why=str(error))
+        return
+    yield Finding(
+        topic="engines",
+        name="profile",
+        value="none" if profile is None else str(profile.path),
+        status="note" if is_refused else "ok",
+        why=why if profile is None else f"of {profile.date}, by `uwaga bench --save`",
+    )
+    for name in engine_profile.DTYPES:
+        x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, name))
+        found = uwaga.explain(x, x, x)
+        is_measured = engine_table.dense_attention(x.dtype).is_measured
+        status: Status = "ok" if is_measured else "note"
+        yield Finding(topic="engines", name=f"attention {name}", value=found.engine, status=status, why=found.reason)
 
 
 def _devices() -> Iterator[Finding]:

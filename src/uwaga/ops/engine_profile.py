@@ -53,7 +53,8 @@ class Active(NamedTuple):
     """The profile in use, or why there is none."""
 
     profile: Profile | None
-    why: str  # empty where there is a profile
+    why: str = ""  # empty where there is a profile
+    is_refused: bool = False  # there is a file that does not apply
 
 
 def default_path() -> Path:
@@ -75,8 +76,8 @@ def active() -> Active:
         warnings.warn(
             f"{error}. It is not used; `uwaga bench --save` replaces it, UWAGA_PROFILE=0 ignores it", stacklevel=2
         )
-        return Active(None, str(error))
-    return Active(profile, "" if profile else "not measured on this machine; `uwaga bench --save` measures")
+        return Active(None, str(error), is_refused=True)
+    return Active(profile) if profile else Active(None, "not measured on this machine; `uwaga bench --save` measures")
 
 
 def read(path: Path) -> Profile | None:

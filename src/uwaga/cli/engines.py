@@ -1,0 +1,65 @@
+"""The engines of attention and of the linear map timed against each other: the engine profile of this machine.
+
+Shapes are those of MiniLM (384 wide) and BERT (768 wide), at a batch of a few hundred tokens.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from uwaga.cli import cases
+from uwaga.cli.cases import THEIRS, Case
+from uwaga.cli.timing import compare
+from uwaga.ops import engine_profile
+
+_ATTENTION = ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
+_TINY_ATTENTION = ((2, 8, 8),)
+
+
+class Trial(NamedTuple):
+    """One shape and dtype of an operation. The case is made just before it is timed."""
+
+    operation: str
+    dtype: str
+    what: str
+    make: Callable[[], Case]
+
+
+def trials(tiny: bool) -> Iterator[Trial]:
+    """What a profile is made of; `tiny`: sizes too small for meaningful figures, for tests."""
+    for name in engine_profile.DTYPES:
+        dtype: torch.dtype = getattr(torch, name)
+        for heads, tokens, width in _TINY_ATTENTION if tiny else _ATTENTION:
+            what = f"{heads} x {tokens} x {width}"
+            yield Trial("attention", name, what, partial(cases.attention_engines, heads, tokens, width, dtype))
+
+
+class Saved(NamedTuple):
+    """A profile that was written, and what was measured: for each operation, dtype and engine the ratios by shape."""
+
+    path: Path
+    orders: engine_profile.Orders
+    measured: dict[str, dict[str, dict[str, dict[str, float]]]]
+
+
+def save_profile(path: Path, *, seconds: float, tiny: bool, progress: Callable[[float], None]) -> Saved:
+    """Times every trial for `seconds` in all, and writes the profile of this machine.
+
+    progress: is called with the completed share, from 0 to 1.
+
+    Raises OSError.
+    """
+    measured: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
+    todo = list(trials(tiny))
+    for number, trial in enumerate(todo):
+        case = trial.make()
+        case.check()
+        found = compare(case.sides, seconds=seconds / len(todo))
+        ratios = measured.setdefault(trial.operation, {}).setdefault(trial.dtype, {})
+        for engine in case.sides:
+            ratios.setdefault(engine, {})[trial.what] = found.ratio(THEIRS, to=engine)
+        progress((number + 1) / len(todo))
+    return Saved(path, engine_profile.write(path, measured, torch.get_num_threads()), measured)
