@@ -1,10 +1,13 @@
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from uwaga._base import native
+from uwaga._base import native, processor
 from uwaga.cli import app, doctor
+from uwaga.ops import engine_profile, engine_table
 
 
 def findings(*arguments: str) -> dict[str, dict[str, str]]:
@@ -54,3 +57,61 @@ def test_shows_every_finding_to_people() -> None:
     assert shown.exit_code == 0
     for finding in doctor.examine():
         assert finding.name in shown.stdout
+
+
+@pytest.fixture
+def profile_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where this process looks for its engine profile."""
+    monkeypatch.setenv("UWAGA_DATA", str(tmp_path))
+    monkeypatch.setenv("UWAGA_PROFILE", "1")
+    _forget()
+    yield tmp_path / "engines.json"
+    _forget()
+
+
+def _forget() -> None:
+    engine_profile.active.cache_clear()
+    engine_table._preference.cache_clear()
+
+
+@pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
+def test_tells_which_engine_comes_first_and_whether_that_was_measured(
+    profile_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings()
+    assert found["engines/processor"]["value"] == "AMD Zen 4 (AVX-512 with bf16)"
+    assert (found["engines/profile"]["value"], found["engines/profile"]["why"]) == (
+        "none",
+        "not measured on this machine; `uwaga bench --save` measures",
+    )
+    attention = found["engines/attention bfloat16"]
+    assert (attention["value"], attention["status"]) == ("cpu", "ok")
+    assert attention["why"] == (
+        "native kernels on the CPU; measured on AMD Zen 4 (AVX-512 with bf16): "
+        "benchmarks/results/2026-11-22-zen4-engines.md"
+    )
+    monkeypatch.setattr(processor, "detect", lambda: processor.Processor(architecture="arm", vendor="Apple"))
+    _forget()
+    attention = findings()["engines/attention float32"]
+    assert (attention["value"], attention["status"]) == ("torch", "note")
+    assert attention["why"] == (
+        "PyTorch's own fused kernels; assumed for Apple processors, not measured: `uwaga bench --save` measures it"
+    )
+
+
+def test_tells_which_engine_profile_is_used_or_why_not(profile_path: Path) -> None:
+    engine_profile.write(profile_path, {"attention": {"float32": {"torch": {"128": 1.0}}}}, threads=1)
+    found = findings()
+    assert found["engines/profile"]["value"] == str(profile_path)
+    assert found["engines/profile"]["why"].endswith(", by `uwaga bench --save`")
+    assert found["engines/attention float32"]["value"] == "torch"
+    profile_path.write_text("{}")
+    _forget()
+    profile = findings()["engines/profile"]
+    assert (profile["value"], profile["status"]) == ("none", "note")
+    assert profile["why"] == f'{profile_path}: the file has no key "about"'
+
+
+def test_tells_a_wrong_choice_of_the_profile(profile_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_PROFILE", "never")
+    assert findings()["engines/profile"]["why"] == "UWAGA_PROFILE must be 0 or 1, not 'never'"

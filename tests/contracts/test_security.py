@@ -6,6 +6,7 @@ from pathlib import Path
 from uwaga._base import untrusted
 from uwaga.models import weight_files
 from uwaga.models.text import tokenizer as tokenizer_file
+from uwaga.ops import engine_profile
 from uwaga.viewer.server import app, limits
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +26,7 @@ def test_the_limits_of_reading_are_those_of_the_code() -> None:
     tokenizer = [untrusted.TOKENIZER_BYTES, untrusted.TOKENIZER_CONTAINERS, untrusted.TOKENIZER_VALUES]
     assert _row("bytes, objects and lists, values and keys of `tokenizer.json`") == tokenizer
     assert _row("bytes of a configuration of training") == [untrusted.TOML_BYTES, untrusted.TOML_KEY_PARTS]
+    assert _row("bytes of an engine profile") == [engine_profile.PROFILE_BYTES]
     assert _row("bytes of a line of text") == [untrusted.LINE_BYTES]
     assert _row("bytes that one byte of gzip") == [untrusted.DECOMPRESSION_RATIO]
     assert _row("times that the views") == [weight_files._MOST_VIEWS, weight_files._MOST_BESIDE]

@@ -53,6 +53,7 @@ class Preference(NamedTuple):
 
 
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
+_ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
 _HALF = ("bfloat16", "float16")
 
 
@@ -86,7 +87,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
-        attention=_all("cpu", "torch"),
+        attention=dict.fromkeys(engine_profile.DTYPES, Rule(("cpu", "torch"), _ZEN_4)),
         linear=_all("cpu", "onednn", "torch"),
     ),
     Row(
