@@ -62,9 +62,7 @@ def bench(
 
 def _save(seconds: float, tiny: bool) -> None:
     """Write the engine profile of this machine, and print it."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     from uwaga._base import env
     from uwaga.cli import engines
@@ -77,14 +75,7 @@ def _save(seconds: float, tiny: bool) -> None:
             saved = engines.save_profile(path, seconds=seconds, tiny=tiny, progress=progress)
     except OSError as error:
         fail("bench", f"{path}: cannot be written: {error.strerror or error}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("what", "type", "PyTorch's time / the engine's, by shape", "order"):
-        table.add_column(heading)
-    for operation, dtypes in saved.measured.items():
-        for dtype, ratios in dtypes.items():
-            figures = [f"{name} " + ", ".join(f"{x:.2f}x" for x in found.values()) for name, found in ratios.items()]
-            table.add_row(operation, dtype, "; ".join(figures), " > ".join(saved.orders[operation][dtype]))
-    Console().print(table)
+    Console().print(engines.table(saved))
     echo(f"Saved in {path}. Choices follow it from the next process on; delete the file to undo this.")
     if not env.profile():
         echo("UWAGA_PROFILE is 0, so that the file is ignored.")

@@ -6,7 +6,7 @@ Shapes are those of MiniLM (384 wide) and BERT (768 wide), at a batch of a few h
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -14,6 +14,9 @@ from uwaga.cli import cases
 from uwaga.cli.cases import THEIRS, Case
 from uwaga.cli.timing import compare
 from uwaga.ops import engine_profile
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _ATTENTION = ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
 _TINY_ATTENTION = ((2, 8, 8),)
@@ -63,3 +66,20 @@ def save_profile(path: Path, *, seconds: float, tiny: bool, progress: Callable[[
             ratios.setdefault(engine, {})[trial.what] = found.ratio(THEIRS, to=engine)
         progress((number + 1) / len(todo))
     return Saved(path, engine_profile.write(path, measured, torch.get_num_threads()), measured)
+
+
+def table(saved: Saved) -> "Table":
+    """The ratios and the orders of a profile."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("what", "type", "PyTorch's time / the engine's, by shape", "order"):
+        table.add_column(heading)
+    for operation, dtypes in saved.measured.items():
+        for dtype, ratios in dtypes.items():
+            figures = [
+                f"{name} " + ", ".join(f"{ratio:.2f}x" for ratio in found.values()) for name, found in ratios.items()
+            ]
+            table.add_row(operation, dtype, "; ".join(figures), " > ".join(saved.orders[operation][dtype]))
+    return table
