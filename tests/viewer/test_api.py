@@ -1,4 +1,4 @@
-"""uwaga.view: where it shows, what it prints, when it waits, and how it ends."""
+"""uwaga.view: browser, notebook and saved page, what it prints, and when it blocks."""
 
 import re
 import subprocess
@@ -32,7 +32,7 @@ def test_it_serves_and_prints_the_address(attention: uwaga.AttentionMap, capsys:
     view.close()
 
 
-def test_a_recording_is_shown_as_it_is(one_thread: None) -> None:
+def test_a_recording_has_its_own_tokens_and_title(one_thread: None) -> None:
     from uwaga.models import GPT2Config, GPT2Model
 
     model = GPT2Model(
@@ -46,7 +46,7 @@ def test_a_recording_is_shown_as_it_is(one_thread: None) -> None:
         assert side["maps"] == [{"kind": "decoder", "layer": layer, "heads": 4} for layer in (0, 1)]
 
 
-def test_two_beside_each_other(attention: uwaga.AttentionMap) -> None:
+def test_two_texts_side_by_side(attention: uwaga.AttentionMap) -> None:
     with uwaga.view(attention, second=attention, second_title="again", browser=False, block=False) as view:
         sides = view.service.answer({"ask": "about"}).meta["sides"]
         assert [side["id"] for side in sides] == ["0", "1", "difference"]
@@ -64,7 +64,7 @@ def test_a_view_is_saved(attention: uwaga.AttentionMap, small_front: Path, tmp_p
 @pytest.mark.parametrize(
     ("prompt", "block", "waits"), [(False, None, 1), (True, None, 0), (True, True, 1), (False, False, 0)]
 )
-def test_it_waits_in_a_program_and_not_at_a_prompt(
+def test_it_blocks_in_a_program_and_not_at_a_prompt(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, prompt: bool, block: bool | None, waits: int
 ) -> None:
     waited: list[api.View] = []
@@ -75,7 +75,7 @@ def test_it_waits_in_a_program_and_not_at_a_prompt(
 
 
 @pytest.mark.parametrize(("browser", "opened"), [(None, 1), (True, 1), (False, 0)])
-def test_it_opens_a_browser_unless_told_not_to(
+def test_it_opens_a_browser_unless_browser_is_false(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, browser: bool | None, opened: int
 ) -> None:
     asked: list[api.View] = []
@@ -84,7 +84,7 @@ def test_it_opens_a_browser_unless_told_not_to(
         assert len(asked) == opened
 
 
-def test_in_a_notebook_it_is_a_widget(
+def test_in_a_notebook_the_view_is_a_widget(
     attention: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch, small_front: Path
 ) -> None:
     anywidget = pytest.importorskip("anywidget")
@@ -96,7 +96,7 @@ def test_in_a_notebook_it_is_a_widget(
     assert isinstance(uwaga.view(attention), anywidget.AnyWidget)
 
 
-def test_in_the_terminal_of_ipython_it_is_no_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_terminal_ipython_the_view_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     shell = SimpleNamespace()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert not api.in_notebook()
@@ -105,7 +105,7 @@ def test_in_the_terminal_of_ipython_it_is_no_widget(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(package: str) -> None:
+def test_the_error_without_the_extra_names_it(package: str) -> None:
     program = f"""
 import sys, torch, uwaga
 sys.modules[{package!r}] = None
@@ -118,7 +118,7 @@ except ImportError as error:
     assert done.stdout == f"uwaga.view needs {package}, which is not installed: pip install 'uwaga[view]'\n"
 
 
-def test_what_cannot_be_shown_opens_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_open_no_page(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=re.escape("view: there are no maps to show")):
         uwaga.view({})
     assert capsys.readouterr().out == ""

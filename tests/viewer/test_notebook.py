@@ -1,4 +1,4 @@
-"""The widget of a notebook: its messages, and what it says where anywidget is not."""
+"""The notebook widget: its messages, and the error where anywidget is missing."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def service() -> ViewService:
 
 
 class Sent(list[tuple[dict[str, Any], list[bytes]]]):
-    """Messages that go to the page."""
+    """Records the messages that are sent to the page."""
 
     def send(self, message: dict[str, Any], buffers: list[bytes]) -> None:
         self.append((message, buffers))
@@ -41,7 +41,7 @@ def test_a_reply_is_a_header_and_a_buffer(service: ViewService, sent: Sent) -> N
     expected = service.answer(question)
     assert message == {"id": "x-1", "header": expected.header()}
     assert body == expected.body()
-    # Both together are what a server sends.
+    # Header and buffer together are the bytes that a server sends.
     assert Reply.from_bytes(expected.to_bytes()).arrays[0].tobytes() == body[:16]
 
 
@@ -75,7 +75,7 @@ def test_an_internal_error_is_sent_to_the_page_and_raised_in_the_notebook(sent: 
 
 
 @pytest.mark.usefixtures("small_front")
-def test_the_widget_carries_the_front_end_and_answers(service: ViewService, tmp_path: Path) -> None:
+def test_the_widget_has_the_front_end_and_replies(service: ViewService, tmp_path: Path) -> None:
     pytest.importorskip("anywidget")
     from uwaga.viewer.notebook import widget
 
@@ -85,7 +85,7 @@ def test_the_widget_carries_the_front_end_and_answers(service: ViewService, tmp_
     assert {"_esm", "_css"} <= set(made.get_state())
     sent = Sent()
     made.send = sent.send
-    # What the kernel does with a message from the page.
+    # The kernel handles a message from the page this way.
     made._handle_custom_msg({"id": 7, "question": {"ask": "about"}}, [])
     ((message, buffers),) = sent
     assert message["header"]["meta"]["title"] == "a b c d"
@@ -95,7 +95,7 @@ def test_the_widget_carries_the_front_end_and_answers(service: ViewService, tmp_
     made.close()
 
 
-def test_without_anywidget_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
+def test_the_error_without_anywidget_names_the_extra(monkeypatch: pytest.MonkeyPatch, service: ViewService) -> None:
     import sys
 
     from uwaga.viewer import notebook

@@ -1,4 +1,4 @@
-"""Former public names of uwaga.view and uwaga.lesson are refused, and the message says the present one."""
+"""Former public names of uwaga.view and uwaga.lesson are refused, and the message has the present one."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tokens as they are read, whichever tokenizer they come from."""
+"""Token strings for display, of every kind of tokenizer."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from uwaga.viewer.token_text import join_tokens, token_text, word_ranges
     ],
     ids=["WordPiece", "bytes", "SentencePiece", "characters", "ids", "no special token"],
 )
-def test_words_of_every_tokenizer(tokens: list[str], words: list[str]) -> None:
+def test_tokens_are_grouped_into_words(tokens: list[str], words: list[str]) -> None:
     read = token_text(tokens)
     assert "".join(join_tokens(read, *word).strip(" ") for word in word_ranges(read)) == "".join(words).replace(" ", "")
     assert [join_tokens(read, *word) for word in word_ranges(read)] == [word.strip(" ") for word in words]
@@ -40,10 +40,10 @@ def test_a_text_of_special_tokens_keeps_them() -> None:
     assert len(Axis.of(token_text(["[CLS]", "[SEP]"]), merge="words", specials="hide")) == 2
 
 
-def test_a_text_without_spaces_is_cut_into_words() -> None:
+def test_a_text_without_spaces_is_split_into_words() -> None:
     read = token_text(["a", *["##b"] * 70, "c"])
     assert word_ranges(read) == [(0, 32), (32, 64), (64, 71), (71, 72)]
 
 
-def test_a_token_of_many_letters_is_shown_by_its_beginning() -> None:
+def test_a_long_token_is_truncated_for_display() -> None:
     assert token_text(["x" * 5000]).labels == ["x" * 999 + "…"]

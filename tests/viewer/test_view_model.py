@@ -1,4 +1,4 @@
-"""What can be shown, and how it is named."""
+"""View models: accepted maps and tokens, kinds of maps, and errors."""
 
 import pytest
 import torch
@@ -24,13 +24,13 @@ def test_the_tokens_of_a_recording_are_used() -> None:
     assert (side.title, side.tokens) == ("a bc", {"decoder": ["a", "Ġb", "c"]})
 
 
-def test_rows_of_a_batch_and_of_a_ragged_one() -> None:
+def test_one_row_of_a_padded_or_ragged_batch() -> None:
     ragged = uwaga.Ragged.from_list([torch.randn(n, 2, 4) for n in (3, 5)])
     assert ViewModel.create(uwaga.AttentionMap(ragged, ragged), row=1).sides[0].sizes == {"encoder": 5}
     assert ViewModel.create(a_map(2, 3, 6), row=1).sides[0].maps["encoder", 0].shape == (3, 6, 6)
 
 
-def test_kinds_of_maps_are_guessed_from_shape_and_mask() -> None:
+def test_kinds_of_maps_are_inferred_from_shape_and_mask() -> None:
     assert list(ViewModel.create([a_map(2, 6), a_map(2, 6)]).sides[0].maps) == [("encoder", 0), ("encoder", 1)]
     assert list(ViewModel.create(a_map(6, mask=uwaga.Causal())).sides[0].maps) == [("decoder", 0)]
     cross = uwaga.AttentionMap(torch.randn(3, 4), torch.randn(5, 4))

@@ -1,6 +1,6 @@
-"""A browser, and pages of the explorer in it. Without a browser these tests are skipped, and say so.
+"""A browser, and pages of the explorer in it. Without a browser these tests are skipped.
 
-Every page is watched: an error in its console or a request to anywhere but its own server fails the test.
+An error or warning in the console of a page, or a request to another server than its own, fails the test.
 """
 
 import shutil
@@ -22,12 +22,12 @@ _WEBGL = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftsha
 
 TOKENS = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 
-Page = Any  # of playwright, which is not there for the type checker
+Page = Any  # of playwright, which is not installed where types are checked
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium with WebGL2 in software. For a module: while it runs, no other test can run an event loop of its own."""
+    """Chromium with WebGL2 in software. Module scope: while it runs, no other test can run an event loop of its own."""
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("there is no Chromium")
@@ -39,7 +39,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
-    """Opens an address in a window of its own; `width`, `height` and the like as `new_context` takes them."""
+    """Opens an address in a new context; further options are those of playwright's `new_context`."""
     contexts: list[Any] = []
     wrong: list[str] = []
 
@@ -50,7 +50,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
         page.set_default_timeout(20_000)
 
         def read(message: Any) -> None:
-            # The software GL complains of screenshots, which read its pixels.
+            # The software GL warns about screenshots, since they read its pixels.
             if message.type in ("error", "warning") and "GL Driver Message" not in message.text:
                 wrong.append(f"console: {message.text}")
 
@@ -75,7 +75,7 @@ def open_page(browser: Any) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., View]]:
-    """Serves what `uwaga.view` takes; closed at the end of the test."""
+    """Calls `uwaga.view` without opening a browser; the view is closed at the end of the test."""
     served: list[View] = []
 
     def serve_one(shown: Any, **options: Any) -> View:
@@ -91,13 +91,13 @@ def serve() -> Iterator[Callable[..., View]]:
 
 @pytest.fixture
 def make_maps() -> Callable[..., dict[tuple[str, int], uwaga.AttentionMap]]:
-    """Random maps: (kind, layer) to (1, heads, tokens, tokens)."""
+    """Makes random maps: (kind, layer) to an AttentionMap of shape (1, heads, tokens, tokens)."""
 
     def make(tokens: int, layers: int = 2, heads: int = 3, kind: str = "encoder", width: int = 64) -> Any:
         torch.manual_seed(0)
         mask = uwaga.Causal() if kind == "decoder" else None
         shape = (1, heads, tokens, width)
-        # Queries 1.5 times as long as usual: weights that differ visibly.
+        # Queries of norm 1.5 sqrt(width), so that weights differ visibly.
         return {
             (kind, layer): uwaga.AttentionMap(1.5 * torch.randn(shape), torch.randn(shape), mask=mask)
             for layer in range(layers)

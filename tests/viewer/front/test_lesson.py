@@ -1,4 +1,4 @@
-"""The lesson in a browser: its numbers, where they come from, what happens when they are changed; and its pictures."""
+"""The lesson in a browser: its numbers, their provenance, editing, settings, keys and charts."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -39,19 +39,19 @@ def cell(page: Page, matrix: str, row: int, column: int) -> Any:
 
 
 def table(page: Page, matrix: str) -> np.ndarray:
-    """The numbers as they are read off the page."""
+    """The numbers of a matrix as the page shows them."""
     rows = page.locator(f"[data-matrix={matrix}]").first.locator("tbody tr")
     texts = [rows.nth(row).locator("td").all_text_contents() for row in range(rows.count())]
     return np.array([[float(text.replace("\u2212", "-").replace("\u2013", "nan")) for text in row] for row in texts])
 
 
 def settle(page: Page) -> None:
-    """Until what was changed has been calculated: the pause, the question, the reply."""
+    """Waits until an edit has been calculated: the delay after typing, the request and the reply."""
     page.wait_for_timeout(250)
     page.wait_for_selector(".lesson-view:not([aria-busy])")
 
 
-def test_it_opens_at_the_lesson_without_a_model(page: Page) -> None:
+def test_the_page_opens_at_the_lesson_without_a_model(page: Page) -> None:
     assert page.locator(TITLE).text_content() == "Crude attention: X Xᵀ X"
     assert page.locator(".lesson-list li").count() == 14
     go(page, "The same in a real model")
@@ -71,17 +71,17 @@ def test_it_opens_at_the_lesson_without_a_model(page: Page) -> None:
         ("Heads", ["head1_weights", "head2_weights", "joined", "layer_output"]),
     ],
 )
-def test_what_is_read_off_the_page_is_what_python_calculated(
+def test_the_page_shows_the_numbers_of_work_through(
     page: Page, worked: Lesson, title: str, matrices: list[str]
 ) -> None:
     go(page, title)
     for name in matrices:
-        # Two digits are shown, and a number too small for them with one of its own.
+        # Two decimals are shown, and numbers below 0.005 with one significant digit.
         np.testing.assert_allclose(table(page, name), worked[name], atol=0.0051, equal_nan=True)
 
 
-def test_a_number_is_followed_back_to_what_was_typed(page: Page) -> None:
-    """A weight, its exponential, the scaled score, the score, the query's number, the token's."""
+def test_the_provenance_of_a_number_can_be_followed_to_the_input(page: Page) -> None:
+    """From a weight to its exponential, the scaled score, the score, the query and the token's vector."""
     go(page, "Softmax")
     cell(page, "weights", 0, 3).click()
     heading = page.locator(".lesson-explained")
@@ -108,7 +108,7 @@ def test_a_number_is_followed_back_to_what_was_typed(page: Page) -> None:
         assert heading.text_content() == expected
 
 
-def test_a_number_that_is_changed_changes_all_that_came_from_it(page: Page) -> None:
+def test_editing_a_number_recalculates_the_numbers_that_depend_on_it(page: Page) -> None:
     cell(page, "x", 0, 0).locator("input").fill("3")
     settle(page)
     x = work_through()["x"]
@@ -128,7 +128,7 @@ def test_a_number_that_is_changed_changes_all_that_came_from_it(page: Page) -> N
     np.testing.assert_allclose(table(page, "weights"), work_through()["weights"], atol=0.0051)
 
 
-def test_what_is_no_number_is_said_and_asks_nothing(page: Page) -> None:
+def test_an_invalid_number_shows_an_error_and_sends_no_request(page: Page) -> None:
     asked = []
     page.on("request", lambda request: asked.append(request.post_data or ""))
     field = cell(page, "x", 0, 0).locator("input")
@@ -173,7 +173,7 @@ def test_settings_and_the_query(page: Page) -> None:
     np.testing.assert_allclose(table(page, "weighted"), expected, atol=0.0051)
 
 
-def test_all_of_it_by_keys(page: Page) -> None:
+def test_the_lesson_works_with_the_keyboard_alone(page: Page) -> None:
     page.locator(TITLE).focus()
     for _ in range(2):
         page.keyboard.press("n")
@@ -182,7 +182,7 @@ def test_all_of_it_by_keys(page: Page) -> None:
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     assert page.locator(".lesson-explained").text_content() == "Scores Q Kᵀ [is, a] = 3.000"
-    # One stop of the tab key in each table.
+    # Each table has one tab stop.
     assert page.locator("[data-matrix=scores] [tabindex='0']").count() == 1
     page.keyboard.press("q")
     assert page.locator("[data-setting=query]").input_value() == "1"
@@ -195,7 +195,7 @@ def test_all_of_it_by_keys(page: Page) -> None:
     assert cell(page, "wq", 1, 0).locator("input").input_value() == "2"
 
 
-def test_a_finding_shows_its_numbers(page: Page) -> None:
+def test_a_finding_marks_its_numbers(page: Page) -> None:
     page.get_by_role("button", name=re.compile("^Long vectors dominate")).click()
     marked = page.locator(".lesson-source")
     assert marked.all_text_contents() == ["2.06", "1.25", "2.00"]
@@ -209,7 +209,7 @@ def test_charts_have_descriptions(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 700, 1280])
-def test_nothing_is_wider_than_the_page(worked: Lesson, open_page: Callable[..., Page], width: int) -> None:
+def test_no_element_is_wider_than_the_page(worked: Lesson, open_page: Callable[..., Page], width: int) -> None:
     page = open_page(worked.view.address, width=width, height=700)  # type: ignore[union-attr]
     page.wait_for_selector(TITLE)
     for step in range(14):
@@ -218,7 +218,7 @@ def test_nothing_is_wider_than_the_page(worked: Lesson, open_page: Callable[...,
         page.locator(".lesson-after").click(force=True) if step < 13 else None
 
 
-def test_the_head_that_a_step_names_opens_in_the_real_model(
+def test_the_head_that_a_step_suggests_opens_in_the_map(
     serve: Callable[..., Any], make_maps: Callable[..., Any], open_page: Callable[..., Page]
 ) -> None:
     maps = make_maps(11)
@@ -243,7 +243,7 @@ def test_the_head_that_a_step_names_opens_in_the_real_model(
     )
 
 
-def test_a_saved_page_has_the_lesson_to_read(
+def test_a_saved_page_has_the_lesson_read_only(
     serve: Callable[..., Any], make_maps: Callable[..., Any], browser: Any, tmp_path: Any
 ) -> None:
     serve(make_maps(11)).save(tmp_path / "page.html")

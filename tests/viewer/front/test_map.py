@@ -1,4 +1,4 @@
-"""The map in a browser: every number on it is the map's, its looks need no question, both renderers draw the same."""
+"""The map view in a browser: numbers equal those of the map, colours need no request, both renderers draw the same."""
 
 import io
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from uwaga.viewer.api import View
 pytestmark = pytest.mark.slow
 
 WORDS = ["[CLS]", "un", "##seen", "the", "<b>cat</b>", "sat", "\u202eon", "the", "mat", ".", "[SEP]"]
-HERE, PICKED = "[data-map-line=here]", "[data-map-line=picked]"
+POINTED, PICKED = "[data-map-line=here]", "[data-map-line=picked]"
 _NO_WEBGL = """
 const context = HTMLCanvasElement.prototype.getContext;
 HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
@@ -26,19 +26,19 @@ HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
 
 @pytest.fixture
 def open_map(open_page: Any) -> Callable[..., Any]:
-    """Opens the map of a head of a view, and waits until its weights are exact."""
+    """Opens the map view of a head, and waits until its weights are exact."""
 
     def open_one(handle: View, layer: int = 0, head: int = 0, more: str = "", **options: Any) -> Any:
         page = open_page(f"{handle.address}&tab=map&kind=encoder&layer={layer}&head={head}{more}", **options)
         page.locator(".uwaga-map-stage").wait_for()
-        drawn(page)
+        wait_until_exact(page)
         return page
 
     return open_one
 
 
-def drawn(page: Any) -> None:
-    """Wait until all that is in view has come."""
+def wait_until_exact(page: Any) -> None:
+    """Waits until every tile in view is complete."""
     page.locator(".uwaga-map-frame:not([data-sharpening])").wait_for()
     page.locator(".uwaga-status-text", has_text="Exact weights").or_(
         page.locator(".uwaga-status-text", has_text="A cell is")
@@ -47,7 +47,7 @@ def drawn(page: Any) -> None:
 
 
 def until(page: Any, holds: Callable[[], bool]) -> None:
-    """Wait until something holds: a loaded machine paints late."""
+    """Waits until a condition holds: under load the page repaints late."""
     for _ in range(50):
         if holds():
             return
@@ -56,18 +56,18 @@ def until(page: Any, holds: Callable[[], bool]) -> None:
 
 
 def changed(page: Any, before: np.ndarray) -> np.ndarray:
-    """The stage once it is another one."""
+    """The pixels of the stage once they differ from `before`."""
     until(page, lambda: not np.array_equal(pixels(page), before))
     return pixels(page)
 
 
 def pixels(page: Any) -> np.ndarray:
-    """The stage as it is seen, (height, width, 3)."""
+    """The pixels of the stage, (height, width, 3)."""
     shot = page.locator(".uwaga-map-stage").screenshot()
     return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).astype(int)
 
 
-# In one go: a line read piece by piece may be that of two cells.
+# In one call: between two calls the readout may change to another cell.
 _READ = """
 ([line, side, at]) => {
   const pair = document.querySelector(`${line} .uwaga-map-pair`);
@@ -83,13 +83,13 @@ _READ = """
 def read(
     page: Any, line: str, side: str = "0", at: tuple[int, int] | None = None
 ) -> tuple[int, int, float, float, int]:
-    """Query, key, weight, score and rank as a line of the readout has them, once it is at that query and key."""
+    """Query, key, weight, score and rank of a line of the readout, once it is at the query and key `at`."""
     shown = page.wait_for_function(_READ, arg=[line, side, at and list(at)]).json_value()
     query, key, weight, score, rank = shown
     return query, key, float(weight), float(score), int(rank)
 
 
-def test_every_weight_read_off_the_page_is_the_maps(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_the_readout_has_the_weights_scores_and_ranks_of_the_map(serve: Any, open_map: Any, make_maps: Any) -> None:
     maps = make_maps(len(WORDS))
     page = open_map(serve(maps, tokens=WORDS), layer=1, head=2)
     m = maps["encoder", 1][0, 2]
@@ -97,7 +97,7 @@ def test_every_weight_read_off_the_page_is_the_maps(serve: Any, open_map: Any, m
     page.locator(".uwaga-map-frame").focus()
     page.keyboard.press("Control+Home")
     for at in range(len(WORDS)):
-        _, _, weight, score, rank = read(page, HERE, at=(at, at))
+        _, _, weight, score, rank = read(page, POINTED, at=(at, at))
         assert weight == float(m[at, at])
         assert rank == int((m[at] > m[at, at]).sum()) + 1
         assert score == pytest.approx(float(scores[at, at]), rel=1e-5)
@@ -105,7 +105,7 @@ def test_every_weight_read_off_the_page_is_the_maps(serve: Any, open_map: Any, m
         page.keyboard.press("ArrowRight")
 
 
-def test_the_pointer_reads_the_cell_under_it_and_a_click_picks_it(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_the_readout_follows_the_pointer_and_a_click_selects_a_cell(serve: Any, open_map: Any, make_maps: Any) -> None:
     maps = make_maps(512)
     page = open_map(serve(maps), head=1, more="&view=100,200,20")
     m = maps["encoder", 0][0, 1]
@@ -117,13 +117,13 @@ def test_the_pointer_reads_the_cell_under_it_and_a_click_picks_it(serve: Any, op
         assert key >= 100
         assert weight == float(m[query, key])
         assert rank == int((m[query] > m[query, key]).sum()) + 1
-        assert read(page, HERE, at=(query, key))[2] == weight
+        assert read(page, POINTED, at=(query, key))[2] == weight
         page.wait_for_function("() => location.hash.includes('&query=')")
         page.keyboard.press("Escape")
         page.locator(PICKED, has_text="Click a cell").wait_for()
 
 
-def test_a_coarse_cell_is_the_maps_pool(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_coarse_cell_equals_the_pooled_map(serve: Any, open_map: Any, make_maps: Any) -> None:
     maps = make_maps(2048, layers=1, heads=1, width=16)
     page = open_map(serve(maps))
     box = page.locator(".uwaga-map-stage").bounding_box()
@@ -136,7 +136,7 @@ def test_a_coarse_cell_is_the_maps_pool(serve: Any, open_map: Any, make_maps: An
     assert shown == pytest.approx(float(cells[query // side, key // side]), rel=1e-5)
 
 
-def test_colours_change_without_a_question(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_changing_colours_sends_no_request(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(300)))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or request.url))
@@ -156,25 +156,25 @@ VARIANTS = ("", "&view=30.3,41.7,7.31", "&colour=grey,log,0,largest,0.001,nosink
 
 
 def test_both_renderers_draw_the_same(serve: Any, open_map: Any, make_maps: Any) -> None:
-    """Four settings, in one page with WebGL2 and then without it: another fragment of the address is another setting."""
+    """Four settings, given by the fragment of the URL, in one page with WebGL2 and then without it."""
     page = open_map(serve(make_maps(400)), width=1600, height=1000)
     fast = {more: variant(page, more) for more in VARIANTS}
     page.add_init_script(_NO_WEBGL)
     page.reload()
-    drawn(page)
+    wait_until_exact(page)
     for more in VARIANTS:
         plain = variant(page, more)
         assert fast[more].shape == plain.shape, more
         assert colours(fast[more]) > 20, more
         differing = (np.abs(fast[more] - plain).max(axis=-1) > 3).mean()
-        # Where a cell's edge lies on the middle of a pixel the two round differently.
+        # Where the edge of a cell is at the centre of a pixel, the renderers round differently.
         assert differing < 0.002, more
 
 
 def variant(page: Any, more: str) -> np.ndarray:
-    """The stage with other settings, once it no longer changes."""
+    """The pixels of the stage with other settings, once they no longer change."""
     page.evaluate("hash => { location.hash = hash; }", f"tab=map&kind=encoder&layer=0&head=0{more}")
-    drawn(page)
+    wait_until_exact(page)
     shown = pixels(page)
     for _ in range(50):
         page.wait_for_timeout(150)
@@ -185,11 +185,11 @@ def variant(page: Any, more: str) -> np.ndarray:
 
 
 def colours(shown: np.ndarray) -> int:
-    """How many colours there are."""
+    """The number of different colours."""
     return len(np.unique(shown @ np.array([1 << 16, 1 << 8, 1])))
 
 
-def test_two_texts_stay_side_by_side(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_two_texts_side_by_side_show_the_same_cells(serve: Any, open_map: Any, make_maps: Any) -> None:
     first = make_maps(60)
     second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 60, 64), torch.randn(1, 3, 60, 64)) for name in first}
     page = open_map(serve(first, second=second), more="&side=0&compare=both&view=10,5,12")
@@ -200,14 +200,14 @@ def test_two_texts_stay_side_by_side(serve: Any, open_map: Any, make_maps: Any) 
     assert read(page, PICKED, "1")[:3] == (query, key, float(second["encoder", 0][0, 0, query, key]))
     page.keyboard.press("c")
     page.locator(f"{PICKED} [data-side=difference] [data-weight]").wait_for()
-    drawn(page)
+    wait_until_exact(page)
     shown = page.locator(f"{PICKED} [data-side=difference] [data-weight]").get_attribute("data-weight")
     expected = weight - float(second["encoder", 0][0, 0, query, key])
     assert float(shown) == pytest.approx(expected, abs=1e-7)
     assert page.locator(".uwaga-map-scale:visible").count() == 2
 
 
-def test_beside_the_map_are_the_strongest_of_the_picked_row_and_column(
+def test_the_side_panel_lists_the_largest_weights_of_the_selected_row_and_column(
     serve: Any, open_map: Any, make_maps: Any
 ) -> None:
     maps = make_maps(60)
@@ -229,7 +229,7 @@ def test_beside_the_map_are_the_strongest_of_the_picked_row_and_column(
     assert not beside.is_visible()
 
 
-def test_tokens_made_to_harm_are_text(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_hostile_tokens_are_shown_as_text(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(len(WORDS)), tokens=WORDS), more="&query=4&key=6")
     line = page.locator(f"{PICKED} .uwaga-map-pair").inner_text()
     assert "<b>cat</b>" in line
@@ -237,7 +237,7 @@ def test_tokens_made_to_harm_are_text(serve: Any, open_map: Any, make_maps: Any)
     assert page.locator(f"{PICKED} .uwaga-map-pair b").count() == 0
 
 
-def test_keys_zoom_pick_and_show_the_whole_map(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_keys_zoom_select_and_show_the_whole_map(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(300)))
     whole = pixels(page)
     page.locator(".uwaga-map-frame").focus()
@@ -265,7 +265,7 @@ def test_a_narrow_window_keeps_the_map_usable(serve: Any, open_map: Any, make_ma
     assert colours(pixels(page)) > 20
 
 
-def test_a_lost_graphics_card_comes_back(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_a_restored_webgl_context_draws_again(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(120)))
     before = pixels(page)
     page.evaluate(
@@ -280,7 +280,7 @@ def test_a_lost_graphics_card_comes_back(serve: Any, open_map: Any, make_maps: A
     until(page, lambda: (np.abs(pixels(page) - before).max(axis=-1) > 3).mean() < 0.001)
 
 
-def test_a_graphics_card_that_stays_away_is_done_without(serve: Any, open_map: Any, make_maps: Any) -> None:
+def test_after_a_lost_webgl_context_the_canvas_renderer_draws(serve: Any, open_map: Any, make_maps: Any) -> None:
     page = open_map(serve(make_maps(120)))
     before = pixels(page)
     page.evaluate(

@@ -1,4 +1,4 @@
-"""The page around the views: keys, help, address, the overview and the table, in a browser."""
+"""The page around the views in a browser: keys, help, URL, the overview and the table."""
 
 import re
 import threading
@@ -15,19 +15,19 @@ Page = Any  # of playwright
 
 @pytest.fixture
 def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
-    """Three layers of four heads over forty tokens."""
+    """A page of three layers of four heads over forty tokens."""
     opened = open_page(serve(make_maps(40, layers=3, heads=4), tokens=[f"t{at}" for at in range(40)]).address)
     opened.wait_for_selector(".uwaga-tabs")
     return opened
 
 
 def part(page: Page, name: str) -> str | None:
-    """What the address says."""
+    """The value of a key in the fragment of the URL."""
     found = re.search(rf"[#&]{name}=([^&]*)", page.url)
     return found and found[1]
 
 
-def test_arrows_and_enter_open_a_head_and_the_address_keeps_it(page: Page) -> None:
+def test_arrows_and_enter_open_a_head_and_the_url_has_it(page: Page) -> None:
     for key in ("ArrowRight", "ArrowDown", "ArrowDown"):
         page.keyboard.press(key)
     cell = page.locator(".uwaga-overview-cell[data-active]")
@@ -48,7 +48,7 @@ def test_arrows_and_enter_open_a_head_and_the_address_keeps_it(page: Page) -> No
     assert (part(page, "tab"), part(page, "layer"), part(page, "head"), part(page, "token")) == ("map", "2", "1", token)
 
 
-def test_help_lists_what_every_view_can_do_and_keeps_the_focus(page: Page) -> None:
+def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page) -> None:
     page.keyboard.press("?")
     dialog = page.locator("dialog[open]")
     for group in ("Views", "Heads", "Display", "Overview", "Map", "Text", "Lines", "Table", "Lesson", "Files"):
@@ -99,10 +99,10 @@ def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
     assert page.evaluate(theme) == "dark"
 
 
-def test_what_goes_wrong_is_said_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
     page = open_page(serve(make_maps(20)).address)
     page.wait_for_selector(".uwaga-tabs")
-    page.wait_for_load_state("networkidle")  # what the overview asks for itself is over
+    page.wait_for_load_state("networkidle")  # the requests of the overview have ended
     answered = 0
 
     def answer(route: Any) -> None:
@@ -122,7 +122,7 @@ def test_what_goes_wrong_is_said_and_can_be_dismissed(serve: Any, make_maps: Any
         page.get_by_role("alert").first.get_by_role("button").click()
 
 
-def test_the_code_leaves_the_address_and_opens_the_page_once(serve: Any, make_maps: Any, open_page: Any) -> None:
+def test_the_code_is_removed_from_the_url_and_is_valid_once(serve: Any, make_maps: Any, open_page: Any) -> None:
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
     page = open_page(address)
@@ -131,7 +131,7 @@ def test_the_code_leaves_the_address_and_opens_the_page_once(serve: Any, make_ma
     assert page.evaluate("document.cookie") == ""
     (cookie,) = page.context.cookies([f"{address.partition('#')[0]}ask"])
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/ask")
-    # The same browser opens it again: by itself, by its address, and by the one that was printed.
+    # The same browser opens it again: by reloading, by its URL, and by the printed URL.
     page.reload()
     page.get_by_role("tab", name="Map").wait_for()
     for place in (address.partition("#")[0], address):
@@ -139,12 +139,14 @@ def test_the_code_leaves_the_address_and_opens_the_page_once(serve: Any, make_ma
         again.goto(place)
         again.get_by_role("tab", name="Map").wait_for()
         assert "code=" not in again.url
-    page.goto(view.address)  # pasted into a page that is open, it is taken out as well, and not used
+    page.goto(view.address)  # pasted into an open page, the code is removed from the URL and not exchanged
     page.wait_for_function("!location.hash.includes('code=')")
     assert view.address != address
 
 
-def test_an_address_that_was_used_is_told(serve: Any, make_maps: Any, browser: Any, capsys: Any) -> None:
+def test_a_used_url_shows_an_error_and_a_new_one_is_printed(
+    serve: Any, make_maps: Any, browser: Any, capsys: Any
+) -> None:
     view = serve(make_maps(6), tokens=list("abcdef"))
     address = view.address
     for expected in ("Map", None):
@@ -161,7 +163,7 @@ def test_an_address_that_was_used_is_told(serve: Any, make_maps: Any, browser: A
     assert capsys.readouterr().out == f"uwaga.view: {address}\nuwaga.view: {view.address}\n"
 
 
-def test_the_file_that_a_browser_is_given_leads_to_the_page(
+def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     serve: Any, make_maps: Any, browser: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []

@@ -1,6 +1,6 @@
-"""What the explorer promises about time and size, in a headless browser on this machine.
+"""Limits on times and sizes of the explorer, measured in a headless browser on this machine.
 
-The figures are properties of the tests: `pytest tests/viewer/front/test_speed.py --junitxml=figures.xml` keeps them.
+The figures are recorded as properties: `pytest tests/viewer/front/test_speed.py --junitxml=figures.xml` writes them.
 """
 
 import io
@@ -53,7 +53,7 @@ def frame_times(trace: bytes) -> tuple[list[float], list[float]]:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that so large a share of them does not exceed."""
+    """The smallest value that the fraction `share` of the values does not exceed."""
     ordered = sorted(values)
     return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
 
@@ -78,7 +78,7 @@ _PAINTED = """() => new Promise((resolve) => {
 
 
 def colours(page: Any, selector: str) -> int:
-    """How many colours an element shows."""
+    """The number of different colours of an element."""
     shot = page.locator(selector).first.screenshot()
     return len(np.unique(np.asarray(Image.open(io.BytesIO(shot)).convert("RGB")).reshape(-1, 3), axis=0))
 
@@ -89,7 +89,7 @@ def test_a_page_of_twelve_layers_opens_in_two_seconds(
     maps = make_maps(512, layers=12, heads=12)
     times = []
     for _ in range(3):
-        handle = serve(maps)  # a service that knows nothing yet
+        handle = serve(maps)  # a service with empty caches
         page = open_page(handle.address)
         times.append(page.evaluate(_PAINTED))
         page.close()
@@ -117,7 +117,7 @@ def long_view(serve: Callable[..., View], make_maps: Any) -> View:
     return serve(make_maps(100_000, layers=1, heads=1, kind="decoder"), title="a long text")
 
 
-def test_a_hundred_thousand_tokens_are_seen_within_three_seconds(
+def test_a_map_of_a_hundred_thousand_tokens_is_drawn_within_three_seconds(
     long_view: View, open_page: Any, record_property: Any
 ) -> None:
     page = open_page(long_view.address)
@@ -127,7 +127,7 @@ def test_a_hundred_thousand_tokens_are_seen_within_three_seconds(
     while colours(page, ".uwaga-map-stage") < 60:
         assert time.monotonic() - asked < 3, "no picture within three seconds"
     record_property("seconds to a first picture", time.monotonic() - asked)
-    # And it goes on to sharpen.
+    # The map is refined afterwards.
     with page.expect_response(
         lambda response: "/ask" in response.url and '"tile"' in (response.request.post_data or "")
     ):
@@ -148,7 +148,9 @@ _ASK = """async ({token, questions}) => {
 }"""
 
 
-def test_warm_tiles_answer_within_fifty_milliseconds(long_view: View, open_page: Any, record_property: Any) -> None:
+def test_tiles_of_cached_normalizers_take_fifty_milliseconds(
+    long_view: View, open_page: Any, record_property: Any
+) -> None:
     page = open_page(long_view.address)
     page.get_by_role("tab", name="Map").wait_for()
     token = page.evaluate('localStorage.getItem("uwaga-token")')
@@ -157,7 +159,7 @@ def test_warm_tiles_answer_within_fifty_milliseconds(long_view: View, open_page:
     rows = range(200, 210)
     cold = [{**tile, "row": row, "column": 0} for row in rows]
     page.evaluate(_ASK, {"token": token, "questions": cold})
-    # Other tiles of rows whose normalizers are known: each is computed from Q and K, none was asked for before.
+    # Other tiles of rows with cached normalizers: each is computed from Q and K, and none was requested before.
     warm = [{**tile, "row": row, "column": column} for row in rows for column in range(1, 200, 10)]
     times = page.evaluate(_ASK, {"token": token, "questions": warm})
     record_property("milliseconds, median and 95th percentile", [percentile(times, share) for share in (0.5, 0.95)])

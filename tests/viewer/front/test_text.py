@@ -1,4 +1,4 @@
-"""The text, the lines and the files: what the page shows is what the map says, and a token is never more than text."""
+"""The text view, the lines view and exported files: numbers equal those of the map, and tokens are never markup."""
 
 import csv
 import io
@@ -53,7 +53,7 @@ def counted(page: Any, place: str, count: int) -> None:
 
 
 def listed(page: Any, hue: str) -> dict[int, float]:
-    """The strongest tokens as the page lists them: position and weight."""
+    """The list of the largest weights on the page: position and weight."""
     place = page.locator(f'.uwaga-text-strongest[data-hue="{hue}"]')
     place.locator("li").first.wait_for()
     buttons = place.locator("[data-weight]")
@@ -72,7 +72,7 @@ def drag(page: Any, first: str, last: str) -> None:
     page.mouse.move(start["x"] + 3, start["y"] + 8)
     page.mouse.down()
     page.mouse.move(stop["x"] + 3, stop["y"] + 8, steps=5)
-    page.wait_for_timeout(60)  # a frame or two: the drag follows frames
+    page.wait_for_timeout(60)  # the drag is handled once per animation frame
     page.mouse.up()
 
 
@@ -86,7 +86,7 @@ def masses(page: Any) -> np.ndarray:
     )
 
 
-def test_a_picked_token_shows_its_row_and_its_column(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_a_selected_token_shows_its_row_and_its_column(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     maps = make_maps(90)
     page = open_page(serve(maps, tokens=words(90)).address)
     tab(page, "Text")
@@ -103,9 +103,7 @@ def test_a_picked_token_shows_its_row_and_its_column(serve: Serve, open_page: Op
     assert listed(page, "key") == strongest(head[:, 13], 10)
 
 
-def test_every_token_is_shaded_by_its_weight_and_hovering_tells_it(
-    serve: Serve, open_page: Open, make_maps: Maps
-) -> None:
+def test_tokens_are_shaded_by_weight_and_hovering_shows_it(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     maps = make_maps(40)
     page = open_page(serve(maps, tokens=words(40)).address)
     tab(page, "Text")
@@ -114,7 +112,7 @@ def test_every_token_is_shaded_by_its_weight_and_hovering_tells_it(
     row = maps["encoder", 0][0, 0, 7]
     script = "all => all.map(e => parseFloat(e.style.getPropertyValue('--text-row')) / 100)"
     shades = page.locator(".uwaga-text-token").evaluate_all(script)
-    assert np.allclose(shades, (row / row.max()).numpy(), atol=6e-4)  # the page writes tenths of a percent
+    assert np.allclose(shades, (row / row.max()).numpy(), atol=6e-4)  # the page rounds to tenths of a percent
     page.hover("#uwaga-text-both-9")
     assert f"{float(row[9]):.6g}" in page.locator(".uwaga-text-tooltip").inner_text()
 
@@ -163,7 +161,7 @@ def test_cross_attention_has_both_texts(serve: Serve, open_page: Open) -> None:
     assert np.allclose(masses(page), float(head[2:5, 10:12].sum(-1).mean()), rtol=1e-5)
 
 
-def test_hidden_special_tokens_leave_and_the_rest_is_normalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     maps = make_maps(40)
     page = open_page(serve(maps, tokens=words(40)).address)
     tab(page, "Text")
@@ -177,7 +175,9 @@ def test_hidden_special_tokens_leave_and_the_rest_is_normalised(serve: Serve, op
     assert np.allclose([found[i] for i in expected], list(expected.values()), rtol=1e-5)
 
 
-def test_hostile_tokens_are_text_everywhere(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_hostile_tokens_are_shown_as_text_everywhere(
+    serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
+) -> None:
     tokens = ["[CLS]", *HOSTILE, "\u05e9\u05dc\u05d5\u05dd", "\u65e5\u672c", "end"]
     page = open_page(serve(make_maps(len(tokens)), tokens=tokens).address, accept_downloads=True)
     tab(page, "Text")
@@ -198,7 +198,7 @@ def test_hostile_tokens_are_text_everywhere(serve: Serve, open_page: Open, make_
     assert page.locator("#uwaga script, #uwaga img").count() == 0
 
 
-def test_a_hundred_thousand_tokens_are_read_and_searched(serve: Serve, open_page: Open) -> None:
+def test_a_text_of_a_hundred_thousand_tokens_scrolls_and_is_searched(serve: Serve, open_page: Open) -> None:
     torch.manual_seed(2)
     count = 100_000
     m = uwaga.AttentionMap(2 * torch.randn(1, 1, count, 16), torch.randn(1, 1, count, 16), mask=uwaga.Causal())
@@ -217,13 +217,13 @@ def test_a_hundred_thousand_tokens_are_read_and_searched(serve: Serve, open_page
     page.keyboard.type("needle")
     page.wait_for_selector(".uwaga-text-found")
     assert page.locator(".uwaga-text-found").inner_text() == "needle"
-    assert page.locator(".uwaga-text-token").count() < 3000  # what is near the view, and no more
+    assert page.locator(".uwaga-text-token").count() < 3000  # only lines near the viewport are in the DOM
     strip = page.locator(".uwaga-text-minimap").bounding_box()
     page.mouse.click(strip["x"] + 5, strip["y"] + 2)
     page.wait_for_selector("#uwaga-text-both-0")
 
 
-def test_lines_have_the_weights_and_what_leaves_the_window(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_lines_have_the_weights_and_the_sum_outside_the_window(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     maps = make_maps(300)
     page = open_page(serve(maps, tokens=words(300)).address)
     tab(page, "Lines")
@@ -265,7 +265,7 @@ def save(page: Any, kind: str, folder: Path) -> Path:
     return path
 
 
-def test_files_open_and_hold_the_numbers(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
     maps, tokens = make_maps(30), words(30)
     tokens[3] = '=cmd("x")'
     page = open_page(serve(maps, tokens=tokens, model="org/tiny").address, accept_downloads=True)
@@ -293,7 +293,7 @@ def test_files_open_and_hold_the_numbers(serve: Serve, open_page: Open, make_map
 
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="there is no poppler")
-def test_a_pdf_is_read_by_others(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_exported_pdfs_are_read_by_poppler(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
     tokens = words(30)
     tokens[5] = "\u65e5\u672c"  # not in Helvetica: a picture
     page = open_page(serve(make_maps(30), tokens=tokens).address, accept_downloads=True)
@@ -312,7 +312,7 @@ def test_a_pdf_is_read_by_others(serve: Serve, open_page: Open, make_maps: Maps,
     assert len(Image.open(path.with_suffix(".png")).convert("RGB").getcolors(1 << 20) or []) > 20
 
 
-def test_a_saved_page_still_has_its_weights(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+def test_a_saved_page_has_exact_weights(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
     maps = make_maps(60)
     page = open_page(serve(maps, tokens=words(60)).address, accept_downloads=True)
     path = save(page, "page", tmp_path)
@@ -328,13 +328,13 @@ def test_a_saved_page_still_has_its_weights(serve: Serve, open_page: Open, make_
     assert kept.locator(".uwaga-lines-note", has_text="saved page").count() == 0
 
 
-def test_two_texts_stand_beside_each_other_and_follow_one_pick(serve: Serve, open_page: Open, make_maps: Maps) -> None:
+def test_two_texts_side_by_side_share_the_selection(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     first = make_maps(30)
     second = {name: uwaga.AttentionMap(2 * torch.randn(1, 3, 30, 64), torch.randn(1, 3, 30, 64)) for name in first}
     other = ["[CLS]", *(f"w{i}" for i in range(28)), "[SEP]"]
     page = open_page(serve(first, tokens=words(30), second=second, second_tokens=other).address)
     tab(page, "Text")
-    page.keyboard.press("c")  # the second alone
+    page.keyboard.press("c")  # only the second text
     page.keyboard.press("c")
     page.click("#uwaga-text-both-7")
     halves = page.locator(".uwaga-half")
@@ -351,11 +351,11 @@ def test_two_texts_stand_beside_each_other_and_follow_one_pick(serve: Serve, ope
     tab(page, "Lines")
     page.keyboard.press("v")
     counted(page, '.uwaga-half button[aria-pressed="true"]:text("all heads"):visible', 2)
-    page.keyboard.press("c")  # the difference: one again
+    page.keyboard.press("c")  # the difference: one text again
     counted(page, ".uwaga-half:visible", 1)
 
 
-def test_lines_go_to_the_picked_query_where_a_far_key_is_picked_too(
+def test_lines_scroll_to_the_selected_query_where_a_distant_key_is_selected_too(
     serve: Serve, open_page: Open, make_maps: Maps
 ) -> None:
     address = serve(make_maps(300), tokens=words(300)).address
@@ -365,7 +365,7 @@ def test_lines_go_to_the_picked_query_where_a_far_key_is_picked_too(
     page.locator(".uwaga-lines-table td").first.wait_for()
 
 
-def test_a_picture_of_the_overview_has_the_layers_out_of_view_too(
+def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
 ) -> None:
     page = open_page(serve(make_maps(24, layers=12, heads=2)).address, accept_downloads=True, height=400)

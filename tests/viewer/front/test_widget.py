@@ -1,4 +1,4 @@
-"""The view of a notebook: the widget's own script and styles, and messages in place of a server."""
+"""The notebook widget in a browser: its script and styles, with messages in place of a server."""
 
 import base64
 from collections.abc import Callable
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 pytest.importorskip("anywidget")
 
-# What anywidget does: the script is imported, its default export renders; messages go to all who listen.
+# As anywidget does: imports the script, calls render of its default export, and sends messages to all listeners.
 RUN = """async ([script, styles]) => {
   const sheet = document.createElement("style");
   sheet.textContent = styles;
@@ -39,7 +39,7 @@ RUN = """async ([script, styles]) => {
 
 @pytest.fixture
 def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
-    """A notebook's page with the widget in it."""
+    """A page that contains the widget, as in a notebook."""
     service = ViewService(ViewModel.create(make_maps(11), tokens=list("abcdefghijk"), title="a text"))
     made: Any = widget(service)
 
@@ -58,14 +58,14 @@ def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
     return page
 
 
-def test_it_shows_what_a_served_page_shows(shown: Any) -> None:
+def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
     shown.get_by_role("tab", name="Overview").wait_for()
     assert shown.locator(".uwaga").first.is_visible()
     shown.get_by_role("tab", name="Table").click()
-    shown.get_by_role("row").nth(6).wait_for()  # six heads and the heading
+    shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
 
 
-def test_when_its_cell_is_run_again_nothing_stays(shown: Any) -> None:
+def test_running_the_cell_again_removes_the_old_view(shown: Any) -> None:
     shown.get_by_role("tab", name="Overview").wait_for()
     assert shown.evaluate("listeners.size") == 1
     shown.evaluate("end()")

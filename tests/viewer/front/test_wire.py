@@ -1,4 +1,4 @@
-"""The bytes that the front end's own tests read are those that a service writes."""
+"""The replies and request keys in the fixtures of the front end's unit tests are the bytes that Python writes."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ _TYPES = {"Float32Array": np.float32, "Int32Array": np.int32, "Uint8Array": np.u
 
 
 @pytest.mark.parametrize("kept", KEPT["replies"])
-def test_replies_are_the_bytes_that_the_front_end_is_tested_with(kept: dict[str, Any]) -> None:
+def test_replies_equal_the_bytes_of_the_fixture(kept: dict[str, Any]) -> None:
     arrays = tuple(
         np.array([np.nan if value is None else value for value in values], _TYPES[name]).reshape(shape)
         for name, shape, values in kept["arrays"]
@@ -27,6 +27,6 @@ def test_replies_are_the_bytes_that_the_front_end_is_tested_with(kept: dict[str,
 
 
 @pytest.mark.parametrize("kept", KEPT["questions"])
-def test_questions_have_the_names_that_the_front_end_gives_them(kept: dict[str, Any]) -> None:
+def test_requests_have_the_keys_of_the_fixture(kept: dict[str, Any]) -> None:
     name = json.dumps(kept["question"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert name == kept["name"]

@@ -1,4 +1,4 @@
-"""The rules of the lesson's numbers, resolved in float64 from the numbers that they name: what the page writes out."""
+"""Recomputes the lesson's numbers in float64 from the provenance rules of a reply, as the page does to explain a number."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Cell = tuple[str, int, int, int]  # matrix, slice, row, column
 
 
 class Numbers:
-    """The tables of a reply by name."""
+    """The matrices of a reply by name, and their provenance."""
 
     def __init__(self, reply: Reply) -> None:
         self.facts: Mapping[str, Any] = reply.meta["matrices"]
@@ -24,12 +24,12 @@ class Numbers:
         return self._arrays[self.facts[name]["array"]].astype(np.float64)
 
     def sliced(self, name: str) -> NDArray[np.float64]:
-        """(S, R, C); one slice of what has none."""
+        """(S, R, C); a matrix without slices has S = 1."""
         array = self[name]
         return array if array.ndim == 3 else array[None]
 
-    def explained(self, cell: Cell) -> float | None:
-        """What its rule makes of the numbers that a number came from; None where words explain it."""
+    def recomputed(self, cell: Cell) -> float | None:
+        """The number that the rule of a cell gives for the cells that it names; None where the rule is a text."""
         name, _, _, column = cell
         rule = self.facts[name]["source"]
         rule = rule["rules"][column] if rule["op"] == "columns" else rule

@@ -1,4 +1,4 @@
-"""uwaga.lesson, and the numbers without a page."""
+"""uwaga.lesson, and work_through, which gives the numbers without a page."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
 
-def test_a_sentence_words_or_numbers() -> None:
+def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
     assert work_through("a pen .")["x"].shape == (3, 4)
     assert work_through(["a", "pen"])["x"].shape == (2, 4)
     x = torch.randn(3, 5)
@@ -24,14 +24,14 @@ def test_a_sentence_words_or_numbers() -> None:
     assert work_through(x.tolist(), tokens="one two three", heads=1).request["tokens"] == ["one", "two", "three"]
 
 
-def test_weights_of_ones_own_give_what_the_operation_gives() -> None:
+def test_given_weights_give_the_output_of_attention() -> None:
     x, wq, wk, wv = (torch.randn(3, 3) for _ in range(4))
     worked = work_through(x, wq=wq, wk=wk, wv=wv.numpy(), heads=1)
     expected = uwaga.attention(x @ wq, x @ wk, x @ wv)
     np.testing.assert_allclose(worked["output"], expected.numpy(), atol=1e-5)
 
 
-def test_its_numbers_are_copies() -> None:
+def test_matrices_are_copies() -> None:
     worked = work_through()
     worked["x"][:] = 7
     assert worked["x"].max() == 2
@@ -53,7 +53,7 @@ def test_an_unknown_matrix_is_refused() -> None:
         ({"inputs": ""}, "lesson: tokens must be a list of 1 to 12 words, not of 0"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_invalid_inputs_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
         work_through(**arguments)
     assert str(caught.value).startswith(message)
@@ -67,7 +67,7 @@ def served(capsys: pytest.CaptureFixture[str]) -> Iterator[Lesson]:
         yield worked
 
 
-def test_served_it_has_the_numbers_and_an_address_that_opens_at_the_lesson(served: Lesson) -> None:
+def test_the_served_lesson_has_the_numbers_and_a_url_of_the_lesson(served: Lesson) -> None:
     assert served["weights"].shape == (3, 3)
     address = urlsplit(served.view.address)
     assert address.hostname == "127.0.0.1"
@@ -75,7 +75,7 @@ def test_served_it_has_the_numbers_and_an_address_that_opens_at_the_lesson(serve
     assert repr(served) == f"Lesson('my pen .', 14 steps, {len(served.matrices)} matrices, {served.view.address})"
 
 
-def test_in_a_notebook_it_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_notebook_the_lesson_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("anywidget", reason="the extra `view` is not installed")
     monkeypatch.setattr("uwaga.viewer.lesson.api.in_notebook", lambda: True)
     with uwaga.lesson("my pen .") as worked:
@@ -85,7 +85,7 @@ def test_in_a_notebook_it_is_a_widget(monkeypatch: pytest.MonkeyPatch) -> None:
         assert worked["x"].shape == (3, 4)
 
 
-def test_the_page_begins_with_ones_own_example() -> None:
+def test_the_page_opens_with_the_given_inputs() -> None:
     service = ViewService(ViewModel.empty(), lesson=work_through("my pen .").request)
     assert service.answer({"ask": "lesson"}).meta["question"]["tokens"] == ["my", "pen", "."]
     assert service.answer({"ask": "lesson", "tokens": ["a"]}).meta["question"]["tokens"] == ["a"]

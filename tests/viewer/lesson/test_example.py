@@ -70,7 +70,7 @@ def test_an_invalid_request_is_refused(arguments: dict[str, Any], message: str) 
 
 
 def test_the_largest_numbers_stay_finite() -> None:
-    """Three products of numbers of 1000 follow each other, and the softmax of what comes out is still one."""
+    """Three matrix products in sequence of entries of 1000: the softmax has finite weights that sum to 1."""
     row = [1000.0] * 8
     weights = {name: [row] * 8 for name in ("wq", "wk", "wv", "wo")}
     reply = answer(
@@ -90,13 +90,13 @@ def test_the_request_in_a_reply_gives_the_same_reply() -> None:
     assert again.to_bytes() == first.to_bytes()
 
 
-def test_strings_made_to_harm_come_back_as_they_are() -> None:
+def test_hostile_strings_are_returned_unchanged() -> None:
     tokens = ["<script>alert(1)</script>", '"><img onerror=alert(1)>', "\u202eevil", "a\x00\x1b[2J"]
     reply = Reply.from_bytes(answer({"ask": "lesson", "tokens": tokens}).to_bytes())
     assert reply.meta["matrices"]["weights"]["rows"] == tokens
 
 
-def test_without_numbers_the_weights_say_how_wide_x_is() -> None:
+def test_without_x_the_weights_determine_its_width() -> None:
     reply = answer({"ask": "lesson", "tokens": ["new"], "settings": {"wq": [[1.0, 2.0]] * 3}})
     assert len(reply.meta["question"]["x"][0]) == 3
 
@@ -108,8 +108,8 @@ def test_the_view_service_passes_the_request_on() -> None:
     assert (about["lesson"], about["sides"], about["start"]) == (True, [], None)
 
 
-def test_a_reply_is_small_and_quick_enough_to_be_typed_at() -> None:
-    """Each key asks again: everything of the largest example together."""
+def test_the_largest_reply_is_small_and_fast_enough_for_every_keystroke() -> None:
+    """The page sends a request after every keystroke; this is the largest example, with all settings."""
     row = [0.5] * 8
     question = {"ask": "lesson", "tokens": ["word"] * 12, "x": [row] * 12}
     assert len(answer(question).to_bytes()) < 200_000

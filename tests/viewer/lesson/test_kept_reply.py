@@ -1,5 +1,5 @@
-"""The reply that the front end's unit tests read is one that Python gives. `python tests/viewer/lesson/test_kept_reply.py`
-writes it anew."""
+"""The reply in the fixtures of the front end's unit tests is the present one. `python tests/viewer/lesson/test_kept_reply.py`
+writes it again."""
 
 import json
 from pathlib import Path
@@ -13,20 +13,20 @@ KEPT = Path(__file__).parents[3] / "src/uwaga/viewer/front/tests/lesson/reply.js
 QUESTION = {"ask": "lesson", "tokens": ["a", "pen", "."], "settings": {"sentences": [["a", "pen"], ["yes"]]}}
 
 
-def made() -> dict[str, Any]:
+def make_reply() -> dict[str, Any]:
     reply = answer(QUESTION)
     arrays = [{"shape": list(each.shape), "data": numbers(each)} for each in reply.arrays]
     return {"meta": reply.meta, "arrays": arrays}
 
 
 def numbers(array: Any) -> list[float | None]:
-    """Six digits, and None for what is hidden."""
+    """Six significant digits, and None for hidden numbers (NaN)."""
     return [None if np.isnan(value) else float(f"{value:.6g}") for value in array.ravel().tolist()]
 
 
-def test_the_kept_reply_is_what_python_gives() -> None:
-    """Sentences about the numbers are left out: the last bit of these depends on the machine."""
-    kept, now = json.loads(KEPT.read_text(encoding="utf-8")), json.loads(json.dumps(made()))
+def test_the_fixture_equals_the_present_reply() -> None:
+    """Without the findings, whose texts contain numbers: the last bit of these depends on the machine."""
+    kept, now = json.loads(KEPT.read_text(encoding="utf-8")), json.loads(json.dumps(make_reply()))
     assert kept["meta"]["matrices"] == now["meta"]["matrices"]
     assert kept["meta"]["question"] == now["meta"]["question"]
     assert kept["meta"]["limits"] == now["meta"]["limits"]
@@ -40,4 +40,4 @@ def test_the_kept_reply_is_what_python_gives() -> None:
 
 
 if __name__ == "__main__":
-    KEPT.write_text(json.dumps(made(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
+    KEPT.write_text(json.dumps(make_reply(), ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")

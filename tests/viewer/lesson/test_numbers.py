@@ -1,4 +1,4 @@
-"""The lesson's numbers beside plain NumPy in float64, and what must hold of them."""
+"""The lesson's numbers, compared with NumPy in float64, and the properties that its texts state."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,30 +42,30 @@ def test_the_six_steps(numbers: Numbers) -> None:
     near(numbers["output"], weights @ v)
 
 
-def test_token_by_token_is_the_matrix_form(numbers: Numbers) -> None:
+def test_the_calculation_per_token_equals_the_matrix_form(numbers: Numbers) -> None:
     np.testing.assert_allclose(numbers["score_sums"][:, :, 0], numbers["scores"], rtol=1e-6)
     np.testing.assert_allclose(numbers["output_token"][:, 0], numbers["output"], rtol=1e-6)
     near(numbers["q_products"].sum(1), numbers["q"])
 
 
-def test_the_unnormalised_form_and_its_shortcomings(numbers: Numbers) -> None:
+def test_unnormalised_attention_and_its_shortcomings(numbers: Numbers) -> None:
     x, scores = numbers["x"], numbers["crude_scores"]
     near(scores, x @ x.T)
     near(numbers["crude"], x @ x.T @ x)
     assert (scores == scores.T).all()
     assert np.abs(numbers["crude_sums"] - 1).max() > 1
-    # "a" asks "pen" more than itself.
+    # "a" has a larger score with "pen" than with itself.
     assert scores[2, 3] > scores[2, 2]
     near(numbers["crude_shuffled"], numbers["crude"][::-1])
 
 
-def test_the_form_between_the_tokens_gives_the_scores(numbers: Numbers) -> None:
+def test_the_bilinear_form_gives_the_scores(numbers: Numbers) -> None:
     near(numbers["form"], numbers["wq"] @ numbers["wk"].T)
     near(numbers["form_scores"], numbers["scores"])
     assert np.abs(numbers["scores"] - numbers["scores"].T).max() > 1
 
 
-def test_without_scaling_scores_stay_as_they_are(numbers_of: Callable[..., Numbers]) -> None:
+def test_without_scaling_scores_are_unchanged(numbers_of: Callable[..., Numbers]) -> None:
     unscaled = numbers_of(answer({"ask": "lesson", "settings": {"scaled": False}}))
     assert (unscaled["scaled"] == unscaled["scores"]).all()
     near(unscaled["weights"], softmax(unscaled["scores"]))
@@ -88,7 +88,7 @@ def test_masks(numbers: Numbers, name: str, visible: NDArray[np.bool_]) -> None:
     near(numbers[f"{name}_output"], weights @ numbers["v"])
 
 
-def test_strictly_past_gives_the_first_token_zeros(numbers: Numbers) -> None:
+def test_with_a_strictly_causal_mask_the_first_row_is_zero(numbers: Numbers) -> None:
     assert (numbers["past_weights"][0] == 0).all()
     assert (numbers["past_output"][0] == 0).all()
 
@@ -119,12 +119,12 @@ def test_batches(numbers: Numbers) -> None:
     assert numbers["work_total"][0].tolist() == pytest.approx([9, 15, 35, 75, 1 - 35 / 75])
     assert numbers["places"].sum() == 9
     near(numbers["packed"], numbers["padded"])
-    # The first sentence is the lesson's own.
+    # The first sentence is the one of the other steps.
     near(numbers["packed"][:5], numbers["layer_output"])
     assert numbers["cut"].tolist() == [[5, 4, 1], [3, 3, 0], [1, 1, 0]]
 
 
-def test_without_positions_order_does_not_count(numbers: Numbers) -> None:
+def test_without_positions_the_output_is_permutation_equivariant(numbers: Numbers) -> None:
     near(numbers["without_apart"], np.zeros((5, 4)))
     assert np.abs(numbers["with_apart"]).max() > 0.1
     near(numbers["without_order"], numbers["layer_output"])
@@ -139,8 +139,8 @@ def test_positions(numbers: Numbers) -> None:
     near(numbers["similarity"][:, 1], np.cos(np.arange(64)[:, None] * frequency).mean(-1))
 
 
-def test_where_codes_repeat(numbers: Numbers) -> None:
-    """44 is seven times 2 pi, and a bit; nothing of width 64 comes back within a million places."""
+def test_the_distance_after_which_position_codes_repeat(numbers: Numbers) -> None:
+    """44 is about 7 * 2 pi; codes of width 64 do not repeat within a million positions."""
     repeats = numbers["repeats"]
     assert repeats[0, 0] == 44
     assert np.isnan(repeats[-1]).all()
@@ -157,13 +157,13 @@ def test_why_scores_are_scaled(numbers: Numbers) -> None:
     assert gradient_scaled.max() < 2 * gradient_scaled.min()
 
 
-def test_a_seed_draws_others_and_the_same_again(numbers: Numbers, numbers_of: Callable[..., Numbers]) -> None:
+def test_a_seed_determines_the_measurements(numbers: Numbers, numbers_of: Callable[..., Numbers]) -> None:
     other, again = (numbers_of(answer({"ask": "lesson", "settings": {"seed": seed}})) for seed in (1, 0))
     assert (other["variance"][:, 1] != numbers["variance"][:, 1]).any()
     np.testing.assert_array_equal(again["variance"], numbers["variance"])
 
 
-def test_a_word_has_one_vector_everywhere() -> None:
+def test_a_word_has_the_same_vector_in_every_sentence() -> None:
     first, second = work_through("my pen is my pen"), work_through("pen my")
     x = first["x"]
     assert (x[0] == x[3]).all()

@@ -1,4 +1,4 @@
-"""The front end's modules as one script: their order, what is removed, and what is refused, with file and line."""
+"""The front end's modules bundled into one script: order, removed syntax, and errors with file and line."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ export function render({ model, el }) { el.said = model.name; return () => {}; }
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files by their names, with _ for / and __ for the dot; a main.js where none is given."""
+    """Writes files given by keyword, with _ for / and __ for the dot; adds a main.js where none is given."""
     for name, text in {"main__js": START, **files}.items():
         path = folder / name.replace("__", ".").replace("_", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def node(script: str, tmp_path: Path) -> str:
-    """What a module says, run by node."""
+    """The output of a module that is run by node."""
     if shutil.which("node") is None:
         pytest.skip("there is no node")
     file = tmp_path / "script.mjs"
@@ -75,7 +75,7 @@ def test_the_bundled_script_does_the_same_as_the_modules(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_each_host_has_its_entry(tmp_path: Path) -> None:
+def test_each_host_has_an_entry_point(tmp_path: Path) -> None:
     joined = join(write(tmp_path / "front"))
     page = "globalThis.document = { getElementById: (id) => (globalThis.root = { id }) };\n"
     for host in ("served", "saved"):
@@ -88,7 +88,7 @@ console.log(el.said, typeof end);"""
     assert node(used, tmp_path) == "widget function\n"
 
 
-def test_styles_are_joined_the_base_first(tmp_path: Path) -> None:
+def test_styles_are_joined_with_the_base_styles_first(tmp_path: Path) -> None:
     folder = write(
         tmp_path / "front",
         map_map__css=".uwaga .map {}\n",
@@ -98,7 +98,7 @@ def test_styles_are_joined_the_base_first(tmp_path: Path) -> None:
     assert join(folder).css == ("/* shell/base.css */\n.uwaga { --bg: #fff; }\n\n/* map/map.css */\n.uwaga .map {}\n")
 
 
-def test_a_changed_file_is_joined_again(tmp_path: Path) -> None:
+def test_a_changed_file_is_bundled_again(tmp_path: Path) -> None:
     import os
 
     folder = write(tmp_path / "front")
@@ -158,7 +158,7 @@ def test_unsupported_javascript_is_refused_with_file_and_line(
 
 
 @pytest.mark.slow
-def test_the_front_end_of_the_package_is_joined(tmp_path: Path) -> None:
+def test_the_front_end_of_the_package_can_be_bundled(tmp_path: Path) -> None:
     joined = bundle(FRONT)
     file = tmp_path / "all.mjs"
     file.write_text(joined.script("widget"))

@@ -1,4 +1,4 @@
-"""What the browser's tab says."""
+"""The title of the page, as HTML."""
 
 import pytest
 

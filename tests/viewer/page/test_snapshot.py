@@ -1,4 +1,4 @@
-"""A page that is one file: what is in it, how exact, how large; and that it is whole or not there."""
+"""Snapshots, pages saved as one file: stored replies, their precision and size, and atomic writing."""
 
 import base64
 import gzip
@@ -40,7 +40,7 @@ def service(tokens: int = 20, layers: int = 2, heads: int = 3, width: int = 8, *
 
 
 def replies(page: bytes) -> dict[str, Reply]:
-    """As the page finds them."""
+    """The stored replies by the key under which the page finds them."""
     found = re.search(rb'<script type="application/json" data-uwaga-saved>(.*?)</script>', page, re.DOTALL)
     assert found is not None
     read = {}
@@ -74,7 +74,7 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
         "items": variants,
         "statistics": 2,
         "lesson": 1,
-        "overview": 2 * (variants + 1),  # and the largest weights, of the plain variant
+        "overview": 2 * (variants + 1),  # and the largest weights, without merging or hiding
         "tile": 2 * 3 * variants,
     }
 
@@ -97,7 +97,12 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
         page = snapshot_html(asked.answer, max_bytes=largest)
         plain = [json.loads(request) for request in replies(page)]
         tiles = [each for each in plain if each["ask"] == "tile"]
-        assert {each["head"] for each in tiles} == {0, 1, 2, 3}  # the whole map of every head, whatever it takes
+        assert {each["head"] for each in tiles} == {
+            0,
+            1,
+            2,
+            3,
+        }  # the top level of every head is kept, whatever the size
         sizes[largest] = (len(page), min(each["level"] for each in tiles), len(plain))
     assert [level for _, level, _ in sizes.values()] == sorted({level for _, level, _ in sizes.values()}, reverse=True)
     assert sizes[100_000][2] < sizes[10_000_000][2]
@@ -105,7 +110,7 @@ def test_replies_that_do_not_fit_are_stored_coarser_or_left_out() -> None:
 
 
 def test_needed_replies_are_as_fine_as_fits_with_any_time_budget() -> None:
-    """A sampled tile takes as long in coarse cells as in fine ones."""
+    """Sampling a tile takes as long for coarse cells as for fine ones."""
     page = snapshot_html(service(tokens=300, layers=1, heads=2).answer, seconds=0.0)
     found = [json.loads(request) for request in replies(page)]
     tiles = [each for each in found if each["ask"] == "tile"]
@@ -127,9 +132,9 @@ def test_nothing_is_requested_twice() -> None:
 
 @pytest.mark.slow
 def test_a_text_of_512_tokens_in_a_model_of_144_heads_is_under_20_megabytes(one_thread) -> None:
-    """Random scores compress worse than those of any model. Queries of width 64 give weights as sharp as those of one."""
+    """Random scores compress worse than those of a model; queries of width 64 concentrate the weights as a model does."""
     page = snapshot_html(service(tokens=512, layers=12, heads=12, width=64).answer)
-    assert len(page) < 19_600_000  # the front end of this test is small; the real one takes less than the rest
+    assert len(page) < 19_600_000  # the page of this test has no front end, which takes less than the remaining 400 kB
     tiles = [json.loads(request) for request in replies(page) if '"tile"' in request]
     plain = [
         each for each in tiles if each["merge"] == "tokens" and each["specials"] == "show" and each["how"] == "mass"
@@ -217,7 +222,7 @@ def test_the_content_security_policy_allows_only_the_pages_own_script_and_style(
         f"default-src 'none'; script-src 'sha256-{digest(script)}'; style-src 'sha256-{digest(style)}'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    # Before anything that it is about.
+    # The policy stands before every element that it applies to.
     assert page.index("Content-Security-Policy") < page.index("<style>") < page.index("<script")
     assert "http://" not in page.replace("http://www.w3.org/", "")
     assert "https://" not in page

@@ -1,4 +1,4 @@
-"""A service over small maps, and one over a text too long for one answer."""
+"""A query service of small maps, and a map that takes more than one step to compute."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ def service(maps: dict[tuple[str, int], uwaga.AttentionMap]) -> ViewService:
 
 @pytest.fixture
 def long_map() -> uwaga.AttentionMap:
-    """One causal head over 9,000 tokens: more weights than are looked at in one go."""
+    """One causal head over 9,000 tokens: more weights than are computed in one step."""
     torch.manual_seed(0)
     x = torch.randn(1, 9000, 16)
     return uwaga.AttentionMap(x, x.roll(1, 1), mask=uwaga.Causal())
@@ -39,13 +39,13 @@ def long_map() -> uwaga.AttentionMap:
 
 @pytest.fixture
 def where() -> dict[str, object]:
-    """What most questions say."""
+    """The keys that most requests have."""
     return {"side": "0", "kind": "encoder", "layer": 0, "head": 1, "merge": "tokens", "specials": "show"}
 
 
 @pytest.fixture
 def follow() -> Callable[..., list[Reply]]:
-    """All replies to a question until it is complete."""
+    """Repeats a request until its reply is complete; returns all replies."""
 
     def ask(service: ViewService, **question: object) -> list[Reply]:
         replies = [service.answer(question)]

@@ -1,4 +1,4 @@
-"""Pictures: coarse and sampled first, the map's own cells in the end."""
+"""Progressive rasters: sampled first, equal to the map's pooled cells when complete."""
 
 from collections.abc import Callable
 
@@ -17,12 +17,12 @@ from uwaga.viewer.view_model import ViewModel
 
 @pytest.fixture(autouse=True)
 def _no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every answer is one step."""
+    """Every reply is computed in one step."""
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
 
 
 @pytest.mark.parametrize("how", ["mass", "max"])
-def test_a_tile_is_sampled_first_and_exact_in_the_end(
+def test_a_tile_is_sampled_first_and_exact_when_complete(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], how: str
 ) -> None:
     service = ViewService(ViewModel.create(long_map))
@@ -34,7 +34,7 @@ def test_a_tile_is_sampled_first_and_exact_in_the_end(
     assert [reply.meta["exact"] for reply in replies[:-1]] == [False] * (len(replies) - 1)
     complete = [reply.meta["complete"] for reply in replies]
     assert complete == sorted(complete)
-    # Sums of other rows together round otherwise.
+    # Sums in another order round differently.
     np.testing.assert_allclose(replies[-1].arrays[0], expected, rtol=1e-5, atol=1e-8)
     first = replies[0].arrays[0]
     known = ~np.isnan(first)
@@ -43,7 +43,7 @@ def test_a_tile_is_sampled_first_and_exact_in_the_end(
     assert errors[-1] < 1e-6 < errors[0]
 
 
-def test_tiles_meet_at_their_edges_and_end_with_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
+def test_tiles_are_adjacent_and_cover_the_axis(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "how": "mass"}
     tile = follow(service, ask="tile", **asked, level=0, row=35, column=34)[-1].arrays[0]
@@ -55,7 +55,7 @@ def test_tiles_meet_at_their_edges_and_end_with_the_axis(long_map: uwaga.Attenti
     assert np.array_equal(last, long_map.pool(edges, edges).weights[0])
 
 
-def test_the_overview_shows_every_head_and_stops_at_a_sample(long_map: uwaga.AttentionMap, maps, follow) -> None:
+def test_the_overview_has_every_head_and_is_sampled(long_map: uwaga.AttentionMap, maps, follow) -> None:
     rest = {"layer": 0, "how": "mass", "merge": "tokens", "specials": "show"}
     small = follow(ViewService(ViewModel.create(maps)), ask="overview", side="0", kind="encoder", **rest)[-1]
     assert small.meta == {"complete": 1.0, "exact": True}
@@ -66,7 +66,7 @@ def test_the_overview_shows_every_head_and_stops_at_a_sample(long_map: uwaga.Att
 
 
 @pytest.mark.parametrize("how", ["mass", "max"])
-def test_cells_of_a_map_without_an_engine_are_those_of_one_with(how: str) -> None:
+def test_a_generic_map_has_the_cells_of_an_attention_map(how: str) -> None:
     m = uwaga.AttentionMap(torch.randn(400, 8), torch.randn(300, 8))
     as_words = WordMap(m, [(at, at + 1) for at in range(400)], [(at, at + 1) for at in range(300)])
     rows, columns = np.array([0, 3, 3, 250, 400]), np.array([0, 0, 7, 290, 300, 300])
@@ -77,7 +77,7 @@ def test_cells_of_a_map_without_an_engine_are_those_of_one_with(how: str) -> Non
     np.testing.assert_allclose(pictures[1].cells, pictures[0].cells, rtol=1e-5, atol=1e-8)
 
 
-def test_a_finished_tile_is_not_computed_again(long_map: uwaga.AttentionMap, where, follow) -> None:
+def test_a_complete_tile_is_cached(long_map: uwaga.AttentionMap, where, follow) -> None:
     service = ViewService(ViewModel.create(long_map))
     asked = where | {"kind": "decoder", "head": 0, "how": "mass", "level": 5, "row": 0, "column": 0}
     done = follow(service, ask="tile", **asked)[-1]

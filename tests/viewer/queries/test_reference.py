@@ -1,4 +1,4 @@
-"""What the service says of any map, however it is looked at, is what the dense matrix says."""
+"""Every request of the query service, over random maps and settings, compared with the dense matrix."""
 
 from itertools import pairwise
 from typing import Any
@@ -28,7 +28,7 @@ def texts(draw: st.DrawFn) -> list[str]:
 
 @st.composite
 def maps(draw: st.DrawFn, queries: int, keys: int) -> uwaga.AttentionMap:
-    """Causal, windowed, with rows that see nothing, grouped heads, a learned sink, keys that are not finite."""
+    """Maps that are causal or windowed, have rows without visible keys, grouped heads, sinks or non-finite keys."""
     torch.manual_seed(draw(st.integers(0, 1 << 20)))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     q, k = torch.randn(4, queries, 6, dtype=dtype), torch.randn(draw(st.sampled_from([4, 2, 1])), keys, 6, dtype=dtype)
@@ -48,7 +48,7 @@ def maps(draw: st.DrawFn, queries: int, keys: int) -> uwaga.AttentionMap:
 
 
 def items(service: ViewService, side: str, stack: str, how: dict[str, str]) -> list[list[int]]:
-    """The tokens of each item; hidden ones that stand within a word are taken out."""
+    """The tokens of each item (a token or a word), without hidden special tokens."""
     asked = {"ask": "items", "side": side, "stack": stack, **how, "first": 0, "count": 100}
     found = service.answer(asked)
     tokens = service.view_model.sides[0].token_text(stack)
@@ -56,8 +56,10 @@ def items(service: ViewService, side: str, stack: str, how: dict[str, str]) -> l
     return [[t for t in range(a, b) if not (hides and tokens.special[t])] for a, b in found.arrays[0].tolist()]
 
 
-def defined(weights: NDArray[np.float64], rows: list[list[int]], columns: list[list[int]]) -> NDArray[np.float64]:
-    """Hidden tokens leave and the rest is normalised; a key's word is a sum, a query's a mean."""
+def expected_matrix(
+    weights: NDArray[np.float64], rows: list[list[int]], columns: list[list[int]]
+) -> NDArray[np.float64]:
+    """Rows are renormalised without hidden tokens; words are sums over keys and means over queries."""
     kept_rows, kept = ([t for item in axis for t in item] for axis in (rows, columns))
     part = weights[:, kept] if len(kept) < weights.shape[1] or len(kept_rows) < len(weights) else weights
     if part is not weights:
@@ -107,7 +109,7 @@ def test_every_query_agrees_with_the_dense_matrix(data: st.DataObject) -> None:
         items(service, side, stack, how) for stack in (("decoder", "encoder") if kind == "cross" else ("encoder",) * 2)
     )
     dense = [m.to_dense()[head].double().numpy() for m in (first, second) if m is not None]
-    seen = [defined(each, rows, columns) for each in dense]
+    seen = [expected_matrix(each, rows, columns) for each in dense]
     expected = seen[0] if len(seen) == 1 else seen[0] - seen[1]
     where = {"side": side, "kind": kind, "layer": 0, "head": head, **how}
     check(service, where, expected, data)

@@ -12,7 +12,7 @@ from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
 
 
-def test_about_lists_sides_layers_and_axes(service: ViewService) -> None:
+def test_the_first_reply_lists_sides_layers_and_axes(service: ViewService) -> None:
     meta = service.answer({"ask": "about"}).meta
     (side,) = meta["sides"]
     assert meta["title"] == "unseen the cat sat on the mat ."
@@ -22,7 +22,7 @@ def test_about_lists_sides_layers_and_axes(service: ViewService) -> None:
     assert meta["start"] == {"side": "0", "kind": "encoder", "layer": 0, "head": 0}
 
 
-def test_items_are_read_without_the_marks_of_the_tokenizer(service: ViewService) -> None:
+def test_items_have_no_prefixes_of_the_tokenizer(service: ViewService) -> None:
     asked = {"ask": "items", "side": "0", "stack": "encoder", "first": 0, "count": 100}
     found = service.answer({**asked, "merge": "words", "specials": "hide"})
     assert found.meta["labels"] == ["unseen", "the", "cat", "sat", "on", "the", "mat", "."]
@@ -116,7 +116,7 @@ def test_a_view_without_maps_has_the_lesson_alone() -> None:
     assert str(caught.value) == "this view has no maps, only the lesson"
 
 
-def test_many_threads_get_the_same_answers(service: ViewService) -> None:
+def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
     found: list[np.ndarray] = []
     asked = {"ask": "row", **HEAD, "query": 5}
     threads = [threading.Thread(target=lambda: found.append(service.answer(asked).arrays[0])) for _ in range(20)]

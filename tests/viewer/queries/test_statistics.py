@@ -1,4 +1,4 @@
-"""The table: that of `uwaga.maps.head_table`, and near it where a long text is sampled."""
+"""The statistics table: equal to `uwaga.maps.head_table`, and close to it where a long text is sampled."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_the_columns_are_those_of_the_head_table(service: ViewService, maps) -> 
         assert column == pytest.approx(expected[name], abs=1e-12), name
 
 
-def test_a_long_text_is_sampled_and_says_so(long_map: uwaga.AttentionMap, follow) -> None:
+def test_a_long_text_is_sampled_and_marked_so(long_map: uwaga.AttentionMap, follow) -> None:
     replies = follow(ViewService(ViewModel.create(long_map)), ask="statistics", side="0", kind="decoder", layer=0)
     assert replies[-1].meta["sampled"] == 256
     whole = head_table(long_map.select()).columns
@@ -29,7 +29,7 @@ def test_a_long_text_is_sampled_and_says_so(long_map: uwaga.AttentionMap, follow
         assert replies[-1].meta["columns"][name][0] == pytest.approx(whole[name][0], rel=0.5), name
 
 
-def test_sampled_rows_give_the_statistics_of_their_definition() -> None:
+def test_statistics_of_sampled_rows_equal_their_definitions() -> None:
     x, tokens = torch.randn(60, 8).double(), torch.randint(0, 12, (60,))
     m = uwaga.AttentionMap(x, x, mask=uwaga.Causal())
     expected = head_table(m, tokens).columns

@@ -1,4 +1,4 @@
-"""Every number that a page shows is the map's own."""
+"""Weights, rows, columns, entries and sums over spans, compared with the map."""
 
 import io
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from uwaga.viewer.view_model import ViewModel
 WORDS = [(0, 1), (1, 3), *((at, at + 1) for at in range(3, 11))]
 
 
-def test_entries_rows_columns_and_rectangles_have_the_maps_bits(service: ViewService, maps, where) -> None:
+def test_entries_rows_columns_and_rectangles_are_bit_identical_to_the_map(service: ViewService, maps, where) -> None:
     m = maps["encoder", 0]
     assert np.array_equal(service.answer({"ask": "row", **where, "query": 4}).arrays[0], m[0, 1, 4, :])
     assert np.array_equal(service.answer({"ask": "column", **where, "key": 2}).arrays[0], m[0, 1, :, 2])
@@ -37,9 +37,7 @@ def test_a_hidden_key_has_no_score(service: ViewService, where) -> None:
 
 @pytest.mark.parametrize("merge", ["tokens", "words"])
 @pytest.mark.parametrize("specials", ["show", "hide"])
-def test_words_merged_and_specials_hidden_are_the_maps_of_those(
-    service: ViewService, maps, where, merge: str, specials: str
-) -> None:
+def test_merged_words_and_hidden_special_tokens(service: ViewService, maps, where, merge: str, specials: str) -> None:
     expected = maps["encoder", 0].select(0, 1)
     words = WORDS
     if specials == "hide":
@@ -54,7 +52,7 @@ def test_words_merged_and_specials_hidden_are_the_maps_of_those(
     assert np.array_equal(service.answer({"ask": "row", **asked, "query": n - 1}).arrays[0], expected[n - 1, :])
 
 
-def test_mass_between_spans_is_the_maps(service: ViewService, maps, where) -> None:
+def test_mass_between_spans_equals_that_of_the_map(service: ViewService, maps, where) -> None:
     spans, key_spans = [[0, 3], [7, 9], [8, 11]], [[2, 4], [5, 5]]
     found = service.answer({"ask": "between", **where, "spans": spans, "key_spans": key_spans})
     torch.testing.assert_close(
@@ -62,7 +60,7 @@ def test_mass_between_spans_is_the_maps(service: ViewService, maps, where) -> No
     )
 
 
-def test_a_long_column_and_long_spans_come_in_parts(
+def test_long_columns_and_spans_are_computed_in_steps(
     long_map: uwaga.AttentionMap, where, follow: Callable[..., list[Reply]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
@@ -78,7 +76,7 @@ def test_a_long_column_and_long_spans_come_in_parts(
     torch.testing.assert_close(torch.from_numpy(between[-1].arrays[0].copy()), long_map.between(spans)[0])
 
 
-def test_the_file_of_numpy_holds_weights_and_tokens(service: ViewService, maps, where) -> None:
+def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) -> None:
     reply = service.answer({"ask": "npz", **where, "rows": [1, 3], "columns": [0, 2]})
     assert reply.meta == {"name": "encoder-0-1.npz"}
     with np.load(io.BytesIO(reply.arrays[0].tobytes())) as file:

@@ -1,4 +1,4 @@
-"""A server of a service that does what a test needs, and a client that sends what no browser would."""
+"""A server of a fake query service, and an HTTP client that can send invalid requests."""
 
 import http.client
 import json
@@ -16,14 +16,14 @@ from uwaga.viewer.server.server import Server
 
 
 class FakeService:
-    """Echoes; waits; fails; answers at length."""
+    """A query service whose requests echo, wait, fail or return a long reply."""
 
     __test__ = False
 
     def __init__(self) -> None:
-        self.advance = threading.Event()  # lets those who wait go on
-        self.begun = 0  # how many have begun to wait
-        self.most = 0  # how many waited at once
+        self.advance = threading.Event()  # set: waiting requests continue
+        self.started = 0  # how many requests have started to wait
+        self.most_at_once = 0  # the largest number that waited at the same time
         self.closed = False
         self._waiting = 0
         self._lock = threading.Lock()
@@ -47,15 +47,15 @@ class FakeService:
 
     def _wait(self) -> None:
         with self._lock:
-            self.begun += 1
+            self.started += 1
             self._waiting += 1
-            self.most = max(self.most, self._waiting)
+            self.most_at_once = max(self.most_at_once, self._waiting)
         self.advance.wait(20)
         with self._lock:
             self._waiting -= 1
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
@@ -75,8 +75,8 @@ class Client:
         self.cookie = f"{server._access.cookie_name}={server._access.cookie}"
         self.host = f"127.0.0.1:{server.port}"
 
-    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-        """Header names with _ for -; Host is the server's unless it is given."""
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Response:
+        """Headers are keywords with _ for -; Host is that of the server by default."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         sent = {"Host": self.host, **{name.replace("_", "-"): value for name, value in headers.items()}}
@@ -86,20 +86,20 @@ class Client:
             connection.putheader(name, value)
         connection.endheaders(body)
         response = connection.getresponse()
-        answer = Answer(
+        found = Response(
             response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
         )
         connection.close()
-        return answer
+        return found
 
-    def ask(self, question: Any, **headers: str) -> Answer:
-        """A question as the page asks it; bytes are sent as they are."""
+    def ask(self, question: Any, **headers: str) -> Response:
+        """Sends a request as the page does; bytes are sent unchanged."""
         body = question if isinstance(question, bytes) else json.dumps(question).encode()
         given = {"Content_Type": "application/json", "X_Uwaga_Token": self.token, "Cookie": self.cookie, **headers}
         return self.send("POST", "/ask", body, **given)
 
     def raw(self, question: Any) -> bytes:
-        """The bytes of a question, to be sent by hand."""
+        """The bytes of a request, to be written to a socket."""
         body = json.dumps(question).encode()
         head = f"POST /ask HTTP/1.1\r\nHost: {self.host}\r\nX-Uwaga-Token: {self.token}\r\nCookie: {self.cookie}\r\n"
         return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -124,7 +124,7 @@ def client(server: Server) -> Client:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something is so."""
+    """Waits until a condition holds, for at most 20 seconds."""
 
     def wait(condition: Callable[[], bool]) -> None:
         import time

@@ -1,4 +1,4 @@
-"""Who is answered: this server's own page, an address that is typed or clicked, and programs of this machine."""
+"""Access control: Host, Origin and Sec-Fetch-Site headers, the token, and one-time codes."""
 
 import pytest
 
@@ -58,8 +58,8 @@ def test_other_origins_are_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "anything"])
-def test_from_other_sites_only_following_a_link_is_accepted(site: str) -> None:
-    """same-site: another port of this machine, such as a notebook server that shows somebody's page."""
+def test_from_other_sites_only_top_level_navigation_is_accepted(site: str) -> None:
+    """same-site: another port of this machine, such as a notebook server that shows an untrusted page."""
     assert refusal(HOST, ("sec-fetch-site", site)) == OTHER_SITE
     for mode, goal in (("no-cors", "script"), ("cors", "empty"), ("navigate", "iframe"), ("no-cors", "document")):
         given = (("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", goal))
@@ -70,7 +70,7 @@ def test_from_other_sites_only_following_a_link_is_accepted(site: str) -> None:
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin"])
-def test_requests_of_the_page_and_of_the_address_bar_are_accepted(site: str) -> None:
+def test_requests_of_the_page_and_from_the_address_bar_are_accepted(site: str) -> None:
     assert refusal(HOST, ("sec-fetch-site", site), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")) is None
 
 

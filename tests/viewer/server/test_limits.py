@@ -1,4 +1,4 @@
-"""IdleConnectionReaper that ask nothing are closed: after a while, and at once where they are too many."""
+"""Limits: idle connections are closed, and the number of concurrent computations is bounded."""
 
 import asyncio
 import socket
@@ -155,7 +155,7 @@ def test_queued_work_of_a_disconnected_client_is_dropped() -> None:
         staying = asyncio.ensure_future(limiter.compute(lambda: done.append("third"), stays()))
         await until(began.is_set)
         leave.set()
-        # Both are told at once, though the first still runs, and keeps the one thread.
+        # Both get their error at once, although the first still runs and occupies the only thread.
         assert await running is None
         assert await waiting is None
         await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A server's life: where it listens, what it opens, and how it ends."""
+"""The server: its address and ports, the browser that it opens, and shutdown."""
 
 import re
 import signal
@@ -90,7 +90,7 @@ def test_wait_ends_when_another_thread_closes_the_server(server) -> None:
 @pytest.mark.timing
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signals_stop_the_server_at_once(number: signal.Signals, enter: Callable[[str], dict[str, str]]) -> None:
-    """One connection is open and idle, one has sent half of a question, one waits for an answer that takes a while."""
+    """With an idle connection, one that has sent half of a request, and one that waits for a long reply."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -133,7 +133,7 @@ def test_it_opens_a_graphical_browser(
     monkeypatch.setattr(webbrowser, "get", lambda: browser)
     assert server.browse()
     assert browser.opened.wait(20)
-    # All accounts of the machine may read a browser's command line: there stands the name of a file, which they cannot read.
+    # Other accounts can read the browser's command line: it names a file that they cannot read.
     file = Path(url2pathname(urlsplit(browser.address).path))
     assert urlsplit(browser.address).scheme == "file"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -142,9 +142,9 @@ def test_it_opens_a_graphical_browser(
     home, code = address.split("#code=")
     assert home == f"http://127.0.0.1:{server.port}/"
     assert code not in browser.address
-    assert code not in server.address  # which can still be opened by hand
+    assert code not in server.address  # the printed URL can still be opened
     enter(address)
-    assert not file.exists()  # it leads nowhere any more
+    assert not file.exists()  # the file is removed
     with pytest.raises(urllib.error.HTTPError, match="403"):
         enter(address)
     assert server.browse()
@@ -162,7 +162,7 @@ def test_the_address_has_a_new_code_once_its_code_is_used(service, enter: Callab
         second = server.address
         assert second != first
         assert told == []
-        for _ in range(3):  # told once
+        for _ in range(3):  # printed once
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 enter(first)
         assert told == [second]
