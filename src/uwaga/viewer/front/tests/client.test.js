@@ -7,7 +7,7 @@ import { HostError } from "../hosts.js";
 const reply = (meta = {}, size = 1) => ({ meta, arrays: [{ data: new Float32Array(size), shape: [size] }] });
 const settle = () => new Promise((resolve) => setTimeout(resolve, 0));
 
-/** A host whose answers the test gives one by one. */
+/** A host whose replies the test gives one by one. */
 function handHost() {
   const open = [];
   return {
@@ -21,7 +21,7 @@ function handHost() {
 }
 const asks = (host) => host.open.map(({ question }) => question.n);
 
-test("the same question in flight is asked once, an answered one never again", async () => {
+test("equal requests in flight are sent once, and replies are cached", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   const both = [client.ask({ ask: "tile", n: 1 }), client.ask({ n: 1, ask: "tile" })];
   assert.equal(host.open.length, 1);
@@ -33,7 +33,7 @@ test("the same question in flight is asked once, an answered one never again", a
   assert.equal(host.open.length, 1);
 });
 
-test("four fly at most, and the most urgent goes next", async () => {
+test("at most four requests are in flight, and the next is that of the highest priority", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   for (let n = 0; n < 6; n++) client.ask({ ask: "x", n });
   client.ask({ ask: "x", n: 9 }, { priority: 2 });
@@ -43,7 +43,7 @@ test("four fly at most, and the most urgent goes next", async () => {
   assert.deepEqual(asks(host), [0, 1, 2, 3, 9, 5, 4]);
 });
 
-test("a question is given up when nobody waits for it any more, and only then", async () => {
+test("a request is aborted when its last caller aborts, and only then", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 }), [one, two] = [new AbortController(), new AbortController()];
   const left = client.ask({ ask: "x", n: 1 }, { signal: one.signal }), right = client.ask({ ask: "x", n: 1 }, { signal: two.signal });
   one.abort();
@@ -57,7 +57,7 @@ test("a question is given up when nobody waits for it any more, and only then", 
   assert.equal(host.open.length, 2);
 });
 
-test("a queued question that is given up is never asked", async () => {
+test("a queued request that is aborted is never sent", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 }), controller = new AbortController();
   for (let n = 0; n < 4; n++) client.ask({ ask: "x", n });
   client.ask({ ask: "x", n: 4 }, { signal: controller.signal });
@@ -67,7 +67,7 @@ test("a queued question that is given up is never asked", async () => {
   assert.deepEqual(asks(host), [0, 1, 2, 3]);
 });
 
-test("a busy host is asked again, in the end the error is passed on", async () => {
+test("a request to a busy host is retried, and fails after the last retry", async () => {
   const waits = [];
   let busy = 2;
   const host = { mode: "served", has: () => true, download() {},
@@ -79,7 +79,7 @@ test("a busy host is asked again, in the end the error is passed on", async () =
   await assert.rejects(client.ask({ ask: "y" }), { kind: "busy" });
 });
 
-test("a host that is gone is said once, asked one question at a time, and said to be back", async () => {
+test("an unreachable host is reported once, retried with one request at a time, and reported when reachable again", async () => {
   const events = [];
   let gone = 3, flying = 0, most = 0;
   const host = { mode: "served", has: () => true, download() {}, async ask() {
@@ -96,7 +96,7 @@ test("a host that is gone is said once, asked one question at a time, and said t
   assert.equal(most, 1);
 });
 
-test("a refusal reaches the asker and those who watch, without being an unhandled one", async () => {
+test("an error rejects the request and notifies listeners, without an unhandled rejection", async () => {
   const host = { mode: "served", has: () => true, download() {},
     ask: async () => { throw new HostError("refused", "There is no head 99."); } };
   const client = makeClient(host, { slowAfter: 200 }), told = [];
@@ -108,7 +108,7 @@ test("a refusal reaches the asker and those who watch, without being an unhandle
   assert.deepEqual(told, Array(3).fill("There is no head 99."));
 });
 
-test("what a saved page does not hold is no failure to speak of", async () => {
+test("a reply missing from a saved page is not reported to listeners", async () => {
   const host = { mode: "saved", has: () => false, download() {}, ask: async () => { throw new HostError("missing", ""); } };
   const client = makeClient(host, { slowAfter: 200 }), told = [];
   client.subscribe((event) => told.push(event.type));
@@ -116,7 +116,7 @@ test("what a saved page does not hold is no failure to speak of", async () => {
   assert.ok(!told.includes("failed"));
 });
 
-test("follow asks until the reply is complete and begins with what is known", async () => {
+test("follow repeats a request until its reply is complete, starting with the cached reply", async () => {
   const completes = [0.25, 0.25, 0.5, 1], waits = [];
   const host = { mode: "served", has: () => true, download() {}, ask: async () => reply({ complete: completes.shift() }) };
   const client = makeClient(host, { wait: async (time) => void waits.push(time) }), seen = [];
@@ -128,7 +128,7 @@ test("follow asks until the reply is complete and begins with what is known", as
   assert.deepEqual(seen.slice(4), [1]);
 });
 
-test("follow ends in silence when it is given up", async () => {
+test("follow ends without an error when it is aborted", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 }), controller = new AbortController(), seen = [];
   const followed = client.follow({ ask: "x" }, (one) => seen.push(one), { signal: controller.signal });
   controller.abort();
@@ -136,7 +136,7 @@ test("follow ends in silence when it is given up", async () => {
   assert.deepEqual(seen, []);
 });
 
-test("an unfinished reply is asked for again", async () => {
+test("an incomplete reply is requested again", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 });
   const first = client.ask({ ask: "x" });
   host.open[0].resolve(reply({ complete: 0.5 }));
@@ -147,7 +147,7 @@ test("an unfinished reply is asked for again", async () => {
   assert.equal(host.open.length, 2);
 });
 
-test("the cache forgets what was not read for longest, by bytes", () => {
+test("the cache evicts the least recently used replies, by bytes", () => {
   const cache = makeReplyCache(3 * (4096 + 1024)), big = () => reply({}, 1024);
   for (const name of ["a", "b", "c"]) cache.put(name, big());
   cache.get("a");
@@ -157,7 +157,7 @@ test("the cache forgets what was not read for longest, by bytes", () => {
   assert.ok(cache.get("huge"), "what is larger than the cache stays until the next comes");
 });
 
-test("a disposed client gives everything up", async () => {
+test("a disposed client aborts all requests", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 200 }), asked = client.ask({ ask: "x" });
   client.dispose();
   await assert.rejects(asked, { name: "AbortError" });
@@ -165,7 +165,7 @@ test("a disposed client gives everything up", async () => {
   await assert.rejects(client.ask({ ask: "y" }), { name: "AbortError" });
 });
 
-test("a host that says nothing for long is said to be silent, and to be back with its next reply", async () => {
+test("a host that does not reply for long is reported, and reported again with its next reply", async () => {
   const host = handHost(), client = makeClient(host, { slowAfter: 5 }), events = [];
   client.subscribe(({ type }) => type !== "busy" && events.push(type));
   const asked = client.ask({ ask: "x" });

@@ -4,7 +4,7 @@ import {
   colourPosition, colourScaleMax, colourSchemes, colourTable, signedColourPosition, signedColourTable,
 } from "../colours.js";
 
-/** CIE L* of a table's entry. */
+/** CIE L* of an entry of a colour table. */
 function lightness(table, at) {
   const linear = (c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
   const [r, g, b] = [0, 1, 2].map((part) => linear(table[4 * at + part] / 255));
@@ -13,7 +13,7 @@ function lightness(table, at) {
 }
 const entry = (table, at) => [...table.subarray(4 * at, 4 * at + 4)];
 
-test("zero is white on paper and the background in the dark; the most is far from it", () => {
+test("zero is white in the light theme and the background in the dark one; the maximum is far from it", () => {
   for (const { name } of colourSchemes()) {
     assert.deepEqual(entry(colourTable(name, "light"), 0), [255, 255, 255, 255]);
     assert.deepEqual(entry(colourTable(name, "dark"), 0), [16, 20, 27, 255]);
@@ -22,7 +22,7 @@ test("zero is white on paper and the background in the dark; the most is far fro
   assert.deepEqual(entry(colourTable("blue", "dark"), 255), [255, 255, 255, 255]);
 });
 
-test("equal steps of a weight are about equal steps of lightness", () => {
+test("equal steps of weight are about equal steps of lightness", () => {
   for (const { name } of colourSchemes()) {
     for (const theme of ["light", "dark"]) {
       const table = colourTable(name, theme), all = lightness(table, 255) - lightness(table, 0);
@@ -34,9 +34,9 @@ test("equal steps of a weight are about equal steps of lightness", () => {
   }
 });
 
-test("a scheme that is not there is blue", () => assert.deepEqual(colourTable("toString", "light"), colourTable("blue", "light")));
+test("an unknown colour scheme is replaced by blue", () => assert.deepEqual(colourTable("toString", "light"), colourTable("blue", "light")));
 
-test("differences: zero between the middle two, orange below, blue above", () => {
+test("differences: zero is between the middle two entries, orange below, blue above", () => {
   for (const theme of ["light", "dark"]) {
     const table = signedColourTable(theme), zero = colourTable("blue", theme);
     for (const at of [127, 128]) for (let part = 0; part < 3; part++) assert.ok(Math.abs(table[4 * at + part] - zero[part]) <= 6);
@@ -45,7 +45,7 @@ test("differences: zero between the middle two, orange below, blue above", () =>
   }
 });
 
-test("where a weight lies among the colours", () => {
+test("a weight's position in the colour table", () => {
   const linear = { log: false, low: 0, threshold: 0 };
   assert.deepEqual([0, 0.25, 0.5, 2].map((w) => colourPosition(w, linear, 0.5)), [0, 0.5, 1, 1]);
   assert.deepEqual([0.1, 0.3].map((w) => colourPosition(w, { ...linear, threshold: 0.2 }, 0.6)), [0, 0.5]);
@@ -58,25 +58,25 @@ test("where a weight lies among the colours", () => {
   assert.deepEqual([-0.5, -0.25, 0, 0.5].map((w) => signedColourPosition(w, linear, 0.5)), [0, 0.25, 0.5, 1]);
 });
 
-test("a small map ends at its largest weight", () => {
+test("the scale of a small map ends at its largest weight", () => {
   assert.equal(colourScaleMax(Float32Array.of(0.5, 0.25, 0.25, 0)), 0.5);
 });
 
-test("a line of ones in a large map stays what it is", () => {
+test("a diagonal of ones in a large map determines the scale", () => {
   const data = new Float32Array(512 * 512).fill(1e-4);
   for (let i = 0; i < 512; i++) data[i * 513] = 0.95;
   assert.ok(Math.abs(colourScaleMax(data) - 0.95) < 1e-6);
 });
 
-test("a corner of large weights does not leave the rest white", () => {
-  // A causal map that looks at all alike: row i has i + 1 weights of 1 / (i + 1).
+test("a few large weights do not make the rest white", () => {
+  // A uniform causal map: row i has i + 1 weights of 1 / (i + 1).
   const data = new Float32Array(256 * 256);
   for (let i = 0; i < 256; i++) data.fill(1 / (i + 1), i * 256, i * 256 + i + 1);
   const top = colourScaleMax(data);
   assert.ok(top > 0.03 && top < 0.05, String(top));
 });
 
-test("columns may be left out, signs do not count, and neither does what is no number", () => {
+test("columns can be left out; signs, NaN and infinity are ignored", () => {
   const data = Float32Array.of(0.9, -0.2, NaN, 0.8, 0.1, -Infinity);
   assert.ok(Math.abs(colourScaleMax(data, 0, 6, 3, 1) - 0.2) < 1e-6);
   assert.equal(colourScaleMax(new Float32Array(4)), 0);

@@ -17,7 +17,7 @@ function counting(keys, more = {}, shortcuts = () => true) {
   return { commands, ran };
 }
 
-test("keys by name", () => {
+test("keys are matched by name", () => {
   assert.equal(keyName(press("H", { shiftKey: true })), "shift+h");
   assert.equal(keyName(press("?", { shiftKey: true })), "?");
   assert.equal(keyName(press("ArrowUp", { shiftKey: true, ctrlKey: true })), "ctrl+shift+arrowup");
@@ -25,7 +25,7 @@ test("keys by name", () => {
   assert.equal(keyName(press("Shift", { shiftKey: true })), "");
 });
 
-test("a command runs by its key and takes the event", () => {
+test("a command runs on its key and stops the event", () => {
   const { commands, ran } = counting(["h", "Shift+ArrowUp"]), event = press("h");
   assert.equal(commands.handle(event), true);
   assert.equal(event.defaultPrevented, true);
@@ -34,14 +34,14 @@ test("a command runs by its key and takes the event", () => {
   assert.deepEqual(ran, ["one", "one"]);
 });
 
-test("keys of the browser and of screen readers stay theirs", () => {
+test("keys of the browser and of screen readers are not handled", () => {
   const { commands } = counting(["h"]);
   for (const more of [{ ctrlKey: true }, { altKey: true }, { metaKey: true }, { isComposing: true }, { defaultPrevented: true }]) {
     assert.equal(commands.handle(press("h", more)), false);
   }
 });
 
-test("nothing runs while typing or choosing; Escape does", () => {
+test("no command but Escape runs while a text field or a list has the focus", () => {
   const { commands, ran } = counting(["h", "Escape"]);
   for (const at of [target("INPUT", "text"), target("INPUT", "number"), target("TEXTAREA"),
     target("SELECT"), { ...target("DIV"), isContentEditable: true }]) {
@@ -52,7 +52,7 @@ test("nothing runs while typing or choosing; Escape does", () => {
   assert.equal(ran.length, 2);
 });
 
-test("a button keeps Enter and space, a slider its arrows", () => {
+test("buttons handle Enter and space themselves, sliders the arrow keys", () => {
   const { commands } = counting(["Enter", "Space", "ArrowLeft"]);
   assert.equal(commands.handle(press("Enter", { target: target("BUTTON") })), false);
   assert.equal(commands.handle(press(" ", { target: target("DIV", "", "tab") })), false);
@@ -60,7 +60,7 @@ test("a button keeps Enter and space, a slider its arrows", () => {
   assert.equal(commands.handle(press("ArrowLeft", { target: target("BUTTON") })), true);
 });
 
-test("of two commands with one key the one that says when runs, if it may", () => {
+test("of two commands with one key, the one with a true `when` runs", () => {
   const { commands, ran } = counting(["h"]);
   let may = true;
   commands.add({ id: "two", title: "Two", keys: ["h"], group: "Test", when: () => may, run: () => ran.push("two") });
@@ -71,7 +71,7 @@ test("of two commands with one key the one that says when runs, if it may", () =
   assert.equal(commands.run("two"), false);
 });
 
-test("single keys can be turned off; help, arrows and Escape stay", () => {
+test("single-letter keys can be turned off; help, arrows and Escape still work", () => {
   const { commands, ran } = counting(["h", "Shift+H", "?", "ArrowUp", "Escape"], {}, () => false);
   assert.equal(commands.handle(press("h")), false);
   assert.equal(commands.handle(press("H", { shiftKey: true })), false);
@@ -79,7 +79,7 @@ test("single keys can be turned off; help, arrows and Escape stay", () => {
   assert.equal(ran.length, 3);
 });
 
-test("a name is given once, and free again when removed", () => {
+test("a command name is unique, and available again after removal", () => {
   const commands = makeCommands(), command = { id: "one", title: "", keys: [], group: "", run() {} };
   const remove = commands.add(command);
   assert.throws(() => commands.add(command), { message: "commands: one already exists" });
@@ -88,6 +88,6 @@ test("a name is given once, and free again when removed", () => {
   assert.deepEqual(commands.list().map(({ id }) => id), ["one"]);
 });
 
-test("keys as the help writes them", () => {
+test("key names as the help shows them", () => {
   assert.deepEqual(["Shift+ArrowUp", "h", "+", "Escape", "Ctrl++"].map(keyTitle), ["Shift+\u2191", "H", "+", "Esc", "Ctrl++"]);
 });

@@ -1,5 +1,5 @@
-// A host that answers every question of the explorer from seeded random weights: for unit tests and for work on the views
-// without a server. fakeHost({layers: 2, heads: 3, tokens: 40}) is a Host; `asked` lists what was asked of it.
+// A host that replies to every request of the explorer from seeded random weights: for unit tests and for developing the views
+// without a server. fakeHost({layers: 2, heads: 3, tokens: 40}) is a Host; `asked` lists the requests that it got.
 
 import { fakeItems } from "./fake_text.js";
 import { fakeMerged, fakePool, fakeRandom, fakeWeights } from "./fake_matrix.js";
@@ -23,8 +23,8 @@ const meanings = {
  * @param {number} [options.tokens]
  * @param {number} [options.targets]  tokens of the decoder; 0: none
  * @param {number} [options.sides]  1 or 2
- * @param {number} [options.delay]  milliseconds per answer
- * @param {number} [options.steps]  answers until a reply is complete
+ * @param {number} [options.delay]  milliseconds per reply
+ * @param {number} [options.steps]  replies until one is complete
  * @param {(question: Question) => HostError | null} [options.refuse]
  */
 export function fakeHost({ layers = 4, heads = 4, tokens = 96, targets = 0, sides = 1, delay = 0, steps = 1, refuse = () => null } = {}) {

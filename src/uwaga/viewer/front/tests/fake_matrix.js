@@ -1,4 +1,4 @@
-// Seeded attention weights for the fake host: each head has a habit, so that maps differ to the eye.
+// Seeded attention weights for the fake host: each head has a pattern of its own, so that maps look different.
 
 import { fakeItems } from "./fake_text.js";
 
@@ -49,7 +49,7 @@ export function fakeWeights({ side, kind, layer, head }, rows, columns) {
 }
 
 /**
- * The same over items: columns summed, rows averaged; without special tokens each row is normalised again.
+* The matrix over items (tokens or words): columns summed, rows averaged; without special tokens each row is normalised again.
  * @param {Matrix} matrix
  * @param {string} merge
  * @param {string} specials

@@ -1,4 +1,4 @@
-// Tokens for the fake host: English with subwords, special tokens at both ends and strings made to harm in between.
+// Tokens for the fake host: English with subwords, special tokens at both ends and hostile strings in between.
 
 const words = ("the quick brown fox jump ##s over a lazy dog , and every attention ##al head look ##s back at it . " +
   "some layer ##s read the token be ##fore them ; others read one word that stand ##s far a ##way").split(" ");

@@ -4,18 +4,18 @@ import { numberText } from "../format.js";
 import { sliderToWeight, weightToSlider } from "../shell/header.js";
 import { tokenText } from "../dom.js";
 
-test("numbers in four digits, and what is none", () => {
+test("numbers with four digits; null, NaN and infinity", () => {
   assert.deepEqual([0, 0.5, -0.12345, 12.345, 123.45, 1e-5, 2e6, null, NaN, -Infinity].map(numberText),
     ["0", "0.5000", "\u22120.1235", "12.35", "123.5", "1.00e\u22125", "2.00e6", "\u2013", "\u2013", "\u2212\u221e"]);
 });
 
-test("a slider's steps are weights and back", () => {
+test("slider steps convert to weights and back", () => {
   assert.equal(sliderToWeight(0), 0);
   assert.equal(sliderToWeight(100), 1);
   for (let step = 0; step <= 100; step++) assert.equal(weightToSlider(sliderToWeight(step)), Math.max(step, 0));
 });
 
-test("everything in a token can be seen, and turns nothing around it", () => {
+test("control and bidirectional characters of a token are made visible", () => {
   assert.equal(tokenText("able"), "able");
   assert.equal(tokenText(""), "\u2205");
   assert.equal(tokenText("a\u0007b\n"), "a\u2407b\u240a");

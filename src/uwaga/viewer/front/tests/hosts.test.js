@@ -8,7 +8,7 @@ import { canonical } from "../wire.js";
 const kept = JSON.parse(readFileSync(new URL("./wire.json", import.meta.url), "utf8")).replies[0];
 const body = Buffer.from(kept.base64, "base64");
 
-/** A page at an address, and what it keeps. */
+/** A page with a URL fragment and session storage. */
 function pageAt(hash, stored = {}) {
   const page = { location: { pathname: "/", hash }, written: [], stored,
     history: { replaceState: (_, __, address) => page.written.push(address) },
@@ -16,7 +16,7 @@ function pageAt(hash, stored = {}) {
   return page;
 }
 
-test("the code is taken out of the address, and what else stands there stays", () => {
+test("the code is removed from the URL, the rest of the fragment is kept", () => {
   for (const [hash, code, left] of [["#code=d-e_f&tab=lesson", "d-e_f", ["/#tab=lesson"]], ["#code=a", "a", ["/"]], ["#tab=map", null, []], ["", null, []]]) {
     const page = pageAt(hash);
     assert.equal(takeAccessCode(page), code);
@@ -24,7 +24,7 @@ test("the code is taken out of the address, and what else stands there stays", (
   }
 });
 
-test("served: the code is exchanged once for a token, which goes to /ask with each question and is kept", async () => {
+test("served: the code is exchanged once for a token, which is stored and sent to /ask with each request", async () => {
   const sent = [], page = pageAt("#code=once");
   const host = servedHost(page, async (...request) => {
     sent.push(request);
@@ -41,7 +41,7 @@ test("served: the code is exchanged once for a token, which goes to /ask with ea
   assert.deepEqual(again.map(([address, { headers }]) => [address, headers["X-Uwaga-Token"]]), [["/ask", "secret"]]);
 });
 
-test("served: a code that is refused is told, one that nobody answered is sent again; without storage the page works", async () => {
+test("served: a refused code is an error, an unanswered one is sent again; the page works without storage", async () => {
   let answer = () => { throw new TypeError("fetch failed"); };
   const page = pageAt("#code=x");
   page.localStorage = { getItem() { throw new DOMException("", "SecurityError"); }, setItem() { throw new DOMException("", "SecurityError"); } };
@@ -53,7 +53,7 @@ test("served: a code that is refused is told, one that nobody answered is sent a
   for (let time = 0; time < 2; time += 1) await assert.rejects(used.ask({ ask: "about" }), { kind: "refused", message: "used" });
 });
 
-test("served: refusals in the server's words, busy and gone told apart", async () => {
+test("served: errors have the server's message; busy and unreachable are distinguished", async () => {
   const answering = (response) => servedHost(pageAt(""),
     async () => { if (response instanceof Error) throw response; return response; }).ask({ ask: "x" });
   await assert.rejects(answering(new Response('{"error":"There is no layer 7."}', { status: 400 })),
@@ -65,7 +65,7 @@ test("served: refusals in the server's words, busy and gone told apart", async (
   await assert.rejects(answering(new DOMException("", "AbortError")), { name: "AbortError" });
 });
 
-test("saved: replies by their question's name, plain or gzip; what is not there is said", async () => {
+test("saved: replies by the key of the request, plain or gzip; a missing reply is an error", async () => {
   const question = { layer: 1, ask: "tile" };
   for (const stored of [body, gzipSync(body)]) {
     const host = savedHost({ [canonical(question)]: stored.toString("base64") });
@@ -76,7 +76,7 @@ test("saved: replies by their question's name, plain or gzip; what is not there 
   }
 });
 
-/** A model whose messages the test reads and answers. */
+/** A widget model whose messages the test reads and replies to. */
 function notebook() {
   const listeners = new Set();
   return { sent: [], listeners, send(message) { this.sent.push(message); }, on: (_, listener) => listeners.add(listener),
@@ -84,7 +84,7 @@ function notebook() {
     say: (message, buffers) => listeners.forEach((listener) => listener(message, buffers)) };
 }
 
-test("notebook: a reply belongs to its question, and to its view of the model", async () => {
+test("notebook: a reply is matched to its request, and to its view of the model", async () => {
   const model = notebook(), [one, two] = [widgetHost(model), widgetHost(model)];
   const first = one.ask({ ask: "a" }), second = two.ask({ ask: "b" });
   const end = 4 + body.readUInt32LE(0), header = JSON.parse(body.subarray(4, end).toString());
@@ -96,7 +96,7 @@ test("notebook: a reply belongs to its question, and to its view of the model", 
   assert.deepEqual([...(await second).arrays[0].data].length, kept.arrays[0][2].length);
 });
 
-test("notebook: giving up and going away", async () => {
+test("notebook: aborting a request and disposing of the host", async () => {
   const model = notebook(), host = widgetHost(model), controller = new AbortController();
   const given = host.ask({ ask: "a" }, controller.signal), left = host.ask({ ask: "b" });
   controller.abort();

@@ -1,4 +1,4 @@
-// Opens the explorer on the fake host; numbers in the address are its options.
+// Opens the explorer on the fake host; numbers in the URL are its options.
 
 import { start } from "../main.js";
 import { fakeHost } from "./fake_host.js";

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { initialState, makeStore } from "../store.js";
 
-test("tells those who named a key that changed, and nobody else", () => {
+test("listeners of a changed key are called, and no others", () => {
   const store = makeStore(initialState()), heard = [];
   store.subscribe(["layer"], (state, changed) => heard.push([state.layer, [...changed]]));
   store.subscribe([], () => heard.push("any"));
@@ -11,7 +11,7 @@ test("tells those who named a key that changed, and nobody else", () => {
   assert.deepEqual(heard, ["any", [2, ["layer"]], "any"]);
 });
 
-test("an equal value is no change, also inside of objects", () => {
+test("setting an equal value, or a deeply equal object, is not a change", () => {
   const store = makeStore(initialState());
   let count = 0;
   store.subscribe([], () => (count += 1));
@@ -21,7 +21,7 @@ test("an equal value is no change, also inside of objects", () => {
   assert.equal(count, 1);
 });
 
-test("a listener may set; all hear of it, and nobody of what is past", () => {
+test("a listener may set a key; all listeners get the latest value only", () => {
   const store = makeStore(initialState()), heard = [];
   store.subscribe(["layer"], ({ layer }) => { if (layer === 1) store.set({ layer: 2 }); });
   store.subscribe(["layer"], ({ layer }, changed) => heard.push([layer, changed.has("layer")]));
@@ -29,13 +29,13 @@ test("a listener may set; all hear of it, and nobody of what is past", () => {
   assert.deepEqual(heard, [[2, true], [2, true]]);
 });
 
-test("a subscription ends, also while it is being told", () => {
+test("a listener can unsubscribe, also while it is being called", () => {
   const store = makeStore(initialState()), heard = [];
   const leaves = [store.subscribe(["head"], () => leaves[1]()), store.subscribe(["head"], () => heard.push("second"))];
   store.set({ head: 1 });
   assert.deepEqual(heard, []);
 });
 
-test("a key that does not exist is a mistake", () => {
+test("an unknown key is an error", () => {
   assert.throws(() => makeStore(initialState()).set({ haed: 1 }), { message: "store: unknown key haed" });
 });

@@ -7,19 +7,19 @@ import { weightText } from "../format.js";
 
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false };
 
-test("the largest weight has the deepest shade, and half of it half", () => {
+test("the shade is proportional to the weight, and 1 at the largest", () => {
   const shade = makeShading([0.1, 0.4, 0, NaN, 0.2], colour);
   assert.equal(shade.high, 0.4);
   assert.deepEqual([0, 1, 2, 3, 4].map((item) => shade.of(item)), [0.25, 1, 0, 0, 0.5]);
 });
 
-test("the sink is left aside among keys, and only there", () => {
+test("the first key can be left out of the scale of keys, and only there", () => {
   assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(0), 0);
   assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(1), 1);
   assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }, false).of(0), 1);
 });
 
-test("weights below the threshold have no shade; logarithms reach four decades down", () => {
+test("weights below the threshold have no shade; the logarithmic scale has four decades", () => {
   assert.equal(makeShading([0.9, 0.1], { ...colour, threshold: 0.2 }).of(1), 0);
   const shade = makeShading([1, 0.01, 1e-5], { ...colour, log: true });
   assert.ok(Math.abs(shade.of(1) - 0.5) < 1e-9);
@@ -31,7 +31,7 @@ test("differences keep their sign", () => {
   assert.deepEqual([shade.of(0), shade.of(1)], [-1, 0.5]);
 });
 
-test("the strongest come first, equal ones by position, unknown ones not at all", () => {
+test("sorted by weight, ties by position, without unknown weights", () => {
   assert.deepEqual(strongestItems([0.1, NaN, 0.3, 0.3, 0, -0.2], 4), [2, 3, 5, 0]);
   assert.deepEqual(strongestItems([], 4), []);
   const many = Float32Array.from({ length: 5000 }, (_, i) => ((i * 7919) % 5000) / 5000);
@@ -39,7 +39,7 @@ test("the strongest come first, equal ones by position, unknown ones not at all"
   assert.deepEqual(best, [...many.keys()].sort((a, b) => many[b] - many[a]).slice(0, 20));
 });
 
-test("the strip keeps all of the weight of a text that is longer than it", () => {
+test("the strip sums the weights of a text that is longer than itself", () => {
   const weights = Float32Array.from({ length: 1000 }, (_, i) => (i === 777 ? 0.5 : 0.0005));
   const starts = Int32Array.from({ length: 101 }, (_, line) => 10 * line);
   const { mass, shades } = minimapRows(weights, makeShading(weights, colour).of, starts, 50);
@@ -48,12 +48,12 @@ test("the strip keeps all of the weight of a text that is longer than it", () =>
   assert.ok(shades[10] < 0.01);
 });
 
-test("the strip of a text with fewer lines than rows has the tokens of a line one below the other", () => {
+test("in a strip with more rows than lines, the tokens of a line are below each other", () => {
   const { shades } = minimapRows([0.2, 0.8], makeShading([0.2, 0.8], colour).of, Int32Array.of(0, 2), 4);
   assert.deepEqual([...shades], [0.25, 0.25, 1, 1]);
 });
 
-test("weights are read with six digits", () => {
+test("weights are shown with six digits", () => {
   assert.equal(weightText(0.123456789), "0.123457");
   assert.equal(weightText(0.000012345678), "1.23457e-5");
   assert.equal(weightText(0), "0");

@@ -6,7 +6,7 @@ import { columnWeights, rowWeights, spanMasses } from "../weights.js";
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 1000;
 
-/** A saved page of a map of `size`, with one tile of mass at `level`. */
+/** The app of a saved page of a map of `size` tokens, with one mass tile at `level`. */
 function savedApp(size, level) {
   const cells = Math.ceil(size / 2 ** level), data = new Float32Array(cells * cells);
   for (let i = 0; i < size; i++) for (let j = 0; j < size; j++) data[(i >> level) * cells + (j >> level)] += weight(i, j);
@@ -26,7 +26,7 @@ const read = (ask, app, item, size) => new Promise((resolve) => {
   ask(app, item, { where, sizes: { queries: size, keys: size }, signal: new AbortController().signal, onWeights: resolve });
 });
 
-test("a saved page that holds the weights gives exact rows, columns and masses", async () => {
+test("a saved page with exact weights gives exact rows, columns and masses", async () => {
   const app = savedApp(20, 0);
   const row = await read(rowWeights, app, 3, 20), column = await read(columnWeights, app, 5, 20);
   assert.equal(row.cell, 1);
@@ -39,7 +39,7 @@ test("a saved page that holds the weights gives exact rows, columns and masses",
   assert.ok(Math.abs(masses[0] - expected) < 1e-6);
 });
 
-test("one that holds coarse cells gives their means, says so, and keeps the sum of a row", async () => {
+test("a saved page with coarse cells gives means, marked as such, which preserve the sum of a row", async () => {
   const app = savedApp(21, 2);
   const row = await read(rowWeights, app, 20, 21);
   assert.equal(row.cell, 4);
@@ -47,14 +47,14 @@ test("one that holds coarse cells gives their means, says so, and keeps the sum 
   assert.ok(Math.abs(row.weights.reduce((a, b) => a + b) - sum) < 1e-5); // the last cell has one query: itself
 });
 
-test("one that holds nothing of it says so", async () => {
+test("a saved page without weights gives null", async () => {
   const app = savedApp(20, 0);
   app.host.has = () => false;
   assert.equal(await read(rowWeights, app, 3, 20), null);
   assert.equal(await spanMasses(app, where, { queries: 20, keys: 20 }, [[0, 2]], [[4, 6]], new AbortController().signal), null);
 });
 
-test("a live host is asked for the row itself, and a column is followed while it grows", async () => {
+test("a live host gets requests for a row, and for a column until it is complete", async () => {
   const asked = [];
   let turn = 0;
   const host = { mode: "served", has: () => true, download() {}, ask: async (question) => {

@@ -11,7 +11,7 @@ const bytes = (text) => {
   return buffer.slice(byteOffset, byteOffset + byteLength);
 };
 
-test("Python's replies are read as they were written", () => {
+test("replies that Python wrote are decoded", () => {
   for (const { base64, meta, arrays } of kept.replies) {
     const reply = decodeReply(bytes(base64));
     assert.deepEqual(reply.meta, meta);
@@ -20,12 +20,12 @@ test("Python's replies are read as they were written", () => {
   }
 });
 
-test("questions have Python's names", () => {
+test("requests have the same keys as in Python", () => {
   for (const { question, name } of kept.questions) assert.equal(canonical(question), name);
   assert.equal(canonical({ b: undefined, a: 1 }), '{"a":1}');
 });
 
-test("bytes that are no reply are refused", () => {
+test("invalid bytes are refused", () => {
   const good = bytes(kept.replies[0].base64);
   assert.throws(() => decodeReply(new ArrayBuffer(2)), { message: "reply: too short" });
   assert.throws(() => decodeReply(good.slice(0, 9)), { message: "reply: the header is truncated" });

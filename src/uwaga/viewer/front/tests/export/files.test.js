@@ -15,7 +15,7 @@ const text = (string, rest = {}) => ({ kind: "text", x: 10, y: 20, text: string,
 const scene = (...items) => ({ width: 200, height: 100, background: "#ffffff", items });
 const latin = (bytes) => Buffer.from(bytes).toString("latin1");
 
-test("colours are read as styles write them", () => {
+test("CSS colours are parsed", () => {
   assert.deepEqual(parseColour("#f00"), { r: 1, g: 0, b: 0, a: 1 });
   assert.deepEqual(parseColour("#00ff0080"), { r: 0, g: 1, b: 0, a: 128 / 255 });
   assert.deepEqual(parseColour("rgb(255, 0, 51)"), { r: 1, g: 0, b: 0.2, a: 1 });
@@ -26,7 +26,7 @@ test("colours are read as styles write them", () => {
   assert.throws(() => parseColour("tomato soup"), { message: 'cannot read the colour "tomato soup"' });
 });
 
-test("a PNG holds the pixels that it was given", async () => {
+test("an encoded PNG decodes to the same pixels", async () => {
   const pixels = Uint8ClampedArray.from({ length: 3 * 2 * 4 }, (_, i) => (i * 37) % 256);
   const file = Buffer.from(await pngFile(pixels, 3, 2));
   assert.equal(file.toString("latin1", 1, 4), "PNG");
@@ -38,12 +38,12 @@ test("a PNG holds the pixels that it was given", async () => {
   assert.equal(file.readUInt32BE(file.length - 4), 0xae426082); // the check of an empty IEND, as the standard gives it
 });
 
-test("base64 is that of everyone", () => {
+test("base64 equals that of Node", () => {
   const bytes = Uint8Array.from({ length: 100_001 }, (_, i) => (i * 7) % 256);
   assert.equal(base64(bytes), Buffer.from(bytes).toString("base64"));
 });
 
-test("text in an SVG stands for itself, whatever it is", async () => {
+test("text in an SVG is escaped", async () => {
   const svg = await svgFile(scene(text('<script>alert("1")</script> & \u0007\ud800')), "a <title>");
   assert.ok(svg.includes("&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt; &amp; \ufffd\ufffd"));
   assert.ok(svg.includes("<title>a &lt;title&gt;</title>"));
@@ -51,7 +51,7 @@ test("text in an SVG stands for itself, whatever it is", async () => {
   assert.equal(svgEscape("\u{1f600}"), "\u{1f600}");
 });
 
-test("an SVG has every shape of the scene, with colours that every reader knows", async () => {
+test("an SVG has every shape of the scene, with colours that every reader supports", async () => {
   const pixels = new Uint8ClampedArray([255, 0, 0, 255]);
   const svg = await svgFile(scene({ kind: "rect", x: 1, y: 2, w: 3, h: 4.00049, fill: "rgba(255, 0, 0, 0.5)" },
     { kind: "line", x1: 0, y1: 0, x2: 9, y2: 9, stroke: "#00f", width: 2, opacity: 0.25 },
@@ -63,7 +63,7 @@ test("an SVG has every shape of the scene, with colours that every reader knows"
   assert.ok(svg.includes('href="data:image/png;base64,iVBORw0KGgo'));
 });
 
-test("text that Helvetica can write has its codes and widths; other text has none", () => {
+test("text in the characters of Helvetica has codes and widths; other text has none", () => {
   assert.deepEqual(winansiCodes("a\u20acz\u00e9"), [97, 128, 122, 233]);
   assert.ok(Math.abs(winansiWidth([65, 32]) - 0.945) < 1e-12);
   assert.equal(winansiCodes("\u05e9"), null);
@@ -71,7 +71,7 @@ test("text that Helvetica can write has its codes and widths; other text has non
   assert.equal(winansiCodes("\u0081"), null);
 });
 
-/** Objects of a PDF, found by its own table. */
+/** The objects of a PDF, located by its cross-reference table. */
 function pdfObjectsOf(bytes) {
   const file = latin(bytes), start = Number(/startxref\n(\d+)\n%%EOF\n$/.exec(file)[1]);
   assert.ok(file.startsWith("%PDF-1.7\n"));
@@ -85,7 +85,7 @@ function pdfObjectsOf(bytes) {
   });
 }
 
-/** @returns {string} the first content stream, unpacked */
+/** @returns {string} the first content stream, decompressed */
 function pdfContent(objects) {
   const page = objects.find((body) => body.includes("/Type /Page "));
   const body = objects[Number(/\/Contents (\d+)/.exec(page)[1]) - 1];
@@ -93,7 +93,7 @@ function pdfContent(objects) {
   return inflateSync(Buffer.from(body.slice(start, start + length), "latin1")).toString("latin1");
 }
 
-test("a PDF's table says where its objects are, and its page holds the drawing", async () => {
+test("the cross-reference table of a PDF has the offsets of its objects, and its page has the drawing", async () => {
   const objects = pdfObjectsOf(await pdfFile(scene(text("naive (caf\u00e9)"),
     { kind: "rect", x: 0, y: 0, w: 10, h: 10, fill: "rgba(0, 0, 255, 0.5)" },
     { kind: "line", x1: 0, y1: 0, x2: 1e-9, y2: 9, stroke: "#f00", width: 1, opacity: 0.3 })));
@@ -106,14 +106,14 @@ test("a PDF's table says where its objects are, and its page holds the drawing",
   assert.ok(page.includes("/ca 0.5") && page.includes("/CA 0.3"));
 });
 
-test("text at its end or middle is placed by its width", async () => {
+test("text anchored at its end or middle is placed by its width", async () => {
   const content = pdfContent(pdfObjectsOf(await pdfFile(scene(text("AA", { anchor: "end", size: 10 }),
     text("AA", { anchor: "middle", size: 10 })))));
   assert.ok(content.includes("1 0 0 -1 -13.34 0 Tm"));
   assert.ok(content.includes("1 0 0 -1 -6.67 0 Tm"));
 });
 
-test("text that Helvetica lacks is a picture, with its transparency", async () => {
+test("text outside Helvetica is an image with transparency", async () => {
   const asked = [];
   const paintText = (item) => {
     asked.push(item.text);
@@ -125,25 +125,25 @@ test("text that Helvetica lacks is a picture, with its transparency", async () =
   assert.ok(pdfContent(objects).includes("q 20 0 0 -10 -1 1 cm /I0 Do Q"));
 });
 
-test("a page of any size is one that readers open", async () => {
+test("PDF pages of any size are within the limits of readers", async () => {
   const huge = { ...scene(), width: 100_000, height: 50 };
   const page = pdfObjectsOf(await pdfFile(huge)).find((body) => body.includes("/Type /Page "));
   assert.ok(page.includes("/MediaBox [0 0 14400 7.2]"));
 });
 
-test("pictures are as large as a canvas can be", () => {
+test("exported pictures are limited to the largest canvas size", () => {
   assert.equal(fittingScale(1000, 500, 2), 2);
   assert.equal(fittingScale(32768, 10, 2), 0.5);
   assert.ok(Math.abs(16000 * 16000 * fittingScale(16000, 16000, 2) ** 2 - 64 * 1024 * 1024) < 1);
 });
 
-test("a table names rows and columns by position and token, quoted, and never begins a cell with a formula", () => {
+test("a CSV names rows and columns by position and token, quoted, and escapes formulas", () => {
   const csv = csvFile({ weights: Float32Array.of(0.1, 1, NaN, 0.5), firstRow: 7, firstColumn: 2,
     rows: ["=1+1", 'say "a"'], columns: ["a,b", "line\nbreak"] });
   assert.equal(csv, '"query \\ key","2 a,b","3 line\nbreak"\r\n"7 =1+1",0.1,1\r\n"8 say ""a""",,0.5\r\n');
 });
 
-test("weights are the shortest decimals that give the same float32 again", () => {
+test("weights are the shortest decimals that round to the same float32", () => {
   for (let i = 0; i < 20_000; i++) {
     const value = Math.fround(Math.random() ** 8);
     const written = csvWeight(value);
@@ -154,7 +154,7 @@ test("weights are the shortest decimals that give the same float32 again", () =>
   assert.equal(csvWeight(0), "0");
 });
 
-test("a file's name tells what is in it, in letters that every system takes", () => {
+test("file names describe the content, in characters that every file system accepts", () => {
   assert.equal(fileName({ model: "org/all-MiniLM-L6-v2", where, what: "text", ending: "png" }),
     "uwaga_all-MiniLM-L6-v2_encoder_layer3_head5_text.png");
   assert.equal(fileName({ model: "../..\\x:y*",

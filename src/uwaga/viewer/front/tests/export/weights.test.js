@@ -6,8 +6,8 @@ import { blockCsv, blockInView, blockNpz, savePage } from "../../export/weights.
 const where = { side: "0", kind: "encoder", layer: 0, head: 1, merge: "tokens", specials: "show" };
 const weight = (query, key) => Math.fround((query * 100 + key) / 8192);
 
-/** An app of 3000 tokens: as much of it as files need. */
-function madeApp(live = true) {
+/** The parts of an app of 3000 tokens that exports need. */
+function makeApp(live = true) {
   const asked = [];
   const items = { labels: Array.from({ length: 3000 }, (_, i) => `t${i}`), glued: [],
     specials: new Set(), spans: new Int32Array(0), total: 3000 };
@@ -28,8 +28,8 @@ function madeApp(live = true) {
 }
 const viewOf = (rows, columns) => ({ block: () => ({ rows, columns }) });
 
-test("the table holds the block in view, asked for in parts that the host answers", async () => {
-  const { app, asked } = madeApp();
+test("the CSV has the block in view, requested in parts within the host's limit", async () => {
+  const { app, asked } = makeApp();
   const { name, blob } = await blockCsv(app, viewOf([10, 810], [0, 2000]));
   assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_10-810x0-2000.csv");
   const lines = (await blob.text()).replace("\ufeff", "").trimEnd().split("\r\n");
@@ -42,8 +42,8 @@ test("the table holds the block in view, asked for in parts that the host answer
   }
 });
 
-test("too many weights are refused with what to do", async () => {
-  const { app } = madeApp();
+test("too many weights are refused, and the message says what to do", async () => {
+  const { app } = makeApp();
   await assert.rejects(blockCsv(app, viewOf([0, 3000], [0, 3000])),
     { message: "The view has 3000 x 3000 weights, more than the limit of 4194304 per file. Zoom in on the map, then save again." });
   await assert.rejects(blockNpz(app, viewOf([0, 1025], [0, 1024])),
@@ -51,22 +51,22 @@ test("too many weights are refused with what to do", async () => {
   await assert.rejects(blockCsv(app, viewOf([5, 5], [0, 9])), { message: "No weights are in view." });
 });
 
-test("a view that does not say what it shows stands for the whole map", () => {
-  const { app } = madeApp();
+test("a view without a visible block exports the whole map", () => {
+  const { app } = makeApp();
   assert.deepEqual(blockInView(app, {}), { rows: [0, 3000], columns: [0, 3000] });
   assert.deepEqual(blockInView(app, { block: () => null }), { rows: [0, 3000], columns: [0, 3000] });
 });
 
-test("NumPy's file is what the host made of the block", async () => {
-  const { app, asked } = madeApp();
+test("the npz file is the bytes of the host's reply", async () => {
+  const { app, asked } = makeApp();
   const { name, blob } = await blockNpz(app, viewOf([1, 3], [4, 9]));
   assert.equal(name, "uwaga_m_encoder_layer0_head1_weights_1-3x4-9.npz");
   assert.deepEqual(new Uint8Array(await blob.arrayBuffer()), Uint8Array.of(1, 2));
   assert.deepEqual(asked, [{ ask: "npz", ...where, rows: [1, 3], columns: [4, 9] }]);
 });
 
-test("a saved page is asked for with the complete tiles seen so far", async () => {
-  const { app, asked } = madeApp();
+test("a snapshot is requested with the complete tiles seen so far", async () => {
+  const { app, asked } = makeApp();
   const tile = (level, column) => ({ ask: "tile", ...where, how: "mass", level, row: 0, column });
   await app.client.ask(tile(0, 0));
   await app.client.ask(tile(1, 0)); // not complete: not in the page
@@ -77,7 +77,7 @@ test("a saved page is asked for with the complete tiles seen so far", async () =
   assert.deepEqual(asked.at(-1).exact, [tile(0, 0), tile(0, 1)]);
 });
 
-test("a saved page without the exact weights in view says so", async () => {
-  const { app } = madeApp(false);
+test("a saved page without the exact weights in view refuses the export", async () => {
+  const { app } = makeApp(false);
   await assert.rejects(blockCsv(app, viewOf([0, 2], [0, 2])), { message: "This saved page does not contain the exact weights in view." });
 });

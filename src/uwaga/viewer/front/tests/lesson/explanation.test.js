@@ -8,7 +8,7 @@ const lesson = keptLesson();
 const cell = (of, row, column, slice = null) => ({ of, row, column, slice });
 const keys = (cells) => cells.map(lessonCellKey);
 
-test("indices are numbers, the cell's own, m, sums of these and picks from a list", () => {
+test("indices are numbers, the cell's own, m, sums of these and entries of a list", () => {
   const here = cell("q", 3, 5, 7);
   assert.deepEqual([4, "i", "j", "c", "m"].map((index) => lessonIndex(index, here, 9)), [4, 3, 5, 7, 9]);
   assert.equal(lessonIndex({ add: 2, to: "j" }, here, 0), 7);
@@ -16,37 +16,37 @@ test("indices are numbers, the cell's own, m, sums of these and picks from a lis
   assert.throws(() => lessonIndex("k", here, 0), { message: 'lesson: invalid index "k"' });
 });
 
-test("a score came from a row of Q and a row of K", () => {
+test("the sources of a score are a row of Q and a row of K", () => {
   assert.deepEqual(keys(lessonSources(lesson, cell("scores", 0, 1))), [
     "q//0/0", "q//0/1", "q//0/2", "q//0/3", "k//1/0", "k//1/1", "k//1/2", "k//1/3",
   ]);
 });
 
-test("a number of a head came from its column of Q", () => {
+test("the source of a number of a head is its columns of Q", () => {
   assert.deepEqual(keys(lessonSources(lesson, cell("head2_q", 1, 1))), ["q//1/3"]);
 });
 
-test("a number of the shuffled output came from the row where its token stood", () => {
+test("the source of a number of the shuffled output is the row of its token", () => {
   assert.deepEqual(keys(lessonSources(lesson, cell("crude_shuffled", 0, 2))), ["crude//2/2"]);
 });
 
-test("where columns have rules of their own, each cell has its column's", () => {
+test("where columns have their own rules, a cell has the rule of its column", () => {
   assert.deepEqual(["total", "copy", "product", "product", "rest"],
     [0, 1, 2, 3, 4].map((column) => lessonRule(lesson, cell("work", 0, column)).op));
   assert.deepEqual(keys(lessonSources(lesson, cell("joined", 1, 2))), ["head2_output//1/0"]);
 });
 
-test("a number of a query's table came from that query", () => {
+test("the source of a number in a table of one query is that query", () => {
   assert.deepEqual(keys(lessonSources(lesson, cell("weighted", 1, 0, 2))), ["weights//2/1", "v//1/0"]);
   assert.deepEqual(keys(lessonSources(lesson, cell("output_token", 0, 3, 1))), ["weighted/1/0/3", "weighted/1/1/3", "weighted/1/2/3"]);
 });
 
-test("every source of every number is there", () => {
+test("every source of every number exists", () => {
   for (const each of everyCell(lesson)) for (const source of lessonSources(lesson, each)) assert.ok(lessonHas(lesson, source),
     lessonCellKey(source));
 });
 
-test("every calculation, read as it is written, gives its number", () => {
+test("every calculation evaluates to its number", () => {
   let read = 0;
   for (const each of everyCell(lesson)) {
     const pieces = lessonCalculation(lesson, each);
@@ -64,7 +64,7 @@ test("every calculation, read as it is written, gives its number", () => {
   assert.ok(read > 500, String(read));
 });
 
-test("what is hidden says so, and has no share", () => {
+test("hidden scores are explained as hidden, and have the weight zero", () => {
   const hidden = cell("causal_scores", 0, 1);
   assert.ok(Number.isNaN(lessonValue(lesson, hidden)));
   assert.deepEqual(lessonCalculation(lesson, hidden),
@@ -72,7 +72,7 @@ test("what is hidden says so, and has no share", () => {
   assert.deepEqual(lessonCalculation(lesson, cell("causal_weights", 0, 1)), ["0, since ", { cell: hidden }, " is hidden"]);
 });
 
-test("what is typed, measured or a code of a place is said in words", () => {
+test("inputs, measurements and position codes are explained by text", () => {
   assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in; it is not computed.");
   assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at position p = 2");
   assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);

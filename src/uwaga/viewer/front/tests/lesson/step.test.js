@@ -7,7 +7,7 @@ import { keptLesson } from "./saved_reply.js";
 
 const colours = { background: "#ffffff", text: "#000000", muted: "#666666", line: "#cccccc", more: "#0000ff", less: "#ff0000" };
 
-test("an axis begins at nothing or below and ends at a round number", () => {
+test("an axis begins at zero or below and ends at a round number", () => {
   const { low, high, ticks, at } = lessonScale([0.4, 0.97], false);
   assert.deepEqual([low, high, at(low), at(high)], [0, 1, 0, 1]);
   assert.deepEqual(ticks.map((tick) => tick.toFixed(2)), ["0.00", "0.50", "1.00"]);
@@ -15,13 +15,13 @@ test("an axis begins at nothing or below and ends at a round number", () => {
   assert.deepEqual(lessonScale([], false).ticks.length > 1, true);
 });
 
-test("a logarithmic axis goes from power to power, and numbers that have no logarithm do not count", () => {
+test("a logarithmic axis ranges over powers of ten, and ignores numbers that are not positive", () => {
   const { low, high, ticks, at } = lessonScale([0, NaN, 4, 1013], true);
   assert.deepEqual([low, high, ticks], [1, 10000, [1, 10, 100, 1000, 10000]]);
   assert.ok(Math.abs(at(100) - 0.5) < 1e-12);
 });
 
-test("pages of other sizes have another shape, pages of other numbers the same", () => {
+test("the shape of a step depends on its sizes, not on its numbers", () => {
   const lesson = keptLesson(), other = keptLesson();
   other.matrices.get("x").data[0] = 9;
   assert.equal(stepStructure(lesson, 0), stepStructure(other, 0));
@@ -29,20 +29,20 @@ test("pages of other sizes have another shape, pages of other numbers the same",
   assert.notEqual(stepStructure(lesson, 0), stepStructure(other, 0));
 });
 
-test("the best head of all is the largest or the smallest, and heads without a number do not count", () => {
+test("the best head has the largest or smallest value, and heads without a value are ignored", () => {
   const tables = [{ layer: 0, columns: { peak: [0.5, null] } }, { layer: 3, columns: { peak: [0.2, 0.9] } }, { layer: 4, columns: {} }];
   assert.deepEqual(bestHead(tables, { statistic: "peak", sense: "largest", why: "" }), { layer: 3, head: 1, value: 0.9 });
   assert.deepEqual(bestHead(tables, { statistic: "peak", sense: "smallest", why: "" }), { layer: 3, head: 0, value: 0.2 });
   assert.equal(bestHead(tables, { statistic: "induction", sense: "largest", why: "" }), null);
 });
 
-test("without a model, the way to one is said", () => {
+test("without a model, the text explains how to load one", () => {
   assert.equal(noModelText({ about: { sides: [] } }),
     "No model is loaded. \u201cuwaga view TEXT\u201d opens a text in one, with this lesson beside it.");
   assert.equal(noModelText({ about: { sides: [{ maps: [{ kind: "encoder", layer: 0, heads: 1 }] }] } }), "");
 });
 
-test("a step's drawing has every number of its tables, and room for all", () => {
+test("the exported drawing of a step has every number of its tables within its size", () => {
   const lesson = keptLesson();
   const { width, height, items } = drawLessonScene(lesson, 6, 1, colours);
   const texts = items.filter((item) => item.kind === "text").map((item) => item.text);

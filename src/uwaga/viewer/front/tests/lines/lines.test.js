@@ -12,7 +12,7 @@ import { windowClamp, windowItems, windowMiddle, windowReveal } from "../../line
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 4096;
 
-test("a window holds the items whose middle is in it", () => {
+test("the items in a column's viewport are those whose centre is in it", () => {
   const window = { offset: 25, height: 100, row: 20, total: 50 };
   assert.deepEqual(windowItems(window), [1, 6]);
   assert.equal(windowMiddle(window, 1), 5);
@@ -20,7 +20,7 @@ test("a window holds the items whose middle is in it", () => {
   assert.deepEqual(windowItems({ ...window, total: 0 }), [0, 0]);
 });
 
-test("a window never scrolls into emptiness, and brings an item in by as little as it takes", () => {
+test("scrolling stays within the items, and shows an item by the smallest move", () => {
   const window = { offset: 0, height: 100, row: 20, total: 50 };
   assert.equal(windowClamp({ ...window, offset: -5 }), 0);
   assert.equal(windowClamp({ ...window, offset: 5000 }), 900);
@@ -36,7 +36,7 @@ const gather = (rest = {}) => collectLines({
   threshold: 0, only: null, hideSink: false, ...rest,
 });
 
-test("there is a line for every weight that is known and not below the threshold", () => {
+test("there is a line for every known weight of at least the threshold", () => {
   const { lines, high } = gather();
   assert.equal(lines.length, 6);
   assert.ok(Math.abs(high - 0.32) < 1e-9);
@@ -44,13 +44,13 @@ test("there is a line for every weight that is known and not below the threshold
   assert.equal(gather({ hideSink: true }).lines.length, 4);
 });
 
-test("of one token there are its lines alone; of one out of view none", () => {
+test("a selected token has only its own lines; one out of view has none", () => {
   assert.deepEqual(gather({ only: { axis: "query", item: 3 } }).lines.map(({ query }) => query), [3, 3, 3]);
   assert.deepEqual(gather({ only: { axis: "key", item: 1 } }).lines.map(({ query, key }) => [query, key]), [[2, 1], [3, 1]]);
   assert.equal(gather({ only: { axis: "query", item: 9 } }).lines.length, 0);
 });
 
-test("what is out of view is a line to the edge, with all of its weight", () => {
+test("keys out of view are one line to the edge, with the sum of their weights", () => {
   const offscreenMass = (axis, head, item, end) => (axis === "query" && head === 0 && end === "after" ? 0.5 : 0);
   const offscreen = gather({ offscreenMass, heads: [0] }).lines.filter(isOffscreen);
   assert.deepEqual(offscreen,
@@ -63,21 +63,21 @@ test("what is out of view is a line to the edge, with all of its weight", () => 
   assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, offscreen: true });
 });
 
-test("the strongest lines come first", () => {
+test("lines are sorted by weight, largest first", () => {
   assert.deepEqual(strongestLines(gather().lines, 2).map(({ query, key }) => [query, key]), [[3, 2], [3, 1]]);
 });
 
-test("many lines are few strokes", () => {
-  let strokes = 0, segmentedControl = 0;
-  const context = { beginPath() {}, moveTo() {}, lineTo: () => (segmentedControl += 1), stroke: () => (strokes += 1), setLineDash() {} };
+test("many lines are drawn with few strokes", () => {
+  let strokes = 0, segments = 0;
+  const context = { beginPath() {}, moveTo() {}, lineTo: () => (segments += 1), stroke: () => (strokes += 1), setLineDash() {} };
   const lines = Array.from({ length: 5000 },
     (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, offscreen: false }));
   drawLines(context, lines, 1);
-  assert.equal(segmentedControl, 4950); // those of opacity 0 are none
+  assert.equal(segments, 4950); // those of opacity 0 are none
   assert.ok(strokes <= 48, `${strokes}`);
 });
 
-test("lines of many heads have the whole room; beside those of one token every head has a box, and lines still most of it", () => {
+test("lines of many heads use the whole width; for one token every head has a box beside the lines", () => {
   const column = (axis) => ({ axis, middle: (item) => 10 * item, window: { height: 100 } });
   const heads = Array.from({ length: 64 }, (_, head) => head);
   const figure = { lines: [{ head: 3, query: 1, key: 2, weight: 0.5 }], heads, only: null, all: true,
@@ -89,7 +89,7 @@ test("lines of many heads have the whole room; beside those of one token every h
   assert.deepEqual(one.boxes.map(({ colours }) => colours.length), [64, 64]);
 });
 
-test("every head has a colour of its own, far from its neighbour's", () => {
+test("every head has a distinct colour, far from that of the next head", () => {
   for (const heads of [1, 2, 3, 8, 12, 16, 32]) {
     const colours = Array.from({ length: heads }, (_, head) => headColour(head, heads, "light"));
     assert.equal(new Set(colours).size, heads);
@@ -97,7 +97,7 @@ test("every head has a colour of its own, far from its neighbour's", () => {
   }
 });
 
-/** A host of a map of `size` tokens whose weights are `weight`. */
+/** An app whose host serves a map of `size` tokens with the weights `weight`. */
 function liveApp(size) {
   const asked = [];
   const sum = (span, keys) => {
@@ -119,7 +119,7 @@ function liveApp(size) {
   return { asked, host, client: makeClient(host, { wait: async () => {} }) };
 }
 
-test("tiles in view are asked for, those left are given up, and weights come out exact across tiles", async () => {
+test("tiles in view are requested, others are aborted, and weights are exact across tiles", async () => {
   const app = liveApp(600);
   await new Promise((resolve) => {
     const weights = new LineWeights(app, () => {
@@ -134,7 +134,7 @@ test("tiles in view are asked for, those left are given up, and weights come out
   });
 });
 
-test("a small map's sums beyond the window come from its tiles, a large one's are asked for; both are right", async (t) => {
+test("sums out of view are computed from tiles of a small map and requested for a large one", async (t) => {
   t.mock.timers.enable({ apis: ["setTimeout"] });
   for (const size of [300, 700]) {
     const app = liveApp(size), rows = [100, 103], columns = [50, 54], sizes = { queries: size, keys: size };
@@ -155,14 +155,14 @@ test("a small map's sums beyond the window come from its tiles, a large one's ar
   }
 });
 
-test("nothing lies beyond a window that shows all", () => {
+test("a viewport that shows all items has no sum out of view", () => {
   const offscreenMass = new OffscreenMass(liveApp(10), new LineWeights(liveApp(10), () => {}), () => {});
   offscreenMass.request({ where, heads: [0], rows: [0, 10], columns: [0, 10], sizes: { queries: 10, keys: 10 } });
   assert.equal(offscreenMass.of("query", 0, 3, "before"), 0);
   assert.equal(offscreenMass.of("key", 0, 3, "after"), 0);
 });
 
-test("a saved page without the finest tiles has lines of means, and says over how many", async () => {
+test("a saved page without the finest tiles shows means, and over how many tokens", async () => {
   const data = Float32Array.from({ length: 4 }, (_, i) => (i + 1) / 10); // a map of 4 tokens, in cells of 2 by 2
   const host = { mode: "saved", has: ({ level }) => level === 1, download() {},
     ask: async () => ({ meta: { complete: 1 }, arrays: [{ data, shape: [2, 2] }] }) };
@@ -176,7 +176,7 @@ test("a saved page without the finest tiles has lines of means, and says over ho
   assert.ok(Math.abs(app.weights.weight(0, 3, 1) - 0.15) < 1e-7);
 });
 
-test("one that holds nothing of a place says so", async () => {
+test("a saved page without any tile shows that weights are missing", async () => {
   const host = { mode: "saved", has: () => false, download() {}, ask: async () => assert.fail("asked") };
   const app = { host, client: makeClient(host), sizes: () => ({ queries: 4, keys: 4 }) };
   const weights = new LineWeights(app, () => {});

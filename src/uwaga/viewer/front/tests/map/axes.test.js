@@ -8,7 +8,7 @@ import { cellText } from "../../map/overlay.js";
 
 const measure = (text) => [...text].length * 6;
 
-test("every token where there is room, every second where there is half, positions elsewhere", () => {
+test("every token where there is space, every second at half the space, positions otherwise", () => {
   assert.deepEqual(mapTicks(20, 15, 30), { mode: "tokens", step: 1 });
   assert.deepEqual(mapTicks(8, 15, 30), { mode: "tokens", step: 2 });
   assert.deepEqual(mapTicks(5, 15, 30), { mode: "positions", step: 10 });
@@ -16,27 +16,27 @@ test("every token where there is room, every second where there is half, positio
   assert.deepEqual([0.3, 1, 1.1, 3, 5, 5.1, 49, 51].map(niceStep), [1, 1, 2, 5, 5, 10, 50, 100]);
 });
 
-test("long labels are shortened between letters, not inside them", () => {
+test("long labels are shortened between grapheme clusters", () => {
   assert.equal(shortenText("short", 60, measure), "short");
   assert.equal(shortenText("a long label", 36, measure), "a lon\u2026");
   assert.equal(shortenText("e\u0301e\u0301e\u0301e\u0301", 24, measure), "e\u0301\u2026");
   assert.equal(shortenText("abc", 1, measure), "\u2026");
 });
 
-test("places and counts in words", () => {
+test("positions and counts as text", () => {
   assert.deepEqual([1, 2, 3, 4, 11, 12, 13, 21, 22, 103, 111].map(ordinalText),
     ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "103rd", "111th"]);
   assert.equal(countText(100_000), "100\u202f000");
   assert.equal(countText(512), "512");
 });
 
-test("numbers on cells: three digits, nothing only where there is nothing", () => {
+test("numbers on cells: three digits, and 0 only for zero", () => {
   assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => cellText(value, 40)),
     ["0", "1", "0.123", "<.001", "\u22120.250", ">\u2212.001", ""]);
   assert.equal(cellText(0.00012, 100), "1.2e\u22124");
 });
 
-/** Enough of a canvas to see where texts go. */
+/** A canvas context that records the positions of texts. */
 function fakeContext() {
   const texts = [];
   let turned = null;
@@ -72,18 +72,18 @@ for (const scale of [3, 9, 20, 80]) {
   }
 }
 
-test("labels with control characters and other directions of writing are made visible", () => {
+test("control and bidirectional characters in labels are made visible", () => {
   const axis = makeMapAxis(items(["\u202eabc", "a\u0007b", "", "\u05e9"]));
   const context = fakeContext();
   assert.deepEqual([0, 1, 2, 3].map((item) => mapAxisText(axis, item, 200, context)), ["<U+202E>abc", "a\u2407b", "\u2205", "\u05e9"]);
 });
 
-test("one enormous label does not take the room of the map", () => {
+test("a very long label does not take the space of the map", () => {
   const axis = makeMapAxis(items([...Array.from({ length: 99 }, () => "word"), "x".repeat(5000)]));
   assert.equal(axisLabelWidth(axis, fakeContext()), 24);
 });
 
-test("beside what is drawn already", () => {
+test("labels do not overlap what is already drawn", () => {
   assert.ok(mapLabelFits(50, 10, [30, 10, 0, 0], 2));
   assert.ok(!mapLabelFits(35, 10, [30, 10, 0, 0], 2));
   assert.ok(mapLabelFits(35, 10, [30, 10, 0, 0], 0));

@@ -9,7 +9,7 @@ const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, si
   table: colourTable("blue", "light"), unknown: 0xff112233, sink: 0xff445566, version: 1 };
 const signed = { ...plain, signed: true, table: signedColourTable("light") };
 
-test("places between the first and the last colour", () => {
+test("positions between the first and the last colour", () => {
   assert.deepEqual([0, 0.125, 0.5, 0.9].map((value) => mapColourPosition(plain, value)), [0, 0.25, 1, 1]);
   const log = { ...plain, log: true, high: 1 };
   assert.deepEqual([0, 1e-5, 1e-4, 1].map((value) => mapColourPosition(log, value)), [0, 0, 0, 1]);
@@ -17,12 +17,12 @@ test("places between the first and the last colour", () => {
   assert.deepEqual([-0.5, -0.25, 0, 0.25, 0.5].map((value) => mapColourPosition(signed, value)), [0, 0.25, 0.5, 0.75, 1]);
 });
 
-test("below the threshold is nothing, in differences too", () => {
+test("weights below the threshold have no colour, in differences too", () => {
   assert.deepEqual([0.1, 0.3].map((value) => mapColourPosition({ ...plain, threshold: 0.2 }, value)), [0, 0.6]);
   assert.deepEqual([-0.1, 0.1].map((value) => mapColourPosition({ ...signed, threshold: 0.2 }, value)), [0.5, 0.5]);
 });
 
-test("the numbers of the bar are those of its colours", () => {
+test("the labels of the colour bar are the weights of its colours", () => {
   for (const colouring of [plain, signed, { ...plain, low: 0.1 }, { ...plain, log: true }, { ...plain, log: true, low: 0.01 }]) {
     for (const place of [0.1, 0.4, 0.75, 1]) assert.ok(Math.abs(mapColourPosition(colouring, mapColourValue(colouring, place)) - place) < 1e-9);
   }
@@ -32,7 +32,7 @@ test("the numbers of the bar are those of its colours", () => {
   assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
 });
 
-test("cells: what is not known has its colour or lets through, the first key is set aside in the first tile alone", () => {
+test("cells: unknown ones have their colour or are transparent; the first key is left out in the first tile alone", () => {
   const data = Float32Array.of(0.5, NaN, 0, 0.25);
   const into = new Uint32Array(4);
   colourMapCells(plain, data, 2, true, 1, into, false);
@@ -46,7 +46,7 @@ test("cells: what is not known has its colour or lets through, the first key is 
   assert.equal(into[0], table[255]);
 });
 
-test("text on cells is dark where they are light", () => {
+test("text is dark on light cells", () => {
   assert.ok(mapLightness(plain.table, 0) > 0.9 && mapLightness(plain.table, 255) < 0.3);
 });
 
@@ -56,7 +56,7 @@ const layer = (scaleMax, scaleMaxNoSink) => ({ how: "mass", levels: Array.from({
 const style = { table: plain.table, signedTable: signed.table, unknown: 1, sink: 2 };
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" };
 
-test("both sides share a scale, their difference has its own", () => {
+test("two sides share a scale, their difference has its own", () => {
   const panels = [
     { side: { signed: false }, layer: layer([0.2], [0.1]), colouring: plain },
     { side: { signed: false }, layer: layer([0.6], [0.05]), colouring: plain },
@@ -73,7 +73,7 @@ test("both sides share a scale, their difference has its own", () => {
   assert.ok(panels[0].colouring.version > before.version);
 });
 
-test("a level of which nothing is known takes its scale from the next that is", () => {
+test("a level without tiles takes the scale of the next level that has one", () => {
   const panels = [{ side: { signed: false }, layer: layer([0, 0, 0, 0.8], []), colouring: plain }];
   colourMapPanels(panels, colour, style, 1);
   assert.equal(panels[0].colouring.high, 0.2); // masses of level 3 are sums over four times as many keys

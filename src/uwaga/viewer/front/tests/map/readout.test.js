@@ -4,7 +4,7 @@ import { colourBarTitle, levelInMiddle, mapStatusText } from "../../map/readout.
 
 const shown = { level: 0, percent: 100, merge: "tokens", how: "mass", live: true };
 
-test("the status says how fine and how exact the picture is", () => {
+test("the status has the size of cells and whether weights are exact", () => {
   assert.equal(mapStatusText(shown), "Exact weights");
   assert.equal(mapStatusText({ ...shown, level: 3 }), "A cell is 8 \u00d7 8 tokens: summed over keys, mean over queries");
   assert.equal(mapStatusText({ ...shown, level: 9, how: "max", merge: "words", percent: 12 }),
@@ -15,7 +15,7 @@ test("the status says how fine and how exact the picture is", () => {
     ["weight", "mass of a cell", "largest of a cell"]);
 });
 
-test("a saved page names the level that it shows, not the one that a server would", () => {
+test("on a saved page the status has the level that is shown, not the one that a server would send", () => {
   const levels = Array.from({ length: 40 }, () => new Map());
   levels[3].set(0, { data: new Float32Array(128 * 128), rows: 128, columns: 128, complete: 1 });
   const panel = { plot: { x: 0, y: 0, w: 400, h: 400 }, sizes: { queries: 1024, keys: 1024 }, level: 1, layer: { levels } };

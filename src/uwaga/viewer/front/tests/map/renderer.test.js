@@ -3,14 +3,14 @@ import { test } from "node:test";
 import { mapCanvasBlit } from "../../map/renderer.js";
 import { drawMapPanel } from "../../map/tile_drawing.js";
 
-test("a pixel has the colour of the cell that its middle is in", () => {
+test("a pixel has the colour of the cell at its centre", () => {
   const pixels = new Uint32Array(8 * 4);
   mapCanvasBlit(pixels, 8, new Int32Array(8), Uint32Array.of(1, 2, 3, 4), 2, 2, 1.4, 0, 2.5, 1, 0, 6, 4, false);
   assert.deepEqual([...pixels.subarray(0, 8)], [0, 1, 1, 1, 2, 2, 0, 0]);
   assert.deepEqual([...pixels.subarray(24)], [0, 3, 3, 3, 4, 4, 0, 0]);
 });
 
-test("what is not known lets through what is below", () => {
+test("unknown cells are transparent", () => {
   const pixels = new Uint32Array(4).fill(9);
   mapCanvasBlit(pixels, 2, new Int32Array(2), Uint32Array.of(0, 2, 3, 0), 2, 2, 0, 0, 1, 0, 0, 2, 2, true);
   assert.deepEqual([...pixels], [9, 2, 3, 9]);
@@ -37,7 +37,7 @@ function drawn(panel, view) {
   return calls;
 }
 
-test("a complete tile is all that is drawn of its place; where there is none, the nearest above is", () => {
+test("a complete tile is drawn alone; where there is none, the nearest coarser one is drawn", () => {
   const layer = makeLayer();
   tile(layer, 2, 0, 0);
   tile(layer, 0, 0, 0);
@@ -49,7 +49,7 @@ test("a complete tile is all that is drawn of its place; where there is none, th
   assert.equal(calls[1].factor, 0.25); // a mass over four keys, shown among those over one
 });
 
-test("an incomplete tile is drawn over what is coarser, and lets it through where nothing is known", () => {
+test("an incomplete tile is drawn over coarser ones, which show through its unknown cells", () => {
   const layer = makeLayer();
   tile(layer, 2, 0, 0);
   tile(layer, 1, 0, 0, 0.5);
@@ -58,7 +58,7 @@ test("an incomplete tile is drawn over what is coarser, and lets it through wher
   assert.deepEqual(calls.map(({ what, transparent }) => [what, transparent]), [["2/0/0", false], ["1/0/0", true], ["0/0/0", true]]);
 });
 
-test("finer tiles stand in for one that is missing, after zooming out", () => {
+test("after zooming out, finer tiles replace a missing one", () => {
   const layer = makeLayer();
   tile(layer, 0, 1, 1);
   const panel = { ...panelOf(layer), level: 1, colouringLevel: 1, range: Int32Array.of(0, 1, 0, 1) };
@@ -66,7 +66,7 @@ test("finer tiles stand in for one that is missing, after zooming out", () => {
   assert.deepEqual(calls.map(({ what, box, factor }) => [what, ...box, factor]), [["0/1/1", 128, 128, 256, 256, 2]]);
 });
 
-test("tiles meet without a gap and without an overlap at any scale", () => {
+test("adjacent tiles have no gap and no overlap at any scale", () => {
   for (const scale of [0.31, 0.77, 1.37, 2.03]) {
     const layer = makeLayer();
     for (let row = 0; row < 4; row++) for (let column = 0; column < 4; column++) tile(layer, 0, row, column);

@@ -22,7 +22,7 @@ function open(options, more = {}) {
   return { host, tiles, events, layer: tiles.layer(where, "mass") };
 }
 
-test("a tile comes once and is not asked for again", async () => {
+test("a tile is requested once", async () => {
   const { host, tiles, events, layer } = open();
   tiles.request(layer, [request(0, 1, 2)]);
   await settled();
@@ -35,14 +35,14 @@ test("a tile comes once and is not asked for again", async () => {
   assert.deepEqual(host.asked[0], { ask: "tile", ...where, how: "mass", level: 0, row: 1, column: 2 });
 });
 
-test("exact weights have one name, however coarse levels are pooled", async () => {
+test("at level 0 tiles are requested as mass, at coarser levels as mass or max", async () => {
   const { host, tiles } = open();
   tiles.request(tiles.layer(where, "max"), [request(0, 0, 0), request(1, 0, 0)]);
   await settled();
   assert.deepEqual(host.asked.map(({ level, how }) => [level, how]), [[0, "mass"], [1, "max"]]);
 });
 
-test("a tile sharpens until it is complete, after everything in view has been answered once", async () => {
+test("a tile is refined until it is complete, after every tile in view has a first reply", async () => {
   const { host, tiles, layer } = open({ steps: 3, delay: 1 });
   const requests = Array.from({ length: 9 }, (_, i) => request(0, Math.floor(i / 3), i % 3, 90 - i));
   tiles.request(layer, requests);
@@ -54,7 +54,7 @@ test("a tile sharpens until it is complete, after everything in view has been an
   assert.equal(mapTileAt(layer, 0, 2, 2).version, 3);
 });
 
-test("what is scrolled away is given up; what stays in view is not asked for twice", async () => {
+test("tiles scrolled out of view are aborted; tiles that stay in view are not requested twice", async () => {
   const { host, tiles, layer } = open({ delay: 20 });
   tiles.request(layer, [request(0, 0, 0), request(0, 0, 1), request(0, 0, 2), request(0, 1, 0), request(0, 1, 1), request(0, 1, 2)]);
   await settled(5);
@@ -66,7 +66,7 @@ test("what is scrolled away is given up; what stays in view is not asked for twi
   assert.ok(mapTileAt(layer, 0, 2, 2) && !mapTileAt(layer, 0, 0, 0));
 });
 
-test("memory is bounded: what was drawn longest ago is forgotten, what is on show is not", async () => {
+test("memory is bounded: the least recently drawn tiles are evicted, those in view are not", async () => {
   const { tiles, events, layer } = open({}, { maxBytes: 3 * 256 * 256 * 8 });
   for (const [frame, column] of [[1, 0], [2, 1]]) {
     tiles.request(layer, [request(0, 0, column), request(0, 1, column)]);
@@ -79,7 +79,7 @@ test("memory is bounded: what was drawn longest ago is forgotten, what is on sho
   assert.ok(tiles.bytes() <= 3 * 256 * 256 * 8);
 });
 
-test("where colours end is remembered beyond the tile that held it, with and without the first key", async () => {
+test("the end of the colour scale is kept after its tile is evicted, with and without the first key", async () => {
   const { tiles, layer } = open({}, { maxBytes: 1 });
   tiles.request(layer, [request(0, 0, 0)]);
   await settled();
@@ -93,7 +93,7 @@ test("where colours end is remembered beyond the tile that held it, with and wit
   assert.equal(layerScaleMax(layer, 0, true), noSink);
 });
 
-test("what the host refuses is told, and asked for again when it is wanted again", async () => {
+test("errors of the host are reported, and the tile is requested again when it is needed again", async () => {
   let refuse = true;
   const { host, tiles, events, layer } = open({ refuse: () => (refuse ? new HostError("refused", "No such head.") : null) });
   tiles.request(layer, [request(0, 0, 0)]);
@@ -112,7 +112,7 @@ const large = { queries: 100_000, keys: 100_000 };
 const plot = { w: 700, h: 600 };
 const name = (request) => `${request.level}/${request.row}/${request.column}`;
 
-test("the top level is the finest that holds the map in one tile", () => {
+test("the top level is the finest one with a single tile", () => {
   assert.equal(mapTopLevel({ queries: 4, keys: 4 }), 0);
   assert.equal(mapTopLevel({ queries: 256, keys: 12 }), 0);
   assert.equal(mapTopLevel({ queries: 257, keys: 12 }), 1);
@@ -121,7 +121,7 @@ test("the top level is the finest that holds the map in one tile", () => {
   assert.equal(mapLastLevel(large), 17);
 });
 
-test("no cell is smaller than a pixel of the device, and none twice as large as it has to be", () => {
+test("cells are at least one device pixel and less than two", () => {
   for (const ratio of [1, 1.5, 2, 3]) {
     for (let scale = 0.01; scale < 0.9; scale *= 1.13) {
       const level = mapLevelFor(scale, ratio, 20);
@@ -133,14 +133,14 @@ test("no cell is smaller than a pixel of the device, and none twice as large as 
   assert.equal(mapLevelFor(1e-9, 1, 9), 9);
 });
 
-test("a window asks for the tiles it touches and no others", () => {
+test("a viewport needs the tiles that it intersects and no others", () => {
   const view = { x: 250, y: 600, scale: 1 };
   assert.deepEqual([...mapTileRange(view, plot, large, 0)], [2, 5, 0, 4]);
   assert.deepEqual([...mapTileRange(view, plot, { queries: 700, keys: 700 }, 0)], [2, 3, 0, 3]);
   assert.deepEqual([...mapTileRange(view, plot, { queries: 10, keys: 700 }, 0)], [1, 1, 0, 3]);
 });
 
-test("the whole map comes first, then the middle of the window, then outwards", () => {
+test("the whole map is requested first, then tiles from the centre of the viewport outwards", () => {
   const plan = planTileRequests({ x: 50_000, y: 50_000, scale: 1 }, { w: 1280, h: 1280 }, large, 1, always);
   assert.equal(name(plan[0]), "9/0/0");
   const priorities = plan.map((request) => request.priority).filter((priority) => priority > 20);
@@ -151,13 +151,13 @@ test("the whole map comes first, then the middle of the window, then outwards", 
   assert.equal(plan.filter(({ priority }) => priority < 20).length, 28);
 });
 
-test("a map that fits one tile asks for one tile", () => {
+test("a map that fits in one tile needs one tile", () => {
   const sizes = { queries: 96, keys: 96 };
   const plan = planTileRequests({ x: 0, y: 0, scale: wholeMapScale(sizes, plot) }, plot, sizes, 2, always);
   assert.deepEqual(plan.map(name), ["0/0/0"]);
 });
 
-test("what a saved page lacks is asked for as the finest level above that it has", () => {
+test("where a saved page lacks a level, the next coarser one is used", () => {
   const held = new Set(["3/0/0", "1/1/1"]);
   const offered = (level, row, column) => held.has(`${level}/${row}/${column}`);
   const sizes = { queries: 1024, keys: 1024 };
@@ -174,7 +174,7 @@ test("queries and keys of different lengths", () => {
   assert.ok(plan.every(({ level, row, column }) => row * 256 * 2 ** level < 300 && column * 256 * 2 ** level < 5000));
 });
 
-test("tiles further out than the window are only asked for where they are exact, and cheap", () => {
+test("tiles outside the viewport are requested only where they are exact and cheap", () => {
   const plan = planTileRequests({ x: 20_000, y: 20_000, scale: 0.25 }, plot, large, 1, always);
   assert.ok(plan.every(({ priority }) => priority > 20));
 });

@@ -21,7 +21,7 @@ function open({ queries = 1000, keys = 1000, panels = 1 } = {}) {
   return { store, display, navigation };
 }
 
-test("the pointer's place is the cell under it; beside the plot it is a query or a key alone", () => {
+test("hit testing: a cell in the plot; a query or a key alone beside it", () => {
   const { display, navigation } = open({ queries: 10, keys: 10 });
   assert.equal(display.view.scale, 49.9);
   navigation.hover(50 + 49.9 * 3 + 1, 40 + 49.9 * 7 + 1);
@@ -34,7 +34,7 @@ test("the pointer's place is the cell under it; beside the plot it is a query or
   assert.deepEqual([display.query, display.key], [-1, -1]);
 });
 
-test("panels are locked: the same place in each is the same pair", () => {
+test("panels show the same range: the same place in each is the same pair", () => {
   const { display, navigation } = open({ panels: 2 });
   const [left, right] = display.panels.map(({ plot }) => plot);
   assert.deepEqual([left.w, left.h], [right.w, right.h]);
@@ -45,7 +45,7 @@ test("panels are locked: the same place in each is the same pair", () => {
   assert.deepEqual([display.query, display.key], there);
 });
 
-test("a click picks, the same click again lets go", () => {
+test("a click selects, the same click again deselects", () => {
   const { store, navigation } = open({ queries: 10, keys: 10 });
   navigation.click(50 + 49.9 * 3 + 1, 40 + 49.9 * 7 + 1);
   assert.deepEqual([store.get().query, store.get().key], [7, 3]);
@@ -55,7 +55,7 @@ test("a click picks, the same click again lets go", () => {
   assert.deepEqual([store.get().query, store.get().key], [null, null]);
 });
 
-test("keys go from cell to cell and take the view with them", () => {
+test("arrow keys move from cell to cell and scroll the view", () => {
   const { display, navigation } = open();
   navigation.zoomMiddle(40);
   const [query, key] = navigation.start();
@@ -68,21 +68,21 @@ test("keys go from cell to cell and take the view with them", () => {
   assert.deepEqual([display.query, display.key, display.view.x], [999, 0, 0]);
 });
 
-test("a step over cells too small to see is as long as can be seen", () => {
+test("with cells below a visible size, a key step covers several cells", () => {
   const { display, navigation } = open({ queries: 100_000, keys: 100_000 });
   const [, key] = navigation.start();
   navigation.step(0, 1);
   assert.ok((display.key - key) * display.view.scale >= 3.9);
 });
 
-test("Enter picks where the keys are", () => {
+test("Enter selects the cell of the keyboard cursor", () => {
   const { store, navigation } = open();
   navigation.go(12, 34);
   navigation.selectCursor();
   assert.deepEqual([store.get().query, store.get().key], [12, 34]);
 });
 
-test("a drag on the small map moves the window there", () => {
+test("a drag on the minimap moves the viewport", () => {
   const { display, navigation } = open();
   navigation.zoomMiddle(8);
   const box = display.panels[0].minimap;
@@ -94,7 +94,7 @@ test("a drag on the small map moves the window there", () => {
   assert.ok(!navigation.grab(box.x + 5, box.y + 5), "there is no small map while all is in view");
 });
 
-test("panels stand beside each other where they can be read, and below each other where not", () => {
+test("panels are side by side in a wide window, and below each other in a narrow one", () => {
   const gutters = panelGutters(40, 30, 500, 500, 12, true);
   const across = panelBoxes(1200, 600, 3, gutters);
   assert.equal(new Set(across.map(({ y }) => y)).size, 1);
@@ -103,7 +103,7 @@ test("panels stand beside each other where they can be read, and below each othe
   assert.ok(down[0].y + down[0].h <= down[1].y - gutters.top - gutters.title);
 });
 
-test("no small map of what would be a line, or in a window that it would hide", () => {
+test("no minimap of a very narrow map, or in a small window", () => {
   const plot = { x: 0, y: 0, w: 500, h: 400 };
   assert.equal(minimapBox(plot, { queries: 10, keys: 100_000 }), null);
   assert.equal(minimapBox({ x: 0, y: 0, w: 90, h: 90 }, { queries: 10, keys: 10 }), null);
@@ -120,11 +120,11 @@ test("a view without a scale shows the whole map", () => {
   assert.ok(isWholeMap(view, sizes, plot));
 });
 
-test("few tokens do not fill a large window", () => {
+test("the cells of few tokens have a maximum size", () => {
   assert.equal(wholeMapScale({ queries: 4, keys: 4 }, { w: 2000, h: 2000 }), 112);
 });
 
-test("zooming leaves what is under the pointer where it is", () => {
+test("zooming keeps the point under the pointer", () => {
   const view = { x: 0, y: 0, scale: 0.25 };
   zoomViewAt(view, 8, 200, 100, sizes, plot);
   assert.equal(view.scale, 2);
@@ -132,7 +132,7 @@ test("zooming leaves what is under the pointer where it is", () => {
   assert.equal(view.y + 100 / view.scale, 400);
 });
 
-test("no zoom goes beyond the whole map or the largest cell", () => {
+test("zoom is limited by the whole map and the largest cell size", () => {
   const view = { x: 300, y: 300, scale: 2 };
   zoomViewAt(view, 1e9, 10, 10, sizes, plot);
   assert.equal(view.scale, mapMaxScale);
@@ -141,7 +141,7 @@ test("no zoom goes beyond the whole map or the largest cell", () => {
   assert.deepEqual([view.x, view.y], [0, 0]);
 });
 
-test("the window stays on the map, and a side that fits stands at its beginning", () => {
+test("the viewport stays on the map, and an axis that fits starts at 0", () => {
   const view = { x: 5000, y: -3, scale: 1 };
   clampView(view, sizes, plot);
   assert.deepEqual([view.x, view.y], [1500, 0]);
@@ -150,7 +150,7 @@ test("the window stays on the map, and a side that fits stands at its beginning"
   assert.deepEqual([thin.x, thin.y], [10, 0]);
 });
 
-test("a hundred thousand items keep every item apart at the largest zoom", () => {
+test("at the largest zoom, items of a hundred thousand are distinct", () => {
   const large = { queries: 100_000, keys: 100_000 };
   const view = { x: 0, y: 0, scale: 0 };
   clampView(view, large, plot);
@@ -160,7 +160,7 @@ test("a hundred thousand items keep every item apart at the largest zoom", () =>
   assert.ok(last - first <= Math.ceil(500 / mapMaxScale) + 1 && last <= 100_000);
 });
 
-test("an item out of view is brought in by the least move", () => {
+test("an item out of view is scrolled into view by the smallest move", () => {
   const view = { x: 100, y: 100, scale: 1 };
   revealCell(view, 300, 150, sizes, plot);
   assert.deepEqual([view.x, view.y], [100, 100]);
@@ -170,6 +170,6 @@ test("an item out of view is brought in by the least move", () => {
   assert.deepEqual([view.x, view.y], [0, 0]);
 });
 
-test("the block in view is cut at the map's ends", () => {
+test("the visible block is clipped to the map", () => {
   assert.deepEqual(itemsInView({ x: 1900, y: 0.5, scale: 1 }, sizes, plot), [0, 401, 1900, 2000]);
 });

@@ -8,7 +8,7 @@ const side = (id, layers, heads,
 const layoutOf = (layers, heads, width = 1200, kinds = ["encoder"]) =>
   overviewLayout(kinds.map((kind) => ({ side: side("0", layers, heads, kinds), kind, title: kind })), width, 16, 1);
 
-test("heads fill the width, within sizes that can be seen", () => {
+test("thumbnails fill the width, between a smallest and a largest size", () => {
   const twelve = layoutOf(12, 12);
   assert.ok(twelve.width <= 1200 && twelve.width > 1100, String(twelve.width));
   assert.equal(layoutOf(48, 64).cell, 32);
@@ -16,7 +16,7 @@ test("heads fill the width, within sizes that can be seen", () => {
   assert.ok(layoutOf(1, 1, 320).cell < 320);
 });
 
-test("a row per layer, a band per kind; places are found and left", () => {
+test("one row per layer, one band per kind; hit testing of heads", () => {
   const layout = layoutOf(3, 4, 1200, ["encoder", "cross"]);
   assert.deepEqual(layout.bands.map(({ title }) => title), ["encoder", "cross"]);
   assert.deepEqual(layout.rows.map(({ kind, layer }) => kind[0] + layer), ["e0", "e1", "e2", "c0", "c1", "c2"]);
@@ -28,13 +28,13 @@ test("a row per layer, a band per kind; places are found and left", () => {
   assert.equal(overviewHit(layout, layout.left + 4 * layout.pitch, layout.rows[0].y), null, "behind the last");
 });
 
-test("only what is in view: the rest of 48 layers of 64 heads is neither drawn nor asked for", () => {
+test("of 48 layers of 64 heads, only those in view are drawn and requested", () => {
   const layout = layoutOf(48, 64), [first, end] = overviewVisible(layout, 500, 900);
   assert.ok(first > 5 && end < 30 && end - first <= 13, `${first} ${end}`);
   assert.deepEqual(overviewVisible(layout, 1e6, 2e6), [48, 48]);
 });
 
-test("arrow keys stay within, also where rows differ in length", () => {
+test("arrow keys stay in the grid, also where rows differ in length", () => {
   const layout = layoutOf(2, 4);
   layout.rows[1].heads = 2;
   assert.deepEqual(overviewStep(layout, { row: 0, head: 3 }, "ArrowDown", 3), { row: 1, head: 1 });
@@ -44,7 +44,7 @@ test("arrow keys stay within, also where rows differ in length", () => {
   assert.equal(overviewStep(layout, { row: 0, head: 0 }, "x", 3), null);
 });
 
-test("pixels: heads beside each other, each by its own scale; unknown and hidden cells", () => {
+test("pixels: heads side by side, each with its own scale; unknown and hidden cells", () => {
   const cells = { data: Float32Array.of(0, 0.5, 1, NaN, 4, 2, 0, 0), heads: 2, rows: 2, columns: 2 };
   const look = { colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "grey" },
     signed: false, theme: "light", hideKeys: 0 };

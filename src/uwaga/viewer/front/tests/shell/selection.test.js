@@ -7,24 +7,24 @@ const items = (...spans) => ({ labels: [], glued: [], specials: new Set(), spans
 const tokens = items([0, 1], [1, 2], [2, 3], [3, 4], [4, 5]);
 const words = items([1, 3], [3, 4]); // without the special tokens at both ends
 
-test("the item that holds a token, the next one where none does", () => {
+test("the item that contains a token, or the next one", () => {
   assert.deepEqual([0, 1, 2, 3, 4].map((token) => itemOfToken(words.spans, token)), [0, 0, 0, 1, null]);
 });
 
-test("a picked item stays the same text", () => {
+test("a selected item keeps its text when items change", () => {
   assert.equal(renumberedItem(2, tokens, words), 0);
   assert.equal(renumberedItem(1, words, tokens), 3);
   assert.equal(renumberedItem(4, tokens, words), null);
   assert.equal(renumberedItem(null, tokens, words), null);
 });
 
-test("a span covers the same text", () => {
+test("a span keeps its text when items change", () => {
   assert.deepEqual(renumberedSpan([1, 4], tokens, words), [0, 2]);
   assert.deepEqual(renumberedSpan([0, 1], words, tokens), [1, 3]);
   assert.equal(renumberedSpan([4, 5], tokens, words), null);
 });
 
-test("the nearest head that a side has", () => {
+test("the nearest existing head of a side", () => {
   const side = { maps: [{ kind: "encoder", layer: 2, heads: 4 }, { kind: "encoder", layer: 5, heads: 2 },
     { kind: "decoder", layer: 0, heads: 1 }] };
   assert.deepEqual(nearestHead(side, "encoder", 9, 7), { kind: "encoder", layer: 5, head: 1 });
@@ -37,14 +37,14 @@ test("items of an axis", () => {
     ["words", "hide"]].map(([merge, specials]) => stackSize(side, "encoder", merge, specials)), [10, 7, 8, 5]);
 });
 
-test("two sides never have one title", () => {
+test("two sides have different titles", () => {
   const titles = (...sides) =>
     withDistinctTitles(sides.map(([title, model], at) => ({ id: ["0", "1", "difference"][at], title, model }))).map(({ title }) => title);
   assert.deepEqual(titles(["a", "m"], ["b", "m"], ["a minus b", "m"]), ["a", "b", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "n"], ["a", "m minus n"]), ["m", "n", "difference"]);
   assert.deepEqual(titles(["a", "m"], ["a", "m"]), ["first: a", "second: a"]);
   assert.deepEqual(titles(["a", "m"]), ["a"]);
-  // Where there is little room, only the beginning of a title is seen.
+  // In a narrow header only the beginning of a title is visible.
   assert.deepEqual(titles(["the animal was tired", "m"], ["the animal was wide", "m"]),
     ["first: the animal was tired", "second: the animal was wide"]);
   assert.deepEqual(titles(["a", "transformer-small"], ["a", "transformer-small-2"]),

@@ -7,7 +7,7 @@ import { fakeHost } from "../fake_host.js";
 const about = /** @type {any} */ ((await fakeHost({ layers: 3, heads: 4, targets: 20, sides: 2 }).ask({ ask: "about" })).meta);
 const read = (hash) => hashToState(hash, about, initialState());
 
-test("what is written is read again", () => {
+test("a written state reads back equal", () => {
   const state = { ...initialState(), tab: "map", side: "1", kind: "cross", layer: 2, head: 3,
     how: "max", merge: "words", specials: "hide", compare: "both",
     query: 4, key: 0, span: [1, 5], view: { x: 1.5, y: 2, scale: 7.25 },
@@ -16,11 +16,11 @@ test("what is written is read again", () => {
   assert.deepEqual({ ...initialState(), ...known }, state);
 });
 
-test("what is as at first needs few words", () => {
+test("defaults are left out of the URL", () => {
   assert.equal(String(stateToParams(initialState(), initialState())), "tab=overview&side=0&kind=encoder&layer=0&head=0&compare=one");
 });
 
-test("what is not there, or is no state, is left out", () => {
+test("unknown keys and invalid values are ignored", () => {
   for (const hash of ["#layer=99", "#head=4", "#head=-1", "#head=1.5", "#kind=<script>",
     "#side=7", "#layer=NaN"]) assert.deepEqual(read(hash), {});
   const head = { side: "0", kind: "encoder", layer: 0, head: 0, compare: "one" };
@@ -28,7 +28,7 @@ test("what is not there, or is no state, is left out", () => {
     "#colour=blue,log,9,1,0,sink", "#token=x"]) assert.deepEqual(read(hash), head);
 });
 
-test("the difference is compared, whatever the address says", () => {
+test("comparison follows from the side, whatever the URL says", () => {
   assert.equal(read("#side=difference&compare=one").compare, "difference");
   assert.equal(read("#side=0&compare=difference").compare, "one");
 });

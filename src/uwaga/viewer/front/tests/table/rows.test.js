@@ -9,12 +9,12 @@ const known = { "encoder 0": { columns: { entropy: [2, 0.5], sink: [null, 0.1] }
 const rows = tableRows(maps, (side, kind, layer) => known[`${kind} ${layer}`]);
 const names = (sorted) => sorted.map(({ kind, layer, head }) => `${kind[0]}${layer}${head}`);
 
-test("a row per head, also where nothing is known yet", () => {
+test("one row per head, also before any reply", () => {
   assert.deepEqual(names(rows), ["e00", "e01", "e10", "e11", "c00"]);
   assert.deepEqual(rows.map((row) => row.known), [true, true, false, false, true]);
 });
 
-test("what has no number comes last, rising or falling; equal ones by layer and head", () => {
+test("missing values are sorted last in both directions; ties by layer and head", () => {
   assert.deepEqual(names(sortedRows(rows, { name: "entropy", falling: false })), ["e01", "c00", "e00", "e10", "e11"]);
   assert.deepEqual(names(sortedRows(rows, { name: "entropy", falling: true })), ["e00", "c00", "e01", "e10", "e11"]);
   assert.deepEqual(names(sortedRows(rows, { name: "sink", falling: true })), ["e01", "c00", "e00", "e10", "e11"]);
@@ -22,26 +22,26 @@ test("what has no number comes last, rising or falling; equal ones by layer and 
   assert.deepEqual(names(sortedRows(rows, { name: "head", falling: true })), ["e01", "e11", "e00", "e10", "c00"]);
 });
 
-test("a click sorts statistics falling first, names rising first, and turns round", () => {
+test("the first click sorts statistics descending and names ascending; the next one reverses", () => {
   const entropy = { name: "entropy", statistic: true }, layer = { name: "layer", statistic: false };
   const first = nextOrder({ name: "layer", falling: false }, entropy);
   assert.deepEqual([first, nextOrder(first, entropy), nextOrder(first, layer)],
     [{ name: "entropy", falling: true }, { name: "entropy", falling: false }, { name: "layer", falling: false }]);
 });
 
-test("bars reach from zero to the column's ends", () => {
+test("bars range from zero to the column's extremes", () => {
   assert.deepEqual(tableRanges(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 0.1] });
   assert.deepEqual(tableRanges([{ values: { d: -0.5 } }, { values: { d: 0.25 } }], ["d"]), { d: [-0.5, 0.25] });
 });
 
-test("as text: in full precision, empty where unknown, and whether it was sampled", () => {
+test("as text: full precision, empty where unknown, and whether values are sampled", () => {
   assert.equal(tableText(rows.slice(0, 2), ["entropy", "sink"], false, ","),
     "kind,layer,head,entropy,sink\nencoder,0,0,2,\nencoder,0,1,0.5,0.1\n");
   assert.equal(tableText(rows.slice(4), ["sink"], true, "\t"),
     "side\tkind\tlayer\thead\tsink\tsampled_queries\n0\tcross\t0\t0\t0.1\t128\n");
 });
 
-test("few of many rows are made", () => {
+test("of many rows, only those in view are in the DOM", () => {
   assert.deepEqual(tableWindow(0, 600, 30, 3072), [0, 32]);
   assert.deepEqual(tableWindow(30_000, 600, 30, 3072), [988, 1032]);
   assert.deepEqual(tableWindow(0, 600, 30, 5), [0, 5]);

@@ -5,24 +5,24 @@ import { breakLines, isRightToLeft, lineOfItem, linesInView, nearestItem } from 
 const plain = (widths, rest = {}) =>
   breakLines({ widths, glued: widths.map(() => 0), ends: widths.map(() => 0), width: 100, gap: 10, ...rest });
 
-test("as many items as fit stand on a line, with spaces between them", () => {
+test("a line has as many items as fit, with spaces between them", () => {
   const flow = plain([40, 40, 40, 100, 5]);
   assert.deepEqual([...flow.starts], [0, 2, 3, 4, 5]);
   assert.deepEqual([...flow.lefts], [0, 50, 0, 0, 0]);
 });
 
-test("glued pieces have no space and stay on the line of what they are glued to", () => {
+test("subwords have no space before them and stay on the line of their word", () => {
   const flow = plain([60, 20, 25, 10], { glued: [0, 0, 1, 1] });
   assert.deepEqual([...flow.starts], [0, 1, 4]);
   assert.deepEqual([...flow.lefts], [0, 0, 20, 45]);
 });
 
-test("pieces that together are wider than a line are broken; a single wider one has a line to itself", () => {
+test("a word wider than a line is broken between subwords; a single wider item has a line of its own", () => {
   const flow = plain([60, 60, 300, 20], { glued: [0, 1, 1, 0] });
   assert.deepEqual([...flow.starts], [0, 1, 2, 3, 4]);
 });
 
-test("a new line begins behind an item that ends one", () => {
+test("a newline token ends its line", () => {
   const flow = plain([10, 10, 10], { ends: [1, 0, 1] });
   assert.deepEqual([...flow.starts], [0, 1, 3]);
 });
@@ -47,19 +47,19 @@ test("every item is on exactly one line, within its width, for random texts", ()
   }
 });
 
-test("no items are no lines", () => {
+test("no items give no lines", () => {
   const flow = plain([]);
   assert.equal(flow.lines, 0);
   assert.deepEqual(linesInView({ top: 0, height: 100, lineHeight: 10, lines: 0, extra: 5 }), [0, 0]);
 });
 
-test("the window holds the lines in view and some more, never others than there are", () => {
+test("the rendered range has the lines in view and a margin, within the existing lines", () => {
   assert.deepEqual(linesInView({ top: 1000, height: 100, lineHeight: 10, lines: 1000, extra: 3 }), [97, 113]);
   assert.deepEqual(linesInView({ top: 0, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [0, 4]);
   assert.deepEqual(linesInView({ top: 90_000, height: 100, lineHeight: 10, lines: 4, extra: 3 }), [4, 4]);
 });
 
-test("a hundred thousand items are set in a moment", () => {
+test("a hundred thousand items are laid out within a time limit", () => {
   const widths = Float32Array.from({ length: 100_000 }, (_, i) => 20 + (i % 50));
   const start = performance.now();
   const flow = breakLines({ widths, glued: new Uint8Array(100_000), ends: new Uint8Array(100_000), width: 800, gap: 4 });
@@ -67,7 +67,7 @@ test("a hundred thousand items are set in a moment", () => {
   assert.ok(performance.now() - start < 1000);
 });
 
-test("the nearest item of another line is the one below", () => {
+test("moving down selects the nearest item of the next line", () => {
   const widths = [40, 40, 20, 20, 20];
   const flow = plain(widths);
   assert.deepEqual([...flow.starts], [0, 2, 5]);
@@ -75,7 +75,7 @@ test("the nearest item of another line is the one below", () => {
   assert.equal(nearestItem(flow, widths, 1, 0), 2);
 });
 
-test("a text of Hebrew or Arabic runs from right to left", () => {
+test("Hebrew and Arabic texts are laid out from right to left", () => {
   assert.equal(isRightToLeft(["\u05e9\u05dc\u05d5\u05dd", "means", "peace"]), false);
   assert.equal(isRightToLeft(["\u0645\u0631\u062d\u0628\u0627", "\u0628\u0643", "a"]), true);
   assert.equal(isRightToLeft([]), false);

@@ -14,19 +14,19 @@ test("a range of items is a range of tokens, and back", () => {
   assert.deepEqual(itemsOfTokens(words, [0, 5]), [0, 2]);
 });
 
-test("what is hidden altogether is no range", () => {
+test("a range of hidden tokens alone is null", () => {
   assert.equal(itemsOfTokens(words, [0, 1]), null);
   assert.equal(itemsOfTokens(words, [4, 5]), null);
 });
 
-test("a range is named by its text, the middle left out where it is long", () => {
+test("a range is named by its text, with an ellipsis in the middle of a long one", () => {
   assert.equal(rangeText(tokens, [0, 4]), "[CLS] unseen cat");
   const long = { labels: Array.from({ length: 100 }, (_, i) => `w${i}`), glued: Array(100).fill(0) };
   const name = rangeText(long, [0, 100]);
   assert.ok(name.startsWith("w0 w1") && name.endsWith("w98 w99") && name.includes("\u2026") && name.length < 50, name);
 });
 
-test("spans are kept as tokens: they survive merging and hiding, come back, and can be removed", () => {
+test("spans are stored as token ranges: they survive merging and hiding, and can be removed", () => {
   const spanList = new SpanList();
   spanList.put("both", tokens, [2, 4], true);
   spanList.put("both", tokens, [0, 1], true);
@@ -36,7 +36,7 @@ test("spans are kept as tokens: they survive merging and hiding, come back, and 
   assert.deepEqual(spanList.on("both", tokens).map(({ range }) => range), [[0, 1]]);
 });
 
-test("a span that is stretched stays one; the same one twice is one; at most sixteen are kept", () => {
+test("extending a span keeps one span; duplicates are dropped; at most sixteen are kept", () => {
   const spanList = new SpanList();
   spanList.put("both", tokens, [0, 1], true);
   spanList.put("both", tokens, [0, 3], false);
@@ -49,7 +49,7 @@ test("a span that is stretched stays one; the same one twice is one; at most six
 
 const index = searchIndex(["The", "un", "seen", "cat", ",", "the", "CAT"], [0, 0, 1, 0, 1, 0, 0]);
 
-test("finds words across pieces and tokens, in any case", () => {
+test("search finds words across subwords and tokens, ignoring case", () => {
   assert.deepEqual(searchItems(index, "UNSEEN"), [[1, 3]]);
   assert.deepEqual(searchItems(index, "the"), [[0, 1], [5, 6]]);
   assert.deepEqual(searchItems(index, "cat, the"), [[3, 6]]);
@@ -57,16 +57,16 @@ test("finds words across pieces and tokens, in any case", () => {
   assert.deepEqual(searchItems(index, "  "), []);
 });
 
-test("a number sign and a number is a position", () => {
+test("# and a number searches for a position", () => {
   assert.deepEqual(searchItems(index, "#3"), [[3, 4]]);
   assert.deepEqual(searchItems(index, "#7"), []);
 });
 
-test("letters that grow when made small keep the places right", () => {
+test("letters whose lower case is longer keep the offsets right", () => {
   const turkish = searchIndex(["\u0130\u0130\u0130", "x"], [0, 0]);
   assert.deepEqual(searchItems(turkish, "x"), [[1, 2]]);
 });
 
-test("places are limited", () => {
+test("the number of matches is limited", () => {
   assert.equal(searchItems(searchIndex(Array(100).fill("a"), Array(100).fill(0)), "a", 10).length, 10);
 });
