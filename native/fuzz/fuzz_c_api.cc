@@ -1,9 +1,9 @@
-// Any call of the C interface whose caller tells the truth about its memory, and about nothing else.
+// Random calls of the C interface whose memory sizes are correct, and whose other arguments are arbitrary.
 //
-// An input is a call as bytes: the number of a function, the structs that it takes, the operations of its mask, and then
+// An input is a call as bytes: the number of a function, its structs, the operations of its mask, and then
 // numbers for its arrays of int64 (tests/conformance/conftest.py writes such inputs from real calls). Pointers among these
-// bytes only say whether there is memory; each operand then gets a block of exactly the size that its struct claims, made
-// smaller where that is more than a fuzzer can spare. So whatever is touched beyond is a finding of AddressSanitizer.
+// bytes only say whether there is memory; each operand gets a block of exactly the size in its struct, made
+// smaller where that is more than kMostBytes. AddressSanitizer finds every access outside of it.
 //
 // Built with clang and -fsanitize=fuzzer this is libFuzzer's target; fuzz_main.cc runs it without.
 #include <stdint.h>
@@ -27,7 +27,7 @@ namespace {
 Counts g_counts;
 
 constexpr int64_t kMostBytes = 1 << 20, kMostNumbers = 1 << 13;
-constexpr double kMostWork = 3e7;  // multiply-adds of a call, give or take
+constexpr double kMostWork = 3e7;  // multiply-adds of a call, about
 
 class Input {
  public:
@@ -74,7 +74,7 @@ class Memory {
     if (!numbers.data) return;
     numbers.count = std::min(std::max<int64_t>(numbers.count, 0), kMostBytes / 4);
     numbers.data = static_cast<float*>(block(numbers.count * sizeof(float)));
-    // As a bias by distance falls on both sides, so that far keys may be left out.
+    // Like an ALiBi bias, falling with distance on both sides, so that distant keys may be skipped.
     for (int64_t n = 0; n < numbers.count; ++n)
       numbers.data[n] = -0.5f * static_cast<float>(std::abs(n - numbers.count / 2));
   }
@@ -89,7 +89,7 @@ class Memory {
   void give(uwaga_softmax& softmax) { give(softmax.maximum), give(softmax.sum); }
   void give(uwaga_selection& chosen) { give(chosen.sequences), give(chosen.heads), give(chosen.queries); }
 
-  // Reads `count` operations and gives them their memory.
+  // Reads `count` operations and allocates the memory that they point to.
   std::vector<uwaga_mask_operation> mask(int64_t count) {
     std::vector<uwaga_mask_operation> operations(
         std::min<int64_t>(std::max<int64_t>(count, 0), UWAGA_MASK_MAX_OPERATIONS));
@@ -103,7 +103,7 @@ class Memory {
     blocks_.emplace_back(malloc(static_cast<size_t>(bytes)), free);
     return blocks_.back().get();
   }
-  // Mostly small numbers; some that are not finite.
+  // Mostly small numbers, some NaN or infinite.
   void fill(void* data, int64_t bytes, int dtype) {
     const int64_t size = dtype == UWAGA_FLOAT32 ? 4 : 2;
     for (int64_t n = 0; n + size <= bytes; n += size) {
@@ -121,7 +121,7 @@ class Memory {
   std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
 };
 
-// More than a fuzzer waits for: many rows may share little memory by strides of zero.
+// Whether a call is too much work: strides of zero let many rows share little memory.
 bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
   try {
     uwaga::CheckedProblem boundary(given, false);
@@ -136,7 +136,7 @@ bool takes_long(const uwaga_problem& given, int64_t top, double cells) {
     const double widths = static_cast<double>(given.query_width) + std::max<int64_t>(given.value_width, 0) + 64.0;
     return pairs * p.query_heads * widths + heads * static_cast<double>(given.queries) * top + cells > kMostWork;
   } catch (const uwaga::InvalidArgument&) {
-    return false;  // it is refused at once
+    return false;  // the library refuses it at once
   }
 }
 

@@ -12,7 +12,7 @@ constexpr const char* kNames[kFunctions] = {"forward", "backward", "linear_forwa
                                             "mass",    "received", "pool",           "mask_block", "mask_bits"};
 
 struct Counts {
-  int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than a fuzzer waits for
+  int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than kMostWork
 };
 const Counts& counts();
 

@@ -1,9 +1,9 @@
-// The fuzzer without libFuzzer: mutates inputs at random for some time, with any compiler.
+// A driver of the fuzz target for compilers without libFuzzer: mutates inputs at random for a given time.
 //
 //     fuzz_c_api SECONDS [SEED] [FILE OR FOLDER OF INPUTS...]
 //
-// Every input is mutated in numbers of eight, four and one byte, since that is what structs are made of. An input that ends
-// the process (a sanitizer's finding) lies in fuzz_c_api.input, and can be given as the only file, with 0 seconds.
+// Inputs are mutated in units of eight, four and one byte, the sizes of the structs' fields. An input that ends
+// the process (an error of a sanitizer) is in the file fuzz_c_api.input; to repeat it, give it as the only file, with 0 seconds.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,8 +61,8 @@ uwaga_tensor tensor(int64_t heads, int64_t rows, int64_t columns) {
   return {&there, heads * rows * columns * 4, heads * rows * columns, rows * columns, columns, 1, UWAGA_FLOAT32, 0};
 }
 
-// One sequence of more keys than the conformance suite has, by several threads: chunks and segments of keys, and keys that
-// a bias puts too far away.
+// One sequence of more keys than the conformance suite has, by several threads: chunks and segments of keys, and distant keys
+// that a bias makes negligible.
 uwaga_problem many_keys(int64_t queries, int64_t keys, bool biased) {
   uwaga_problem p{};
   p.sequences = p.query_heads = p.key_heads = 1;

@@ -1,5 +1,5 @@
-// What the native tests share: groups of checks, random numbers, typed memory of exactly the size that was asked for (so
-// that the address sanitizer sees one entry too many).
+// Groups of checks, random numbers, and typed memory of exactly the requested size (so
+// that AddressSanitizer finds an access one entry past the end).
 #ifndef UWAGA_TESTS_CHECK_H_
 #define UWAGA_TESTS_CHECK_H_
 
@@ -31,8 +31,8 @@ inline const char* type_name(int dtype) {
 }
 inline int size_of_type(int dtype) { return dtype == UWAGA_FLOAT32 ? 4 : 2; }
 
-// A group of checks: runs `body` where --filter (test_native.cc) lets it, prints one line, and counts it as passed where every
-// `expect` in it held. All checks stand in groups, so that a filter skips the rest.
+// A group of checks: runs `body` if --filter (test_native.cc) selects it, prints one line, and counts it as passed if every
+// `expect` in it held. All checks are in groups, so that a filter skips the rest.
 void group(const std::string& name, const std::function<void()>& body);
 // The first failures of a group are printed in full.
 bool expect(bool holds, const char* format, ...) __attribute__((format(printf, 2, 3)));
@@ -55,7 +55,7 @@ class Random {
   int64_t between(int64_t first, int64_t last) { return first + below(last - first + 1); }
   bool chance(double probability) { return uniform(0.0, 1.0) < probability; }
   double uniform(double low, double high) { return low + (high - low) * static_cast<double>(word() >> 11) * 0x1p-53; }
-  double normal() {  // a sum of uniforms is near enough
+  double normal() {  // a sum of uniform numbers is close enough
     double sum = 0.0;
     for (int n = 0; n < 6; ++n) sum += uniform(-1.0, 1.0);
     return sum * 0.7071;
@@ -105,7 +105,7 @@ class Array {
   void* data_;
 };
 
-// Floats for packed operands and scratch: aligned as the drivers' are, NaN at first so that nothing counts on zeros.
+// Floats for packed operands and scratch memory: aligned as in the drivers, initialised with NaN so that no kernel relies on zeros.
 class Floats {
  public:
   explicit Floats(int64_t count) : count_(count) {

@@ -1,5 +1,5 @@
 // AVX-512 for processors without it, so that those levels can be tested anywhere: SIMDe's intrinsics, and here the few
-// that its version 0.7.4 lacks, written lane by lane. Slow, and for tests alone (CMake's UWAGA_EMULATE_AVX512).
+// that its version 0.7.4 lacks, written lane by lane. Slow, for tests only (CMake's UWAGA_EMULATE_AVX512).
 #ifndef UWAGA_TESTS_EMULATE_AVX512_H_
 #define UWAGA_TESTS_EMULATE_AVX512_H_
 

@@ -1,4 +1,4 @@
-// The oracle's masks: programs with the memory that they point to, and what they show, entry by entry.
+// The oracle's masks: programs with the memory that they point to, evaluated for each query and key.
 #include "tests/oracle.h"
 
 namespace uwaga_tests {

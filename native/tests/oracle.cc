@@ -38,8 +38,8 @@ Shape ragged_shape(int64_t h, int64_t g, std::vector<int64_t> queries, std::vect
   return {static_cast<int64_t>(queries.size()), h, g, d, e, true, queries, keys};
 }
 
-// Entries that a row takes.
-static int64_t room(int64_t columns, int layout) {
+// Entries that a row needs in memory.
+static int64_t row_extent(int64_t columns, int layout) {
   return layout == 2 ? 2 * columns : layout == 3 ? columns + 3 : columns;
 }
 
@@ -47,8 +47,8 @@ Operand::Operand(int dtype, const Shape& shape, int64_t heads, const std::vector
                  int layout)
     : ragged_(shape.ragged),
       rows_(rows),
-      array_(dtype, heads * room(columns, layout) * std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
-  const int64_t width = room(columns, layout);
+      array_(dtype, heads * row_extent(columns, layout) * std::accumulate(rows.begin(), rows.end(), int64_t{0})) {
+  const int64_t width = row_extent(columns, layout);
   const int64_t all = ragged_ ? std::accumulate(rows.begin(), rows.end(), int64_t{0}) : (rows.empty() ? 0 : rows[0]);
   column_ = layout == 2 ? 2 : 1;
   row_ = layout == 1 ? heads * width : width;
@@ -188,11 +188,11 @@ int64_t Call::relative_index(int64_t b, int64_t h, int64_t i, int64_t j) const {
   return h * relative_length + j - i - (shape.keys[b] - shape.queries[b]) + relative_zero;
 }
 
-Weighed Call::weigh(int64_t b, int64_t h, int64_t i) const {
+RowWeights Call::row_weights(int64_t b, int64_t h, int64_t i) const {
   const int64_t count = shape.keys[b];
-  Weighed row;
-  row.weights.assign(count, 0.0), row.relative_error.assign(count, 0.0), row.met.assign(count, 0.0);
-  row.bend.assign(count, 1.0);
+  RowWeights row;
+  row.weights.assign(count, 0.0), row.relative_error.assign(count, 0.0), row.dropped.assign(count, 0.0);
+  row.softcap_grad.assign(count, 1.0);
   row.sees_any = false;
   double top = -INFINITY;
   std::vector<double> s(count, -INFINITY), error(count, 0.0);
@@ -204,7 +204,7 @@ Weighed Call::weigh(int64_t b, int64_t h, int64_t i) const {
     error[j] = static_cast<double>(shape.query_width + 4) * kEps * magnitude;
     if (options.softcap != 0.0) {
       const double cap = static_cast<float>(options.softcap), t = tanh(s[j] / cap);
-      s[j] = cap * t, row.bend[j] = 1.0 - t * t, error[j] += 8 * kEps * fabs(s[j]);
+      s[j] = cap * t, row.softcap_grad[j] = 1.0 - t * t, error[j] += 8 * kEps * fabs(s[j]);
     }
     if (options.relative) s[j] += relative[relative_index(b, h, i, j)], error[j] += 2 * kEps * (fabs(s[j]) + 3.0);
     if (bias) s[j] += bias->get(b, h, i, j), error[j] += 2 * kEps * (fabs(s[j]) + 3.0);
@@ -219,7 +219,7 @@ Weighed Call::weigh(int64_t b, int64_t h, int64_t i) const {
   } else {
     if (options.sinks) top = std::max<double>(top, sinks[h]);
     double sum = options.sinks ? exp(sinks[h] - top) : 0.0, most = 0.0;
-    // Each of the merges of blocks and chunks rounds once more.
+    // Each merge of blocks and chunks adds one rounding.
     const double merges = static_cast<double>(count) / 64 + 4;
     for (int64_t j = 0; j < count; ++j) {
       if (s[j] == -INFINITY) continue;
@@ -236,22 +236,22 @@ Weighed Call::weigh(int64_t b, int64_t h, int64_t i) const {
     }
   }
   for (int64_t j = 0; j < count; ++j) {
-    row.met[j] = keeps(b, h, i, j) ? row.weights[j] / (1.0 - static_cast<float>(options.dropout)) : 0.0;
+    row.dropped[j] = keeps(b, h, i, j) ? row.weights[j] / (1.0 - static_cast<float>(options.dropout)) : 0.0;
   }
   return row;
 }
 
 void Call::check_forward(bool pairs) const {
   for_rows(shape, [&](int64_t b, int64_t h, int64_t i) {
-    const Weighed row = weigh(b, h, i);
+    const RowWeights row = row_weights(b, h, i);
     const int64_t g = h / (shape.query_heads / shape.key_heads);
     for (int64_t w = 0; w < shape.value_width; ++w) {
       double z = 0.0, bound = 0.0;
       for (int64_t j = 0; j < shape.keys[b]; ++j) {
-        if (row.met[j] == 0.0 && row.weights[j] == 0.0) continue;
+        if (row.dropped[j] == 0.0 && row.weights[j] == 0.0) continue;
         const double v = value.get(b, g, j, w);
-        z += row.met[j] * v;
-        bound += fabs(row.met[j] * v) *
+        z += row.dropped[j] * v;
+        bound += fabs(row.dropped[j] * v) *
                  (row.relative_error[j] + static_cast<double>(shape.keys[b] + 12) * kEps + (pairs ? 0x1p-8 : 0.0));
       }
       bound +=
@@ -290,7 +290,7 @@ void Call::check_linear() const {
   });
 }
 
-// From the output and lse that forward() stored, as the library does: their rounding is not the backward pass's.
+// From the output and lse that forward() stored, as in the library, so that their rounding is not an error of backward().
 void Call::check_backward() const {
   const int64_t group = shape.query_heads / shape.key_heads;
   const int64_t d = shape.query_width, e = shape.value_width;
@@ -304,7 +304,7 @@ void Call::check_backward() const {
       const double terms = static_cast<double>(queries * group + keys + 16);
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         for (int64_t i = 0; i < queries; ++i) {
-          const Weighed row = weigh(b, h, i);
+          const RowWeights row = row_weights(b, h, i);
           std::vector<double> dq(d), dq_bound(d);
           double delta = 0.0, delta_error = 0.0;
           const double stored = lse.get(b, h, i, 0);
@@ -351,14 +351,15 @@ void Call::check_backward() const {
               relative_bound[relative_index(b, h, i, j)] += ds_error + fabs(ds) * kEps * (terms + 64);
             }
             if (grad_bias) expect_near(grad_bias->get(b, h, i, j), ds, ds_error + 1e-37, "grad of bias", i * 1000 + j);
-            const double bent = ds * row.bend[j];
-            // The softcap's derivative 1 - t^2 cancels: its error is absolute.
-            const double bent_error = ds_error + fabs(ds) * (2 * row.relative_error[j] + 16 * kEps);
+            const double ds_softcap = ds * row.softcap_grad[j];
+            // The derivative of the softcap, 1 - t^2, has cancellation: its error is absolute.
+            const double ds_softcap_error = ds_error + fabs(ds) * (2 * row.relative_error[j] + 16 * kEps);
             for (int64_t w = 0; w < d; ++w) {
               const double q = query.get(b, h, i, w), x = key.get(b, g, j, w);
-              dq[w] += bent * x * scale, dq_bound[w] += fabs(x * scale) * (bent_error + fabs(bent) * terms * kEps);
-              dk[j * d + w] += bent * q * scale;
-              dk_bound[j * d + w] += fabs(q * scale) * (bent_error + fabs(bent) * terms * kEps);
+              dq[w] += ds_softcap * x * scale,
+                  dq_bound[w] += fabs(x * scale) * (ds_softcap_error + fabs(ds_softcap) * terms * kEps);
+              dk[j * d + w] += ds_softcap * q * scale;
+              dk_bound[j * d + w] += fabs(q * scale) * (ds_softcap_error + fabs(ds_softcap) * terms * kEps);
             }
           }
           for (int64_t w = 0; w < d; ++w) {

@@ -1,7 +1,7 @@
-// Attention as it is written down, in double precision, over the same structs that the library takes.
+// The oracle: attention by its definition, in double precision, over the same structs that the library takes.
 //
-// A `Call` owns operands of one problem, of any layout, and computes what each row sees and comes to, together with a
-// bound of what float32 arithmetic may lose on the way.
+// A `Call` owns the operands of one problem, in any layout, and computes the weights and output of each row, together with a
+// bound of the rounding error of float32 arithmetic.
 #ifndef UWAGA_TESTS_ORACLE_H_
 #define UWAGA_TESTS_ORACLE_H_
 
@@ -16,7 +16,7 @@ namespace uwaga_tests {
 inline uwaga_integers integers(const std::vector<int64_t>& numbers) {
   return {numbers.data(), static_cast<int64_t>(numbers.size())};
 }
-// As the library takes them, which writes to gradients alone.
+// The library takes pointers to non-const; it writes to gradients alone.
 inline uwaga_floats floats(const std::vector<float>& numbers) {
   return {const_cast<float*>(numbers.data()), static_cast<int64_t>(numbers.size())};
 }
@@ -24,7 +24,7 @@ inline uwaga_floats floats(const std::vector<float>& numbers) {
 struct Shape {
   int64_t sequences = 1, query_heads = 1, key_heads = 1, query_width = 8, value_width = 8;
   bool ragged = false;
-  std::vector<int64_t> queries, keys;  // per sequence; all the same where not ragged
+  std::vector<int64_t> queries, keys;  // per sequence; all equal where not ragged
   int64_t longest(const std::vector<int64_t>& lengths) const;
   static int64_t offset(const std::vector<int64_t>& lengths, int64_t b);
 };
@@ -84,12 +84,12 @@ class Operand {
   Array array_;
 };
 
-// Sums of one row: what it comes to and how far float32 may be from it.
-struct Weighed {
+// The softmax of one row, and bounds of its error in float32.
+struct RowWeights {
   std::vector<double> weights;         // after softmax, before dropout; 0 where hidden
   std::vector<double> relative_error;  // of each weight
-  std::vector<double> met;             // the weights that meet the values
-  std::vector<double> bend;            // derivative of the softcap
+  std::vector<double> dropped;         // weights after dropout, which multiply the values
+  std::vector<double> softcap_grad;    // derivative of the softcap at each score
   double lse, lse_error;
   bool sees_any;
 };
@@ -100,16 +100,16 @@ class Call {
   Call(const Call&) = delete;  // the mask program points at the shape
 
   uwaga_problem problem() const;
-  // Both fill `output` and `lse`, or the gradients. The status is the library's.
+  // Both fill `output` and `lse`, or the gradients, and return the library's status.
   int forward();
   int backward();
   void randomize_grad_output();
 
   bool sees(int64_t b, int64_t h, int64_t i, int64_t j) const;
-  Weighed weigh(int64_t b, int64_t h, int64_t i) const;
-  // Compares what forward() (and then backward()) wrote with the oracle.
+  RowWeights row_weights(int64_t b, int64_t h, int64_t i) const;
+  // Compares the results of forward() (and then backward()) with the oracle.
   void check_forward(bool pairs = false) const;
-  void check_linear() const;  // likewise, where the sums may run in any order
+  void check_linear() const;  // as check_forward, for sums in any order
   void check_backward() const;
 
   Shape shape;

@@ -1,4 +1,4 @@
-// The backward driver against the formulas, at every level.
+// The backward driver compared with the formulas, at every level.
 #include <string>
 
 #include "tests/oracle.h"

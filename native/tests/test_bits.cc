@@ -1,5 +1,5 @@
-// Bit for bit: what must not matter. Threads, splitting over keys, the company of other sequences, how a mask is
-// written, and what masked keys hold.
+// Bit-identical results: whatever the number of threads, the split over keys, the other sequences of the batch, the form of
+// the mask, and the values of masked keys.
 #include <string.h>
 
 #include <string>
@@ -44,7 +44,7 @@ void test_threads() {
     options.relative = variant % 3 == 0, options.sinks = variant % 3 == 1,
     options.dropout = variant % 4 == 0 ? 0.2 : 0.0;
     options.bias = variant == 5;
-    // The last variants split over keys: forward by chunks of 2,048, backward by segments of 512.
+    // The last variants are split over keys: forward into chunks of 2,048, backward into segments of 512.
     const Shape shape = variant < 4 ? ragged_shape(4, 2, {30, 7, 100, 1}, {30, 0, 150, 9}, 12, 20)
                                     : dense_shape(1, 2, 1, variant < 7 ? 40 : 3, variant < 7 ? 1100 : 6300, 12, 20);
     Call one(shape, options);
@@ -105,7 +105,7 @@ void run_alone(const Call& all, int64_t b, Call& alone) {
   expect(alone.backward() == UWAGA_OK, "alone refused: %s", uwaga_last_error());
 }
 
-// Ragged, and padded with lengths, against each document alone.
+// A ragged batch, and a padded batch with lengths, compared with each document alone.
 void test_company() {
   for (int variant = 0; variant < 8; ++variant) {
     Options options;
@@ -156,8 +156,8 @@ void test_spellings() {
   }
 }
 
-// Keys behind the mask, and gradients of some outputs, hold NaN and infinity in one of two calls. Nothing that sees none
-// of them may change a bit.
+// In one of two calls, masked keys and the gradients of some outputs are NaN and infinity. Results that do not depend on them
+// must be bit-identical.
 class HiddenNumbers {
  public:
   HiddenNumbers(const Shape& shape, const Options& options, std::vector<int64_t> bad_keys, bool short_keys,
@@ -233,15 +233,15 @@ void test_hidden_numbers() {
     Options options;
     options.seed = random.word(), options.dtype = variant % 3 == 1 ? UWAGA_BFLOAT16 : UWAGA_FLOAT32;
     options.threads = 1 + variant % 2, options.layout = variant % 4, options.softmax = variant % 5 != 4;
-    // Few rows and whole vectors: values are then read where they lie.
+    // Few rows and whole vectors: values are then read without packing.
     const Shape shape = variant < 16 ? dense_shape(1, 2, 1, 70, 150, 12, 20) : dense_shape(1, 2, 1, 11, 150, 12, 32);
-    // A finite call leaves finite numbers in the scratch memory, where a stale look would find them.
+    // A finite call leaves finite numbers in scratch memory, which a stale read would return.
     Options packed = options;
     packed.layout = 2, packed.threads = 1;
     Call finite(shape, packed);
     run(finite, true);
     std::vector<int64_t> bad_keys = {149};                                     // the last of its block
-    if (variant % 3 == 0) bad_keys.push_back(150 - shape.queries[0] / 2 - 1);  // seen by one part of a tile
+    if (variant % 3 == 0) bad_keys.push_back(150 - shape.queries[0] / 2 - 1);  // visible to some rows of a tile only
     HiddenNumbers(shape, options, bad_keys, variant % 2, variant % 4 == 3).check();
   }
 }

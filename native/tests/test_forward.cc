@@ -1,4 +1,4 @@
-// The forward driver against attention as it is written down, at every level, and what it refuses.
+// The forward driver compared with the oracle, at every level, and the arguments that it refuses.
 #include <string.h>
 
 #include <string>
@@ -102,7 +102,7 @@ void test_long(const uwaga::Kernels& k) {
   }
 }
 
-// Without softmax by associativity, against the same oracle.
+// Without softmax, by associativity, compared with the same oracle.
 void test_linear(const uwaga::Kernels&) {
   Random random(600);
   for (int trial = 0; trial < 24; ++trial) {

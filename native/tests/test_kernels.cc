@@ -1,4 +1,4 @@
-// Every kernel of every level, each against a loop in double precision.
+// Every kernel of every level, each compared with a loop in double precision.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {

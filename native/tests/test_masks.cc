@@ -1,4 +1,4 @@
-// Masks: what blocks, bits and ranges say against the program evaluated key by key.
+// Masks: blocks, bits and ranges, compared with the program evaluated key by key.
 #include <algorithm>
 
 #include "drivers/mask.h"
@@ -57,7 +57,7 @@ void test_random_programs() {
   }
 }
 
-// Structured masks must be recognised, not only be right.
+// Blocks of structured masks must be classified as empty or full, not only computed correctly.
 void test_sharpness() {
   Call call(dense_shape(1, 1, 1, 256, 256, 1, 1), Options{});
   call.mask.band(-UWAGA_UNBOUNDED, 0);
@@ -78,7 +78,7 @@ void test_sharpness() {
 
 void test_masks() {
   group("masks: blocks, ranges and bits of random programs", test_random_programs);
-  group("masks: blocks are told apart", test_sharpness);
+  group("masks: blocks are classified", test_sharpness);
 }
 
 }  // namespace uwaga_tests

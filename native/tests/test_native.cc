@@ -1,9 +1,9 @@
-// The native tests: every kernel of every level against loops in double precision, the drivers against the oracle (oracle.h).
+// The native tests: kernels of every level compared with loops in double precision, the drivers with the oracle (oracle.h).
 //
 //     native_tests [--list] [--filter SUBSTRING]
 //
 // One line per group of checks, named SUITE/GROUP; --filter runs the groups whose name has the substring, --list only names
-// them. The exit status is 0 where all that ran passed, and something ran.
+// them. The exit status is 0 where at least one group ran and all of them passed.
 #include "tests/check.h"
 
 #include <stdarg.h>

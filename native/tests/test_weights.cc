@@ -1,5 +1,5 @@
-// The attention weights as an array that is never stored, against the oracle's rows: statistics, entries, sums and cells,
-// at every level; and bit for bit what must not matter.
+// The functions of attention maps, compared with the oracle: statistics, entries, sums and cells,
+// at every level; and bit-identical results for other numbers of threads and masked values.
 #include <string.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kTop = 5, kStart = -3;
 
-// A call, and all that the library can say of its weights.
+// A call, and the results of every function of its attention weights.
 struct Readings {
   Call& call;
   const Shape& shape = call.shape;
@@ -76,7 +76,7 @@ struct Sum {
 };
 
 void check_row(const Readings& r, int64_t b, int64_t h, int64_t i) {
-  const Weighed row = r.call.weigh(b, h, i);
+  const RowWeights row = r.call.row_weights(b, h, i);
   const int64_t keys = r.shape.keys[b], at = (b * 100 + h) * 1000000 + i;
   const double total = r.sum.get(b, h, i, 0);
   const double lse = total == 0.0 ? -INFINITY : r.maximum.get(b, h, i, 0) + log(total);
@@ -93,7 +93,7 @@ void check_row(const Readings& r, int64_t b, int64_t h, int64_t i) {
     squares.add(a * a, 2 * error), distance.add(a * llabs(j - i - kStart), error);
     most = std::max(most, a), mass += a;
   }
-  entropy.size += 2 * mass * fabs(log_or_zero(most));  // sums are about the largest weight at first
+  entropy.size += 2 * mass * fabs(log_or_zero(most));  // sums begin relative to the largest weight
   const double terms = static_cast<double>(keys);
   expect_near(r.entropy.get(b, h, i, 0), entropy.value, entropy.bound(terms), "entropy", at);
   expect_near(r.squares.get(b, h, i, 0), squares.value, squares.bound(terms), "squares", at);
@@ -129,7 +129,7 @@ void check_sums(const Readings& r, const MaskProgram& other) {
     for (int64_t h = 0; h < r.shape.query_heads; ++h) {
       std::vector<Sum> columns(r.shape.keys[b]);
       for (int64_t i = 0; i < r.shape.queries[b]; ++i) {
-        const Weighed row = r.call.weigh(b, h, i);
+        const RowWeights row = r.call.row_weights(b, h, i);
         Sum mass;
         for (int64_t j = 0; j < r.shape.keys[b]; ++j) {
           if (other.sees(b, h, i, j)) mass.add(row.weights[j], row.relative_error[j]);
@@ -174,8 +174,8 @@ void check_cells(const Readings& r, Random& random) {
   int64_t n = 0;
   for (int64_t b = 0; b < shape.sequences; ++b) {
     for (int64_t h = 0; h < shape.query_heads; ++h) {
-      std::vector<Weighed> weighed;
-      for (int64_t i = 0; i < shape.queries[b]; ++i) weighed.push_back(r.call.weigh(b, h, i));
+      std::vector<RowWeights> row_of;
+      for (int64_t i = 0; i < shape.queries[b]; ++i) row_of.push_back(r.call.row_weights(b, h, i));
       for (int64_t y = 0; y < rows; ++y) {
         for (int64_t x = 0; x < columns; ++x, ++n) {
           const int64_t* i = &query_edges[b * (rows + 1) + y];
@@ -187,9 +187,9 @@ void check_cells(const Readings& r, Random& random) {
             for (int64_t k = j[0]; k < j[1]; ++k) {
               if (!r.call.sees(b, h, q, k)) continue;
               any = true;
-              const double a = weighed[q].weights[k];
-              cell.add(a / static_cast<double>(i[1] - i[0]), weighed[q].relative_error[k]);
-              largest = std::max(largest, a), error = std::max(error, a * weighed[q].relative_error[k]);
+              const double a = row_of[q].weights[k];
+              cell.add(a / static_cast<double>(i[1] - i[0]), row_of[q].relative_error[k]);
+              largest = std::max(largest, a), error = std::max(error, a * row_of[q].relative_error[k]);
             }
           }
           expect_near(mass[n], cell.value, cell.bound(96), "cell", n);
@@ -199,7 +199,7 @@ void check_cells(const Readings& r, Random& random) {
             expect(q == -1 && k == -1, "an empty cell has a position");
           } else if (expect(q >= i[0] && q < i[1] && k >= j[0] && k < j[1] && r.call.sees(b, h, q, k),
                             "the position is outside")) {
-            expect_near(most[n], weighed[q].weights[k], error + 1e-37, "weight at the position", n);
+            expect_near(most[n], row_of[q].weights[k], error + 1e-37, "weight at the position", n);
           }
         }
       }
@@ -237,7 +237,7 @@ void check_entries(const Readings& r, Random& random) {
   for (const int64_t b : sequences) {
     for (const int64_t h : heads) {
       for (const int64_t i : queries) {
-        const Weighed row = r.call.weigh(b, h, i);
+        const RowWeights row = r.call.row_weights(b, h, i);
         for (const int64_t j : keys) {
           expect_near(entries[n], row.weights[j], row.weights[j] * row.relative_error[j] + 1e-37, "entry",
                       static_cast<int64_t>(n));
@@ -325,7 +325,7 @@ void test_same_bits() {
       "the output beside statistics");
 }
 
-// Every entry (head 0 of sequence 0) from a softmax that is known.
+// Every entry (head 0 of sequence 0) from given normalizers.
 std::vector<float> entries_of(const Call& call, const uwaga_softmax& known) {
   const int64_t q = call.shape.queries[0], k = call.shape.keys[0];
   std::vector<int64_t> zero = {0}, queries(q), keys(k);
@@ -340,8 +340,8 @@ std::vector<float> entries_of(const Call& call, const uwaga_softmax& known) {
   return entries;
 }
 
-// A score has the same bits in every pass: where it is normalised, where a weight is read, and where the backward pass
-// makes it again. Scores of a thousand at every width, so that another order of the sum would show.
+// A score has the same bits in every pass: for the normalizer, for a weight, and where the backward pass
+// recomputes it. Scores are about a thousand at every width, so that sums in another order would differ.
 void test_same_scores() {
   for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
     for (int64_t width = 1; width <= 65; ++width) {
@@ -350,7 +350,7 @@ void test_same_scores() {
       options.spread = 30.0, options.scale = (width % 2 ? 1.0 : -1.0) / sqrt(static_cast<double>(width));
       options.softcap = width % 5 == 3 ? 500.0 : 0.0, options.bias = width % 7 == 2;
       const int64_t q = 7, k = 70;
-      Call call(dense_shape(1, 1, 1, q, k, width, q), options);  // as many columns of values as queries
+      Call call(dense_shape(1, 1, 1, q, k, width, q), options);  // value_width = queries
       if (width % 3 == 1) call.mask.band(-UWAGA_UNBOUNDED, 0);
       Readings r(call);
       r.read_rows(true);
@@ -369,7 +369,7 @@ void test_same_scores() {
         expect(largest == 1.0f / sum, "width %d: the largest weight is %.9g, not %.9g", static_cast<int>(width),
                largest, 1.0f / sum);
       }
-      // With the identity for the gradient of the output, that of the values is the matrix of the weights, transposed.
+      // With the identity as the gradient of the output, the gradient of the values is the transposed matrix of the weights.
       for (int64_t i = 0; i < q; ++i) {
         for (int64_t e = 0; e < q; ++e) call.grad_output.set(0, 0, i, e, i == e ? 1.0 : 0.0);
       }
@@ -388,7 +388,7 @@ void test_same_scores() {
   }
 }
 
-// A NaN or infinity in a hidden key is found nowhere; in a visible one it is.
+// NaN or infinity in a hidden key changes no result; in a visible key it does.
 void test_hidden() {
   for (const float bad : {kNan, kInfinity}) {
     Options options;

@@ -487,7 +487,7 @@ JSON_BOMBS = {
     "values": ('{"a": [' + "0," * 2_000_000 + "0]}", "is not valid JSON: more than 2,000,000 keys and values"),
     "infinite": ('{"a": 1e400}', "is not valid JSON: a number is beyond the largest float64"),
     "huge": ('{"a": 1' + "0" * 400 + "}", "is not valid JSON: a number is beyond the largest float64"),
-    "surrogate": ('{"a": "\\ud800"}', "is not valid JSON: the string '\\ud800' has half of a surrogate pair"),
+    "surrogate": ('{"a": "\\ud800"}', "is not valid JSON: the string '\\ud800' has a lone surrogate"),
 }
 
 

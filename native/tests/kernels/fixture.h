@@ -1,5 +1,5 @@
-// What the tests of kernels share: strided matrices, and a block of keys with everything that a tile needs. Bounds are
-// worst cases of the arithmetic that a kernel says it does: (terms + a few) * eps * the sum of magnitudes.
+// Fixtures of the kernel tests: strided matrices, and a block of keys with the arguments of a tile. Error bounds are
+// worst cases of the arithmetic that a kernel documents: (terms + a few) * eps * the sum of magnitudes.
 #ifndef UWAGA_TESTS_KERNELS_FIXTURE_H_
 #define UWAGA_TESTS_KERNELS_FIXTURE_H_
 
@@ -81,7 +81,7 @@ inline uint32_t keep_hash(uint32_t row_key, uint32_t j) {
   return x ^ x >> 16;
 }
 
-// One block of keys as a forward tile sees it, and everything that the tile needs.
+// One block of keys and all other arguments of a forward tile.
 struct Scene {
   Scene(const Kernels& kernels, bool in_pairs, int rows, int count, int d, int e, uint64_t seed)
       : k(kernels),
@@ -137,7 +137,7 @@ struct Scene {
   }
 
   bool sees(int r, int n) const { return bits[r] >> n & 1; }
-  // The score in natural units, and a bound of its error in float32.
+  // The score before the factor log2(e), and a bound of its error in float32.
   double score(int r, int n, const ScoreRule& rule, double* bound) {
     double sum_of_products = 0.0, magnitude = 0.0;
     for (int w = 0; w < d; ++w) {

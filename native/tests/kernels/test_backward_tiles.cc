@@ -1,4 +1,4 @@
-// The backward tile against its formulas in double precision.
+// The backward tile compared with its formulas in double precision.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {
@@ -68,15 +68,16 @@ void test_backward_tile(const Kernels& k, bool pairs) {
                                                    : dp_error + kEps * fabs(ds);
               expect_near(weights[at], kept ? p : 0.0, p_error, "weight", at);
               expect_near(grad_bias[at], ds, ds_error, "grad of bias", at);
-              double bend = 1.0, bend_error = 0.0;
+              double softcap_grad = 1.0, softcap_error = 0.0;
               if (rule.softcap != 0.0f) {
                 double unused;
                 ScoreRule unbiased = rule;
                 unbiased.biased = false;
                 const double t = scene.score(r, n, unbiased, &unused) / rule.softcap;
-                bend = 1.0 - t * t, bend_error = 4 * (unused / rule.softcap + 8 * kEps);
+                softcap_grad = 1.0 - t * t, softcap_error = 4 * (unused / rule.softcap + 8 * kEps);
               }
-              expect_near(grads[at], ds * bend, ds_error + fabs(ds) * (bend_error + kEps), "grad of score", at);
+              expect_near(grads[at], ds * softcap_grad, ds_error + fabs(ds) * (softcap_error + kEps), "grad of score",
+                          at);
             }
           }
         }

@@ -1,4 +1,4 @@
-// The forward tile against a softmax in double precision: masks, hidden values, dropout, elementary functions.
+// The forward tile compared with a softmax in double precision: masks, hidden values, dropout, elementary functions.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {
@@ -59,16 +59,16 @@ void test_forward_tile(const Kernels& k, bool pairs) {
         Scene scene(k, pairs, rows, count, width[0], width[1], ++seed);
         Random random(seed);
         check_forward(scene, plain_rule(), 0, false);
-        ScoreRule bent = plain_rule();
-        bent.softcap = 1.5f, bent.biased = true, bent.keep = 0.7f;
-        bent.drop_threshold = static_cast<uint32_t>(0.3 * 4294967296.0);
+        ScoreRule changed = plain_rule();
+        changed.softcap = 1.5f, changed.biased = true, changed.keep = 0.7f;
+        changed.drop_threshold = static_cast<uint32_t>(0.3 * 4294967296.0);
         ScoreRule none = plain_rule();
         none.softmax = false;
-        check_forward(scene, bent, 1000, false);
+        check_forward(scene, changed, 1000, false);
         check_forward(scene, none, 0, false);
         for (int r = 0; r < rows; ++r) scene.bits[r] &= random.word() | (r == 0 ? 1 : 0);
         check_forward(scene, plain_rule(), 0, false);
-        check_forward(scene, bent, 7, false);
+        check_forward(scene, changed, 7, false);
         check_forward(scene, none, 0, false);
         const int low = static_cast<int>(random.below(count)), high = static_cast<int>(random.between(low, count - 1));
         for (int r = 0; r < rows; ++r) scene.bits[r] = (~uint64_t{0} >> (63 - high)) & (~uint64_t{0} << low);
@@ -79,7 +79,7 @@ void test_forward_tile(const Kernels& k, bool pairs) {
   }
 }
 
-// The guarded way must give the bits of the other one, and keep hidden values out.
+// The guarded variant must give the same bits as the other one, and not read hidden values.
 void test_guard(const Kernels& k, bool pairs) {
   Random random(77);
   for (int trial = 0; trial < 200; ++trial) {
@@ -118,7 +118,7 @@ void test_guard(const Kernels& k, bool pairs) {
   }
 }
 
-// What a row comes to must not depend on the rows beside it, nor on a wider tile mask.
+// The result of a row must not depend on the other rows of the tile, nor on a wider tile mask.
 void test_rows_alone(const Kernels& k, bool pairs) {
   Random random(78);
   for (int trial = 0; trial < 100; ++trial) {
@@ -179,7 +179,7 @@ double ulps(double got, double want) {
   return fabs(got - want) / ldexp(1.0, exponent - 24);
 }
 
-// Weights of a tile whose scores are given: D = 1, the query 1, the keys anything.
+// Weights of a tile with given scores: D = 1, the query is 1, the keys are the scores.
 void test_elementary(const Kernels& k) {
   double worst_exp = 0.0, worst_tanh = 0.0;
   Random random(10);
@@ -222,7 +222,7 @@ void test_extremes(const Kernels& k) {
     const double z = scene.output[0] / k.lane_sum(scene.sum.data());
     expect(fabs(z - 1.0) < 70 * kEps, "scores of %g give %.9g, not 1", size, z);
   }
-  // A later block with a far larger score leaves nothing of the earlier one, and none of it as NaN.
+  // A later block with a far larger score reduces the weights of the earlier one to zero, not NaN.
   const auto block = [&](double score, double value) {
     for (int n = 0; n < 64; ++n) scene.keys.set(n, 0, score), scene.values.set(n, 0, value);
     scene.run(rule);

@@ -1,4 +1,4 @@
-// Packed operands, entry by entry, from every layout and type.
+// Packed operands of every layout and type, compared entry by entry.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {

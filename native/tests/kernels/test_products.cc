@@ -33,7 +33,7 @@ void test_row_products(const Kernels& k) {
         expect_near(again[r * padded(width) + w], want[1], 52 * kEps * size[1], "product of columns", r * 1000 + w);
       }
     }
-    // Entry by entry: the guarded way of the backward pass, which must give the same bits.
+    // Entry by entry: the guarded variant of the backward pass, which must give the same bits.
     for (int r = 0; r < rows; ++r) {
       Floats sum(padded(width));
       sum.fill(0.0f);
@@ -51,7 +51,7 @@ void test_row_products(const Kernels& k) {
   }
 }
 
-// What each six rows of the result leave out, because it is zero, changes no bit.
+// Terms that are skipped for six rows of the result because they are zero change no bit.
 void test_products_of_less_depth(const Kernels& k) {
   Random random(15);
   for (int trial = 0; trial < 60; ++trial) {

@@ -1,4 +1,4 @@
-// Whole rows: merged, written in every type, multiplied.
+// Kernels of whole rows: merging, conversion to every type, products.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {
@@ -59,7 +59,7 @@ void test_write_and_dot(const Kernels& k) {
       expect_near(got, want, (width + 4) * kEps * size, "dot", width);
     }
   });
-  // Rounding to the narrow types at their edges.
+  // Rounding to the 16-bit types at the ends of their ranges.
   const float edges[] = {0.0f,          -0.0f,    1.0f,         1.00390625f,   1.01171875f,
                          3.3895314e38f, 3.4e38f,  kInfinity,    -kInfinity,    65504.0f,
                          65519.996f,    65520.0f, 1e-8f,        5.9604645e-8f, 2.9802322e-8f,

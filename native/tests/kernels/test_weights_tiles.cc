@@ -1,4 +1,4 @@
-// Weights from a known softmax, what is gathered from tiles of them, and what the forward tile finds out about its rows.
+// Weights from given normalizers, statistics of tiles of weights, and the row statistics of the forward tile.
 #include "tests/kernels/fixture.h"
 
 namespace uwaga_tests {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kTop = 3;
 
-ScoreRule bent_rule() {
+ScoreRule softcap_rule() {
   ScoreRule rule = plain_rule();
   rule.scale = 1.0f, rule.softcap = 1.5f, rule.biased = true;
   return rule;
@@ -17,7 +17,7 @@ void test_weights_tile(const Kernels& k, bool pairs) {
   for (const int count : {1, 2, 15, 17, 33, 63, 64}) {
     for (const int rows : {1, 2, 5, 6}) {
       for (const bool masked : {false, true}) {
-        for (ScoreRule rule : {plain_rule(), bent_rule()}) {
+        for (ScoreRule rule : {plain_rule(), softcap_rule()}) {
           Scene scene(k, pairs, rows, count, 17, 1, ++seed);
           Random random(seed);
           for (int r = 0; masked && r < rows; ++r) scene.bits[r] &= random.word() | (r == 0 ? 1 : 0);
@@ -53,12 +53,12 @@ void test_gathering(const Kernels& k) {
   for (int trial = 0; trial < 200; ++trial) {
     Floats weights(kTileRows * kBlockKeys), sums(kBlockKeys), best(kBlockKeys), at(kBlockKeys),
         seen(kTileRows * kMaxLanes);
-    // Few different numbers: ties happen.
+    // Few different numbers, so that there are ties.
     for (int n = 0; n < kTileRows * kBlockKeys; ++n) weights[n] = static_cast<float>(random.between(-1, 6)) / 4;
     uint64_t bits[kTileRows];
     const int r0 = static_cast<int>(random.below(kTileRows)), r1 = static_cast<int>(random.between(r0 + 1, kTileRows));
     const int first = static_cast<int>(random.below(64)), last = static_cast<int>(random.between(first + 1, 64));
-    // What lies around the columns in whole vectors is not hidden by itself.
+    // Lanes of whole vectors outside the columns are not masked by themselves.
     for (uint64_t& word : bits) word = random.word() & (~uint64_t{0} >> (64 - last)) & (~uint64_t{0} << first);
     const int nan = trial % 3 ? -1 : static_cast<int>(random.between(first, last - 1));
     sums.fill(2.0f), best.fill(0.25f), seen.fill(0.5f);
@@ -111,11 +111,11 @@ struct TopLists {
   }
 };
 
-// The sums beside the softmax, over several blocks with rising and falling maxima, and blocks that some rows do not see.
+// The sums beside the softmax, over several blocks with rising and falling maxima, some of them hidden from some rows.
 void test_tile_statistics(const Kernels& k, bool pairs) {
   for (uint64_t seed = 50; seed < 58; ++seed) {
     const int count = seed % 2 ? 64 : 37, rows = seed % 3 ? 6 : 4, blocks = 5;
-    const ScoreRule rule = seed % 4 == 3 ? bent_rule() : plain_rule();
+    const ScoreRule rule = seed % 4 == 3 ? softcap_rule() : plain_rule();
     Scene scene(k, pairs, rows, count, 9, 3, seed);
     Random random(seed);
     Floats entropy(kTileRows * kMaxLanes), squares(kTileRows * kMaxLanes), distance(kTileRows * kMaxLanes);
@@ -175,7 +175,7 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
   }
 }
 
-// Of equal scores the first keys stay, in order.
+// Of equal scores, the first keys are kept, in order.
 void test_equal_scores(const Kernels& k) {
   Scene scene(k, false, 6, 64, 4, 1, 70);
   for (int n = 0; n < 64; ++n) {

@@ -83,7 +83,7 @@ def stat_regular(path: Path) -> os.stat_result:
     """The os.stat_result of a regular file, symbolic links followed. Raises OSError where it is absent or not a regular file."""
     try:
         found = path.stat()
-    except ValueError as error:  # a NUL character, or half of a surrogate pair
+    except ValueError as error:  # a NUL character, or a lone surrogate
         raise OSError(errno.EINVAL, "the name has a character that is not allowed in file names", str(path)) from error
     _need_regular(found, path)
     return found
@@ -223,7 +223,7 @@ def _check_surrogates(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"the string {printable(text)} has half of a surrogate pair") from error
+        raise ValueError(f"the string {printable(text)} has a lone surrogate") from error
 
 
 # TOML

@@ -124,7 +124,7 @@ def digest(documents: Sequence[Document]) -> str:
     whole = hashlib.sha256()
     for document in documents:
         for part in (document.id or "", document.text):
-            encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have half of a surrogate pair
+            encoded = part.encode("utf-8", "surrogatepass")  # an id of JSON may have a lone surrogate
             whole.update(len(encoded).to_bytes(8, "little") + encoded)
     return whole.hexdigest()
 

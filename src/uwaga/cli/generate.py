@@ -73,7 +73,7 @@ def _text(number: int, prompt: str) -> str:
         text = prompt
         if prompt == "-":
             text = untrusted.read_stream(sys.stdin.buffer, "stdin", untrusted.LINE_BYTES).decode()
-        text.encode()  # an argument that is not UTF-8 arrives with halves of surrogate pairs
+        text.encode()  # an argument that is not UTF-8 arrives with lone surrogates
     except UnicodeError as error:
         raise PromptError(f"prompt {number} is not valid UTF-8") from error
     except OSError as error:

@@ -161,10 +161,10 @@ def read_optimizer(folder: Path, moments: Iterable[Moment]) -> dict[str, Tensor]
 
 
 def _compare(path: Path, found: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    lines = [f"  missing    {name} {shape}" for name, shape in wanted.items() if name not in found]
-    lines += [f"  unexpected {printable(name)} {shape}" for name, shape in found.items() if name not in wanted]
+    lines = [f"  missing      {name} {shape}" for name, shape in wanted.items() if name not in found]
+    lines += [f"  unexpected   {printable(name)} {shape}" for name, shape in found.items() if name not in wanted]
     lines += [
-        f"  misshapen  {name} {found[name]} must be {shape}"
+        f"  wrong shape  {name} {found[name]} must be {shape}"
         for name, shape in wanted.items()
         if name in found and found[name] != shape
     ]
