@@ -67,7 +67,7 @@ TWICE = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}, "a": {"d
 # Header, bytes of data, and what the safetensors library says of them.
 REFUSED_BY_LIBRARY = {
     "offsets beyond the file": (ONE, 4),
-    "bytes that nobody owns": (ONE, 12),
+    "bytes outside of all tensors": (ONE, 12),
     "overlapping weights": ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
     "a gap between weights": ({"a": entry(0, 4), "b": entry(8, 12)}, 12),
     "offsets that run backwards": ({"a": entry(8, 0, 2)}, 8),

@@ -2,7 +2,7 @@
 
 What an attacker may want: to read what is shown from another page or another account of the machine (foreign names, foreign
 origins, guessed tokens), to have a browser run what he writes (text in the page), to keep the program from answering
-(floods, half requests, replies that nobody takes), to use up memory (bodies, headers, nesting).
+(floods, half requests, replies that are not read), to use up memory (bodies, headers, nesting).
 """
 
 import asyncio
@@ -283,7 +283,7 @@ def many_files() -> Iterator[None]:
 
 
 def slow_reader(server: Server) -> socket.socket:
-    """A connection for which the system takes little that nobody has read."""
+    """A connection with a small receive buffer."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(20)
@@ -292,7 +292,7 @@ def slow_reader(server: Server) -> socket.socket:
 
 
 def flood(server: Server, stack: ExitStack, data: bytes, connections: int) -> list[socket.socket]:
-    """IdleConnectionReaper that send this, as far as the server takes it, and read nothing."""
+    """Opens connections that send `data` until the server stops reading, and that read nothing."""
     found = []
     for _ in range(connections):
         connection = stack.enter_context(slow_reader(server))
@@ -309,7 +309,7 @@ def answer_seconds(server: Server) -> float:
     return time.monotonic() - began
 
 
-# Requests without a token, one behind the other in one connection, and answers that nobody reads.
+# Requests without a token, one behind the other in one connection, and replies that are not read.
 PIPELINED = {
     "script": "GET /app.js HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n",
     "page": "GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n",

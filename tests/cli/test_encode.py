@@ -360,7 +360,7 @@ def test_places_that_cannot_be_written(corpus: Path, model: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self").is_dir(), reason="needs a folder that nobody can write, such as Linux's /proc"
+    not Path("/proc/self").is_dir(), reason="needs a folder that cannot be written, such as Linux's /proc"
 )
 def test_a_folder_that_cannot_be_written(corpus: Path, model: Path) -> None:
     said = refusal(corpus, Path("/proc/self/out.parquet"), model)

@@ -34,12 +34,12 @@ def write(folder: Path, model: torch.nn.Module) -> Path:
 
 
 @pytest.fixture
-def teller(tmp_path: Path) -> Path:
+def story_model(tmp_path: Path) -> Path:
     """A GPT-2 that reads nothing but where it stands: after a prompt of four tokens it tells a story, and ends."""
-    return write(tmp_path / "teller", telling(STORY))
+    return write(tmp_path / "story_model", model_of_text(STORY))
 
 
-def telling(story: str) -> GPT2Model:
+def model_of_text(story: str) -> GPT2Model:
     told = [0, 0, 0, *tokenizer().encode(story + END).ids]
     config = GPT2Config(
         vocab_size=257,
@@ -89,21 +89,23 @@ def refusal(*arguments: object, **given) -> str:
     return result.stderr.removeprefix("uwaga generate: ").removesuffix("\n")
 
 
-def test_the_text_is_shown_without_the_prompt_and_the_end(teller: Path) -> None:
-    assert run(teller, "Once", "--max-new-tokens", 70) == STORY + "\n"
+def test_the_text_is_shown_without_the_prompt_and_the_end(story_model: Path) -> None:
+    assert run(story_model, "Once", "--max-new-tokens", 70) == STORY + "\n"
 
 
-def test_whole_letters_are_shown_as_they_come(teller: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_characters_are_printed_as_they_are_generated(
+    story_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown: list[str] = []
     monkeypatch.setattr("typer.echo", lambda text="", nl=True, **_: shown.append(text + "\n" * nl))
-    run(teller, "Once", "--max-new-tokens", 70)
+    run(story_model, "Once", "--max-new-tokens", 70)
     pieces = [piece for piece in shown if piece]
     assert pieces == [*STORY, "\n"]
 
 
-def test_a_text_that_ends_inside_a_letter_shows_so(teller: Path) -> None:
+def test_an_incomplete_character_at_the_end_is_printed_as_the_replacement_character(story_model: Path) -> None:
     until = len(STORY[: STORY.index("☃")].encode()) + 2
-    assert run(teller, "Once", "--max-new-tokens", until) == STORY[: STORY.index("☃")] + "\ufffd\n"
+    assert run(story_model, "Once", "--max-new-tokens", until) == STORY[: STORY.index("☃")] + "\ufffd\n"
 
 
 def test_several_prompts_are_gone_on_with_at_once(writer: Path) -> None:
@@ -157,8 +159,8 @@ def test_an_encoder_and_a_decoder_answer(tmp_path: Path) -> None:
     assert run(folder, "Once", "--max-new-tokens", 5) == tokenizer().decode(expected) + "\n"
 
 
-def test_a_prompt_is_read_from_stdin(teller: Path) -> None:
-    assert run(teller, "-", "--max-new-tokens", 6, input=b"Once") == STORY[:6] + "\n"
+def test_a_prompt_is_read_from_stdin(story_model: Path) -> None:
+    assert run(story_model, "-", "--max-new-tokens", 6, input=b"Once") == STORY[:6] + "\n"
 
 
 def test_prompts_that_cannot_be_read(writer: Path) -> None:
@@ -216,25 +218,27 @@ def test_an_interrupt_ends_quietly(writer: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_a_model_writes_cannot_control_a_terminal(tmp_path: Path) -> None:
     """Shown as it comes, and at the end; exact for programs."""
     hostile = "\x1b]0;owned\x07 \u202e [bold]"
-    folder = write(tmp_path / "hostile", telling(hostile))
+    folder = write(tmp_path / "hostile", model_of_text(hostile))
     safe = "<U+001B>]0;owned<U+0007> <U+202E> [bold]\n"
     assert run(folder, "Once", "--max-new-tokens", 70) == safe
     assert run(folder, "Once", "Once", "--max-new-tokens", 70) == safe * 2
     assert json.loads(run(folder, "Once", "--max-new-tokens", 70, "--json"))["text"] == hostile
 
 
-def test_a_message_of_a_library_cannot_control_a_terminal(teller: Path) -> None:
-    (teller / "config.json").write_text('{"model_type": "gpt2", "\\u009b": NaN, "a": ')
-    assert refusal(teller, "Once").isprintable()
-    assert refusal(teller.parent / "\x1b[2J", "Once").startswith(f"{teller.parent}/<U+001B>[2J is neither a directory")
+def test_a_message_of_a_library_cannot_control_a_terminal(story_model: Path) -> None:
+    (story_model / "config.json").write_text('{"model_type": "gpt2", "\\u009b": NaN, "a": ')
+    assert refusal(story_model, "Once").isprintable()
+    assert refusal(story_model.parent / "\x1b[2J", "Once").startswith(
+        f"{story_model.parent}/<U+001B>[2J is neither a directory"
+    )
 
 
-def test_a_tokenizer_whose_pattern_fails_is_named(teller: Path) -> None:
+def test_a_tokenizer_whose_pattern_fails_is_named(story_model: Path) -> None:
     from tokenizers import Regex, Tokenizer, pre_tokenizers
 
-    path = teller / "tokenizer.json"
+    path = story_model / "tokenizer.json"
     made = Tokenizer.from_file(str(path))
     # The library gives up on it, for texts that are long enough.
     made.pre_tokenizer = pre_tokenizers.Split(Regex("(?:a+)+$|(?:(?:a|a)+)+b"), "isolated")
     made.save(str(path))
-    assert refusal(teller, "a" * 60 + "c").startswith(f"{path} is not a valid tokenizer: ")
+    assert refusal(story_model, "a" * 60 + "c").startswith(f"{path} is not a valid tokenizer: ")

@@ -43,9 +43,9 @@ def test_all_prints_every_step_with_tables() -> None:
     assert status == 0
     for title in (
         "Crude attention: X Xᵀ X",
-        "Masks: who may ask whom",
+        "Masks: which keys a query sees",
         "Weights of head 4",
-        "Where they repeat",
+        "Where codes repeat",
         "Why √d_k",
     ):
         assert title in out

@@ -125,7 +125,7 @@ def test_an_encoder_and_a_decoder_answer(t5: Path, tmp_path: Path) -> None:
     (side,) = about(page)["sides"]
     kinds = [(each["kind"], each["layer"]) for each in side["maps"]]
     assert kinds == [("encoder", 0), ("decoder", 0), ("decoder", 1), ("cross", 0), ("cross", 1)]
-    # The start token and what was written, but for the last, which nobody read.
+    # The start token and the generated tokens but the last, which the decoder did not read.
     assert (side["stacks"]["encoder"]["tokens"], side["stacks"]["decoder"]["tokens"]) == (5, 7)
 
 

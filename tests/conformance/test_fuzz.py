@@ -1,4 +1,4 @@
-"""Shapes, layouts and options that nobody thinks of: empty batches, no keys, one token, odd widths, huge and zero strides.
+"""Unusual shapes, layouts and options: empty batches, no keys, one token, odd widths, huge and zero strides.
 
 Letters: B sequences, H query heads, G key/value heads, Q queries, K keys, D query/key width, E value width.
 """

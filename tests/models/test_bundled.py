@@ -150,7 +150,7 @@ def test_bard_writes_shakespeare(run_offline: Callable[..., str]) -> None:
 
 @pytest.mark.slow
 def test_bard_reads_far_behind_what_it_learned_from() -> None:
-    """A text that is repeated until 8,000 characters behind its beginning is as likely there as at first, and likelier."""
+    """The loss on a text that is repeated 8,000 characters later is at most that of its first occurrence."""
     model = load("bard")
     text = "Before we proceed any further, hear me speak.\n" * 180
     ids = torch.tensor(Tokenizer.load(directories.bundled_folder("bard")).backend.encode(text).ids)

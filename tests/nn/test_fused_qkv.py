@@ -1,4 +1,4 @@
-"""Query, key and value by one product: the numbers of three, forward, backward and twice; and not where somebody looks on."""
+"""Fused QKV: one product gives the results of three, forward, backward and double backward; and where it is not used."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_who_looks_on_sees_each_map() -> None:
 
 
 def test_where_it_would_cost_more_the_maps_stay_apart() -> None:
-    """Few tokens, fewer than numbers in each, and nobody who asks for a gradient."""
+    """Few tokens, fewer than numbers in each, and no gradient required."""
     made = linears((4, 4))
     assert not fused_qkv.is_worthwhile(made, torch.randn(255, 6))
     assert not fused_qkv.is_worthwhile(linears((4, 4), width=400), torch.randn(399, 400))

@@ -47,7 +47,7 @@ def test_an_encoder_layer_gives_torchs_numbers(norm: str, activation: str, bias:
     x, hidden = _x(3, 7, 12, dtype=torch.float32), torch.arange(7) >= LENGTHS[:, None]
     exact = deepcopy(peer).double()(x.double(), src_key_padding_mask=hidden)
     found, expected = layer(x, mask=KeyLengths(LENGTHS)), peer(x, src_key_padding_mask=hidden)
-    # What stands in a padded place is nobody's: torch lets it attend to the tokens, and so do we.
+    # The output at padding positions is undefined: in torch it attends to the tokens, and here too.
     assert_as_exact(found, expected, exact)
 
 

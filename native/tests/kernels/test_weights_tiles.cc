@@ -126,11 +126,11 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
     const uwaga::TileStatistics statistics{
         entropy.data(), squares.data(), distance.data(), position.data(), top.scores.data(), top.keys.data(), kTop};
     scene.statistics = &statistics;
-    struct Seen {
+    struct VisibleScore {
       double score, error;
       int key;
     };
-    std::vector<std::vector<Seen>> seen(rows);
+    std::vector<std::vector<VisibleScore>> seen(rows);
     for (int block = 0; block < blocks; ++block) {
       for (int n = 0; n < count; ++n) {
         for (int w = 0; w < scene.d; ++w) scene.keys.set(n, w, random.normal() * (1 + block % 3));
@@ -143,7 +143,7 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
       scene.run(rule, 100 * block);
       for (int r = 0; r < rows; ++r) {
         for (int n = 0; n < count; ++n) {
-          Seen one{0.0, 0.0, 100 * block + n};
+          VisibleScore one{0.0, 0.0, 100 * block + n};
           one.score = scene.score(r, n, rule, &one.error);
           if (scene.sees(r, n)) seen[r].push_back(one);
         }
@@ -151,9 +151,9 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
     }
     for (int r = 0; r < rows; ++r) {
       double most = -INFINITY, error = 0.0, e = 0.0, q = 0.0, d = 0.0, size = 0.0;
-      for (const Seen& one : seen[r]) most = std::max(most, one.score), error = std::max(error, one.error);
+      for (const VisibleScore& one : seen[r]) most = std::max(most, one.score), error = std::max(error, one.error);
       error = 2 * error + (seen[r].size() + 40) * kEps * (1.0 + fabs(most));
-      for (const Seen& one : seen[r]) {
+      for (const VisibleScore& one : seen[r]) {
         const double x = one.score - most, p = exp(x);
         e += p * x / 0.693147180559945309, q += p * p, d += p * fabs(one.key - position[r]),
             size += p * (2.0 + fabs(x));
@@ -161,12 +161,13 @@ void test_tile_statistics(const Kernels& k, bool pairs) {
       expect_near(k.lane_sum(entropy.data() + r * kMaxLanes), e, 4 * error * size, "entropy", r);
       expect_near(k.lane_sum(squares.data() + r * kMaxLanes), q, 4 * error * size, "squares", r);
       expect_near(k.lane_sum(distance.data() + r * kMaxLanes), d, 2 * error * d, "distance", r);
-      std::sort(seen[r].begin(), seen[r].end(), [](const Seen& a, const Seen& b) { return a.score > b.score; });
+      std::sort(seen[r].begin(), seen[r].end(),
+                [](const VisibleScore& a, const VisibleScore& b) { return a.score > b.score; });
       for (int n = 0; n < kTop; ++n) {
         expect_near(top.score(r, n), seen[r][n].score, error, "largest", n);
         const int key = top.key(r, n);
         const auto found =
-            std::find_if(seen[r].begin(), seen[r].end(), [&](const Seen& one) { return one.key == key; });
+            std::find_if(seen[r].begin(), seen[r].end(), [&](const VisibleScore& one) { return one.key == key; });
         if (expect(found != seen[r].end(), "number %d of the largest is key %d, which is hidden", n, key)) {
           expect_near(found->score, seen[r][n].score, error, "score of the largest key", n);
         }

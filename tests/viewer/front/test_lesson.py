@@ -235,7 +235,9 @@ def test_the_head_that_a_step_suggests_opens_in_the_map(
     }
     layer, head = max(scores, key=scores.__getitem__)
     assert (
-        page.locator(".lesson-real").text_content().startswith(f"Layer {layer}, head {head}: the head that looks most")
+        page.locator(".lesson-real")
+        .text_content()
+        .startswith(f"Layer {layer}, head {head}: the head with the most weight on the token before")
     )
     button.click()
     page.wait_for_function(

@@ -88,7 +88,7 @@ test("notebook: a reply is matched to its request, and to its view of the model"
   const model = notebook(), [one, two] = [widgetHost(model), widgetHost(model)];
   const first = one.ask({ ask: "a" }), second = two.ask({ ask: "b" });
   const end = 4 + body.readUInt32LE(0), header = JSON.parse(body.subarray(4, end).toString());
-  model.say({ id: "somebody else's", error: "no" });
+  model.say({ id: "another view's", error: "no" });
   const padded = new DataView(new Uint8Array([...Array(8).fill(7), ...body.subarray(end)]).buffer, 8);
   model.say({ id: model.sent[1].id, header }, [padded]);
   model.say({ id: model.sent[0].id, error: "There is no head 9." }, []);

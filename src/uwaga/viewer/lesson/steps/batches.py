@@ -28,7 +28,7 @@ def step(example: Example) -> Step:
         title="Batches: sentences of different lengths",
         text=(
             "Many sentences are computed at once. A rectangular tensor needs them to be of one length, so the short ones are"
-            " filled up with padding, which is computed, hidden by a mask and thrown away.",
+            " padded; the padding is computed, hidden by a mask and discarded.",
             "Packed one after the other (Ragged), they need neither padding nor a mask.",
         ),
         sections=(
@@ -38,12 +38,12 @@ def step(example: Example) -> Step:
                 matrices=(work, whole),
                 findings=(
                     Finding(
-                        text=f"Padded, {wasted:.0%} of the pairs are computed for nothing.", cells=[(whole.id, 0, 4)]
+                        text=f"With padding, {wasted:.0%} of the computed pairs are wasted.", cells=[(whole.id, 0, 4)]
                     ),
                 ),
             ),
             Section(title="Packed: one call, no padding", form="matrix", matrices=(packed,)),
-            Section(title="Padded, with a mask; the padding's rows left out", form="token", matrices=(padded,)),
+            Section(title="Padded, with a mask; without the rows of padding", form="token", matrices=(padded,)),
             Section(
                 title="The same results",
                 matrices=(apart,),
@@ -67,7 +67,7 @@ def _lengths(example: Example) -> Tensor:
 def _places(example: Example) -> Matrix:
     lengths_R = _lengths(example)
     longest = int(lengths_R.max())
-    rule = "1 where there is a word, 0 where there is padding"
+    rule = "1 for a word, 0 for padding"
     return Matrix(
         id="places",
         title="Words and padding",
@@ -96,7 +96,7 @@ def _work(example: Example) -> Matrix:
         source=provenance.by_column(
             (
                 provenance.total(cell("places", "i", "m"), int(longest[0])),
-                # The longest sentence is as long as the rectangle.
+                # The padded length is that of the longest sentence.
                 provenance.copy(cell("work", int(lengths_R.argmax()), 0)),
                 provenance.product(cell("work", "i", 0), cell("work", "i", 0)),
                 provenance.product(cell("work", "i", 1), cell("work", "i", 1)),
@@ -188,13 +188,15 @@ def _limit(example: Example) -> Section:
     )
     lost = int((lengths_R - kept_R).sum())
     text = (
-        "Learned positions end where training ended: BERT reads 512 tokens, GPT-2 1,024. What is longer is cut off, or read "
-        "in windows. Sinusoidal positions have no end of their own, but the model never saw what lies beyond."
+        "Learned positions exist up to the length of training: BERT reads 512 tokens, GPT-2 1,024. Longer texts are truncated, or "
+        "read in windows. Sinusoidal positions have no limit, but the model was not trained on larger ones."
     )
     finding = Finding(
-        text=f"With a limit of {example.limit}, the model never sees {lost} of {int(lengths_R.sum())} tokens."
+        text=f"With a limit of {example.limit}, the model does not read {lost} of {int(lengths_R.sum())} tokens."
     )
-    return Section(title="How long may it be?", text=(text,), matrices=(cut,), controls=("limit",), findings=(finding,))
+    return Section(
+        title="The length of a text", text=(text,), matrices=(cut,), controls=("limit",), findings=(finding,)
+    )
 
 
 def _growth() -> Section:
@@ -217,5 +219,5 @@ def _growth() -> Section:
         shade="none",
         digits=0,
     )
-    text = "Twice the length is four times the pairs. uwaga computes them all and stores none of them."
-    return Section(title="And what does it cost?", text=(text,), matrices=(matrix,))
+    text = "Twice the length has four times the pairs. uwaga computes all of them and stores none."
+    return Section(title="The cost", text=(text,), matrices=(matrix,))

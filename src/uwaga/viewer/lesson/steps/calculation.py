@@ -47,12 +47,12 @@ def projection_step(example: Example, x: Matrix, projected: Projected) -> Step:
         number="1 of 6",
         text=(
             "A token plays three roles: it looks for something (query), it can be found by something (key), and it gives"
-            " something (value). Three learned matrices turn its row of X into the three.",
-            "In a trained model they are learned; here they are chosen so that you can follow them.",
+            " something (value). Three learned matrices compute query, key and value from its row of X.",
+            "In a trained model they are learned; here they are chosen so that the calculation is easy to follow.",
         ),
         sections=(
             Section(title="The input", matrices=(x,)),
-            Section(title="What is learned", matrices=(projected.wq, projected.wk, projected.wv)),
+            Section(title="The learned matrices", matrices=(projected.wq, projected.wk, projected.wv)),
             Section(
                 title="All tokens at once: X W",
                 form="matrix",
@@ -149,7 +149,7 @@ def score(example: Example, head: OneHead) -> Scored:
             numbers=exponentials_NN,
             source=provenance.exponential(cell("scaled", "i", "j"), cell("scaled", "i", "m"), n),
             shade="share",
-            note="Taking the largest away changes no weight, and keeps exp from growing without bound.",
+            note="Subtracting the largest changes no weight, and prevents overflow of exp.",
         ),
         weights=Matrix(
             id="weights",
@@ -171,7 +171,7 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
         number="2 of 6",
         text=(
             "Every query is compared with every key: the sum of the products of their numbers is their score.",
-            "A token looks for something by its query and is found by its key: the table is not symmetric any more.",
+            "A token looks for something by its query and is found by its key: the table is no longer symmetric.",
         ),
         sections=(
             Section(title="All at once: Q Kᵀ", form="matrix", matrices=(projected.q, projected.k, scored.raw)),
@@ -276,7 +276,7 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     half = Matrix(
         id="x_form",
         title="X (W_Q W_Kᵀ)",
-        formula="what each token looks for, in the words of X",
+        formula="what each token looks for, in the columns of X",
         rows=example.tokens,
         columns=widths,
         numbers=matmul(example.x_NM, form_MM),
@@ -294,15 +294,16 @@ def _bilinear_form(example: Example, projected: Projected, scored: Scored) -> Se
     furthest = float((whole.numbers - scored.raw.numbers).abs().max())
     a, b = divmod(int(form_MM.abs().argmax()), m)
     return Section(
-        title="The same without Q and K: the form between the tokens",
+        title="The same without Q and K: the bilinear form W_Q W_Kᵀ",
         text=(
-            "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. One matrix stands between two tokens: its entry (a, b) says how"
-            " much a query's number a wants a key's number b. With the identity in its place it is the crude X Xᵀ.",
+            "qᵢ · kⱼ = (xᵢ W_Q)(xⱼ W_K)ᵀ = xᵢ (W_Q W_Kᵀ) xⱼᵀ. The score is a bilinear form of the two tokens: entry (a, b)"
+            " of its matrix is the weight of the product of the query token's number a and the key token's number b. With"
+            " the identity it is X Xᵀ.",
         ),
         matrices=(form, half, whole),
         findings=(
             Finding(
-                text=f"The largest entry, {shown(float(form_MM[a, b]))}: “{widths[a]}” in a query looks for “{widths[b]}”.",
+                text=f"Largest entry: {shown(float(form_MM[a, b]))}. A token with “{widths[a]}” looks for “{widths[b]}”.",
                 cells=[("form", a, b)],
             ),
             Finding(
@@ -380,7 +381,7 @@ def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
         title="Sum: the output of each token",
         number="6 of 6",
         text=(
-            "Summed, the weighted values are the query's output. That is all: attention(Q, K, V) = softmax(Q Kᵀ/√d_k) V.",
+            "Summed, the weighted values are the query's output. The whole calculation: attention(Q, K, V) = softmax(Q Kᵀ/√d_k) V.",
         ),
         sections=(
             Section(title="All at once: A V", form="matrix", matrices=(scored.weights, projected.v, mixed.output)),

@@ -22,7 +22,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
         title="A soft database",
         text=(
             "Keys and values are the records of a database. A query does not have to equal a key: every record contributes, the"
-            " more the better its key fits, and the output is a mix of the values that the records hold.",
+            " more the better its key fits, and the output is the weighted sum of the records' values.",
             "The values need not come from the tokens: here they are a payload that you can edit.",
         ),
         sections=(
@@ -33,12 +33,12 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
             ),
             Section(
                 title=f"Sharper: scores times {shown(example.sharpness)}",
-                text=("The larger the scores, the more a query's weight gathers on one record, as in a hard look-up.",),
+                text=("The larger the scores, the more of a query's weight is on one record, as in a hard look-up.",),
                 matrices=(sharp_scores, sharp, _sharp_output(example, head, sharp)),
                 controls=("sharpness",),
                 findings=(
                     Finding(
-                        text=f"“{example.tokens[i]}” now takes {shown(float(sharp.numbers[i, j]))} of its answer from "
+                        text=f"The weight of “{example.tokens[i]}” is now {shown(float(sharp.numbers[i, j]))} on "
                         f"“{example.tokens[j]}”; before, {shown(float(weights.numbers[i, j]))}.",
                         cells=[(sharp.id, i, j), (weights.id, i, j)],
                     ),
@@ -66,8 +66,8 @@ def _payload(example: Example) -> Matrix:
 
 def _looked_up(example: Example, head: OneHead, id: str) -> Matrix:
     of, values, title = {
-        "keys_output": ("k", head.k_ND, "Output: a mix of keys"),
-        "payload_output": ("payload", example.payload_NP, "Output: a mix of the payload"),
+        "keys_output": ("k", head.k_ND, "Output: a weighted sum of keys"),
+        "payload_output": ("payload", example.payload_NP, "Output: a weighted sum of the payload"),
     }[id]
     return _output(example, id, title, "weights", of, values, _attended(head, values, head.scale))
 

@@ -1,4 +1,7 @@
-"""Heads: cut, attend, join, W_O. Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values."""
+"""Heads: splitting, attention, concatenation, W_O.
+
+Letters: N tokens, M width, H heads, D width of a head's queries and keys, E of values.
+"""
 
 from collections.abc import Iterator
 
@@ -21,19 +24,19 @@ def step(example: Example, projected: Projected) -> Step:
     joined = _joined(example, heads)
     return Step(
         id="heads",
-        title="Heads: several questions at once",
+        title="Heads: several queries at once",
         text=(
-            "With one softmax, a token looks for one thing at a time. So Q, K and V are cut into heads, each a few columns wide;"
-            " each head attends by itself, with its own weights. The outputs are put side by side, and W_O mixes them.",
+            "With one softmax, a token looks for one thing at a time. So Q, K and V are split into heads of a few columns each;"
+            " each head computes attention by itself, with its own weights. The outputs are concatenated and multiplied by W_O.",
         ),
         sections=(
-            Section(title="To be cut", matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
+            Section(title="Q, K and V", matrices=(projected.q, projected.k, projected.v), controls=("heads",)),
             *(
                 Section(title=f"Head {h + 1}: columns {_columns(trace, h)} of Q and K", matrices=matrices)
                 for h, matrices in enumerate(heads)
             ),
             Section(
-                title="Side by side, times W_O",
+                title="Concatenated, times W_O",
                 matrices=(joined, _output_weight(example), _output(example, trace)),
                 findings=_findings(example, heads),
             ),
@@ -42,7 +45,7 @@ def step(example: Example, projected: Projected) -> Step:
         head={
             "statistic": "normalized_entropy",
             "sense": "largest",
-            "why": "the head with the most even weights: it looks at nearly all tokens alike",
+            "why": "the head with the most uniform weights: nearly the same on all tokens",
         },
     )
 
@@ -148,12 +151,12 @@ def _output(example: Example, trace: LayerTrace) -> Matrix:
 def _findings(example: Example, heads: list[list[Matrix]]) -> list[Finding]:
     """The weight in which the first two heads differ most."""
     if len(heads) < 2:
-        return [Finding(text="With one head it is the calculation of the six steps, and then W_O.")]
+        return [Finding(text="With one head this is the calculation of the six steps, and then W_O.")]
     first, second = heads[0][-2], heads[1][-2]
     apart_NN = (first.numbers - second.numbers).abs()
     i, j = divmod(int(apart_NN.argmax()), len(example.tokens))
     text = (
-        f"The heads look for different things: of “{example.tokens[j]}”, “{example.tokens[i]}” takes "
+        f"The heads look for different things: the weight of “{example.tokens[i]}” on “{example.tokens[j]}” is "
         f"{shown(float(first.numbers[i, j]))} in head 1 and {shown(float(second.numbers[i, j]))} in head 2."
     )
     return [Finding(text=text, cells=[(first.id, i, j), (second.id, i, j)])]

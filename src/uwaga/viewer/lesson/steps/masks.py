@@ -19,10 +19,10 @@ def step(example: Example, head: OneHead) -> Step:
     window, length = example.window, example.length
     return Step(
         id="masks",
-        title="Masks: who may ask whom",
+        title="Masks: which keys a query sees",
         text=(
             "A mask hides keys from queries. The weight on a hidden key is 0, and the weights on the others sum to 1.",
-            "Hidden scores are not computed and thrown away: the operation skips them.",
+            "uwaga skips hidden scores: they are not computed.",
         ),
         sections=(
             _section(
@@ -30,16 +30,16 @@ def step(example: Example, head: OneHead) -> Step:
                 head,
                 "causal",
                 Causal(),
-                "Causal: itself and what came before",
+                "Causal: itself and the tokens before",
                 "1 where the key's place is at most the query's own",
-                "A language model generates from left to right: no token may look at a later one.",
+                "A language model generates from left to right: no token may see a later one.",
             ),
             _section(
                 example,
                 head,
                 "past",
                 Causal(include_self=False),
-                "Strictly past: only what came before",
+                "Strictly past: only the tokens before",
                 "1 where the key's place is before the query's own",
                 "No token is before the first one: it sees no key, and its output is zeros, not the result of a division by zero.",
             ),
@@ -50,7 +50,7 @@ def step(example: Example, head: OneHead) -> Step:
                 Window(window, 0),
                 f"Window({window}, 0): itself and {_before(window)}",
                 f"1 where the key is the query's own place or up to {window} before it",
-                "Distant keys are hidden; over many layers, information still travels further than one window.",
+                "Distant keys are hidden; through several layers, information still passes over more than one window.",
                 controls=("window",),
             ),
             _section(
@@ -60,7 +60,7 @@ def step(example: Example, head: OneHead) -> Step:
                 KeyLengths(torch.tensor(length)),
                 f"Key lengths: the first {length}, the rest is padding",
                 f"1 for the first {length} keys",
-                "In a padded batch, the places after the end of a sentence hold padding; no query may look there.",
+                "In a padded batch, the places after the end of a sentence hold padding; no query may see it.",
                 controls=("length",),
             ),
         ),
@@ -68,7 +68,7 @@ def step(example: Example, head: OneHead) -> Step:
         head={
             "statistic": "previous_token",
             "sense": "largest",
-            "why": "the head that looks most at the token before the query",
+            "why": "the head with the most weight on the token before the query",
         },
     )
 

@@ -27,16 +27,18 @@ _WIDE = 64
 def step(example: Example, x: Matrix) -> Step:
     return Step(
         id="positions",
-        title="Positions: where a token stands",
+        title="Positions: the order of tokens",
         text=(
-            "Attention sees a bag of tokens. To make order count, each place has a code that is added to the token there:"
+            "Attention alone ignores the order of tokens. So each place has a code, which is added to the token's vector:"
             " sines and cosines of many wavelengths, like the hands of a clock that turn at different speeds.",
         ),
         sections=(
             *_added(example, x),
             Section(
                 title="Without positions, order does not count",
-                text=("Shuffle the tokens, attend, and put the outputs back: without positions nothing has changed.",),
+                text=(
+                    "Shuffle the tokens, compute attention, and reorder the outputs: without positions they are unchanged.",
+                ),
                 matrices=_shuffled(example, with_positions=False),
                 controls=("order",),
             ),
@@ -48,7 +50,7 @@ def step(example: Example, x: Matrix) -> Step:
         head={
             "statistic": "distance",
             "sense": "largest",
-            "why": "the head that looks furthest from the query",
+            "why": "the head with the largest mean distance between query and key",
         },
     )
 
@@ -57,7 +59,7 @@ def _added(example: Example, x: Matrix) -> tuple[Section, ...]:
     """The codes of the example's places, and X with them."""
     n, m = example.x_NM.shape
     if m % 2:
-        text = f"Codes come in pairs of a sine and a cosine: X is {m} wide here, and with an even width you would see them."
+        text = f"Codes are pairs of a sine and a cosine, which need an even width; X has {m} columns here."
         return (Section(title="A code for each place", text=(text,)),)
     positions = SinusoidalPositions(m)
     codes = Matrix(
@@ -105,7 +107,7 @@ def _counted(example: Example) -> tuple[Section, ...]:
     return (
         Section(
             title="With positions, order counts",
-            text=("The same with the codes added: a token that stands elsewhere gets another output.",),
+            text=("The same with the codes added: a token in another place has another output.",),
             matrices=_shuffled(example, with_positions=True),
         ),
     )
@@ -137,18 +139,18 @@ def _shuffled(example: Example, *, with_positions: bool) -> tuple[Matrix, ...]:
         ),
         Matrix(
             id=then,
-            title="Output of the shuffled tokens, put back",
+            title="Output of the shuffled tokens, reordered",
             formula="unshuffle(layer(shuffle(X)" + (" + PE))" if with_positions else "))"),
             numbers=outputs[1][back],
             source=provenance.given(
-                f"{say}, the tokens shuffled first; then each row is put back where its token was."
+                f"{say}, the tokens shuffled first; then each row is moved back to its token's place."
             ),
             **shared,
         ),
         Matrix(
             id=apart,
             title="Difference",
-            formula="the one - the other",
+            formula="first - second",
             numbers=outputs[0] - outputs[1][back],
             source=provenance.minus(cell(first, "i", "j"), cell(then, "i", "j")),
             **shared,
@@ -179,11 +181,11 @@ def _similarity() -> Section:
     dip = min(range(_PLACES), key=values.__getitem__)
     rise = next((n for n in range(1, _PLACES - 1) if values[n - 1] < values[n] > values[n + 1]), dip)
     text = (
-        f"Neighbours are alike ({shown(values[1])}), and similarity falls to {shown(values[dip])} at {dip} places. On the way it "
-        f"rises again: at {rise} places ({shown(values[rise])}) the fastest hand has turned once, since 2π is about 6.28."
+        f"Neighbours are similar ({shown(values[1])}), and similarity falls to {shown(values[dip])} at {dip} places. On the way "
+        f"it rises again: at {rise} places ({shown(values[rise])}) the fastest pair has made one turn, since 2π is about 6.28."
     )
     chart = Chart(
-        title="How alike the codes of two places are",
+        title="Similarity of the codes of two places",
         matrix="similarity",
         lines=(1,),
         description=text,
@@ -191,7 +193,7 @@ def _similarity() -> Section:
         y_title="cosine",
     )
     finding = Finding(text=text, cells=(("similarity", 1, 1), ("similarity", rise, 1), ("similarity", dip, 1)))
-    return Section(title="Near places have like codes", matrices=(matrix,), charts=(chart,), findings=(finding,))
+    return Section(title="Near places have similar codes", matrices=(matrix,), charts=(chart,), findings=(finding,))
 
 
 @functools.lru_cache(maxsize=1)
@@ -215,8 +217,9 @@ def _repeats() -> Section:
     first = found[0][0]
     assert first is not None
     text = (
-        f"Codes of width 2 are one hand of a clock: after {first.length} places (seven turns of 2π) it stands where it stood, "
-        f"up to {first.distance:.3f} of its length. Every pair more delays it; of width 64 nothing comes back in a million."
+        f"Codes of width 2 are like one hand of a clock: after {first.length} places (seven turns of 2π) the code is the same "
+        f"within {first.distance:.3f} of its length. Every further pair delays the repetition; codes of width 64 do "
+        "not repeat in a million places."
     )
     finding = Finding(text=text, cells=(("repeats", 0, 0),))
-    return Section(title="Where they repeat", matrices=(matrix,), findings=(finding,))
+    return Section(title="Where codes repeat", matrices=(matrix,), findings=(finding,))

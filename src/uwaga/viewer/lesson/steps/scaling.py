@@ -39,7 +39,7 @@ def step(seed: int) -> Step:
         head={
             "statistic": "peak",
             "sense": "largest",
-            "why": "the head with the largest weights: training can saturate a head on purpose",
+            "why": "the head with the largest weights: a trained head can be saturated because that is useful",
         },
     )
 
@@ -50,14 +50,14 @@ def _measured(seed: int) -> tuple[Matrix, Matrix]:
     variances, shapes = [], []
     for width in _WIDTHS:
         q_QD, k_KD = (torch.randn(n, width, generator=generator) for n in (_QUERIES, _KEYS))
-        # The variance takes more keys: with few, the estimate depends on which were drawn.
+        # The variance is measured on more keys: with few, the estimate has a large error.
         many_KD = torch.cat((k_KD, torch.randn(_QUERIES - _KEYS, width, generator=generator)))
         found = scores(q_QD, many_KD)
         variances.append((width, float(found.var()), float(found.var() / width)))
         value_RKE = torch.randn(_DRAWS, _KEYS, 1, generator=generator)
         unscaled, scaled = (_softmax(q_QD, k_KD, value_RKE, scale) for scale in (1.0, 1.0 / math.sqrt(width)))
         shapes.append((width, *(value for pair in zip(unscaled, scaled, strict=True) for value in pair)))
-    say = f"Measured over {_QUERIES * _QUERIES:,} pairs of drawn vectors, seed {seed}."
+    say = f"Measured over {_QUERIES * _QUERIES:,} pairs of random vectors, seed {seed}."
     variance = Matrix(
         id="variance",
         title="Variance of q · k",
@@ -99,7 +99,7 @@ def _softmax(q_QD: Tensor, k_KD: Tensor, value_RKE: Tensor, scale: float) -> _So
     entropy = m.entropy(normalize=True)
     assert isinstance(entropy, Tensor)
     size_Q = gradient_RQK.square().sum(-1).mean(0).sqrt()
-    # The median: at any width a few queries have two keys of about equal score, and a gradient, while all others saturate.
+    # The median: at any width a few queries have two keys of equal score, and a large gradient; the others saturate.
     return _Softmax(float(entropy.mean()), float(dense(m).amax(-1).mean()), float(size_Q.median()))
 
 
@@ -126,7 +126,7 @@ def _saturation(matrix: Matrix) -> Section:
     last = matrix.numbers[-1].tolist()
     text = (
         f"Without scaling, at d_k = {last[0]:.0f} the largest of {_KEYS} weights is {shown(last[3])} on average: softmax "
-        f"almost picks the largest score. Scaled it is {shown(last[4])}. The entropy, as a share of the largest possible, is "
+        f"is almost a maximum. With scaling it is {shown(last[4])}. The entropy, as a fraction of the largest possible, is "
         f"{shown(last[1])} without and {shown(last[2])} with."
     )
     chart = Chart(
@@ -145,12 +145,12 @@ def _gradients(matrix: Matrix) -> Section:
     last = matrix.numbers[-1].tolist()
     ratio = last[6] / last[5] if last[5] > 0 else math.inf
     text = (
-        "A saturated softmax lets no gradient through: its derivative is a (1 - a), and a is 0 or 1. At "
-        f"d_k = {last[0]:.0f} half of the queries get a gradient smaller than {shown(last[5])} without scaling, and "
-        f"{shown(last[6])} with: {_times(ratio)} as large."
+        "The gradient through a saturated softmax vanishes: its derivative is a (1 - a), and a is 0 or 1. At "
+        f"d_k = {last[0]:.0f} the median gradient is {shown(last[5])} without scaling and "
+        f"{shown(last[6])} with it: {_times(ratio)} as large."
     )
     chart = Chart(
-        title="Gradient that reaches a score, over d_k",
+        title="Gradient with respect to a score, over d_k",
         matrix=matrix.id,
         lines=(5, 6),
         description=text,
@@ -159,7 +159,7 @@ def _gradients(matrix: Matrix) -> Section:
         log_x=True,
         log_y=True,
     )
-    return _section("And gradients vanish", matrix, chart, text, ((-1, 5), (-1, 6)))
+    return _section("Gradients vanish", matrix, chart, text, ((-1, 5), (-1, 6)))
 
 
 def _section(title: str, matrix: Matrix, chart: Chart, text: str, cells: tuple[tuple[int, int], ...]) -> Section:

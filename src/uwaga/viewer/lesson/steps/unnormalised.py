@@ -41,15 +41,15 @@ def step(example: Example, x: Matrix) -> Step:
         title="Crude attention: X Xᵀ X",
         text=(
             "Each token is a row of numbers. Every token is compared with every other: their score is the sum of the products of"
-            " their numbers, q · k. Then each token mixes all rows by its scores.",
+            " their numbers, q · k. The output of a token is the sum of all rows, each multiplied by its score.",
             "Nothing is learned here, and it has four shortcomings. Each can be seen in the numbers below.",
         ),
         sections=(
             Section(title="The input", matrices=(made.x, made.lengths)),
-            Section(title="Ask: X Xᵀ", matrices=(made.scores, made.sums)),
-            Section(title="Mix: (X Xᵀ) X", matrices=(made.mixed,)),
+            Section(title="Scores: X Xᵀ", matrices=(made.scores, made.sums)),
+            Section(title="Weighted sums: (X Xᵀ) X", matrices=(made.mixed,)),
             Section(
-                title="What is wrong with it",
+                title="Its shortcomings",
                 findings=(_sums(made), _dominated(made), _symmetric(made), _unordered(example, made)),
                 matrices=(made.shuffled,),
                 controls=("order",),
@@ -106,12 +106,12 @@ def _matrices(example: Example, x: Matrix) -> _Matrices:
         shuffled=Matrix(
             id="crude_shuffled",
             title="X Xᵀ X of the same tokens in another order",
-            formula="the rows of X Xᵀ X, moved",
+            formula="the rows of X Xᵀ X, reordered",
             rows=[tokens[place] for place in example.order],
             columns=widths,
             numbers=unnormalised(shuffled_NM, shuffled_NM, shuffled_NM),
             source=provenance.copy(cell("crude", provenance.picked(example.order, "i"), "j")),
-            note=f"The token in row 1 above stands in row {row_of[0] + 1} here.",
+            note=f"The token of row 1 above is in row {row_of[0] + 1} here.",
         ),
     )
 
@@ -119,7 +119,7 @@ def _matrices(example: Example, x: Matrix) -> _Matrices:
 def _sums(made: _Matrices) -> Finding:
     sums = made.sums.numbers[:, 0].tolist()
     listed = ", ".join(shown(number) for number in sums)
-    text = f"Rows do not sum to 1. They sum to {listed}: how large an output is depends on how many tokens there are."
+    text = f"Rows do not sum to 1. They sum to {listed}: the size of an output depends on the number of tokens."
     return Finding(text=text, cells=[("crude_sums", i, 0) for i in range(len(sums))])
 
 
@@ -129,11 +129,12 @@ def _dominated(made: _Matrices) -> Finding:
     excess_NN = scores_NN - scores_NN.diagonal()[:, None]
     i, j = divmod(int(excess_NN.argmax()), len(scores_NN))
     if float(excess_NN[i, j]) <= 0:
-        text = "Long vectors dominate. With these numbers none does: make one row of X larger to see it."
+        text = "Long vectors dominate. With these numbers none does: make one row of X larger to see the effect."
         return Finding(text=text, cells=[("lengths", int(lengths.argmax()), 0)])
     text = (
-        f"Long vectors dominate. “{made.x.rows[i]}” scores “{made.x.rows[j]}” {_score(scores_NN, i, j)} and itself only "
-        f"{_score(scores_NN, i, i)}, since the vector of “{made.x.rows[j]}” is {shown(float(lengths[j]))} long and its own "
+        f"Long vectors dominate. “{made.x.rows[i]}” has the score {_score(scores_NN, i, j)} with “{made.x.rows[j]}” and "
+        f"only {_score(scores_NN, i, i)} with itself, since the vector of “{made.x.rows[j]}” has length {shown(float(lengths[j]))} and "
+        f"its own "
         f"{shown(float(lengths[i]))}."
     )
     return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", i, i), ("lengths", j, 0)])
@@ -146,8 +147,9 @@ def _symmetric(made: _Matrices) -> Finding:
         return Finding(text="Scores are symmetric, which a single token cannot show.")
     a, b = made.x.rows[i], made.x.rows[j]
     text = (
-        f"Scores are symmetric. “{a}” asks “{b}” and gets {_score(scores_NN, i, j)}; “{b}” asks “{a}” and gets "
-        f"{_score(scores_NN, j, i)} too. Looking for something and being found should differ, but here they are the same."
+        f"Scores are symmetric. The score of “{a}” with “{b}” is {_score(scores_NN, i, j)}, and that of “{b}” with “{a}” "
+        f"is {_score(scores_NN, j, i)} too. What a token looks for and what it is found by should be able to differ; here "
+        "they are the same."
     )
     return Finding(text=text, cells=[("crude_scores", i, j), ("crude_scores", j, i)])
 
@@ -157,8 +159,8 @@ def _unordered(example: Example, made: _Matrices) -> Finding:
     cells = [("crude", last, c) for c in range(len(made.mixed.columns))]
     cells += [("crude_shuffled", 0, c) for c in range(len(made.mixed.columns))]
     text = (
-        f"Order does not count. Shuffle the tokens, and “{example.tokens[last]}” gets the same row: a sentence and its bag of "
-        "words have the same result."
+        f"Order does not count. After shuffling the tokens, “{example.tokens[last]}” has the same output: a sentence and its bag "
+        "of words have the same result."
     )
     return Finding(text=text, cells=cells)
 

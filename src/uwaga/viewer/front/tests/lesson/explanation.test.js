@@ -75,7 +75,7 @@ test("hidden scores are explained as hidden, and have the weight zero", () => {
 test("inputs, measurements and position codes are explained by text", () => {
   assert.equal(lessonRuleText(lesson, cell("x", 0, 0)), "This number is typed in; it is not computed.");
   assert.equal(lessonRuleText(lesson, cell("codes", 2, 3)), "cos(p / 10000^(2/4)) at position p = 2");
-  assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of drawn vectors, seed 0\.$/);
+  assert.match(lessonRuleText(lesson, cell("variance", 0, 1)), /^Measured over 65,536 pairs of random vectors, seed 0\.$/);
 });
 
 /** @param {string} written @returns {number} */
