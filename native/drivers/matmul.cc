@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kDepthWords = 512;     // of one packed block
 constexpr int64_t kUnitColumns = 64;     // that are packed at once
-constexpr int64_t kBlockColumns = 128;   // of one packed block: with kDepthWords 256 KiB, half of a second-level cache
+constexpr int64_t kBlockColumns = 192;   // of one packed block: with kDepthWords 384 KiB, for a second-level cache
 constexpr int64_t kMaxChunkRows = 2046;  // of one task: bounds its partial sums
 constexpr int64_t kSmallWork = 1 << 19;  // multiply-adds that are not worth another thread
 
@@ -148,6 +148,7 @@ class Matmul {
       tile->a = entry(p_.a, m, column);
       // A single row has no stride that must be right, and 0 stands for packed rows.
       tile->a_row = rows > 1 && p_.a.row ? p_.a.row * element_size(p_.a.dtype) : 4;
+      tile->next_a = static_cast<const char*>(tile->a) + kTileRows * tile->a_row;
       if (rows == 1 || p_.a.row) return;
       tile->a_row = 0;  // all rows are one: packed below
     }
@@ -185,6 +186,7 @@ class Matmul {
         copy_rows(buffer.tile, strip, out, p_.out.row, tile->rows, width);
       }
       (pairs_ ? kernels_.matmul_tile_pairs : kernels_.matmul_tile)(*tile);
+      tile->next_a = nullptr;  // prefetched once
       if (tile->to != buffer.tile) continue;
       if (plain_) {
         copy_rows(out, p_.out.row, buffer.tile, strip, tile->rows, width);

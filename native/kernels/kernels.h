@@ -145,7 +145,8 @@ struct MatmulTile {
   const float* b;  // packed columns, one strip
   int64_t depth;
   int rows;
-  const float* from;  // or null: zero
+  const void* next_a;  // the rows of the following tile, a_row apart, to be prefetched; or null
+  const float* from;   // or null: zero
   float* to;
   int64_t from_row, to_row;
 };

@@ -28,7 +28,12 @@ inline __attribute__((always_inline)) void matmul_strip(const Left& left, const 
     for (int v = 0; v < kStripVectors; ++v) c[r][v] = zero();
   }
   const float* b = tile.b;
+  const uintptr_t next = reinterpret_cast<uintptr_t>(tile.next_a);
   for (int64_t d = 0; d < tile.depth; ++d) {
+    // A line of 16 words of each row of the following tile, one row a step.
+    if (next && d % 16 < kTileRows) {
+      __builtin_prefetch(reinterpret_cast<const void*>(next + d % 16 * tile.a_row + d / 16 * 64));
+    }
     F right[kStripVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kStripVectors; ++v) right[v] = load(b + v * kLanes);
