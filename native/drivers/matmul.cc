@@ -53,7 +53,8 @@ class Matmul {
         blocks_(std::max<int64_t>(divide_up(words_, kDepthWords), 1)),
         in_place_(args.a.column == 1 && (pairs_ ? args.depth % 2 == 0 : args.a.dtype == UWAGA_FLOAT32)),
         plain_(args.out.dtype == UWAGA_FLOAT32 && !args.bias.data && !args.residual.data && !args.preactivation.data &&
-               args.activation == UWAGA_IDENTITY) {}
+               args.activation == UWAGA_IDENTITY),
+        few_rows_(args.rows <= kTileRows && (args.b.column == 1 || args.b.row == 1)) {}
 
   void run() const {
     const double work = static_cast<double>(p_.rows) * static_cast<double>(p_.columns) * static_cast<double>(p_.depth);
@@ -94,6 +95,7 @@ class Matmul {
   bool needs_partial() const { return blocks_ > 1 && !plain_; }
 
   void run_task(int64_t m0, int64_t m1, int64_t n0, int64_t n1) const {
+    if (few_rows_) return run_few_rows(n0, n1);
     const Buffers buffer = buffers(m1 - m0);
     for (int64_t n = n0; n < n1; n += kBlockColumns) {
       const int64_t columns = std::min(kBlockColumns, n1 - n);
@@ -113,12 +115,48 @@ class Matmul {
     }
   }
 
-  int64_t bytes_of_word() const { return pairs_ ? 4 : element_size(p_.a.dtype); }
   const char* entry(const uwaga_tensor& t, int64_t row, int64_t column) const {
     return static_cast<const char*>(t.data) + (row * t.row + column * t.column) * element_size(t.dtype);
   }
   int entries(int64_t first, int64_t depth) const {
     return static_cast<int>(std::min(depth * entries_per_word_, p_.depth - first * entries_per_word_));
+  }
+
+  // All rows are one tile, and b is read once: it is read in place.
+  void run_few_rows(int64_t n0, int64_t n1) const {
+    thread_local Scratch scratch;
+    float *packed, *sums, *bias;
+    const auto lay_out = [&](float* base) {
+      ScratchLayout layout(base);
+      packed = layout.take(in_place_ ? 0 : words_ * kTileRows + kMaxLanes);
+      sums = layout.take(kTileRows * kBlockColumns);
+      bias = layout.take(kBlockColumns);
+      return layout.used();
+    };
+    lay_out(scratch.reserve(lay_out(nullptr)));
+    const int rows = static_cast<int>(p_.rows);
+    MatmulTile tile{};
+    place_rows(0, rows, 0, words_, packed, &tile);
+    const int64_t word_bytes = tile.a_row ? 4 : 4 * kTileRows;
+    for (int64_t n = n0; n < n1; n += kBlockColumns) {
+      const int64_t columns = std::min(kBlockColumns, n1 - n);
+      for (int64_t block = 0; block < blocks_; ++block) {
+        const int64_t first = block * kDepthWords, depth = std::min(words_ - first, kDepthWords);
+        FewRows few{};
+        few.a = static_cast<const char*>(tile.a) + first * word_bytes, few.a_row = tile.a_row;
+        few.b = {entry(p_.b, n, first * entries_per_word_), p_.b.row, p_.b.column, p_.b.dtype};
+        few.entries = entries(first, depth);
+        few.rows = rows, few.width = static_cast<int>(columns);
+        few.to = sums, few.to_row = kBlockColumns, few.add = block > 0;
+        (pairs_ ? kernels_.few_rows_pairs : kernels_.few_rows)(few);
+      }
+      if (plain_) {
+        copy_rows(static_cast<float*>(p_.out.data) + n, p_.out.row, sums, kBlockColumns, rows, columns);
+      } else {
+        widen_bias(n, columns, bias);
+        finish(0, n, static_cast<int>(columns), {.sums = sums, .row = kBlockColumns, .bias = bias}, rows);
+      }
+    }
   }
 
   // Columns [n, n + columns) of b^T at words [first, first + depth), a strip after the other.
@@ -191,7 +229,8 @@ class Matmul {
       if (plain_) {
         copy_rows(out, p_.out.row, buffer.tile, strip, tile->rows, width);
       } else {
-        finish(m, n + s, static_cast<int>(width), buffer, s, tile->rows);
+        finish(m, n + s, static_cast<int>(width), {.sums = buffer.tile, .row = strip, .bias = buffer.bias + s},
+               tile->rows);
       }
     }
   }
@@ -201,12 +240,17 @@ class Matmul {
       memcpy(to + r * to_row, from + r * from_row, sizeof(float) * static_cast<size_t>(width));
   }
 
-  void finish(int64_t m, int64_t n, int width, const Buffers& buffer, int64_t s, int rows) const {
+  struct Sums {
+    const float* sums;
+    int64_t row;
+    const float* bias;
+  };
+  void finish(int64_t m, int64_t n, int width, const Sums& found, int rows) const {
     const auto place = [&](const uwaga_tensor& t) { return t.data ? const_cast<char*>(entry(t, m, n)) : nullptr; };
     MatmulEpilogue e{};
-    e.sums = buffer.tile, e.sums_row = kernels_.strip;
+    e.sums = found.sums, e.sums_row = found.row;
     e.rows = rows, e.width = width;
-    e.bias = p_.bias.data ? buffer.bias + s : nullptr;
+    e.bias = p_.bias.data ? found.bias : nullptr;
     e.activation = p_.activation, e.dtype = p_.out.dtype;
     e.out = place(p_.out), e.residual = place(p_.residual), e.preactivation = place(p_.preactivation);
     e.out_row = p_.out.row, e.residual_row = p_.residual.row, e.preactivation_row = p_.preactivation.row;
@@ -228,7 +272,7 @@ class Matmul {
   const Kernels& kernels_;
   const bool pairs_;
   const int64_t entries_per_word_, words_, blocks_;
-  const bool in_place_, plain_;
+  const bool in_place_, plain_, few_rows_;
 };
 
 }  // namespace

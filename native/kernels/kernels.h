@@ -151,6 +151,19 @@ struct MatmulTile {
   int64_t from_row, to_row;
 };
 
+// The same for few rows, where packing b would take longer than the product: b is read in place, and `width` columns of `to` get the
+// sums. b.row: entries from column to column of the product; b.column: along the depth.
+struct FewRows {
+  const void* a;  // as in MatmulTile
+  int64_t a_row;
+  Rows b;
+  int64_t entries;  // of the depth
+  int rows, width;
+  float* to;  // padded to whole strips
+  int64_t to_row;
+  bool add;  // to the numbers in `to`
+};
+
 // What is done to the sums of a tile: out = residual + activation(sums + bias). Columns of the caller's matrices are adjacent.
 struct MatmulEpilogue {
   const float* sums;  // padded to whole strips
@@ -229,6 +242,9 @@ struct Kernels {
 
   void (*matmul_tile)(const MatmulTile&);
   void (*matmul_tile_pairs)(const MatmulTile&);
+  // b.column = 1: any number of columns, and b.row = 1.
+  void (*few_rows)(const FewRows&);
+  void (*few_rows_pairs)(const FewRows&);
   // Packed rows of a tile from a matrix whose rows are adjacent in memory, x.row = 1.
   void (*pack_tile_from_columns)(float* out, const Rows& x, int count, int width);
   void (*pack_tile_from_columns_pairs)(float* out, const Rows& x, int count, int width);

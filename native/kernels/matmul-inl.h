@@ -69,6 +69,121 @@ inline void matmul_tile_of(const MatmulTile& tile) {
 
 inline void matmul_tile(const MatmulTile& tile) { matmul_tile_of<FloatProduct>(tile); }
 
+// Entries of b as words: `at` reads up to kLanes words from word w of a row on; `across` word w of up to kLanes adjacent rows.
+template <class T>
+struct FloatWords {
+  static constexpr int kEntries = 1;
+  using Step = FloatProduct;
+  static inline F at(const T* row, int64_t w, int64_t left) {
+    return left >= kLanes ? load(row + w) : load_partial(row + w, static_cast<int>(left));
+  }
+  static inline F across(const T* b, int64_t column, int64_t w, int64_t, int count) {
+    const T* from = b + w * column;
+    return count >= kLanes ? load(from) : load_partial(from, count);
+  }
+};
+
+// Columns of the product whose entries lie one after another along the depth: squares of b are transposed in registers.
+template <class Words, int ROWS, class Left, class T>
+inline __attribute__((always_inline)) void few_rows_transposed(const Left& left, const FewRows& p, const T* b) {
+  const int64_t words = (p.entries + Words::kEntries - 1) / Words::kEntries;
+  for (int n0 = 0; n0 < p.width; n0 += kLanes) {
+    const int count = p.width - n0 < kLanes ? p.width - n0 : kLanes;
+    F c[ROWS];
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; ++r) c[r] = zero();
+    for (int64_t w0 = 0; w0 < words; w0 += kLanes) {
+      F lanes[kLanes];
+      for (int n = 0; n < kLanes; ++n) {
+        const T* row = b + (n0 + (n < count ? n : 0)) * p.b.row;
+        lanes[n] = Words::at(row, w0 * Words::kEntries, p.entries - w0 * Words::kEntries);
+        // As an integer, since a pointer may not leave its array.
+        const uintptr_t place = reinterpret_cast<uintptr_t>(row);
+        __builtin_prefetch(reinterpret_cast<const void*>(place + (w0 + 8 * kLanes) * Words::kEntries * sizeof(T)));
+      }
+      transpose(lanes);
+      if (words - w0 >= kLanes) {
+#pragma GCC unroll 16
+        for (int w = 0; w < kLanes; ++w) {
+#pragma GCC unroll 6
+          for (int r = 0; r < ROWS; ++r) c[r] = Words::Step::step(left.at(r, w0 + w), lanes[w], c[r]);
+        }
+        continue;
+      }
+      for (int w = 0; w < words - w0; ++w) {
+        for (int r = 0; r < ROWS; ++r) c[r] = Words::Step::step(left.at(r, w0 + w), lanes[w], c[r]);
+      }
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; ++r) {
+      float* to = p.to + r * p.to_row + n0;
+      store(to, p.add ? add(load(to), c[r]) : c[r]);
+    }
+  }
+}
+
+// Columns of the product that are adjacent in memory: the sums of a group of columns stay in registers.
+template <class Words, int ROWS, class Left, class T>
+inline __attribute__((always_inline)) void few_rows_in_order(const Left& left, const FewRows& p, const T* b) {
+  const int64_t words = (p.entries + Words::kEntries - 1) / Words::kEntries;
+  constexpr int kVectors = ROWS > 2 ? kStripVectors : 2 * kStripVectors;  // as many sums as registers
+  for (int n0 = 0; n0 < p.width; n0 += kVectors * kLanes) {
+    F c[ROWS][kVectors];
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) c[r][v] = zero();
+    }
+    const bool whole = p.width - n0 >= kVectors * kLanes;
+    for (int64_t w = 0; w < words; ++w) {
+      F right[kVectors];
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        const int count = whole ? kLanes : p.width - n0 - v * kLanes;
+        right[v] = count > 0 ? Words::across(b + n0 + v * kLanes, p.b.column, w, p.entries, count) : zero();
+      }
+#pragma GCC unroll 6
+      for (int r = 0; r < ROWS; ++r) {
+        const F x = left.at(r, w);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) c[r][v] = Words::Step::step(x, right[v], c[r][v]);
+      }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
+        if (p.width - n0 <= v * kLanes) continue;
+        float* to = p.to + r * p.to_row + n0 + v * kLanes;
+        store(to, p.add ? add(load(to), c[r][v]) : c[r][v]);
+      }
+    }
+  }
+}
+
+template <class Words, class T>
+inline void few_rows_of(const FewRows& p, const T* b) {
+  with_row_count(p.rows, [&](auto rows) {
+    const auto run = [&](const auto& left) {
+      if (p.b.column == 1) {
+        few_rows_transposed<Words, rows.value>(left, p, b);
+      } else {
+        few_rows_in_order<Words, rows.value>(left, p, b);
+      }
+    };
+    if (p.a_row) {
+      run(RowsInPlace{static_cast<const char*>(p.a), p.a_row});
+    } else {
+      run(PackedTileRows{static_cast<const float*>(p.a)});
+    }
+  });
+}
+
+inline void few_rows(const FewRows& p) {
+  with_type(p.b.dtype, [&](auto* type) {
+    using T = typename remove_pointer_to_const<decltype(type)>::type;
+    few_rows_of<FloatWords<T>>(p, typed(p.b.data, type));
+  });
+}
+
 // The rows of a tile out of columns: x[r][w] at data + r + w * column. Writes past the six rows as pack_tile does.
 template <class T>
 inline void pack_tile_from_columns_of(float* out, const T* x, int64_t column, int count, int width) {

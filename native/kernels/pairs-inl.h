@@ -162,6 +162,21 @@ inline void backward_tile_pairs(const BackwardTile& tile, const Block& block, co
 
 inline void matmul_tile_pairs(const MatmulTile& tile) { matmul_tile_of<PairProduct>(tile); }
 
+struct PairWords {
+  static constexpr int kEntries = 2;
+  using Step = PairProduct;
+  static inline F at(const bfloat16* row, int64_t entry, int64_t left) {
+    return load_pairs(row + entry, left < 2 * kLanes ? static_cast<int>(left) : 2 * kLanes);
+  }
+  static inline F across(const bfloat16* b, int64_t column, int64_t w, int64_t entries, int count) {
+    const int lanes = count < kLanes ? count : kLanes;
+    const F low = load_halves(b + 2 * w * column, lanes);
+    return join_halves(low, 2 * w + 1 < entries ? load_halves(b + (2 * w + 1) * column, lanes) : zero());
+  }
+};
+
+inline void few_rows_pairs(const FewRows& p) { few_rows_of<PairWords>(p, static_cast<const bfloat16*>(p.b.data)); }
+
 inline void pack_tile_from_columns_pairs(float* out, const Rows& x, int count, int width) {
   const bfloat16* from = static_cast<const bfloat16*>(x.data);
   for (int w = 0; w < width; w += 2) {
