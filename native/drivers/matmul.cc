@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kDepthWords = 512;     // of one packed block
 constexpr int64_t kUnitColumns = 64;     // that are packed at once
 constexpr int64_t kBlockColumns = 192;   // of one packed block: with kDepthWords 384 KiB, for a second-level cache
+constexpr int64_t kPackedTiles = 8;      // of a, at once: whole lines of a transposed matrix
 constexpr int64_t kMaxChunkRows = 2046;  // of one task: bounds its partial sums
 constexpr int64_t kSmallWork = 1 << 19;  // multiply-adds that are not worth another thread
 
@@ -80,7 +81,7 @@ class Matmul {
     const auto lay_out = [&](float* base, Buffers* out) {
       ScratchLayout layout(base);
       out->b = layout.take(depth * kBlockColumns);
-      out->a = layout.take(depth * kTileRows + kMaxLanes);
+      out->a = layout.take(in_place_ && p_.a.row ? 0 : kPackedTiles * tile_room(depth));
       out->tile = layout.take(kTileRows * kMaxStrip);
       out->bias = layout.take(kBlockColumns);
       out->partial = layout.take(needs_partial() ? rows * kBlockColumns : 0);
@@ -104,16 +105,27 @@ class Matmul {
         const int64_t first = block * kDepthWords;
         const int64_t depth = std::min(words_ - first, kDepthWords);
         pack_columns(n, columns, first, depth, buffer.b);
-        for (int64_t m = m0; m < m1; m += kTileRows) {
-          const int rows = static_cast<int>(std::min<int64_t>(kTileRows, m1 - m));
+        for (int64_t m = m0; m < m1; m += kPackedTiles * kTileRows) {
+          const int64_t rows = std::min(kPackedTiles * kTileRows, m1 - m);
           MatmulTile tile{};
-          tile.depth = depth, tile.rows = rows;
-          place_rows(m, rows, first, depth, buffer.a, &tile);
-          multiply(m, m - m0, n, columns, block, buffer, &tile);
+          tile.depth = depth;
+          place_rows(m, static_cast<int>(rows), first, depth, buffer.a, &tile);
+          for (int64_t r = 0; r < rows; r += kTileRows) {
+            MatmulTile one = tile;
+            one.rows = static_cast<int>(std::min<int64_t>(kTileRows, rows - r));
+            one.a =
+                static_cast<const char*>(tile.a) + (tile.a_row ? r * tile.a_row : r / kTileRows * tile_room(depth) * 4);
+            if (tile.a_row && m + r + kTileRows < m1)
+              one.next_a = static_cast<const char*>(one.a) + kTileRows * tile.a_row;
+            multiply(m + r, m + r - m0, n, columns, block, buffer, &one);
+          }
         }
       }
     }
   }
+
+  // Floats from one packed tile of a to the next.
+  static int64_t tile_room(int64_t depth) { return depth * kTileRows + kMaxLanes; }
 
   const char* entry(const uwaga_tensor& t, int64_t row, int64_t column) const {
     return static_cast<const char*>(t.data) + (row * t.row + column * t.column) * element_size(t.dtype);
@@ -128,7 +140,7 @@ class Matmul {
     float *packed, *sums, *bias;
     const auto lay_out = [&](float* base) {
       ScratchLayout layout(base);
-      packed = layout.take(in_place_ ? 0 : words_ * kTileRows + kMaxLanes);
+      packed = layout.take(in_place_ && p_.a.row ? 0 : tile_room(words_));
       sums = layout.take(kTileRows * kBlockColumns);
       bias = layout.take(kBlockColumns);
       return layout.used();
@@ -176,30 +188,31 @@ class Matmul {
     }
   }
 
-  // Sets the tile's left operand: rows of a in place where the kernel can read them, else packed.
+  // Sets the left operand of tiles: rows of a in place where the kernel can read them, else packed tile by tile.
   void place_rows(int64_t m, int rows, int64_t first, int64_t depth, float* packed, MatmulTile* tile) const {
     const int64_t column = first * entries_per_word_;
     const int width = entries(first, depth);
     tile->a = packed;
     if (width <= 0) return;
-    if (in_place_) {
+    if (in_place_ && (rows == 1 || p_.a.row)) {
       tile->a = entry(p_.a, m, column);
       // A single row has no stride that must be right, and 0 stands for packed rows.
-      tile->a_row = rows > 1 && p_.a.row ? p_.a.row * element_size(p_.a.dtype) : 4;
-      tile->next_a = static_cast<const char*>(tile->a) + kTileRows * tile->a_row;
-      if (rows == 1 || p_.a.row) return;
-      tile->a_row = 0;  // all rows are one: packed below
+      tile->a_row = rows > 1 ? p_.a.row * element_size(p_.a.dtype) : 4;
+      return;
     }
     if (p_.a.row == 1) {
       const Rows x{entry(p_.a, m, column), 1, p_.a.column, p_.a.dtype};
-      (pairs_ ? kernels_.pack_tile_from_columns_pairs : kernels_.pack_tile_from_columns)(packed, x, rows, width);
-    } else {
+      (pairs_ ? kernels_.pack_tiles_from_columns_pairs : kernels_.pack_tiles_from_columns)(packed, x, rows, width,
+                                                                                           tile_room(depth));
+      return;
+    }
+    for (int r0 = 0; r0 < rows; r0 += kTileRows, packed += tile_room(depth)) {
       const void* starts[kTileRows];
-      for (int r = 0; r < rows; ++r) starts[r] = entry(p_.a, m + r, column);
-      (pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile)(packed, starts, rows, width, p_.a.column, p_.a.dtype,
+      const int count = std::min(kTileRows, rows - r0);
+      for (int r = 0; r < count; ++r) starts[r] = entry(p_.a, m + r0 + r, column);
+      (pairs_ ? kernels_.pack_tile_pairs : kernels_.pack_tile)(packed, starts, count, width, p_.a.column, p_.a.dtype,
                                                                1.0f);
     }
-    tile->a = packed;
   }
 
   void multiply(int64_t m, int64_t chunk_row, int64_t n, int64_t columns, int64_t block, const Buffers& buffer,

@@ -245,9 +245,9 @@ struct Kernels {
   // b.column = 1: any number of columns, and b.row = 1.
   void (*few_rows)(const FewRows&);
   void (*few_rows_pairs)(const FewRows&);
-  // Packed rows of a tile from a matrix whose rows are adjacent in memory, x.row = 1.
-  void (*pack_tile_from_columns)(float* out, const Rows& x, int count, int width);
-  void (*pack_tile_from_columns_pairs)(float* out, const Rows& x, int count, int width);
+  // Packed rows of tiles, `tile_room` floats apart, from a matrix whose rows are adjacent in memory, x.row = 1.
+  void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
+  void (*pack_tiles_from_columns_pairs)(float* out, const Rows& x, int count, int width, int64_t tile_room);
   void (*finish_tile)(const MatmulEpilogue&);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done

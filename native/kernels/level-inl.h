@@ -102,8 +102,8 @@ const Kernels kKernels = {
     .matmul_tile_pairs = UWAGA_PAIRS(matmul_tile_pairs),
     .few_rows = few_rows,
     .few_rows_pairs = UWAGA_PAIRS(few_rows_pairs),
-    .pack_tile_from_columns = pack_tile_from_columns,
-    .pack_tile_from_columns_pairs = UWAGA_PAIRS(pack_tile_from_columns_pairs),
+    .pack_tiles_from_columns = pack_tiles_from_columns,
+    .pack_tiles_from_columns_pairs = UWAGA_PAIRS(pack_tiles_from_columns_pairs),
     .finish_tile = finish_tile,
     .peak_flops = peak_flops,
 };

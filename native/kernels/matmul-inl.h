@@ -184,20 +184,26 @@ inline void few_rows(const FewRows& p) {
   });
 }
 
-// The rows of a tile out of columns: x[r][w] at data + r + w * column. Writes past the six rows as pack_tile does.
+// The rows of tiles out of columns: x[r][w] at data + r + w * column. Writes past the six rows of a tile as pack_tile does.
 template <class T>
-inline void pack_tile_from_columns_of(float* out, const T* x, int64_t column, int count, int width) {
+inline void pack_tiles_from_columns_of(float* out, const T* x, int64_t column, int count, int width,
+                                       int64_t tile_room) {
   for (int w = 0; w < width; ++w) {
     const T* from = x + w * column;
-    for (int r = 0; r < kTileRows; r += kLanes) {
-      const int left = count - r < kLanes ? count - r : kLanes;
-      store(out + w * kTileRows + r, left > 0 ? load_partial(from + r, left) : zero());
+    float* to = out + w * kTileRows;
+    for (int r0 = 0; r0 < count; r0 += kTileRows, to += tile_room) {
+      for (int r = 0; r < kTileRows; r += kLanes) {
+        const int left = count - r0 - r < kLanes ? count - r0 - r : kLanes;
+        store(to + r, left > 0 ? load_partial(from + r0 + r, left) : zero());
+      }
     }
   }
 }
 
-inline void pack_tile_from_columns(float* out, const Rows& x, int count, int width) {
-  with_type(x.dtype, [&](auto* type) { pack_tile_from_columns_of(out, typed(x.data, type), x.column, count, width); });
+inline void pack_tiles_from_columns(float* out, const Rows& x, int count, int width, int64_t tile_room) {
+  with_type(x.dtype, [&](auto* type) {
+    pack_tiles_from_columns_of(out, typed(x.data, type), x.column, count, width, tile_room);
+  });
 }
 
 // Activations of N vectors at once; see exp2_each.

@@ -177,11 +177,14 @@ struct PairWords {
 
 inline void few_rows_pairs(const FewRows& p) { few_rows_of<PairWords>(p, static_cast<const bfloat16*>(p.b.data)); }
 
-inline void pack_tile_from_columns_pairs(float* out, const Rows& x, int count, int width) {
+inline void pack_tiles_from_columns_pairs(float* out, const Rows& x, int count, int width, int64_t tile_room) {
   const bfloat16* from = static_cast<const bfloat16*>(x.data);
-  for (int w = 0; w < width; w += 2) {
-    const F low = load_halves(from + w * x.column, count);
-    const F high = w + 1 < width ? load_halves(from + (w + 1) * x.column, count) : zero();
-    store(out + w / 2 * kTileRows, join_halves(low, high));
+  for (int w = 0; w < width; w += 2, from += 2 * x.column) {
+    float* to = out + w / 2 * kTileRows;
+    for (int r = 0; r < count; r += kTileRows, to += tile_room) {
+      const int lanes = count - r < kLanes ? count - r : kLanes;
+      const F high = w + 1 < width ? load_halves(from + x.column + r, lanes) : zero();
+      store(to, join_halves(load_halves(from + r, lanes), high));
+    }
   }
 }
