@@ -12,6 +12,7 @@
 
 #include "base/parallel.h"
 #include "drivers/checked_problem.h"
+#include "drivers/checked_rows.h"
 #include "drivers/drivers.h"
 #include "drivers/mask.h"
 
@@ -140,6 +141,34 @@ int uwaga_matmul(const uwaga_matmul_args* args) {
   });
 }
 
+int uwaga_activation_backward(const uwaga_activation_backward_args* args) {
+  return run([&] {
+    uwaga::check(*args);
+    uwaga::activation_backward(*args);
+  });
+}
+
+int uwaga_norm_forward(const uwaga_norm_args* args, const uwaga_norm_result* result) {
+  return run([&] {
+    uwaga::check(*args, *result);
+    uwaga::norm_forward(*args, *result);
+  });
+}
+
+int uwaga_norm_backward(const uwaga_norm_args* args, const uwaga_norm_backward_args* backward) {
+  return run([&] {
+    uwaga::check(*args, *backward);
+    uwaga::norm_backward(*args, *backward);
+  });
+}
+
+int uwaga_embed(const uwaga_embed_args* args) {
+  return run([&] {
+    uwaga::check(*args);
+    uwaga::embed(*args);
+  });
+}
+
 const char* uwaga_last_error(void) { return g_last_error; }
 
 int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1, int64_t j0,
@@ -196,6 +225,16 @@ const int64_t* uwaga_struct_layout(const char* name) {
          AT(grad_value), AT(grad_relative), AT(grad_sinks), AT(grad_bias))
   LAYOUT(uwaga_matmul_args, AT(rows), AT(columns), AT(depth), AT(a), AT(b), AT(bias), AT(residual), AT(preactivation),
          AT(out), AT(activation), AT(threads))
+  LAYOUT(uwaga_activation_backward_args, AT(rows), AT(width), AT(activation), AT(threads), AT(input), AT(grad_output),
+         AT(grad_input))
+  LAYOUT(uwaga_norm_args, AT(rows), AT(width), AT(x), AT(added), AT(weight), AT(bias), AT(dtype), AT(kind), AT(epsilon),
+         AT(dropout), AT(seed), AT(threads), AT(reserved))
+  LAYOUT(uwaga_norm_result, AT(output), AT(sum))
+  LAYOUT(uwaga_norm_backward_args, AT(grad_output), AT(grad_sum), AT(grad_x), AT(grad_added), AT(grad_weight),
+         AT(grad_bias))
+  LAYOUT(uwaga_lookup, AT(table), AT(table_rows), AT(indices))
+  LAYOUT(uwaga_embed_args, AT(rows), AT(width), AT(tokens), AT(types), AT(positions), AT(weight), AT(bias), AT(output),
+         AT(epsilon), AT(threads))
 #undef LAYOUT
 #undef AT
   return nullptr;

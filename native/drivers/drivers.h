@@ -35,6 +35,13 @@ void pool(const uwaga_problem& problem, const uwaga_softmax& softmax, const uwag
 
 // A product of matrices with bias, activation and residual.
 void matmul(const uwaga_matmul_args& args);
+// Sums of rows with dropout and their norms, and the norm of a sum of embeddings.
+void norm_forward(const uwaga_norm_args& args, const uwaga_norm_result& result);
+void norm_backward(const uwaga_norm_args& args, const uwaga_norm_backward_args& backward);
+void embed(const uwaga_embed_args& args);  // throws InvalidArgument where an index is not a row of its table
+
+// Gradients through an activation.
+void activation_backward(const uwaga_activation_backward_args& args);
 
 }  // namespace uwaga
 #endif  // UWAGA_DRIVERS_DRIVERS_H_

@@ -7,16 +7,10 @@
 #include <limits>
 
 #include "base/half.h"
+#include "drivers/dropout_hash.h"
 
 namespace uwaga {
 namespace {
-
-uint64_t splitmix(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
 
 template <class T>
 uint64_t add_dense_row(const T* from, int64_t column, int count, float* bias) {
@@ -38,8 +32,7 @@ ScoreRule rule_of(const uwaga_problem& p) {
   rule.biased = p.relative.data || p.bias.data;
   rule.softmax = p.normalize != 0;
   rule.keep = 1.0f - p.dropout;
-  rule.drop_threshold =
-      static_cast<uint32_t>(std::min(std::floor(static_cast<double>(p.dropout) * 4294967296.0), 4294967295.0));
+  rule.drop_threshold = drop_threshold(p.dropout);
   return rule;
 }
 

@@ -178,6 +178,39 @@ struct MatmulEpilogue {
   int64_t out_row, residual_row, preactivation_row;
 };
 
+// Dropout of one row: whether column w is kept is a hash of (row_key, w). Factor 1: none.
+struct RowDropout {
+  uint32_t row_key, threshold;
+  float factor;  // 1 / (1 - p)
+};
+
+// s = x + more + dropout(added), and its norm; columns are adjacent, and parameters are padded to whole vectors.
+struct NormRow {
+  const void *x, *more, *added;  // null: zero; `more` needs an x
+  void* sum;                     // s, or null
+  void* output;                  // the norm, or null
+  const float *weight, *bias;    // null: ones, zeros
+  float* floats;                 // [padded width] scratch
+  int dtype;
+  bool rms;
+  int64_t width;
+  float epsilon;
+  RowDropout dropout;
+};
+
+struct NormGradientRow {
+  const void *grad, *grad_sum;     // of the norm, and of the sum or null
+  const void* x;                   // the sum
+  const float* weight;             // or null
+  void *grad_x, *grad_added;       // out, or null
+  float *grad_weight, *grad_bias;  // added to, or null
+  int dtype;
+  bool rms;
+  int64_t width;
+  float epsilon;
+  RowDropout dropout;
+};
+
 // One per level, filled by name in level-inl.h.
 struct Kernels {
   const char* name;
@@ -249,6 +282,11 @@ struct Kernels {
   void (*pack_tiles_from_columns)(float* out, const Rows& x, int count, int width, int64_t tile_room);
   void (*pack_tiles_from_columns_pairs)(float* out, const Rows& x, int count, int width, int64_t tile_room);
   void (*finish_tile)(const MatmulEpilogue&);
+  // out[n] = grad[n] f'(x[n]) for the activation f that `kind` names (UWAGA_GELU, UWAGA_GELU_TANH).
+  void (*activation_gradient)(void* out, const void* x, const void* grad, int dtype, int kind, int64_t count);
+
+  void (*norm_row)(const NormRow&);
+  void (*norm_gradient_row)(const NormGradientRow&);
 
   double (*peak_flops)(int64_t iterations);  // runs `iterations` rounds of independent FMAs, returns flops done
 };

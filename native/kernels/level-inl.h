@@ -29,6 +29,8 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/weights-inl.h"
 #include "kernels/backward-inl.h"
 #include "kernels/matmul-inl.h"
+#include "kernels/activations-inl.h"
+#include "kernels/norms-inl.h"
 // clang-format on
 #ifdef UWAGA_LEVEL_BFLOAT16_PAIRS
 #include "kernels/pairs-inl.h"
@@ -105,6 +107,9 @@ const Kernels kKernels = {
     .pack_tiles_from_columns = pack_tiles_from_columns,
     .pack_tiles_from_columns_pairs = UWAGA_PAIRS(pack_tiles_from_columns_pairs),
     .finish_tile = finish_tile,
+    .activation_gradient = activation_gradient,
+    .norm_row = norm_row,
+    .norm_gradient_row = norm_gradient_row,
     .peak_flops = peak_flops,
 };
 

@@ -5,6 +5,7 @@ namespace uwaga_tests {
 
 void test_kernels() {
   for_levels([](const Kernels& k) {
+    test_activations(k);
     test_packing(k);
     test_forward_tiles(k);
     test_backward_tiles(k);

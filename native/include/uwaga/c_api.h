@@ -218,6 +218,69 @@ UWAGA_EXPORT int uwaga_received(const uwaga_problem* problem, const uwaga_softma
                                 const uwaga_tensor* row_weights, const uwaga_tensor* out);
 UWAGA_EXPORT int uwaga_pool(const uwaga_problem* problem, const uwaga_softmax* softmax, const uwaga_pool_args* args);
 
+// Below, an operand of N rows of M numbers is a uwaga_tensor whose `row` is the stride from row to row; `column` must be 1,
+// and `batch` and `head` are not read.
+
+// grad_input = grad_output * f'(input), all (N, M) of one dtype; grad_input may be the memory of one of the others.
+typedef struct {
+  int64_t rows, width;  // N, M
+  int32_t activation;   // UWAGA_GELU or UWAGA_GELU_TANH
+  int32_t threads;
+  uwaga_tensor input, grad_output, grad_input;
+} uwaga_activation_backward_args;
+UWAGA_EXPORT int uwaga_activation_backward(const uwaga_activation_backward_args* args);
+
+enum { UWAGA_NO_NORM = 0, UWAGA_LAYER_NORM = 1, UWAGA_RMS_NORM = 2 };
+
+// sum = x + dropout(added) and output = norm(sum), row by row: layer norm (Ba et al. 2016) (s - mean(s)) / sqrt(var(s) + epsilon) weight
+// + bias, or RMS norm (Zhang and Sennrich 2019) s / sqrt(mean(s^2) + epsilon) weight. Whether dropout keeps entry w of row n is the hash
+// of attention's dropout: with row_key = splitmix(splitmix(seed) + n) in place of a query's and w in place of a key.
+typedef struct {
+  int64_t rows, width;        // N, M
+  uwaga_tensor x, added;      // (N, M), either may have data null: zero
+  uwaga_tensor weight, bias;  // (1, M), or data null: ones, zeros
+  int32_t dtype;              // of all tensors
+  int32_t kind;
+  float epsilon;
+  float dropout;  // probability in [0, 1)
+  uint64_t seed;
+  int32_t threads;
+  int32_t reserved;
+} uwaga_norm_args;
+
+typedef struct {
+  uwaga_tensor output;  // (N, M), or data null with UWAGA_NO_NORM
+  uwaga_tensor sum;  // (N, M), or data null: not stored. The norm is that of the sum before it is rounded to the dtype
+} uwaga_norm_result;
+
+typedef struct {
+  uwaga_tensor grad_output;             // (N, M)
+  uwaga_tensor grad_sum;                // (N, M): the gradient of the sum beside that through the norm, or data null
+  uwaga_tensor grad_x, grad_added;      // (N, M); data null: not computed
+  uwaga_floats grad_weight, grad_bias;  // (M,), summed in an order that depends on N alone; null: not computed
+} uwaga_norm_backward_args;
+
+// output = norm(tokens + types + positions): a layer norm of the sum of one row from each table.
+typedef struct {
+  uwaga_tensor table;  // (table_rows, M), or data null: no such table
+  int64_t table_rows;
+  uwaga_integers indices;  // (N,), or null: row 0 for all
+} uwaga_lookup;
+
+typedef struct {
+  int64_t rows, width;  // N, M
+  uwaga_lookup tokens, types, positions;
+  uwaga_tensor weight, bias;  // (1, M), or data null: ones, zeros
+  uwaga_tensor output;        // (N, M); the tables, weight and bias have its dtype
+  float epsilon;
+  int32_t threads;
+} uwaga_embed_args;
+
+UWAGA_EXPORT int uwaga_norm_forward(const uwaga_norm_args* args, const uwaga_norm_result* result);
+// `args` as in the forward pass, but x is the sum and added is not read.
+UWAGA_EXPORT int uwaga_norm_backward(const uwaga_norm_args* args, const uwaga_norm_backward_args* backward);
+UWAGA_EXPORT int uwaga_embed(const uwaga_embed_args* args);
+
 // The mask of block [i0, i1) x [j0, j1) of sequence b, head h: 0 empty, 1 partial, 2 full; negative: invalid arguments.
 UWAGA_EXPORT int uwaga_mask_block(const uwaga_problem* problem, int64_t b, int64_t h, int64_t i0, int64_t i1,
                                   int64_t j0, int64_t j1);

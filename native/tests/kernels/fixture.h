@@ -169,6 +169,7 @@ inline ScoreRule plain_rule() {
   return rule;
 }
 
+void test_activations(const Kernels& k);
 void test_packing(const Kernels& k);
 void test_forward_tiles(const Kernels& k);
 void test_backward_tiles(const Kernels& k);

@@ -42,6 +42,23 @@ STRUCTS = {
         "rows:q columns:q depth:q a:uwaga_tensor b:uwaga_tensor bias:uwaga_tensor residual:uwaga_tensor "
         "preactivation:uwaga_tensor out:uwaga_tensor activation:i threads:i"
     ),
+    "uwaga_activation_backward_args": (
+        "rows:q width:q activation:i threads:i input:uwaga_tensor grad_output:uwaga_tensor grad_input:uwaga_tensor"
+    ),
+    "uwaga_norm_args": (
+        "rows:q width:q x:uwaga_tensor added:uwaga_tensor weight:uwaga_tensor bias:uwaga_tensor dtype:i kind:i epsilon:f "
+        "dropout:f seed:Q threads:i reserved:i"
+    ),
+    "uwaga_norm_result": "output:uwaga_tensor sum:uwaga_tensor",
+    "uwaga_norm_backward_args": (
+        "grad_output:uwaga_tensor grad_sum:uwaga_tensor grad_x:uwaga_tensor grad_added:uwaga_tensor "
+        "grad_weight:uwaga_floats grad_bias:uwaga_floats"
+    ),
+    "uwaga_lookup": "table:uwaga_tensor table_rows:q indices:uwaga_integers",
+    "uwaga_embed_args": (
+        "rows:q width:q tokens:uwaga_lookup types:uwaga_lookup positions:uwaga_lookup weight:uwaga_tensor bias:uwaga_tensor "
+        "output:uwaga_tensor epsilon:f threads:i"
+    ),
 }
 
 

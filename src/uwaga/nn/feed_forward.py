@@ -1,25 +1,18 @@
 """The feed-forward layer of a Transformer. Letters: M model width, F hidden width, Q tokens, N packed tokens."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.types import Device
 
 from uwaga._base import renamed
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import check_width, map_values
+from uwaga.nn.plain_modules import apply_dropout
+from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.ragged import Operand
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": functional.gelu,
-    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
-    "relu": functional.relu,
-    "silu": functional.silu,
-}
 
 
 @renamed.parameters(width="d_model", hidden="d_ff")
@@ -89,11 +82,3 @@ class FeedForward(nn.Module):
 
     def extra_repr(self) -> str:
         return f"activation={self.activation!r}"
-
-
-def apply_dropout(dropout: nn.Module, x: Tensor) -> Tensor:
-    """`dropout` of x, without the cost of calling a module where nn.Dropout would drop nothing. The module may be replaced."""
-    if type(dropout) is nn.Dropout and not (dropout.p and dropout.training):
-        return x
-    found: Tensor = dropout(x)
-    return found

@@ -8,7 +8,7 @@ Letters: B batch, Q tokens, M model width, F feed-forward width, H query heads, 
 width, N packed tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,13 +19,14 @@ from torch.types import Device
 
 from uwaga._base import renamed
 from uwaga.nn.attention import MultiHeadAttention
-from uwaga.nn.feed_forward import FeedForward, apply_dropout
+from uwaga.nn.feed_forward import FeedForward
 from uwaga.nn.kv_cache import KeyValueCache, LayerCache
-from uwaga.nn.operand import check_width, map_values
+from uwaga.nn.operand import check_width, map_values, values_of
+from uwaga.nn.plain_modules import add_dropped, residual_norm
 from uwaga.nn.positions import Rotation
 from uwaga.ops.biases import DistanceBias
 from uwaga.ops.masks import Mask
-from uwaga.ops.ragged import Operand
+from uwaga.ops.ragged import Operand, Ragged
 
 
 @renamed.parameters(
@@ -151,9 +152,9 @@ class EncoderLayer(nn.Module):
         check_width("EncoderLayer", "x", x, self.attention.query.in_features)
         self_cache = None if cache is None else cache.attention
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
-        x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
-        return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        sublayers = [(attend, self.attention_norm), (feed_forward, self.feed_forward_norm)]
+        return _run_sublayers(x, sublayers, self.dropout, self.is_pre)
 
 
 class DecoderLayer(nn.Module):
@@ -211,19 +212,42 @@ class DecoderLayer(nn.Module):
             raise ValueError("DecoderLayer: memory is None, and no cache holds its keys and values")
         attend = partial(self.attention, mask=mask, bias=bias, rotary=rotary, cache=self_cache)
         cross_attend = partial(self.cross_attention, key=memory, mask=memory_mask, bias=memory_bias, cache=cross_cache)
-        x = _residual(x, attend, self.attention_norm, self.dropout, self.is_pre)
-        x = _residual(x, cross_attend, self.cross_attention_norm, self.dropout, self.is_pre)
         feed_forward = partial(self.feed_forward, batch_invariant=cache is None)
-        return _residual(x, feed_forward, self.feed_forward_norm, self.dropout, self.is_pre)
+        sublayers = [
+            (attend, self.attention_norm),
+            (cross_attend, self.cross_attention_norm),
+            (feed_forward, self.feed_forward_norm),
+        ]
+        return _run_sublayers(x, sublayers, self.dropout, self.is_pre)
 
 
-def _residual(
-    x: Operand, sublayer: Callable[[Operand], Operand], norm: nn.Module, dropout: nn.Module, is_pre: bool
+def _run_sublayers(
+    x: Operand,
+    sublayers: Sequence[tuple[Callable[[Operand], Operand], nn.Module]],
+    dropout: nn.Module,
+    is_pre: bool,
 ) -> Operand:
-    """norm(x + dropout(sublayer(x))), or with is_pre x + dropout(sublayer(norm(x)))."""
-    added = sublayer(map_values(norm, x) if is_pre else x)
-    total = map_values(lambda values, more: values + apply_dropout(dropout, more), x, added)
-    return total if is_pre else map_values(norm, total)
+    """Each sublayer with its norm: x = norm(x + dropout(sublayer(x))), or with is_pre x = x + dropout(sublayer(norm(x))).
+
+    A residual sum and the norm that follows it are one operation.
+    """
+    if not is_pre:
+        for sublayer, norm in sublayers:
+            x, _ = _add_and_norm(x, sublayer(x), norm, dropout, wants_sum=False)
+        return x
+    normed = map_values(sublayers[0][1], x)
+    for n, (sublayer, _) in enumerate(sublayers[:-1]):
+        normed, x = _add_and_norm(x, sublayer(normed), sublayers[n + 1][1], dropout, wants_sum=True)
+    return map_values(partial(add_dropped, dropout), x, sublayers[-1][0](normed))
+
+
+def _add_and_norm(
+    x: Operand, added: Operand, norm: nn.Module, dropout: nn.Module, *, wants_sum: bool
+) -> tuple[Operand, Operand]:
+    """norm(x + dropout(added)), and the sum where it is wanted, else x."""
+    found = residual_norm(norm, dropout, values_of(x), values_of(added), wants_sum=wants_sum)
+    pair = found.output, values_of(x) if found.sum is None else found.sum
+    return (x.with_values(pair[0]), x.with_values(pair[1])) if isinstance(x, Ragged) else pair
 
 
 @renamed.parameters(layers="num_layers")

@@ -18,8 +18,9 @@ from uwaga.models.bert.config import BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
-from uwaga.nn.feed_forward import ACTIVATIONS
 from uwaga.nn.operand import map_values
+from uwaga.nn.plain_modules import apply_dropout
+from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.masks import Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -184,7 +185,7 @@ class BertEmbeddings(nn.Module):
         if self.token_types is not None:
             types = map_values(torch.zeros_like, ids) if token_types is None else token_types
             x = map_values(torch.add, x, map_values(self.token_types, types))
-        return map_values(lambda values: self.dropout(self.norm(values)), self._with_positions(x, ids))
+        return map_values(lambda values: apply_dropout(self.dropout, self.norm(values)), self._with_positions(x, ids))
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
         if self.padding_position is None:
@@ -266,9 +267,9 @@ class SequenceHead(nn.Module):
         """(B, C) from the hidden state of the first token, or in BERT from the pooler's output."""
         if self.dense is None:
             assert pooled_BM is not None
-            return apply_linear(self.output, self.dropout(pooled_BM))
+            return apply_linear(self.output, apply_dropout(self.dropout, pooled_BM))
         dense_BM = self.activate(apply_linear(self.dense, self.input_dropout(first_BM)))
-        return apply_linear(self.output, self.dropout(dense_BM))
+        return apply_linear(self.output, apply_dropout(self.dropout, dense_BM))
 
 
 class TokenHead(nn.Module):
@@ -281,7 +282,7 @@ class TokenHead(nn.Module):
         self.dropout = nn.Dropout(config.dropout if config.model_type == "distilbert" else config.classifier_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return apply_linear(self.output, self.dropout(x))
+        return apply_linear(self.output, apply_dropout(self.dropout, x))
 
 
 def _first_tokens(x: Operand, attention_mask: Tensor | None) -> Tensor:

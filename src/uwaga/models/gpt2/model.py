@@ -17,6 +17,7 @@ from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
+from uwaga.nn.plain_modules import apply_dropout
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -116,7 +117,9 @@ class GPT2Model(nn.Module):
             mask = self._mask(n) if padding is None else self._mask(n) & padding
             return layer(x, mask=mask, cache=None if cache is None else cache[n])
 
-        return run_layers(self.layers, self.norm, map_values(self.dropout, x), call, states=states)
+        return run_layers(
+            self.layers, self.norm, map_values(partial(apply_dropout, self.dropout), x), call, states=states
+        )
 
     def _mask(self, layer: int) -> Mask:
         if self.config.band is None or layer % 2 == 0:

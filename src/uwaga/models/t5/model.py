@@ -17,6 +17,7 @@ from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
+from uwaga.nn.plain_modules import apply_dropout
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -163,9 +164,9 @@ class T5Model(nn.Module):
         return self._run(decoder, ids, call, states)
 
     def _run(self, stack: Encoder | Decoder, ids: Operand, call: LayerCall, states: bool) -> StackOutput:
-        x = map_values(lambda values: self.dropout(self.token_embedding(values)), ids)
+        x = map_values(lambda values: apply_dropout(self.dropout, self.token_embedding(values)), ids)
         output = run_layers(stack.layers, stack.norm, x, call, states=states)
-        return output._replace(last=map_values(self.dropout, output.last))
+        return output._replace(last=map_values(partial(apply_dropout, self.dropout), output.last))
 
 
 def _positions(config: T5Config, *, bidirectional: bool) -> RelativePositions:

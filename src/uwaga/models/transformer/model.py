@@ -19,6 +19,7 @@ from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
 from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
+from uwaga.nn.plain_modules import apply_dropout
 from uwaga.nn.positions import alibi_slopes
 from uwaga.ops.biases import AlibiBias
 from uwaga.ops.masks import Causal, Mask
@@ -192,7 +193,9 @@ class Transformer(nn.Module):
     def _embed(self, words: nn.Embedding, ids: Operand, start: int | Tensor) -> Operand:
         scale = self.config.d_model**0.5 if self.config.scale_embedding else 1.0
         x = map_values(lambda values: words(values) * scale, ids)
-        return map_values(self.dropout, x if self.positions is None else self.positions(x, start))
+        return map_values(
+            partial(apply_dropout, self.dropout), x if self.positions is None else self.positions(x, start)
+        )
 
     def _bias(self, heads: int) -> AlibiBias | None:
         """The ALiBi bias of self-attention, None with other positions. Not a buffer: one that is not saved would be lost on loading."""

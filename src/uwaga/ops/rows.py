@@ -1,0 +1,51 @@
+"""What the native functions on rows of numbers (activations, norms, dropout, embeddings) share: which tensors they serve, and how
+a tensor is passed to them.
+
+Letters: N rows, M numbers of a row.
+"""
+
+import torch
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga._base.tracing import is_autocast, is_plain_eager, is_plain_tensor
+from uwaga.ops.attention.native_structs import DTYPES
+
+NO_TENSOR = (0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def is_native(*tensors: Tensor | None) -> bool:
+    """Whether the native kernels compute with these tensors: in plain eager mode without autocast, on the CPU, all of one dtype
+    that they read. Elsewhere PyTorch's operators do, which every tracer and transform knows."""
+    if not is_plain_eager() or is_autocast("cpu"):
+        return False
+    dtype = None
+    for x in tensors:
+        if x is None:
+            continue
+        if not (x.is_cpu and is_plain_tensor(x) and x.layout is torch.strided) or x.is_neg():
+            return False
+        if dtype is None:
+            dtype = x.dtype
+        elif x.dtype is not dtype:
+            return False
+    return dtype in DTYPES and native.reason_unavailable() is None
+
+
+def sizes(x: Tensor) -> tuple[int, int]:
+    """N and M of a tensor (..., M); (1, 1) of a scalar."""
+    width = x.shape[-1] if x.dim() else 1
+    return x.numel() // max(width, 1), width
+
+
+def fields(x: Tensor | None) -> tuple[int, ...]:
+    """A uwaga_tensor of rows (N, M) from a contiguous tensor (..., M)."""
+    if x is None:
+        return NO_TENSOR
+    size = int(x.untyped_storage().nbytes()) - int(x.storage_offset()) * x.element_size()
+    return x.data_ptr(), size, 0, 0, x.shape[-1] if x.dim() else 1, 1, DTYPES[x.dtype], 0
+
+
+def dense(x: Tensor) -> Tensor:
+    """x contiguous, and with memory, which PyTorch's zero tensors lack."""
+    return torch.zeros(x.shape, dtype=x.dtype) if x._is_zerotensor() else x.contiguous()

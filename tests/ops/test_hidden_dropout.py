@@ -1,0 +1,112 @@
+"""Dropout of hidden states: which numbers are dropped, how many, and that a seed decides."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from uwaga._base import native
+from uwaga.ops.attention.reference import kept
+from uwaga.ops.dropout import add_dropped, dropout
+
+needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
+
+
+@needs_native
+@pytest.mark.parametrize("level", native.supported_levels() if native.reason_unavailable() is None else [])
+def test_the_mask_is_the_documented_hash_at_every_level(level: str) -> None:
+    """That of attention's dropout for one head, with rows in place of queries and columns in place of keys."""
+    before = native.level()
+    native.set_level(level)
+    try:
+        torch.manual_seed(8)
+        found = dropout(torch.ones(37, 101), 0.4)
+        torch.manual_seed(8)
+        seed = torch.randint(2**63 - 1, (), device="cpu")
+        mask = kept(seed, 0.4, 1, 1, 37, 101, torch.device("cpu"))[0, 0]
+        torch.testing.assert_close(found, mask / 0.6, rtol=1e-6, atol=0.0)
+    finally:
+        native.set_level(before)
+
+
+@needs_native
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_share_of_dropped_numbers(p: float) -> None:
+    """Within five standard deviations in all, for each row and column, and between neighbours, seeds and rows."""
+    torch.manual_seed(0)
+    draws = torch.stack([dropout(torch.ones(512, 512), p) != 0 for _ in range(4)]).double() - (1 - p)
+    variance = p * (1 - p)
+    for dims in ((0, 1, 2), (0, 1), (0, 2), (1, 2)):
+        share = draws.mean(dims)
+        assert (share.abs() < 5.5 * (variance / (draws.numel() / share.numel())) ** 0.5).all()
+    for pair in ((draws[..., 1:], draws[..., :-1]), (draws[:, 1:], draws[:, :-1]), (draws[1:], draws[:-1])):
+        product = pair[0] * pair[1]
+        assert abs(float(product.mean())) < 5 * variance / product.numel() ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+def test_gradients_have_the_same_mask(dtype: torch.dtype) -> None:
+    x, added = torch.full((30, 20), 2.0, dtype=dtype).requires_grad_(), torch.ones(30, 20, dtype=dtype).requires_grad_()
+    y = dropout(x, 0.25)
+    mask = (y.detach() != 0).to(dtype) / 0.75
+    torch.testing.assert_close(y, x * mask)
+    torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], mask)
+    total = add_dropped(x, added, 0.25)
+    mask = (total.detach() != 2).to(dtype) / 0.75
+    torch.testing.assert_close(torch.autograd.grad(total.sum(), (x, added)), (torch.ones_like(x), mask))
+
+
+def test_gradients_of_gradients_and_batches_of_them() -> None:
+    x, grad = torch.ones(6, 5, requires_grad=True), torch.ones(6, 5, requires_grad=True)
+    y = dropout(x, 0.5)
+    (first,) = torch.autograd.grad(y, x, grad, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(first.sum(), grad)[0], y.detach())
+    batch = torch.stack([torch.ones(6, 5), torch.zeros(6, 5)])
+    (found,) = torch.autograd.grad(y, x, batch, is_grads_batched=True)
+    torch.testing.assert_close(found, batch * y.detach())
+
+
+def test_torchs_generator_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(200, 96)
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(5)
+        return [dropout(x, 0.3), dropout(x, 0.3), add_dropped(x, x, 0.3)]
+
+    first = run()
+    assert not torch.equal(first[0], first[1])
+    monkeypatch.setattr(native, "threads", lambda: 3)
+    assert all(map(torch.equal, first, run()))
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    dropout(x, 0.3)
+    assert not torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_all_or_nothing(p: float) -> None:
+    x = torch.randn(4, 5)
+    assert torch.equal(dropout(x, p), x * (1 - p))
+    assert torch.equal(add_dropped(x, x, p), x + x * (1 - p))
+
+
+def test_nan_is_dropped_like_any_number() -> None:
+    y = dropout(torch.full((20, 20), float("nan")), 0.5)
+    assert 0 < int(y.isnan().sum()) < 400
+    assert (y[~y.isnan()] == 0).all()
+
+
+def test_a_probability_outside_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^dropout: the probability must lie in \[0, 1\], not -0.1$"):
+        dropout(torch.ones(2), -0.1)
+
+
+@pytest.mark.slow
+def test_it_compiles_to_one_graph() -> None:
+    compiled = torch.compile(lambda x: dropout(x, 0.5), fullgraph=True, backend="eager")(torch.ones(8, 8))
+    assert set(compiled.unique().tolist()) <= {0.0, 2.0}
+
+
+def test_transforms_take_pytorchs_dropout() -> None:
+    x = torch.ones(8, 8)
+    mapped = torch.func.vmap(lambda row: dropout(row, 0.5), randomness="different")(x)
+    assert set(mapped.unique().tolist()) <= {0.0, 2.0}

@@ -1,0 +1,193 @@
+"""The norm of a residual sum: exact beside PyTorch's composition, the same bits for a row in any batch, and its gradients."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from uwaga._base import native
+from uwaga.ops.norms import residual_norm
+
+needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+KINDS = ["layer", "rms"]
+EPS = 1e-5
+
+
+def _draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _operands(count: int, width: int, kind: str, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """x, added, weight and, of a layer norm, bias."""
+    shapes = [(count, width), (count, width), (width,), (width,)][: 4 if kind == "layer" else 3]
+    return [_draw(*shape, seed=n).to(dtype) for n, shape in enumerate(shapes)]
+
+
+def _run(
+    kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None = None, **options
+) -> tuple[Tensor, Tensor]:
+    found = residual_norm(x, added, kind=kind, weight=weight, bias=bias, eps=EPS, wants_sum=True, **options)
+    assert found.sum is not None
+    return found.output, found.sum
+
+
+def _torch(kind: str, x: Tensor, added: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    total = x + added
+    if kind == "rms":
+        return functional.rms_norm(total, total.shape[-1:], weight, EPS), total
+    return functional.layer_norm(total, total.shape[-1:], weight, bias, EPS), total
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(3, 5), (200, 384), (70, 33), (5, 1000)], ids=str)
+def test_values_and_gradients_are_as_exact_as_pytorchs(size: tuple[int, int], dtype: torch.dtype, kind: str) -> None:
+    operands, grads = _operands(*size, kind, dtype), [_draw(*size, seed=n).to(dtype) for n in (7, 8)]
+
+    def all_of(run, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in operands]
+        outputs = run(kind, *leaves)
+        found = torch.autograd.grad(outputs, leaves, [x.to(dtype) for x in grads])
+        return [x.detach().double() for x in (*outputs, *found)]
+
+    exact = all_of(_torch, torch.float64)
+    for found, torchs, wanted in zip(all_of(_run, dtype), all_of(_torch, dtype), exact, strict=True):
+        # A rounding of the largest number: a few numbers may all be exact in PyTorch's order of summation, by chance.
+        rounding = torch.finfo(dtype).eps / 2 * wanted.abs().max()
+        assert (found - wanted).abs().max() <= 2 * (torchs - wanted).abs().max() + 2 * rounding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, added, *weights = _operands(300, 96, kind, dtype)
+    output, total = _run(kind, x, added, *weights)
+    leaves = [t.clone().requires_grad_() for t in (x, added, *weights)]
+    recorded = _run(kind, *leaves)
+    assert torch.equal(recorded[0], output)
+    assert torch.equal(recorded[1], total)
+    grad = _draw(300, 96, seed=9).to(dtype)
+    first = torch.autograd.grad(recorded[0], leaves, grad)
+    for rows in (slice(0, 1), slice(17, 19), slice(255, 300)):
+        alone = _run(kind, x[rows], added[rows], *weights)
+        assert torch.equal(alone[0], output[rows])
+        assert torch.equal(alone[1], total[rows])
+    spread = torch.zeros(300, 200, dtype=dtype)
+    spread[:, 4:100] = x
+    assert torch.equal(_run(kind, spread[:, 4:100], added, *weights)[0], output)
+    monkeypatch.setattr(native, "threads", lambda: 3)
+    assert torch.equal(_run(kind, x, added, *weights)[0], output)
+    again = torch.autograd.grad(_run(kind, *leaves)[0], leaves, grad)
+    assert all(map(torch.equal, first, again))
+
+
+@needs_native
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_gradients(kind: str) -> None:
+    """The second derivatives of the native form are those of PyTorch's composition."""
+    operands = _operands(4, 6, kind)
+
+    def second(run, dtype: torch.dtype) -> list[Tensor]:
+        leaves = [x.to(dtype).requires_grad_() for x in operands]
+        output, total = run(kind, *leaves)
+        firsts = torch.autograd.grad((output.square() + total.sin()).sum(), leaves, create_graph=True)
+        return list(torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves))
+
+    for found, wanted in zip(second(_run, torch.float32), second(_torch, torch.float64), strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_in_float64(kind: str) -> None:
+    leaves = [x.requires_grad_() for x in _operands(3, 4, kind, torch.float64)]
+    assert torch.autograd.gradcheck(lambda *leaves: _run(kind, *leaves), leaves)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_gradients_that_are_needed(kind: str) -> None:
+    x, added, weight, *_ = _operands(5, 8, kind)
+    for index in range(3):
+        leaves = [t.clone().requires_grad_(n == index) for n, t in enumerate((x, added, weight))]
+        (found,) = torch.autograd.grad(_run(kind, *leaves)[0].square().sum(), leaves[index])
+        (wanted,) = torch.autograd.grad(_torch(kind, *leaves)[0].square().sum(), leaves[index])
+        torch.testing.assert_close(found, wanted)
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(torch.autograd.grad(_run(kind, leaf, added, weight)[1].sum(), leaf)[0], torch.ones(5, 8))
+
+
+def test_rows_that_are_constant_or_not_finite() -> None:
+    x = torch.zeros(4, 16)
+    x[1], x[2, 3], x[3, 5] = 7.0, float("nan"), float("inf")
+    output, _ = _run("layer", x, torch.zeros(4, 16), torch.ones(16))
+    assert torch.equal(output[:2], torch.zeros(2, 16))
+    assert output[2:].isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 0, 4), (2, 3, 4), (4,)], ids=str)
+def test_any_shape(shape: tuple[int, ...]) -> None:
+    x, weight = _draw(*shape).requires_grad_(), torch.ones(shape[-1])
+    if shape[-1] == 0:
+        assert residual_norm(x, x, kind="rms", weight=weight, eps=EPS).output.shape == shape
+        return
+    output, total = _run("layer", x, x, weight)
+    torch.testing.assert_close((output, total), _torch("layer", x, x, weight))
+    (output.sum() + total.sum()).backward()
+    assert x.grad is not None
+    assert x.grad.shape == shape
+
+
+def test_transforms_autocast_and_other_dtypes() -> None:
+    x, added, weight, bias = _operands(4, 8, "layer")
+    wanted = _torch("layer", x, added, weight, bias)
+
+    def run(x: Tensor) -> Tensor:
+        return _run("layer", x, added, weight, bias)[0]
+
+    torch.testing.assert_close(torch.func.vmap(lambda x, y: _run("layer", x, y, weight, bias)[0])(x, added), wanted[0])
+    torch.testing.assert_close(torch.func.jvp(run, (x,), (added,))[0], wanted[0])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert run(x).dtype is _torch("layer", x, added, weight, bias)[0].dtype
+    mixed = _run("layer", x.bfloat16().float(), added, weight, bias)[0]
+    assert mixed.dtype is torch.float32
+    leaf = x.clone().requires_grad_()
+    rows = torch.eye(32).reshape(32, 4, 8)
+    (batched,) = torch.autograd.grad(run(leaf), leaf, rows, is_grads_batched=True)
+    one_by_one = torch.stack([torch.autograd.grad(run(leaf), leaf, row)[0] for row in rows])
+    torch.testing.assert_close(batched, one_by_one)
+
+
+@pytest.mark.slow
+def test_it_compiles_to_one_graph() -> None:
+    operands = _operands(4, 8, "layer")
+    compiled = torch.compile(lambda *operands: _run("layer", *operands), fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(*operands), _torch("layer", *operands))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_in_the_same_pass(kind: str) -> None:
+    operands = [x.requires_grad_() for x in _operands(50, 40, kind)]
+    x, added, *weights = operands
+    torch.manual_seed(4)
+    output, total = _run(kind, x, added, *weights, p=0.3)
+    mask = torch.where((total - x).abs() > 1e-6, 1 / 0.7, 0.0)
+    assert 0.6 < float(mask.count_nonzero()) / mask.numel() < 0.8
+    wanted, wanted_total = _torch(kind, x, added * mask, *weights)
+    torch.testing.assert_close((output, total), (wanted, wanted_total))
+    grads = torch.autograd.grad(output.square().sum() + total.sin().sum(), operands)
+    wanted_grads = torch.autograd.grad(wanted.square().sum() + wanted_total.sin().sum(), operands)
+    torch.testing.assert_close(grads, wanted_grads, rtol=1e-4, atol=1e-4)
+    torch.manual_seed(4)
+    assert torch.equal(_run(kind, x, added, *weights, p=0.3)[0], output)
+
+
+def test_bad_input_is_refused() -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(ValueError, match=r"^residual_norm: kind must be 'layer' or 'rms', not 'batch'$"):
+        residual_norm(x, x, kind="batch", weight=None, eps=EPS)
+    with pytest.raises(ValueError, match=r"^residual_norm: an RMS norm has no bias$"):
+        residual_norm(x, x, kind="rms", weight=None, bias=torch.ones(3), eps=EPS)
+    with pytest.raises(ValueError, match=r"^dropout: the probability must lie in \[0, 1\], not 1.5$"):
+        residual_norm(x, x, kind="rms", weight=None, eps=EPS, p=1.5)
+    with pytest.raises(RuntimeError):
+        residual_norm(x, x, kind="layer", weight=torch.ones(4), eps=EPS)
