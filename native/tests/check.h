@@ -141,6 +141,7 @@ void test_backward();
 void test_bits();
 void test_matmul();
 void test_weights();
+void test_norms();
 
 }  // namespace uwaga_tests
 #endif  // UWAGA_TESTS_CHECK_H_

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from uwaga._base import native
-from uwaga.ops.norms import residual_norm
+from uwaga.ops.norms import Lookup, embedding_norm, residual_norm
 
 needs_native = pytest.mark.skipif(native.reason_unavailable() is not None, reason="there is no native library")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -191,3 +191,38 @@ def test_bad_input_is_refused() -> None:
         residual_norm(x, x, kind="rms", weight=None, eps=EPS, p=1.5)
     with pytest.raises(RuntimeError):
         residual_norm(x, x, kind="layer", weight=torch.ones(4), eps=EPS)
+
+
+@pytest.mark.parametrize("has_types", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_norm_of_a_sum_of_embeddings(dtype: torch.dtype, has_types: bool) -> None:
+    words, places, kinds = (_draw(n, 48, seed=n).to(dtype) for n in (50, 20, 2))
+    weight, bias = (_draw(48, seed=n).to(dtype) for n in (3, 4))
+    ids, at, kind = (torch.arange(300) * 7 % n for n in (50, 20, 2))
+    types = Lookup(kinds, kind) if has_types else None
+
+    def run(*tables: Tensor, ids: Tensor = ids, at: Tensor = at) -> Tensor:
+        own = None if types is None else types._replace(table=tables[1])
+        return embedding_norm(Lookup(tables[0], ids), own, Lookup(tables[2], at), weight=weight, bias=bias, eps=EPS)
+
+    exact = words.double()[ids] + places.double()[at] + (kinds.double()[kind] if has_types else 0)
+    exact = functional.layer_norm(exact, (48,), weight.double(), bias.double(), EPS)
+    found = run(words, kinds, places)
+    torchs = words[ids] + kinds[kind] + places[at] if has_types else words[ids] + places[at]
+    torchs = functional.layer_norm(torchs, (48,), weight, bias, EPS)
+    assert (found - exact).abs().max() <= 2 * (torchs - exact).abs().max()
+    if not has_types:
+        alone = run(words, kinds, places, ids=ids[7:8], at=at[7:8])
+        assert torch.equal(alone, found[7:8])
+    leaves = [x.clone().requires_grad_() for x in (words, kinds, places)]
+    recorded = run(*leaves)
+    assert recorded.requires_grad
+    assert (recorded - exact).abs().max() <= 2 * (torchs - exact).abs().max()
+
+
+@needs_native
+@pytest.mark.parametrize("index", [-1, 5, 2**40])
+def test_an_index_past_a_table_is_refused(index: int) -> None:
+    table, ids = torch.ones(5, 4), torch.tensor([0, index])
+    with pytest.raises(ValueError, match=r"^uwaga native library: an index is not a row of its table$"):
+        embedding_norm(Lookup(table, ids), None, Lookup(table, torch.zeros_like(ids)), weight=None, bias=None, eps=EPS)

@@ -23,6 +23,7 @@ from uwaga.ops import dropout, rows
 
 KINDS = {"layer": 1, "rms": 2}  # UWAGA_LAYER_NORM, UWAGA_RMS_NORM
 _BACKWARD = struct_of("uwaga_norm_backward_args")
+_EMBED = struct_of("uwaga_embed_args")
 
 
 class Normed(NamedTuple):
@@ -197,3 +198,67 @@ def _composed_backward(
     grads = [None if t is None else next(found) for t in read]
     first = cast(Tensor, grads[0])
     return first if grad_total is None else first + grad_total, grads[1], grads[2]
+
+
+class Lookup(NamedTuple):
+    """Rows of an embedding table."""
+
+    table: Tensor  # (V, M)
+    indices: Tensor | None  # int64, or None: row 0 for every token
+
+
+def embedding_norm(
+    tokens: Lookup,
+    types: Lookup | None,
+    positions: Lookup,
+    *,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """The layer norm of token embedding + type embedding + position embedding, (..., M) for indices (...).
+
+    One pass over memory by the native kernels where no gradients are recorded; else PyTorch's embeddings and `residual_norm`.
+
+    Args:
+        tokens, types, positions: each with indices of one shape, those of `tokens` not None. types None: there are none.
+        weight, bias: (M,), or None for ones and zeros.
+        eps: added to the variance.
+
+    Raises:
+        IndexError, ValueError: an index is not a row of its table.
+    """
+    lookups = (tokens, types, positions)
+    tensors = [x.table for x in lookups if x is not None] + [x for x in (weight, bias) if x is not None]
+    is_recorded = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    indices = [x.indices for x in lookups if x is not None and x.indices is not None]
+    assert tokens.indices is not None
+    if is_recorded or not rows.is_native(*tensors) or not rows.is_native_index(*indices):
+        x = functional.embedding(tokens.indices, tokens.table)
+        if types is not None:
+            x = x + (types.table[0] if types.indices is None else functional.embedding(types.indices, types.table))
+        added = functional.embedding(cast(Tensor, positions.indices), positions.table).expand(x.shape)
+        return residual_norm(x, added, kind="layer", weight=weight, bias=bias, eps=eps).output
+    width = tokens.table.shape[1]
+    output = tokens.table.new_empty(*tokens.indices.shape, width)
+    if output.numel():
+        kept = [None if x is None else Lookup(x.table.contiguous(), _contiguous(x.indices)) for x in lookups]
+        weight, bias = _contiguous(weight), _contiguous(bias)
+        packed = _EMBED.pack(
+            tokens.indices.numel(),
+            width,
+            *(field for lookup in kept for field in _lookup_fields(lookup)),
+            *rows.fields(weight),
+            *rows.fields(bias),
+            *rows.fields(output),
+            eps,
+            native.threads(),
+        )
+        native.check(native.library().functions.uwaga_embed(packed))
+    return output
+
+
+def _lookup_fields(lookup: Lookup | None) -> tuple[int, ...]:
+    if lookup is None:
+        return (*rows.NO_TENSOR, 0, 0, 0)
+    return (*rows.fields(lookup.table), lookup.table.shape[0], *_floats(lookup.indices))

@@ -32,6 +32,11 @@ def is_native(*tensors: Tensor | None) -> bool:
     return dtype in DTYPES and native.reason_unavailable() is None
 
 
+def is_native_index(*indices: Tensor) -> bool:
+    """Whether the native kernels read these indices: plain int64 tensors on the CPU."""
+    return all(x.is_cpu and is_plain_tensor(x) and x.dtype is torch.int64 for x in indices)
+
+
 def sizes(x: Tensor) -> tuple[int, int]:
     """N and M of a tensor (..., M); (1, 1) of a scalar."""
     width = x.shape[-1] if x.dim() else 1

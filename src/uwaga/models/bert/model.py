@@ -12,16 +12,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base import renamed
-from uwaga._base.tracing import is_readable
+from uwaga._base.tracing import is_plain_eager, is_readable
 from uwaga.models import token_ids
 from uwaga.models.bert.config import BertConfig
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.nn import Encoder, LayerSpec, LearnedPositions
 from uwaga.nn.batch_invariant import apply_linear
-from uwaga.nn.operand import map_values
-from uwaga.nn.plain_modules import apply_dropout
+from uwaga.nn.operand import map_values, values_of
+from uwaga.nn.plain_modules import apply_dropout, is_plain
+from uwaga.nn.positions import token_positions
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.masks import Mask
+from uwaga.ops.norms import Lookup, embedding_norm
 from uwaga.ops.ragged import Operand, Ragged
 
 _NAME = "BertModel"
@@ -181,11 +183,46 @@ class BertEmbeddings(nn.Module):
 
     def forward(self, ids: Operand, token_types: Operand | None) -> Operand:
         """(..., Q, M), or Ragged (N, M), from ids (..., Q), or Ragged (N,). token_types None: all 0."""
+        if self._is_plain():
+            return map_values(partial(apply_dropout, self.dropout), self._embed(ids, token_types))
         x = map_values(self.token_embedding, ids)
         if self.token_types is not None:
             types = map_values(torch.zeros_like, ids) if token_types is None else token_types
             x = map_values(torch.add, x, map_values(self.token_types, types))
         return map_values(lambda values: apply_dropout(self.dropout, self.norm(values)), self._with_positions(x, ids))
+
+    def _is_plain(self) -> bool:
+        """Whether the submodules may be computed by one operation: nobody replaced them, hooked into them or traces them."""
+        tables = [self.token_embedding] if self.token_types is None else [self.token_embedding, self.token_types]
+        return (
+            is_plain_eager()
+            and all(is_plain(x, nn.Embedding) and not (x.max_norm or x.sparse or x.scale_grad_by_freq) for x in tables)
+            and all(x.padding_idx is None for x in tables)
+            and is_plain(self.positions, LearnedPositions)
+            and is_plain(self.norm, nn.LayerNorm)
+        )
+
+    def _embed(self, ids: Operand, token_types: Operand | None) -> Operand:
+        """The norm of the sum of the embeddings, in one operation."""
+        if self.padding_position is None:
+            shape = values_of(ids).shape
+            at = token_positions("BertEmbeddings", map_values(lambda values: values[..., None], ids), 0).expand(shape)
+        else:
+            at = values_of(roberta_positions(ids, self.padding_position))
+        types = None
+        if self.token_types is not None:
+            types = Lookup(self.token_types.weight, None if token_types is None else values_of(token_types))
+        return map_values(
+            lambda values: embedding_norm(
+                Lookup(self.token_embedding.weight, values),
+                types,
+                Lookup(self.positions.weight, at),
+                weight=self.norm.weight,
+                bias=self.norm.bias,
+                eps=self.norm.eps,
+            ),
+            ids,
+        )
 
     def _with_positions(self, x: Operand, ids: Operand) -> Operand:
         if self.padding_position is None:

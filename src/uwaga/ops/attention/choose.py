@@ -154,7 +154,7 @@ def _is_by_processor(call: Call) -> bool:
     return (
         query.device.type == "cpu"
         and call.options.softmax
-        and not call.options.mask_program
+        and len(call.options.mask_program) == 0
         and call.query_offsets is None
         and call.bias is None
         and call.relative is None
