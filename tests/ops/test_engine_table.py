@@ -1,6 +1,6 @@
 """The order of engines of every kind of processor, and that calls of attention obey it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -117,6 +117,28 @@ def test_what_is_assumed_says_so(on: Callable[[Processor], None]) -> None:
         "measured on AMD Zen 3 (AVX2): benchmarks/results/2026-11-22-avx2.md",
         True,
     )
+
+
+_WORDS = {"cpu": "native kernels", "onednn": "oneDNN", "torch": "PyTorch"}
+
+
+def _described(rules: Mapping[str, engine_table.Rule]) -> str:
+    """The first engine by dtype, and for which it is assumed, as docs/speed.md has it."""
+    engines: dict[str, list[str]] = {}
+    for dtype, rule in rules.items():
+        engines.setdefault(_WORDS[rule.engines[0]], []).append(dtype)
+    assumed = [dtype for dtype, rule in rules.items() if rule.source is None]
+    parts = [next(iter(engines))] if len(engines) == 1 else [f"{', '.join(x)}: {name}" for name, x in engines.items()]
+    if assumed:
+        parts.append("assumed" if len(assumed) == len(rules) else f"{', '.join(assumed)} assumed")
+    return "; ".join(parts)
+
+
+def test_the_page_on_speed_has_this_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
+    expected = [f"| {row.name} | {_described(row.attention)} | {_described(row.linear)} |" for row in engine_table.ROWS]
+    start = page.index("| processor | dense attention | linear map |")
+    assert page[start:].partition("\n\n")[0].splitlines()[2:] == expected
 
 
 # Calls of attention.

@@ -52,6 +52,7 @@ class Preference(NamedTuple):
     is_measured: bool
 
 
+_LOG = "docs/log.md"
 _AVX2 = "benchmarks/results/2026-11-22-avx2.md"
 _ZEN_4 = "benchmarks/results/2026-11-22-zen4-engines.md"
 _HALF = ("bfloat16", "float16")
@@ -80,8 +81,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "AMD Zen 3 (AVX2)",
         lambda here: here.vendor == "AMD" and here.family == 25 and "avx512f" not in here.flags,
-        attention=_all("cpu", "torch")
-        | {"float32": Rule(("cpu", "torch"), _AVX2), "bfloat16": Rule(("cpu", "torch"), _AVX2)},
+        attention=_all("cpu", "torch") | dict.fromkeys(("float32", "bfloat16"), Rule(("cpu", "torch"), _AVX2)),
         linear=_all("cpu", "torch", "onednn"),
     ),
     Row(
@@ -93,7 +93,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "AMD Zen 5 (AVX-512 with bf16)",
         _is_zen_5,
-        attention=_all("cpu", "torch"),
+        attention=_all("cpu", "torch") | dict.fromkeys(("float32", "bfloat16"), Rule(("cpu", "torch"), _LOG)),
         linear=_all("cpu", "onednn", "torch"),
     ),
     # Older and newer ones, taken for the nearest that was measured.
