@@ -88,7 +88,7 @@ ROWS: tuple[Row, ...] = (
         "AMD Zen 4 (AVX-512 with bf16)",
         lambda here: here.vendor == "AMD" and here.family == 25,
         attention=dict.fromkeys(engine_profile.DTYPES, Rule(("cpu", "torch"), _ZEN_4)),
-        linear=_all("cpu", "onednn", "torch"),
+        linear=dict.fromkeys(engine_profile.DTYPES, Rule(("cpu", "onednn", "torch"), _LOG)),
     ),
     Row(
         "AMD Zen 5 (AVX-512 with bf16)",
