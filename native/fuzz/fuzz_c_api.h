@@ -7,9 +7,10 @@
 
 namespace uwaga_fuzz {
 
-constexpr int kFunctions = 10;
-constexpr const char* kNames[kFunctions] = {"forward", "backward", "linear_forward", "rows",       "weights",
-                                            "mass",    "received", "pool",           "mask_block", "mask_bits"};
+constexpr int kFunctions = 11;
+constexpr const char* kNames[kFunctions] = {"forward",  "backward", "linear_forward", "rows",      "weights", "mass",
+                                            "received", "pool",     "mask_block",     "mask_bits", "matmul"};
+constexpr int kMatmul = 10;
 
 struct Counts {
   int64_t tried[kFunctions], served[kFunctions], skipped[kFunctions];  // skipped: more work than kMostWork
