@@ -232,8 +232,8 @@ void fit(uwaga_tensor& t, int64_t rows, int64_t columns, int order) {
 
 // Every other call gets sizes, strides and memory that fit together: arbitrary ones hardly ever do.
 int call_matmul(Input& input) {
-  uwaga_matmul_args p = input.take<uwaga_matmul_args>();
   const uint8_t shape = input.take<uint8_t>();
+  uwaga_matmul_args p = input.take<uwaga_matmul_args>();
   if (shape % 2) {
     p.rows &= 63, p.columns &= 255, p.depth &= shape & 2 ? 2047 : 127;
     p.a.data = p.b.data = p.out.data = &p, p.bias.dtype &= 1;

@@ -76,6 +76,7 @@ uwaga_problem many_keys(int64_t queries, int64_t keys, bool biased) {
 }
 
 std::vector<Bytes> built_in() {
+  using uwaga_fuzz::kMatmul;
   std::vector<Bytes> found;
   for (const bool biased : {false, true}) {
     for (const int64_t queries : {3, 70}) {
@@ -97,6 +98,17 @@ std::vector<Bytes> built_in() {
     append(backward, p);
     append(backward, uwaga_backward_args{query, query, numbers, numbers, query, key, key, p.relative, {}, {}});
     found.push_back(backward);
+  }
+  // Of every shape of call_matmul.
+  for (int shape = 0; shape < 256; shape += 5) {
+    uwaga_matmul_args p{};
+    p.rows = 13, p.columns = 100, p.depth = shape % 2 ? 1300 : 20;
+    p.a = tensor(1, p.rows, p.depth), p.b = tensor(1, p.columns, p.depth), p.bias = tensor(1, 1, p.columns);
+    p.out = p.residual = p.preactivation = tensor(1, p.rows, p.columns);
+    p.activation = shape % 5, p.threads = 2;
+    Bytes matmul = {kMatmul, static_cast<uint8_t>(shape), static_cast<uint8_t>(shape)};
+    append(matmul, p);
+    found.push_back(matmul);
   }
   return found;
 }
