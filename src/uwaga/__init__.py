@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from uwaga.models.text.encoder import TextEncoder
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
+    from uwaga.ops.linear.api import linear
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
     from uwaga.viewer.api import view
@@ -40,6 +41,7 @@ __all__ = [
     "attention",
     "explain",
     "lesson",
+    "linear",
     "view",
     "watch",
 ]
@@ -60,6 +62,7 @@ _HOME = {
     "attention": "uwaga.ops.attention.api",
     "explain": "uwaga.ops.attention.api",
     "lesson": "uwaga.viewer.lesson.api",
+    "linear": "uwaga.ops.linear.api",
     "view": "uwaga.viewer.api",
     "watch": "uwaga.integrations.watch",
 }

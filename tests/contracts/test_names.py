@@ -36,6 +36,7 @@ PUBLIC = [
     "attention",
     "explain",
     "lesson",
+    "linear",
     "view",
     "watch",
 ]

@@ -1,7 +1,7 @@
 """Every environment variable that uwaga reads, in one typed table; nothing else in the package reads os.environ.
 
 >>> sorted(VARIABLES)
-['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_PROFILE', 'UWAGA_THREADS']
+['UWAGA_DATA', 'UWAGA_LEVEL', 'UWAGA_LIBRARY', 'UWAGA_LINEAR', 'UWAGA_PROFILE', 'UWAGA_THREADS']
 """
 
 import os
@@ -20,6 +20,7 @@ VARIABLES = {
     for variable in (
         Variable(name="UWAGA_LEVEL", meaning="instruction set of the native kernels; unset: the best possible"),
         Variable(name="UWAGA_LIBRARY", meaning="path of the native library; unset: the one installed in the package"),
+        Variable(name="UWAGA_LINEAR", meaning="engine of the linear map: cpu, onednn or torch; unset: by processor"),
         Variable(name="UWAGA_DATA", meaning="folder for downloads and caches; unset: ~/.cache/uwaga"),
         Variable(name="UWAGA_THREADS", meaning="threads of the native kernels; unset: torch.get_num_threads()"),
         Variable(
@@ -38,6 +39,11 @@ def library() -> Path | None:
     """UWAGA_LIBRARY as a path, which need not exist."""
     text = _text("UWAGA_LIBRARY")
     return Path(text) if text else None
+
+
+def linear() -> str | None:
+    """UWAGA_LINEAR, unchecked: ops/linear/choose.py refuses an unknown engine."""
+    return _text("UWAGA_LINEAR")
 
 
 def data() -> Path:

@@ -16,6 +16,7 @@ WORDS = {
     "E": "value width",
     "L": "distances",
     "M": "model width",
+    "W": "output width",
     "N": "packed tokens",
     "R": "ragged rows",
     "R+1": "row offsets",

@@ -1,1 +1,1 @@
-"""Ways to compute a linear map, side by side; they never import each other."""
+"""Implementations of the product residual + f(a b^T + bias); choose.py specifies their functions."""

@@ -42,37 +42,50 @@ def product(
     out: Tensor | None = None,
     preactivation: Tensor | None = None,
 ) -> Tensor:
-    """residual + f(a b^T + bias), (M, N).
+    """residual + f(a b^T + bias), (..., N).
 
     Args:
-        a, b: (M, K) and (N, K) of one dtype, with any strides: a transposed view costs no copy.
+        a, b: (..., K) and (N, K) of one dtype, with any strides: a transposed view costs no copy.
         bias: (N,).
         activation: f: "gelu", "gelu_tanh", "relu", "silu", or None.
-        residual: (M, N) of the dtype of the result.
-        out: (M, N) float32, bfloat16 or float16, with adjacent columns, to write to; None: a new tensor of the dtype of a.
-        preactivation: (M, N) of the dtype of the result, with adjacent columns: gets a b^T + bias.
+        residual: (..., N) of the dtype of the result.
+        out: (..., N) float32, bfloat16 or float16, with adjacent columns, to write to; None: a new tensor of the dtype of a.
+        preactivation: (..., N) of the dtype of the result, with adjacent columns: gets a b^T + bias.
 
     Raises:
         ValueError: operands that do not fit together.
         MemoryError: there is no memory for the panels.
     """
-    (rows, depth), columns = a.shape, b.shape[0]
+    columns, depth = b.shape
     if out is None:
-        out = a.new_empty((rows, columns))
+        out = a.new_empty((*a.shape[:-1], columns))
+    written = out
+    if a.dim() != 2:
+        a, written = a.reshape(-1, depth), out.view(-1, columns)
+        preactivation = None if preactivation is None else preactivation.view(-1, columns)
+        residual = None if residual is None else residual.reshape(-1, columns)
     if residual is not None and residual.stride(1) != 1:
         residual = residual.contiguous()
     arguments = _ARGUMENTS.pack(
-        rows, columns, depth,
+        a.shape[0], columns, depth,
         *_matrix(a), *_matrix(b),
-        *(_NO_MATRIX if bias is None else _matrix(bias[None])),
+        *(_NO_MATRIX if bias is None else _vector(bias)),
         *(_NO_MATRIX if residual is None else _matrix(residual)),
         *(_NO_MATRIX if preactivation is None else _matrix(preactivation)),
-        *_matrix(out),
+        *_matrix(written),
         _ACTIVATIONS[activation],
         native.threads(),
     )  # fmt: skip
     native.check(native.library().functions.uwaga_matmul(arguments))
     return out
+
+
+def product_and_preactivation(
+    a: Tensor, b: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """residual + f(h) and h = a b^T + bias; arguments as `product`."""
+    h = a.new_empty((*a.shape[:-1], b.shape[0]))
+    return product(a, b, bias=bias, activation=activation, residual=residual, preactivation=h), h
 
 
 def _matrix(x: Tensor) -> tuple[int, ...]:
@@ -84,6 +97,21 @@ def _matrix(x: Tensor) -> tuple[int, ...]:
         0,
         0,
         *x.stride(),
+        _DTYPES[x.dtype],
+        0,
+    )
+
+
+def _vector(x: Tensor) -> tuple[int, ...]:
+    """A uwaga_tensor of one row."""
+    item = x.itemsize
+    return (
+        x.data_ptr(),
+        x.untyped_storage().nbytes() - int(x.storage_offset()) * item,
+        0,
+        0,
+        0,
+        x.stride(0),
         _DTYPES[x.dtype],
         0,
     )

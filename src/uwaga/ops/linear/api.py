@@ -1,0 +1,162 @@
+"""The public functions: validate, choose an engine, call it. Letters: M width of the input, W width of the output."""
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from uwaga._base.tracing import is_plain_eager, is_readable
+from uwaga.ops.activations import ACTIVATIONS
+from uwaga.ops.attention.choose import Choice
+from uwaga.ops.linear import autograd, choose
+from uwaga.ops.linear.arguments import check
+from uwaga.ops.linear.autograd import run, run_eagerly
+from uwaga.ops.linear.engines import torch_linear
+from uwaga.ops.ragged import Operand, Ragged
+
+_PLAIN = (Tensor, Parameter)
+_is_any_autocast = torch._C._is_any_autocast_enabled
+
+
+def linear(
+    x: Operand,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: Operand | None = None,
+    impl: str | None = None,
+) -> Operand:
+    """The linear map of the last dimension, residual + f(x W^T + b), by the fastest engine for this processor and dtype.
+
+    torch.nn.functional.linear with an activation and a residual. The sums are float32 for bfloat16 and float16. A row gives the
+    same bits whatever the other rows of x. No engine keeps a copy of the weight.
+
+    Args:
+        x: (..., M), or Ragged with values (N, M).
+        weight: (W, M), as torch.nn.Linear stores it.
+        bias: (W,).
+        activation: f: "gelu", "gelu_tanh" (its approximation by tanh), "relu", "silu", or None for none.
+        residual: (..., W), added after the activation; Ragged where x is.
+        impl: None chooses (see `explain`); "cpu", "onednn" or "torch" runs that engine or raises.
+
+    Returns:
+        (..., W) in the dtype of x (under torch.autocast, in that of F.linear); Ragged where x is.
+
+    Raises:
+        ShapeError: shapes that do not fit together.
+        ValueError: mixed dtypes or devices, an unknown activation, or a named engine that cannot serve.
+
+    >>> x, weight = torch.tensor([[1.0, -2.0]]), torch.eye(2)
+    >>> linear(x, weight, activation="relu", residual=x)
+    tensor([[ 2., -2.]])
+    """
+    if type(x) is Ragged:
+        return x.with_values(linear_map(x.values, weight, bias, activation, _values_like(x, residual), impl))
+    return linear_map(x, weight, bias, activation, _tensor(residual), impl)
+
+
+def explain(
+    x: Operand,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    residual: Operand | None = None,
+    impl: str | None = None,
+) -> Choice:
+    """The engine that `linear` would use for these arguments, and the reasons; nothing is computed.
+
+    Args:
+        x, weight, bias, activation, residual, impl: as in `linear`.
+
+    Returns:
+        The name of the engine, the reason for it, and for each engine that cannot serve the reason why not.
+
+    Raises:
+        ShapeError, ValueError: as `linear`.
+
+    >>> x = torch.zeros(4, 8, dtype=torch.float64)
+    >>> explain(x, x).engine
+    'torch'
+    """
+    values = x.values if isinstance(x, Ragged) else x
+    added = _values_like(x, residual) if isinstance(x, Ragged) else _tensor(residual)
+    return choose.choice(autograd.lowered(check(values, weight, bias, activation, added)), impl)
+
+
+def linear_map(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    impl: str | None = None,
+    *,
+    batch_invariant: bool = True,
+) -> Tensor:
+    """`linear` of tensors. batch_invariant=False permits other last bits for other numbers of rows, where that is faster."""
+    engine = _plain_engine(x, weight, bias, activation, residual, impl)
+    if engine == "torch":
+        return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
+    if engine is not None:
+        return run_eagerly(engine, x, weight, bias, activation, residual)
+    check(x, weight, bias, activation, residual)
+    return run(x, weight, bias, activation, residual, impl, batch_invariant=batch_invariant)
+
+
+def _plain_engine(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None, impl: str | None
+) -> str | None:
+    """The engine of the most frequent call: plain tensors on the CPU that fit together, with nothing but autograd active. None:
+    another call, which `check` and `choose.engine_name` look at in full; they take longer than the product of a short batch.
+    """
+    if _is_any_autocast() or not is_plain_eager():
+        return None
+    if not (type(x) in _PLAIN and type(weight) in _PLAIN and x.dim() > 0 and weight.dim() == 2):
+        return None
+    leading, columns, dtype = x.shape[:-1], weight.shape[0], x.dtype
+    if not (
+        x.shape[-1] == weight.shape[1]
+        and _is_readable(x, dtype)
+        and _is_readable(weight, dtype)
+        and (bias is None or (type(bias) in _PLAIN and bias.shape == (columns,) and _is_readable(bias, dtype)))
+        and (activation is None or (type(activation) is str and activation in ACTIVATIONS))
+        and (impl is None or type(impl) is str)
+    ):
+        return None
+    if residual is not None and not (
+        type(residual) in _PLAIN and residual.shape == (*leading, columns) and _is_readable(residual, dtype)
+    ):
+        return None
+    return choose.eager_engine(dtype, impl)
+
+
+def _is_readable(x: Tensor, dtype: torch.dtype) -> bool:
+    """Whether native code reads the right numbers at the address of x."""
+    return (
+        x.dtype is dtype
+        and x.is_cpu
+        and x.layout is torch.strided
+        and not x.is_neg()
+        and not x._is_zerotensor()
+        and x.numel() != 0
+    )
+
+
+def _tensor(residual: Operand | None) -> Tensor | None:
+    if isinstance(residual, Ragged):
+        raise ValueError("linear: residual is Ragged, and x is not")
+    return residual
+
+
+def _values_like(x: Ragged, residual: Operand | None) -> Tensor | None:
+    """The values of a residual over the same sequences as x."""
+    if residual is None:
+        return None
+    if not isinstance(residual, Ragged):
+        raise ValueError("linear: residual must be Ragged, as x is")
+    if residual.offsets is not x.offsets and not (
+        is_readable(x.offsets) and is_readable(residual.offsets) and torch.equal(residual.offsets, x.offsets)
+    ):
+        raise ValueError("linear: residual must be over the same sequences as x, and its offsets are others")
+    return residual.values

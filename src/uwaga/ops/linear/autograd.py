@@ -1,0 +1,201 @@
+"""Runs a linear map by an engine: as PyTorch's own operator, directly, as an autograd.Function, or as a registered operator.
+
+The gradients are products again, of the same engine. With h = x W^T + b, z = r + f(h) and the gradient dz:
+
+    dh = dz f'(h)    dx = dh W    dW = dh^T x    db = sum of the rows of dh    dr = dz
+
+Letters: M width of the input, W width of the output, N rows.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, without_autocast
+from uwaga.ops.linear import choose, operators
+from uwaga.ops.linear.choose import NATIVE, Operands
+from uwaga.ops.linear.engines import torch_linear
+
+_aten = torch.ops.aten
+# dh from dz and h.
+_ACTIVATION_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gelu": lambda grad, h: _aten.gelu_backward(grad, h),
+    "gelu_tanh": lambda grad, h: _aten.gelu_backward(grad, h, approximate="tanh"),
+    "relu": lambda grad, h: _aten.threshold_backward(grad, h, 0),
+    "silu": lambda grad, h: _silu_backward(grad, h),
+}
+
+
+def _silu_backward(grad: Tensor, h: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return cast(Tensor, _aten.silu_backward(grad, h))
+    sigmoid = h.sigmoid()  # PyTorch's operator cannot be differentiated
+    return grad * sigmoid * (1 + h * (1 - sigmoid))
+
+
+def run(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    residual: Tensor | None,
+    impl: str | None,
+    *,
+    batch_invariant: bool,
+) -> Tensor:
+    """residual + f(x W^T + b), (..., W), of operands that fit together (`arguments.check`)."""
+    if is_autocast(x.device.type):
+        operands = Operands(x, weight, bias, None)
+        return _under_autocast(operands, activation, residual, impl, batch_invariant=batch_invariant)
+    engine = choose.engine_name(Operands(x, weight, bias, residual), impl)
+    if engine == "torch":
+        return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
+    if choose.is_compiled():
+        return operators.run(engine, x, weight, bias, activation, residual)
+    return run_eagerly(engine, x, weight, bias, activation, residual)
+
+
+def _under_autocast(
+    operands: Operands, activation: str | None, residual: Tensor | None, impl: str | None, *, batch_invariant: bool
+) -> Tensor:
+    low = lowered(operands)
+    if choose.engine_name(low, impl) == "torch":
+        return torch_linear.linear(*operands[:3], activation, residual, batch_invariant=batch_invariant)
+    with torch.autocast(operands.x.device.type, enabled=False):
+        mapped = run(*low[:3], activation, None, impl, batch_invariant=batch_invariant)
+    return mapped if residual is None else residual + mapped
+
+
+def lowered(operands: Operands) -> Operands:
+    """x, weight and bias in the dtype of autocast, as F.linear under autocast computes with them: float64 and what is not floating
+    stay. The residual is added afterwards, and left out. Without autocast the operands as they are."""
+    device = operands.x.device.type
+    if not is_autocast(device):
+        return operands
+    dtype = torch.get_autocast_dtype(device)
+
+    def lower(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
+
+    return Operands(
+        lower(operands.x), lower(operands.weight), None if operands.bias is None else lower(operands.bias), None
+    )
+
+
+def run_eagerly(
+    engine: str, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
+) -> Tensor:
+    """The map by an engine of native code, where nothing but autograd is active."""
+    if torch.is_grad_enabled() and (
+        x.requires_grad
+        or weight.requires_grad
+        or (bias is not None and bias.requires_grad)
+        or (residual is not None and residual.requires_grad)
+    ):
+        return cast(Tensor, _apply(engine, activation, x, weight, bias, residual))
+    return NATIVE[engine].product(x, weight, bias=bias, activation=activation, residual=residual)
+
+
+class Linear(torch.autograd.Function):
+    """A linear map by an engine of native code, recorded for autograd."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        engine: str,
+        activation: str | None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        residual: Tensor | None,
+    ) -> Tensor:
+        ctx.engine, ctx.activation = engine, activation
+        if activation is None:
+            ctx.save_for_backward(x, weight)
+            return NATIVE[engine].product(x, weight, bias=bias, residual=residual)
+        mapped, preactivation = NATIVE[engine].product_and_preactivation(
+            x, weight, bias=bias, activation=activation, residual=residual
+        )
+        ctx.save_for_backward(x, weight, bias, preactivation)
+        return mapped
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, *rest = ctx.saved_tensors
+        _, _, needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad
+        engine = ctx.engine
+        if torch.is_grad_enabled() or not _is_readable_gradient(grad, x, weight):
+            product = _product_of(engine)
+            with without_autocast(grad.device):
+                grad_NW, x_NM = _before_activation(ctx.activation, grad, x, weight, rest, product), _rows(x)
+                grad_x = product(grad_NW, weight.t()).view(x.shape) if needs_x else None
+                grad_weight = product(grad_NW.t(), x_NM.t()) if needs_weight else None
+        else:
+            if ctx.activation is None:
+                grad_NW = _rows(grad)
+            else:
+                grad_NW = _rows(_ACTIVATION_BACKWARD[ctx.activation](grad, rest[1]))
+            native_product = NATIVE[engine].product
+            grad_x = native_product(grad_NW, weight.t()) if needs_x else None
+            grad_x = grad_x if grad_x is None or x.dim() == 2 else grad_x.view(x.shape)
+            grad_weight = native_product(grad_NW.t(), _rows(x).t()) if needs_weight else None
+        grad_bias = grad_NW.sum(0) if needs_bias else None
+        return None, None, grad_x, grad_weight, grad_bias, grad if needs_residual else None
+
+
+# Function.apply would check again whether a transform of torch.func is active, see ops/attention/fast_path.py.
+_apply = cast(Any, super(torch.autograd.Function, Linear)).apply
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+
+
+def _is_readable_gradient(grad: Tensor, x: Tensor, weight: Tensor) -> bool:
+    """Whether native code reads the right numbers at the address of a gradient and of what was saved, which saved-tensor hooks may
+    replace."""
+    return (
+        is_plain_eager()
+        and type(grad) is Tensor
+        and grad.dtype is x.dtype is weight.dtype
+        and x.is_cpu
+        and weight.is_cpu
+        and grad.numel() != 0
+        and not grad.is_neg()
+        and not grad._is_zerotensor()
+        and not is_batch_of_gradients(grad)
+    )
+
+
+def _before_activation(
+    activation: str | None,
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    rest: Sequence[Tensor | None],
+    product: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """dh, (N, W)."""
+    if activation is None:
+        return _rows(grad)
+    bias, preactivation = rest
+    if torch.is_grad_enabled():  # to be differentiated again, so it must depend on x, weight and bias
+        preactivation = product(_rows(x), weight)
+        preactivation = preactivation if bias is None else preactivation + bias
+    assert preactivation is not None
+    return _rows(_ACTIVATION_BACKWARD[activation](grad, preactivation.view(grad.shape)))
+
+
+def _product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """a b^T, differentiable where gradients are recorded: by the engine, or by PyTorch's operators, which every transform, tracer
+    and tensor subclass knows."""
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        is_plain = is_plain_eager() and not (is_batch_of_gradients(a) or is_batch_of_gradients(b))
+        if is_plain and choose.refusal(engine, Operands(a, b, None, None)) is None:
+            return run_eagerly(engine, a, b, None, None, None)
+        return a @ b.t()
+
+    return product

@@ -1,0 +1,186 @@
+"""Which engine computes a linear map, and why: the first in the order of preference that does not refuse.
+
+The order is that of `uwaga.ops.engine_table`, fixed by the processor and the dtype, never by a timing at run time, so that two runs
+give the same bits.
+
+An engine of native code ("cpu", "onednn") is a module with
+
+    refusal(*tensors) -> str | None
+        why it cannot read these operands (None: an absent operand); it looks at dtypes and at the machine only.
+    product(a, b, *, bias=None, activation=None, residual=None) -> Tensor
+        residual + f(a b^T + bias), (..., N), of a (..., K) and b (N, K) with any strides and at least one element. The result is
+        no view: autograd forbids changing a view of a function's result in place.
+    product_and_preactivation(a, b, *, bias, activation, residual) -> tuple[Tensor, Tensor]
+        residual + f(h) and h = a b^T + bias.
+
+PyTorch can neither trace nor differentiate these. "torch" is PyTorch's own operator; it serves every call.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from uwaga._base import env
+from uwaga._base.tracing import is_in_forward_mode, is_intercepted, is_plain_tensor, is_transformed
+from uwaga.ops import engine_table
+from uwaga.ops.attention.choose import Choice
+from uwaga.ops.linear.engines import cpu, onednn
+
+
+class Engine(Protocol):
+    """A module of native products; the docstring of this file specifies its functions."""
+
+    def refusal(self, *tensors: Tensor | None) -> str | None: ...
+    def product(
+        self,
+        a: Tensor,
+        b: Tensor,
+        *,
+        bias: Tensor | None = None,
+        activation: str | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor: ...
+    def product_and_preactivation(
+        self, a: Tensor, b: Tensor, *, bias: Tensor | None, activation: str, residual: Tensor | None
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+NATIVE: Mapping[str, Engine] = {"cpu": cpu, "onednn": onednn}
+NAMES = (*NATIVE, "torch")
+
+_WHY = {
+    "cpu": "native kernels on the CPU",
+    "onednn": "oneDNN, by PyTorch's private operators",
+    "torch": "torch.nn.functional.linear",
+}
+
+
+class Operands(NamedTuple):
+    """The tensors of a call: x (..., M), weight (W, M), bias (W,) and residual (..., W)."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None
+
+
+def choice(operands: Operands, impl: str | None) -> Choice:
+    """The choice with every engine's refusal.
+
+    Raises:
+        ValueError: no engine of the name `impl` or UWAGA_LINEAR, or the engine named by `impl` refuses.
+    """
+    refused = {name: why for name in NAMES if (why := refusal(name, operands)) is not None}
+    if impl is not None:
+        return Choice(_required(impl, operands), "named by the caller", refused)
+    dtype = operands.x.dtype
+    name = next(name for name in order(dtype) if name not in refused)
+    if name == named_by_environment():
+        return Choice(name, "named by UWAGA_LINEAR", refused)
+    # The processor decided, where it had a choice.
+    why = f"; {engine_table.linear(dtype).why}" if len(refused) < len(NATIVE) else ""
+    return Choice(name, _WHY[name] + why, refused)
+
+
+def engine_name(operands: Operands, impl: str | None) -> str:
+    """The engine of `choice`. Raises ValueError as `choice`."""
+    if impl is not None:
+        return _required(impl, operands)
+    return next(name for name in order(operands.x.dtype) if refusal(name, operands) is None)
+
+
+@cache
+def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
+    """The engine for operands of this dtype that PyTorch computes with as they are: plain tensors on the CPU, none empty or lazily
+    negated, outside tracers and transforms. None: the named one refuses.
+
+    Raises:
+        ValueError: no engine of the name `impl` or UWAGA_LINEAR.
+    """
+    sample = torch.empty(0, dtype=dtype, device="cpu")
+    if impl is not None:
+        _require_name("linear: impl", impl)
+        return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
+    return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
+
+
+def order(dtype: torch.dtype) -> tuple[str, ...]:
+    """The engines in order of preference: the one that UWAGA_LINEAR names first. A constant for torch.compile."""
+    return _order(dtype)
+
+
+@cache
+def _order(dtype: torch.dtype) -> tuple[str, ...]:
+    named, preferred = named_by_environment(), engine_table.linear_engines(dtype)
+    if "torch" not in preferred:  # it serves what the others refuse
+        preferred = (*preferred, "torch")
+    return preferred if named is None else (named, *(name for name in preferred if name != named))
+
+
+@cache
+def named_by_environment() -> str | None:
+    """The engine that UWAGA_LINEAR names, or None. Raises ValueError: there is none of this name."""
+    named = env.linear()
+    if named is not None:
+        _require_name("UWAGA_LINEAR", named)
+    return named
+
+
+def _required(impl: str, operands: Operands) -> str:
+    _require_name("linear: impl", impl)
+    if (why := refusal(impl, operands)) is not None:
+        raise ValueError(f"linear: engine {impl!r} cannot serve this call: {why}")
+    return impl
+
+
+def _require_name(where: str, name: str) -> None:
+    if name not in NAMES:
+        raise ValueError(f"{where} must be one of {', '.join(map(repr, NAMES))}, not {name!r}")
+
+
+def refusal(name: str, operands: Operands) -> str | None:
+    """Why the engine of this name cannot serve, or None."""
+    if name == "torch":
+        return None
+    return _refusal_of_native_code(operands) or NATIVE[name].refusal(*operands)
+
+
+def _refusal_of_native_code(operands: Operands) -> str | None:
+    """Why no engine of native code can serve, whatever it computes; or None."""
+    if is_transformed():
+        return "a transform of torch.func is active"
+    if is_in_forward_mode():
+        return "it has no forward-mode derivatives"
+    if is_intercepted() and not is_compiled():
+        return "a tracer or dispatch mode is active, which records PyTorch's own operators"
+    x = operands.x
+    for tensor in operands:
+        if tensor is None:
+            continue
+        if not is_plain_tensor(tensor):
+            return f"an operand is of the class {type(tensor).__name__}, which may override operators"
+        if tensor.device.type != "cpu":
+            return f"it computes on the CPU, and an operand is on {tensor.device}"
+        if tensor.dtype != x.dtype:
+            return "the operands have several dtypes"
+        if tensor.layout is not torch.strided:
+            return f"it reads strided tensors, not {tensor.layout}"
+        if tensor.numel() == 0:
+            return "an operand is empty"
+        if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor._is_zerotensor()):
+            return "an operand is a lazy negation or a lazy zero, which has no such numbers in memory"
+    return None
+
+
+def is_compiled() -> bool:
+    """Whether torch.compile traces this call. Exported programs are not meant: they hold PyTorch's own operators, so that they run
+    elsewhere."""
+    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+
+
+# torch.compile takes the answers as constants, see ops/attention/choose.py.
+for _function in (order, onednn.reason_unavailable):
+    vars(_function)["_dynamo_marked_constant"] = True

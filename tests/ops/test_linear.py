@@ -1,0 +1,386 @@
+"""The linear map: values, forms of the input, bits of a row, changed weights, bad input."""
+
+import copy
+import io
+import os
+import pickle
+from collections.abc import Callable
+
+import linear_engines
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import uwaga
+from uwaga import Ragged, ShapeError
+from uwaga.ops.activations import ACTIVATIONS
+from uwaga.ops.linear import choose
+from uwaga.ops.linear.api import explain, linear_map
+from uwaga.ops.linear.engines import onednn
+
+engines = pytest.mark.parametrize("impl", linear_engines.ENGINES)
+cases = pytest.mark.parametrize(("impl", "dtype"), linear_engines.CASES)
+
+
+def separately(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None
+) -> Tensor:
+    mapped = functional.linear(x, weight, bias)
+    mapped = mapped if activation is None else ACTIVATIONS[activation](mapped)
+    return mapped if residual is None else residual + mapped
+
+
+@cases
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("is_added", [False, True])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_values_are_as_exact_as_those_of_pytorch(
+    impl: str,
+    dtype: torch.dtype,
+    activation: str | None,
+    is_added: bool,
+    has_bias: bool,
+    assert_as_exact: Callable[[Tensor, Tensor, Tensor], None],
+) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 7, 70).to(dtype), torch.randn(50, 70).to(dtype)
+    bias = torch.randn(50).to(dtype) if has_bias else None
+    residual = torch.randn(3, 7, 50).to(dtype) if is_added else None
+    exact = separately(*(None if each is None else each.double() for each in (x, weight, bias)), activation, None if residual is None else residual.double())  # fmt: skip
+    found = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
+    assert_as_exact(found, separately(x, weight, bias, activation, residual), exact)
+
+
+@cases
+def test_operands_may_have_any_strides(impl: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    plain = [torch.randn(6, 12), torch.randn(10, 12), torch.randn(10), torch.randn(6, 10)]
+    x, weight, bias, residual = (each.to(dtype) for each in plain)
+    expected = uwaga.linear(x, weight, bias, residual=residual, impl=impl)
+    turned = [each.t().contiguous().t() for each in (x, weight, residual)]
+    spread = [each.repeat_interleave(2, -1)[..., ::2] for each in (x, weight, residual, bias)]
+    shifted = torch.cat((weight.new_zeros(3), weight.flatten()))[3:].view(
+        10, 12
+    )  # at an address that no vector is aligned to
+    for other_x, other_weight, other_residual, other_bias in (
+        (*turned, bias),
+        spread,
+        (x, shifted, residual, bias),
+    ):
+        found = uwaga.linear(other_x, other_weight, other_bias, residual=other_residual, impl=impl)
+        if impl == "cpu":
+            assert torch.equal(found, expected)
+        torch.testing.assert_close(found, expected)
+    repeated = uwaga.linear(x[:1].expand(6, 12), weight, bias, residual=residual[:1].expand(6, 10), impl=impl)
+    torch.testing.assert_close(repeated, expected[:1].expand(6, 10))
+
+
+@engines
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (3, 6), (2, 2, 6), (5, 1, 6)])
+def test_any_leading_dimensions(impl: str, shape: tuple[int, ...]) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(5, 6), torch.randn(5)
+    residual = torch.randn(*shape[:-1], 5)
+    found = uwaga.linear(x, weight, bias, residual=residual, impl=impl)
+    torch.testing.assert_close(found, residual + functional.linear(x, weight, bias))
+    found.add_(1)  # the result is nobody's view
+
+
+@pytest.mark.parametrize(("rows", "width", "outputs"), [(0, 6, 5), (3, 0, 5), (3, 6, 0), (0, 0, 0)])
+def test_empty_operands_are_computed_by_pytorch(rows: int, width: int, outputs: int) -> None:
+    x, weight, bias = torch.randn(2, rows, width), torch.randn(outputs, width), torch.randn(outputs)
+    torch.testing.assert_close(uwaga.linear(x, weight, bias), functional.linear(x, weight, bias))
+    assert explain(x, weight, bias).refused["cpu"] == "an operand is empty"
+
+
+def test_a_ragged_batch_is_mapped_token_by_token() -> None:
+    x = Ragged(torch.randn(5, 6), torch.tensor([0, 2, 5]))
+    weight = torch.randn(4, 6)
+    residual = x.with_values(torch.randn(5, 4))
+    found = uwaga.linear(x, weight, activation="relu", residual=residual)
+    assert isinstance(found, Ragged)
+    assert found.offsets is x.offsets
+    torch.testing.assert_close(found.values, residual.values + functional.linear(x.values, weight).relu())
+    other = Ragged(torch.randn(5, 4), torch.tensor([0, 3, 5]))
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(x, weight, residual=other)
+    assert str(raised.value) == "linear: residual must be over the same sequences as x, and its offsets are others"
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(x, weight, residual=residual.values)
+    assert str(raised.value) == "linear: residual must be Ragged, as x is"
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(x.values, weight, residual=residual)
+    assert str(raised.value) == "linear: residual is Ragged, and x is not"
+
+
+# A row has the same bits among any others.
+
+COUNTS = [*range(1, 71), 255, 256, 257, 258]
+
+
+@cases
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("width", "outputs"), [(24, 40), (1536, 384)])
+def test_a_row_has_the_same_bits_among_any_others(
+    impl: str, dtype: torch.dtype, threads: int, width: int, outputs: int
+) -> None:
+    if impl == "torch" and dtype == torch.float16:
+        pytest.skip("PyTorch's float16 product on the CPU is none that this project padded")
+    torch.manual_seed(0)
+    x, weight, bias = (torch.randn(shape).to(dtype) for shape in ((300, width), (outputs, width), (outputs,)))
+    residual = torch.randn(300, outputs).to(dtype)
+    torch.set_num_threads(threads)
+    whole = uwaga.linear(x, weight, bias, activation="gelu", residual=residual, impl=impl)
+    for rows in COUNTS if width < 100 else (1, 2, 3, 5, 17, 70, 257):
+        for part in (slice(0, rows), slice(300 - rows, 300)):
+            found = uwaga.linear(x[part], weight, bias, activation="gelu", residual=residual[part], impl=impl)
+            assert torch.equal(found, whole[part]), (rows, part)
+
+
+def test_without_batch_invariance_nothing_is_padded() -> None:
+    x, weight = torch.randn(3, 6), torch.randn(5, 6)
+    found = linear_map(x, weight, impl="torch", batch_invariant=False)
+    assert torch.equal(found, functional.linear(x, weight))
+
+
+# No engine keeps a copy of a weight: whatever changes it, the next call computes with the new one.
+
+
+def _load(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    linear.load_state_dict({"weight": weight, "bias": linear.bias.detach()})
+    return linear
+
+
+def _in_place(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    with torch.no_grad():
+        linear.weight.copy_(weight)
+    return linear
+
+
+def _data(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    linear.weight.data = weight.clone()
+    return linear
+
+
+def _data_in_place(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    linear.weight.data.copy_(weight)
+    return linear
+
+
+def _numpy(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    linear.weight.detach().numpy()[:] = weight.numpy()  # no version counter sees this
+    return linear
+
+
+def _set(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    with torch.no_grad():
+        linear.weight.set_(weight.clone())
+    return linear
+
+
+def _to_and_back(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    return _in_place(linear, weight).to(torch.float64).to(torch.float32)
+
+
+def _pickled(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    found: nn.Linear = pickle.loads(pickle.dumps(linear))
+    return _in_place(found, weight)
+
+
+def _copied(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    return _in_place(copy.deepcopy(linear), weight)
+
+
+def _saved(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    file = io.BytesIO()
+    torch.save({"weight": weight, "bias": linear.bias.detach()}, file)
+    file.seek(0)
+    linear.load_state_dict(torch.load(file, weights_only=True), assign=True)
+    return linear
+
+
+def _optimized(linear: nn.Linear, weight: Tensor) -> nn.Linear:
+    linear.weight.grad = linear.weight.detach() - weight
+    torch.optim.SGD([linear.weight], lr=1.0).step()
+    return linear
+
+
+CHANGES = [_load, _in_place, _data, _data_in_place, _numpy, _set, _to_and_back, _pickled, _copied, _saved, _optimized]
+
+
+@engines
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_computed_with(impl: str, change: Callable[[nn.Linear, Tensor], nn.Linear]) -> None:
+    linear, x, weight = nn.Linear(6, 5), torch.randn(8, 6), torch.randn(5, 6)
+    before = uwaga.linear(x, linear.weight, linear.bias, impl=impl)
+    changed = change(linear, weight)
+    after = uwaga.linear(x, changed.weight, changed.bias, impl=impl)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, functional.linear(x, weight, linear.bias.float()))
+
+
+@pytest.mark.slow
+@engines
+def test_a_forked_process_computes_with_its_own_weight(impl: str) -> None:
+    x, weight = torch.randn(8, 6), torch.randn(5, 6)
+    before = uwaga.linear(x, weight, impl=impl)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            weight.mul_(2)
+            code = int(not torch.allclose(uwaga.linear(x, weight, impl=impl), 2 * before))
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(uwaga.linear(x, weight, impl=impl), before)
+
+
+# The choice.
+
+
+def test_the_first_engine_that_does_not_refuse_is_chosen() -> None:
+    x, weight = torch.randn(3, 6), torch.randn(5, 6)
+    for dtype in linear_engines.DTYPES:
+        found = explain(x.to(dtype), weight.to(dtype))
+        assert found.engine == next(name for name in choose.order(dtype) if name not in found.refused)
+    double = explain(x.double(), weight.double())
+    assert double.engine == "torch"
+    assert set(double.refused) == {"cpu", "onednn"}
+    on_meta = explain(x.to("meta"), weight.to("meta"))
+    assert on_meta.engine == "torch"
+    assert on_meta.refused["onednn"] == "it computes on the CPU, and an operand is on meta"
+    assert uwaga.linear(x.to("meta"), weight.to("meta")).shape == (3, 5)
+
+
+def test_a_named_engine_runs_or_raises() -> None:
+    x = torch.randn(3, 6, dtype=torch.float64)
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(x, x, impl="onednn")
+    rule = "oneDNN's operator is used for float32 and bfloat16, not float64"
+    assert str(raised.value) == f"linear: engine 'onednn' cannot serve this call: {rule}"
+    for unknown in ("mkl", ["cpu"]):
+        with pytest.raises(ValueError) as raised:
+            uwaga.linear(x, x, impl=unknown)  # type: ignore[arg-type]
+        assert str(raised.value) == f"linear: impl must be one of 'cpu', 'onednn', 'torch', not {unknown!r}"
+    assert explain(x, x, impl="torch").reason == "named by the caller"
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch):
+    """Sets UWAGA_LINEAR as if the process had started with it."""
+
+    def clear() -> None:
+        for cached in (choose.named_by_environment, choose._order, choose.eager_engine):
+            cached.cache_clear()
+
+    def name(engine: str) -> None:
+        monkeypatch.setenv("UWAGA_LINEAR", engine)
+        clear()
+
+    yield name
+    monkeypatch.delenv("UWAGA_LINEAR", raising=False)
+    clear()
+
+
+@engines
+def test_uwaga_linear_names_the_engine_of_all_calls(impl: str, named: Callable[[str], None]) -> None:
+    named(impl)
+    x, weight = torch.randn(3, 6), torch.randn(5, 6)
+    assert explain(x, weight)[:2] == (impl, "named by UWAGA_LINEAR")
+    assert torch.equal(uwaga.linear(x, weight), uwaga.linear(x, weight, impl=impl))
+    assert explain(x.double(), weight.double()).engine == "torch"  # where it cannot serve, the next does
+
+
+def test_an_unknown_engine_in_uwaga_linear_is_refused(named: Callable[[str], None]) -> None:
+    named("mkl")
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(torch.ones(1, 2), torch.ones(3, 2))
+    assert str(raised.value) == "UWAGA_LINEAR must be one of 'cpu', 'onednn', 'torch', not 'mkl'"
+
+
+def test_another_schema_of_the_private_operators_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    onednn._reason_unavailable.cache_clear()
+    monkeypatch.setitem(onednn._SCHEMAS, "binary", "mkldnn::_linear_pointwise.binary(Tensor X) -> Tensor Y")
+    try:
+        x, weight = torch.randn(3, 6), torch.randn(5, 6)
+        why = explain(x, weight).refused["onednn"]
+        assert why.startswith("the private operator of this PyTorch is mkldnn::_linear_pointwise.binary(Tensor X, ")
+        assert why.endswith(", and mkldnn::_linear_pointwise.binary(Tensor X) -> Tensor Y was expected")
+    finally:
+        onednn._reason_unavailable.cache_clear()
+
+
+class Marked(Tensor):
+    """A subclass of torch.Tensor."""
+
+
+def test_tensor_subclasses_are_left_to_pytorch() -> None:
+    x = torch.randn(3, 6).as_subclass(Marked)
+    weight = torch.randn(5, 6)
+    assert explain(x, weight).refused["cpu"] == "an operand is of the class Marked, which may override operators"
+    assert type(uwaga.linear(x, weight)) is Marked
+
+
+def test_a_lazy_negation_is_read_with_its_sign() -> None:
+    x = torch.complex(torch.randn(3, 6), torch.randn(3, 6)).conj().imag
+    assert x.is_neg()
+    weight = torch.randn(5, 6)
+    torch.testing.assert_close(uwaga.linear(x, weight), functional.linear(x.resolve_neg(), weight))
+
+
+def test_nan_and_infinity_reach_their_own_rows_only() -> None:
+    x, weight = torch.randn(9, 6), torch.randn(5, 6)
+    expected = uwaga.linear(x, weight)
+    x[2, 3], x[7, 0] = float("nan"), float("inf")
+    found = uwaga.linear(x, weight)
+    touched = torch.tensor([2, 7])
+    assert not found[touched].isfinite().any()
+    rest = [0, 1, 3, 4, 5, 6, 8]
+    assert torch.equal(found[rest], expected[rest])
+
+
+# Bad input.
+
+GOOD = {"x": torch.zeros(2, 6), "weight": torch.zeros(5, 6), "bias": torch.zeros(5), "residual": torch.zeros(2, 5)}
+SHAPES = {
+    "weight": (torch.zeros(5, 7), "weight and x disagree on model width M", "M was 6 from x"),
+    "bias": (torch.zeros(6), "bias and weight disagree on output width W", "W was 5 from weight"),
+    "residual": (torch.zeros(3, 5), "residual and x disagree on batch B1", "B1 was 2 from x"),
+    "x": (torch.zeros(()), "x needs 1 dimensions (M)", "has rank 0"),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_shape_that_does_not_fit_is_named(name: str) -> None:
+    tensor, rule, note = SHAPES[name]
+    with pytest.raises(ShapeError) as raised:
+        uwaga.linear(**{**GOOD, name: tensor})
+    lines = str(raised.value).split("\n")
+    assert lines[0] == f"linear: {rule}"
+    assert [line for line in lines if "<-" in line] == [line for line in lines if line.startswith(f"  {name} ")]
+    assert f"<- {note}" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "residual"])
+def test_another_dtype_or_device_is_named(name: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(**{**GOOD, name: GOOD[name].double()})
+    assert str(raised.value) == f"linear: {name} is float64, x is float32"
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(**{**GOOD, name: GOOD[name].to("meta")})
+    assert str(raised.value) == f"linear: {name} is on meta, x on cpu"
+
+
+def test_what_is_no_tensor_or_no_activation_is_named() -> None:
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(**{**GOOD, "weight": [[1.0]]})
+    assert str(raised.value) == "linear: weight must be a tensor, not list"
+    with pytest.raises(ValueError) as raised:
+        uwaga.linear(**{**GOOD, "bias": 1.0})
+    assert str(raised.value) == "linear: bias must be a tensor, not float"
+    for unknown in ("tanh", ["gelu"]):
+        with pytest.raises(ValueError) as raised:
+            uwaga.linear(**GOOD, activation=unknown)
+        listed = "'gelu', 'gelu_tanh', 'relu', 'silu'"
+        assert str(raised.value) == f"linear: activation must be one of {listed} or None, not {unknown!r}"

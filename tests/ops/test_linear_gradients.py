@@ -1,0 +1,170 @@
+"""Gradients of the linear map, first and second, by every engine; autocast, hooks and changes in place."""
+
+from collections.abc import Callable
+
+import linear_engines
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import uwaga
+from uwaga.ops.activations import ACTIVATIONS
+from uwaga.ops.linear.api import linear_map
+
+engines = pytest.mark.parametrize("impl", linear_engines.ENGINES)
+native = pytest.mark.parametrize("impl", linear_engines.NATIVE)
+cases = pytest.mark.parametrize(("impl", "dtype"), linear_engines.CASES)
+activations = pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+
+Operands = list[Tensor]
+
+
+def operands(shape: tuple[int, ...] = (3, 4, 6), outputs: int = 5, dtype: torch.dtype = torch.float32) -> Operands:
+    """x, weight, bias and residual, of which gradients are wanted."""
+    torch.manual_seed(0)
+    shapes = (shape, (outputs, shape[-1]), (outputs,), (*shape[:-1], outputs))
+    return [torch.randn(each).to(dtype).requires_grad_() for each in shapes]
+
+
+def ours(given: Operands, activation: str | None, impl: str | None) -> Tensor:
+    x, weight, bias, residual = given
+    found = uwaga.linear(x, weight, bias, activation=activation, residual=residual, impl=impl)
+    assert isinstance(found, Tensor)
+    return found
+
+
+def separately(given: Operands, activation: str | None) -> Tensor:
+    x, weight, bias, residual = given
+    mapped = functional.linear(x, weight, bias)
+    return residual + (mapped if activation is None else ACTIVATIONS[activation](mapped))
+
+
+@cases
+@activations
+def test_gradients_are_as_exact_as_those_of_pytorch(
+    impl: str, dtype: torch.dtype, activation: str | None, assert_as_exact: Callable[[Tensor, Tensor, Tensor], None]
+) -> None:
+    given = operands((7, 9, 40), 50, dtype)
+    double = [each.detach().double().requires_grad_() for each in given]
+    cotangent = torch.randn(7, 9, 50).to(dtype)
+    found = torch.autograd.grad(ours(given, activation, impl), given, cotangent)
+    peers = torch.autograd.grad(separately(given, activation), given, cotangent)
+    exact = torch.autograd.grad(separately(double, activation), double, cotangent.double())
+    for one, peer, true in zip(found, peers, exact, strict=True):
+        assert_as_exact(one, peer, true)
+
+
+@activations
+def test_gradcheck(activation: str | None) -> None:
+    given = operands(dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda *each: ours(list(each), activation, None), given)
+    assert torch.autograd.gradgradcheck(lambda *each: ours(list(each), activation, None), given)
+
+
+@native
+@activations
+def test_second_derivatives_are_those_of_pytorch(impl: str, activation: str | None) -> None:
+    given = operands()
+
+    def penalty(output: Tensor) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad((output**3).sum(), given, create_graph=True)
+        return torch.autograd.grad(sum((each**2).sum() for each in first), given)
+
+    for one, other in zip(penalty(ours(given, activation, impl)), penalty(separately(given, activation)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+
+
+@native
+@pytest.mark.parametrize("wanted", range(4))
+def test_only_what_is_wanted_gets_a_gradient(impl: str, wanted: int) -> None:
+    given = [each.detach() for each in operands()]
+    given[wanted].requires_grad_()
+    ours(given, "gelu", impl).sum().backward()
+    assert [each.grad is not None for each in given] == [number == wanted for number in range(4)]
+    with torch.no_grad():
+        assert ours(given, "gelu", impl).grad_fn is None
+
+
+@native
+def test_a_vector_and_a_gradient_of_any_strides(impl: str) -> None:
+    given = operands((6,))
+    found = torch.autograd.grad(ours(given, None, impl).sum(), given)  # the gradient is one number, expanded
+    for one, other in zip(found, torch.autograd.grad(separately(given, None).sum(), given), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@native
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_training_gives_the_bits_of_inference(impl: str, activation: str | None) -> None:
+    given = operands()
+    with torch.no_grad():
+        apart = ours(given, activation, impl)
+    with torch.inference_mode():
+        inference = ours(given, activation, impl)
+    assert torch.equal(ours(given, activation, impl), apart)
+    assert torch.equal(inference, apart)
+
+
+@native
+def test_a_weight_changed_before_the_backward_pass_is_noticed(impl: str) -> None:
+    given = operands()
+    output = ours(given, None, impl)
+    with torch.no_grad():
+        given[1].add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        output.sum().backward()
+
+
+@native
+def test_the_result_may_be_changed_in_place(impl: str) -> None:
+    given = operands()
+    ours(given, None, impl).mul_(2).sum().backward()
+    torch.testing.assert_close(given[3].grad, torch.full_like(given[3], 2))
+
+
+@native
+def test_many_gradients_at_once(impl: str) -> None:
+    given = operands((4, 6))
+    rows = torch.randn(3, 4, 5)
+    for activation in (None, "gelu"):
+        found = torch.autograd.grad(ours(given, activation, impl), given, rows, is_grads_batched=True)
+        expected = torch.autograd.grad(separately(given, activation), given, rows, is_grads_batched=True)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@native
+def test_saved_tensors_may_be_replaced_by_hooks(impl: str) -> None:
+    given = operands()
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.double(), lambda x: x.float()):
+        output = ours(given, "gelu", impl)
+    found = torch.autograd.grad(output.sum(), given)
+    for one, other in zip(found, torch.autograd.grad(separately(given, "gelu").sum(), given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@native
+def test_checkpointing_recomputes_the_same_bits(impl: str) -> None:
+    given = operands()
+    plain = torch.autograd.grad(ours(given, "gelu", impl).square().sum(), given)
+    output = checkpoint(lambda *each: ours(list(each), "gelu", impl), *given, use_reentrant=False)
+    for one, other in zip(torch.autograd.grad(output.square().sum(), given), plain, strict=True):
+        assert torch.equal(one, other)
+
+
+@engines
+@pytest.mark.parametrize("is_added", [False, True])
+def test_autocast_computes_in_its_dtype_as_in_pytorch(impl: str, is_added: bool) -> None:
+    given = operands((4, 6), 5)
+    residual = given[3] if is_added else None
+    with torch.autocast("cpu", torch.bfloat16):
+        found = linear_map(*given[:3], "gelu", residual, impl)
+        expected = functional.gelu(functional.linear(*given[:3]))
+        expected = expected if residual is None else residual + expected
+        assert found.dtype == expected.dtype == (torch.float32 if is_added else torch.bfloat16)
+    torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-6)
+    for one, other in zip(torch.autograd.grad(found.sum(), given[:3]), torch.autograd.grad(expected.sum(), given[:3]), strict=True):  # fmt: skip
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=2**-5, atol=2**-4)

@@ -1,0 +1,152 @@
+"""The linear map under torch.compile, export, tracers, dispatch modes and torch.func."""
+
+from typing import Any
+
+import linear_engines
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+import uwaga
+from uwaga.ops.linear.api import explain
+
+native = pytest.mark.parametrize("impl", linear_engines.NATIVE)
+slow = pytest.mark.slow
+
+
+class Map(nn.Module):
+    """A linear map with an activation and a residual."""
+
+    def __init__(self, impl: str | None = None) -> None:
+        super().__init__()
+        self.inner, self.impl = nn.Linear(6, 6), impl
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = uwaga.linear(x, self.inner.weight, self.inner.bias, activation="gelu", residual=x, impl=self.impl)
+        assert isinstance(found, Tensor)
+        return found
+
+
+@native
+def test_the_registered_operator_passes_opcheck(impl: str) -> None:
+    x, weight, bias, residual = torch.randn(4, 6), torch.randn(5, 6), torch.randn(5), torch.randn(4, 5)
+    torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, "gelu", impl))
+    for each in (x, weight, bias, residual):
+        each.requires_grad_()
+    torch.library.opcheck(torch.ops.uwaga.linear.default, (x, weight, bias, residual, "", impl))
+    torch.library.opcheck(
+        torch.ops.uwaga.linear.default, (x.detach()[None].requires_grad_(), weight, None, None, "", impl)
+    )
+
+
+@slow
+@native
+def test_a_map_compiles_into_one_graph(impl: str) -> None:
+    module, x = Map(impl), torch.randn(4, 6, requires_grad=True)
+    compiled = torch.compile(module, fullgraph=True)
+    for rows in (x, torch.randn(3, 7, 6)):
+        expected, found = module(rows), compiled(rows)
+        torch.testing.assert_close(found, expected)
+        inputs = [rows, *module.parameters()] if rows.requires_grad else list(module.parameters())
+        ours, theirs = (torch.autograd.grad(each.square().sum(), inputs) for each in (found, expected))
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), module(x))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(compiled(x), module(x), rtol=2**-6, atol=2**-6)
+
+
+@slow
+def test_an_exported_program_holds_operators_of_pytorch() -> None:
+    module, x = Map().eval(), torch.randn(4, 6)
+    program = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("rows", min=2)},))
+    assert not [node for node in program.graph.nodes if "uwaga" in str(node.target)]
+    rows = torch.randn(9, 6)
+    torch.testing.assert_close(program.module()(rows), module(rows))
+
+
+def test_torch_jit_trace_records_the_map() -> None:
+    module, x = Map().eval(), torch.randn(4, 6)
+    with torch.no_grad():
+        traced: Any = torch.jit.trace(module, (x,), check_trace=False)
+        rows = torch.randn(9, 6)
+        torch.testing.assert_close(traced(rows), module(rows))
+
+
+def test_a_dispatch_mode_sees_the_operators_of_pytorch() -> None:
+    x, weight = torch.randn(4, 6), torch.randn(5, 6)
+    with FlopCounterMode(display=False) as counter:
+        uwaga.linear(x, weight)
+        refused = explain(x, weight).refused
+    assert counter.get_total_flops() == 2 * 4 * 6 * 5
+    assert refused["cpu"] == "a tracer or dispatch mode is active, which records PyTorch's own operators"
+    with pytest.raises(ValueError) as raised, FlopCounterMode(display=False):
+        uwaga.linear(x, weight, impl="cpu")
+    assert str(raised.value) == f"linear: engine 'cpu' cannot serve this call: {refused['cpu']}"
+
+
+def mapped(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    found = uwaga.linear(x, weight, bias, activation="gelu")
+    assert isinstance(found, Tensor)
+    return found
+
+
+def plainly(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.gelu(functional.linear(x, weight, bias))
+
+
+OPERANDS = (torch.randn(3, 4, 6), torch.randn(5, 6), torch.randn(5))
+
+
+@pytest.mark.parametrize("in_dims", [(0, None, None), (1, None, None), (None, 0, None), (2, 1, None)])
+def test_vmap(in_dims: tuple[int | None, ...]) -> None:
+    x = OPERANDS[0] if in_dims[1] is None else torch.randn(4, 6, 7) if in_dims[0] == 2 else torch.randn(4, 6)
+    weight = torch.randn(7, 5, 6) if in_dims[0] is None else torch.randn(5, 7, 6) if in_dims[1] == 1 else OPERANDS[1]
+    found = torch.func.vmap(mapped, in_dims)(x, weight, OPERANDS[2])
+    torch.testing.assert_close(found, torch.func.vmap(plainly, in_dims)(x, weight, OPERANDS[2]))
+
+
+def test_jvp_and_hessian_and_gradients_of_torch_func() -> None:
+    tangents = tuple(map(torch.randn_like, OPERANDS))
+    for one, other in zip(
+        torch.func.jvp(mapped, OPERANDS, tangents), torch.func.jvp(plainly, OPERANDS, tangents), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+    def loss(function: Any, weight: Tensor) -> Tensor:
+        total: Tensor = function(OPERANDS[0], weight, OPERANDS[2]).square().sum()
+        return total
+
+    for transform in (torch.func.grad, torch.func.hessian, torch.func.jacrev):
+        found = transform(lambda weight: loss(mapped, weight))(OPERANDS[1])
+        torch.testing.assert_close(
+            found, transform(lambda weight: loss(plainly, weight))(OPERANDS[1]), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_forward_mode() -> None:
+    x, weight, bias = OPERANDS
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        found = torch.autograd.forward_ad.unpack_dual(mapped(dual, weight, bias)).tangent
+        expected = torch.autograd.forward_ad.unpack_dual(plainly(dual, weight, bias)).tangent
+    torch.testing.assert_close(found, expected)
+
+
+@native
+def test_vmap_over_the_backward_pass_of_a_plain_forward_pass(impl: str) -> None:
+    x, weight = OPERANDS[0], OPERANDS[1].clone().requires_grad_()
+    rows = torch.randn(2, 3, 4, 5)
+    for output in (
+        uwaga.linear(x, weight, activation="gelu", impl=impl),
+        functional.gelu(functional.linear(x, weight)),
+    ):
+
+        def gradient(row: Tensor, output: Tensor = output) -> Tensor:
+            return torch.autograd.grad(output, weight, row, retain_graph=True)[0]
+
+        found = torch.func.vmap(gradient)(rows)
+        torch.testing.assert_close(found, torch.stack([gradient(row) for row in rows]), rtol=1e-4, atol=1e-5)
