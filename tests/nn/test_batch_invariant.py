@@ -1,5 +1,7 @@
 """Linear maps whose rows keep their bits among any others."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -59,3 +61,56 @@ def test_a_step_of_decoding_pays_for_its_own_tokens_alone() -> None:
     with torch.no_grad():
         layer(torch.ones(1, 1, 8), cache=cache[0])
     assert seen == [1] * 4
+
+
+def _hook(linear: nn.Linear) -> nn.Module:
+    linear.register_forward_hook(lambda _, __, output: output + 1)
+    return linear
+
+
+def _wrapped(linear: nn.Linear) -> nn.Module:
+    """As LoRA and quantized layers: another class with the same parameters."""
+
+    class Added(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    linear.__class__ = Added
+    return linear
+
+
+def _own_forward(linear: nn.Linear) -> nn.Module:
+    forward = linear.forward
+    linear.forward = lambda x: forward(x) + 1  # type: ignore[method-assign]
+    return linear
+
+
+def _weight_norm(linear: nn.Linear) -> nn.Module:
+    with torch.no_grad():
+        linear.bias.add_(1)
+    return nn.utils.parametrizations.weight_norm(linear)
+
+
+@pytest.mark.parametrize("change", [_hook, _wrapped, _own_forward, _weight_norm])
+def test_a_module_that_is_more_than_its_weights_is_called(change: Callable[[nn.Linear], nn.Module]) -> None:
+    linear, x = nn.Linear(6, 5), torch.randn(3, 6)
+    expected = linear(x) + 1
+    changed = change(linear)
+    torch.testing.assert_close(apply_linear(changed, x), expected)
+    torch.testing.assert_close(apply_linear(changed, x, activation="relu"), expected.relu())
+
+
+def test_a_replaced_forward_of_the_class_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear, x = nn.Linear(6, 5), torch.randn(3, 6)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, rows: rows.sum(-1, keepdim=True))
+    assert apply_linear(linear, x).shape == (3, 1)
+
+
+def test_a_hook_of_all_modules_is_called() -> None:
+    seen, linear = [], nn.Linear(6, 5)
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: seen.append(module))
+    try:
+        apply_linear(linear, torch.ones(3, 6))
+    finally:
+        handle.remove()
+    assert seen == [linear]

@@ -1,40 +1,58 @@
-"""Batch-invariant linear maps: a token gives the same bits whatever other tokens are in the batch.
+"""Linear maps of modules, by `uwaga.linear`; batch-invariant: a token gives the same bits whatever other tokens are in the batch.
 
-PyTorch's float32 matrix products on the CPU are MKL's, which processes rows in blocks of four and the remaining rows by another
-kernel with another order of summation; with few rows, each thread's share of them may end in such a remainder. Rows of zeros fill
-up the last block. bfloat16 needs no padding; float64 and accelerators choose kernels by more than the number of rows, and are
-left as they are.
+A plain torch.nn.Linear is computed from its parameters. Every other module is called: replaced modules (LoRA, quantized layers) and
+observed ones (hooks). Then PyTorch's product is made batch-invariant by padding (`ops/linear/engines/torch_linear.py`).
 
 Letters: M width of the input, W width of the output.
 """
 
 from collections.abc import Callable
+from typing import TypeGuard
 
-import torch
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
-_BLOCK = 4  # rows that MKL's kernel takes at once
-# From here on each thread's share is a whole number of blocks, up to 32 threads.
-_MANY_ROWS = 256
+from uwaga._base.tracing import is_intercepted
+from uwaga.ops.activations import ACTIVATIONS
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.linear.choose import is_compiled
+from uwaga.ops.linear.engines.torch_linear import needs_padding, with_padding
+
+_FORWARD = nn.Linear.forward
 
 
-def apply_linear(linear: Callable[[Tensor], Tensor], x: Tensor, *, batch_invariant: bool = True) -> Tensor:
-    """`linear` of rows (..., M): (..., W). One row costs as much as four; batch_invariant=False avoids that and calls `linear` as
-    it is.
+def apply_linear(
+    linear: Callable[[Tensor], Tensor],
+    x: Tensor,
+    *,
+    activation: str | None = None,
+    batch_invariant: bool = True,
+) -> Tensor:
+    """f(linear(x)), (..., W), of rows (..., M), with an activation f as in `uwaga.linear`.
+
+    batch_invariant=False permits other last bits for other numbers of rows, where that is faster.
 
     >>> apply_linear(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
     torch.Size([2, 3, 5])
     """
-    # The dtype and the device are tested first: they cost a graph no guard on the number of rows.
-    if not batch_invariant or not _uses_mkl(x):
-        return linear(x)
-    rows = x.numel() // max(x.shape[-1], 1)
-    if rows >= _MANY_ROWS or rows % _BLOCK == 0:
-        return linear(x)
-    padded = functional.pad(x.reshape(rows, -1), (0, 0, 0, -rows % _BLOCK))
-    return linear(padded)[:rows].reshape(*x.shape[:-1], -1)
+    if is_plain_linear(linear):
+        return linear_map(x, linear.weight, linear.bias, activation, batch_invariant=batch_invariant)
+    mapped = with_padding(linear, x) if batch_invariant and needs_padding(x) else linear(x)
+    return mapped if activation is None else ACTIVATIONS[activation](mapped)
 
 
-def _uses_mkl(x: Tensor) -> bool:
-    return x.dtype == torch.float32 and x.is_cpu and not torch.compiler.is_compiling()
+def is_plain_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Linear]:
+    """Whether calling this module computes x W^T + b and nothing else: a torch.nn.Linear that nobody observes or replaced, outside
+    tracers, which record calls of modules."""
+    return (
+        type(linear) is nn.Linear
+        and not linear._forward_hooks
+        and not linear._forward_pre_hooks
+        and not linear._backward_hooks
+        and not linear._backward_pre_hooks
+        and "forward" not in linear.__dict__
+        and nn.Linear.forward is _FORWARD
+        and not (torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
+        and not (torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks)
+        and (not is_intercepted() or is_compiled())
+    )

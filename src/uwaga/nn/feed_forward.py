@@ -72,12 +72,11 @@ class FeedForward(nn.Module):
         return map_values(partial(self._map, batch_invariant), x)
 
     def _map(self, batch_invariant: bool, x: Tensor) -> Tensor:
-        activation = ACTIVATIONS[self.activation]
-        up = apply_linear(self.up, x, batch_invariant=batch_invariant)
         if self.gate is None:
-            hidden = activation(up)
+            hidden = apply_linear(self.up, x, activation=self.activation, batch_invariant=batch_invariant)
         else:
-            hidden = activation(apply_linear(self.gate, x, batch_invariant=batch_invariant)) * up
+            gate = apply_linear(self.gate, x, activation=self.activation, batch_invariant=batch_invariant)
+            hidden = gate * apply_linear(self.up, x, batch_invariant=batch_invariant)
         return apply_linear(self.down, apply_dropout(self.dropout, hidden), batch_invariant=batch_invariant)
 
     def extra_repr(self) -> str:

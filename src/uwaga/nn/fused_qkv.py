@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
-from uwaga.nn.batch_invariant import apply_linear
+from uwaga.nn.batch_invariant import apply_linear, is_plain_linear
 
 # With fewer tokens than this, or than the input width, copying the weights takes longer than one product saves.
 _LEAST_TOKENS = 256
@@ -32,9 +32,7 @@ def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
         return False
     for linear in linears:
         # Other modules and hooks must be called; weights of another dtype or subclass need their own product.
-        if type(linear) is not nn.Linear or linear._forward_hooks or linear._forward_pre_hooks:
-            return False
-        if linear._backward_hooks or linear._backward_pre_hooks:
+        if not is_plain_linear(linear):
             return False
         weight, bias = linear.weight, linear.bias
         if weight.dtype != torch.float32 or not is_plain_tensor(weight) or (bias is not None) != has_bias:

@@ -72,7 +72,7 @@ def test_encoder_decoder_and_head_share_one_embedding() -> None:
     assert torch.equal(seen[0], model.token_embedding.weight[ids] * 4)
     assert torch.equal(seen[1], seen[0])
     hidden = torch.randn(2, 16)
-    assert torch.equal(model.logits(hidden), hidden @ model.token_embedding.weight.T)
+    torch.testing.assert_close(model.logits(hidden), hidden @ model.token_embedding.weight.T)
 
 
 def test_torchs_transformer_computes_the_same() -> None:

@@ -21,7 +21,7 @@ from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values, values_of
 from uwaga.nn.plain_modules import apply_dropout, is_plain
 from uwaga.nn.positions import token_positions
-from uwaga.ops.activations import ACTIVATIONS
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Mask
 from uwaga.ops.norms import Lookup, embedding_norm
 from uwaga.ops.ragged import Operand, Ragged
@@ -281,12 +281,12 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
         self.decoder = None if config.tie_word_embeddings else nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.activate = ACTIVATIONS["gelu" if config.is_roberta else config.activation]
+        self.activation = "gelu" if config.is_roberta else config.activation
 
     def forward(self, x: Tensor, embedding_VM: Tensor) -> Tensor:
-        x = self.norm(self.activate(apply_linear(self.dense, x)))
+        x = self.norm(apply_linear(self.dense, x, activation=self.activation))
         decoder_VM = embedding_VM if self.decoder is None else self.decoder.weight
-        return apply_linear(lambda x: functional.linear(x, decoder_VM, self.bias), x)
+        return linear_map(x, decoder_VM, self.bias)
 
 
 class SequenceHead(nn.Module):

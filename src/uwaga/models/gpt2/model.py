@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from uwaga._base import renamed
 from uwaga.models import token_ids
@@ -15,9 +14,9 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.gpt2.config import GPT2Config
 from uwaga.models.layer_stack import StackOutput, run_layers
 from uwaga.nn import EncoderLayer, KeyValueCache, LayerSpec, LearnedPositions
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Causal, Mask, Window
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -102,7 +101,7 @@ class GPT2Model(nn.Module):
         decoded = self._decode(ids, padding, cache, output_hidden_states)
         return GPT2Output(
             last_hidden_state=decoded.last,
-            logits=map_values(partial(apply_linear, self.logits, batch_invariant=cache is None), decoded.last)
+            logits=map_values(partial(self.logits, batch_invariant=cache is None), decoded.last)
             if wants_logits
             else None,
             hidden_states=decoded.states,
@@ -126,11 +125,13 @@ class GPT2Model(nn.Module):
             return Causal()
         return Window(self.config.band - 1, 0)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from hidden states (..., M). Raises ValueError: the model has no head."""
+    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
+        """(..., V) from hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`. Raises ValueError: the model has no
+        head."""
         if not self.config.has_lm_head:
             raise ValueError(f"{_NAME}: this model has no head for logits")
-        return functional.linear(hidden, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
+        weight_VM = self.token_embedding.weight if self.lm_head is None else self.lm_head.weight
+        return linear_map(hidden, weight_VM, batch_invariant=batch_invariant)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache for this model; capacity: tokens per row to allocate in advance."""
@@ -143,7 +144,7 @@ class GPT2Model(nn.Module):
             first=prompts,
             cache=cache,
             states=lambda ids: self(ids, cache=cache, logits=False).last_hidden_state,
-            logits=self.logits,
+            logits=partial(self.logits, batch_invariant=False),
         )
 
 

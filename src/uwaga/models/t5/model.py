@@ -7,7 +7,6 @@ from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from uwaga._base import renamed
 from uwaga.models import token_ids
@@ -15,9 +14,9 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import LayerCall, StackOutput, require_decoder, run_layers
 from uwaga.models.t5.config import T5Config
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, RelativePositions
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -104,7 +103,7 @@ class T5Model(nn.Module):
         return T5Output(
             memory=encoded.last,
             last_hidden_state=decoded.last,
-            logits=map_values(partial(apply_linear, self.logits), decoded.last),
+            logits=map_values(self.logits, decoded.last),
             encoder_hidden_states=encoded.states,
             hidden_states=decoded.states,
         )
@@ -121,10 +120,11 @@ class T5Model(nn.Module):
         """
         return self._decode(decoder_ids, memory, None, cache, False).last
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from the decoder's hidden states (..., M)."""
+    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
+        """(..., V) from the decoder's hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`."""
         scaled = hidden * self.config.d_model**-0.5 if self.config.scale_decoder_outputs else hidden
-        return functional.linear(scaled, self.token_embedding.weight if self.lm_head is None else self.lm_head.weight)
+        weight_VM = self.token_embedding.weight if self.lm_head is None else self.lm_head.weight
+        return linear_map(scaled, weight_VM, batch_invariant=batch_invariant)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache for the decoder; capacity: tokens per row to allocate in advance."""
@@ -138,7 +138,7 @@ class T5Model(nn.Module):
             first=token_ids.decoder_start(prompts, self.config.decoder_start_token_id),
             cache=cache,
             states=lambda ids: self.decode(ids, None if len(cache.lengths) else memory, cache=cache),
-            logits=self.logits,
+            logits=partial(self.logits, batch_invariant=False),
         )
 
     def _encode(self, ids: Operand, padding: Mask | Tensor | None, states: bool) -> StackOutput:

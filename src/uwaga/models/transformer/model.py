@@ -4,12 +4,10 @@ Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model widt
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from uwaga._base import renamed
 from uwaga.models import token_ids
@@ -17,11 +15,11 @@ from uwaga.models.generation.decoding import Decoding
 from uwaga.models.layer_stack import StackOutput, require_decoder, run_layers
 from uwaga.models.transformer.config import TransformerConfig
 from uwaga.nn import Decoder, Encoder, KeyValueCache, LayerSpec, SinusoidalPositions
-from uwaga.nn.batch_invariant import apply_linear
 from uwaga.nn.operand import map_values
 from uwaga.nn.plain_modules import apply_dropout
 from uwaga.nn.positions import alibi_slopes
 from uwaga.ops.biases import AlibiBias
+from uwaga.ops.linear.api import linear_map
 from uwaga.ops.masks import Causal, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
@@ -137,12 +135,11 @@ class Transformer(nn.Module):
         """
         return self._decode(decoder_ids, memory, None, cache, False).last
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., V) from the decoder's hidden states (..., M)."""
+    def logits(self, hidden: Tensor, *, batch_invariant: bool = True) -> Tensor:
+        """(..., V) from the decoder's hidden states (..., M); batch_invariant as in `uwaga.nn.FeedForward`."""
         words = self.token_embedding if self.decoder_token_embedding is None else self.decoder_token_embedding
-        return functional.linear(
-            hidden, words.weight if self.lm_head is None else self.lm_head.weight, self.lm_head_bias
-        )
+        weight_VM = words.weight if self.lm_head is None else self.lm_head.weight
+        return linear_map(hidden, weight_VM, self.lm_head_bias, batch_invariant=batch_invariant)
 
     def new_cache(self, *, capacity: int = 0) -> KeyValueCache:
         """An empty cache for the decoder; capacity: tokens per row to allocate in advance."""
@@ -163,7 +160,7 @@ class Transformer(nn.Module):
 
     def _logits_without_padding(self, hidden: Tensor) -> Tensor:
         """The logits, -inf for the padding token: Marian uses it as the decoder's start token, and it must not be generated."""
-        logits = self.logits(hidden)
+        logits = self.logits(hidden, batch_invariant=False)
         if self.config.pad_token_id is not None:
             logits[..., self.config.pad_token_id] = -torch.inf
         return logits
@@ -209,7 +206,7 @@ class Transformer(nn.Module):
             found = found._replace(memory=encoded.last, encoder_hidden_states=encoded.states)
         if decoded is None:
             return found
-        logits = map_values(partial(apply_linear, self.logits), decoded.last)
+        logits = map_values(self.logits, decoded.last)
         return found._replace(last_hidden_state=decoded.last, logits=logits, hidden_states=decoded.states)
 
 

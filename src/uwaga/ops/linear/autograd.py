@@ -8,12 +8,14 @@ Letters: M width of the input, W width of the output, N rows.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from uwaga._base.tracing import is_autocast, is_batch_of_gradients, is_plain_eager, without_autocast
+from uwaga.ops.activations import gelu_backward
 from uwaga.ops.linear import choose, operators
 from uwaga.ops.linear.choose import NATIVE, Operands
 from uwaga.ops.linear.engines import torch_linear
@@ -21,8 +23,8 @@ from uwaga.ops.linear.engines import torch_linear
 _aten = torch.ops.aten
 # dh from dz and h.
 _ACTIVATION_BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "gelu": lambda grad, h: _aten.gelu_backward(grad, h),
-    "gelu_tanh": lambda grad, h: _aten.gelu_backward(grad, h, approximate="tanh"),
+    "gelu": gelu_backward,
+    "gelu_tanh": partial(gelu_backward, approximate="tanh"),
     "relu": lambda grad, h: _aten.threshold_backward(grad, h, 0),
     "silu": lambda grad, h: _silu_backward(grad, h),
 }
