@@ -11,10 +11,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from uwaga._base.tracing import is_intercepted, is_plain_tensor, is_transformed
-from uwaga.nn.batch_invariant import apply_linear, is_plain_linear
+from uwaga.nn.batch_invariant import is_plain_linear
+from uwaga.ops.linear import choose
+from uwaga.ops.linear.api import linear_map
+from uwaga.ops.linear.autograd import product_of
+from uwaga.ops.linear.choose import Operands
 
 # With fewer tokens than this, or than the input width, copying the weights takes longer than one product saves.
 _LEAST_TOKENS = 256
@@ -44,10 +47,10 @@ def is_worthwhile(linears: Sequence[nn.Linear], x: Tensor) -> bool:
 
 
 def fused_linears(linears: Sequence[nn.Linear], x: Tensor) -> tuple[Tensor, ...]:
-    """The outputs (..., W) of all linears for x (..., M), as views of one tensor; batch-invariant as apply_linear is."""
+    """The outputs (..., W) of all linears for x (..., M), as views of one tensor; batch-invariant as `uwaga.linear` is."""
     weights = [linear.weight for linear in linears]
     biases = [linear.bias for linear in linears if linear.bias is not None]
-    mapped = apply_linear(lambda rows: cast(Tensor, _FusedLinears.apply(rows, len(weights), *weights, *biases)), x)
+    mapped = cast(Tensor, _FusedLinears.apply(x, len(weights), *weights, *biases))
     return mapped.split([weight.shape[0] for weight in weights], -1)
 
 
@@ -59,7 +62,9 @@ class _FusedLinears(torch.autograd.Function):
         weights, biases = parameters[:count], parameters[count:]
         ctx.weight = torch.cat(weights)
         ctx.save_for_backward(x, *weights)  # detects changes in place, and allows double backward
-        return functional.linear(x, ctx.weight, torch.cat(biases) if biases else None)
+        bias = torch.cat(biases) if biases else None
+        ctx.engine = choose.engine_name(Operands(x, ctx.weight, bias, None), None)
+        return linear_map(x, ctx.weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -67,10 +72,11 @@ class _FusedLinears(torch.autograd.Function):
         weight = torch.cat(weights) if torch.is_grad_enabled() else ctx.weight
         widths = [weight.shape[0] for weight in weights]
         grad_NW, x_NM = grad.reshape(-1, sum(widths)), x.reshape(-1, weight.shape[1])
+        product = product_of(ctx.engine)
         needs_x, needs_weights = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2 : 2 + len(weights)])
         needs_biases = any(ctx.needs_input_grad[2 + len(weights) :])
-        grad_weights = (grad_NW.t() @ x_NM).split(widths) if needs_weights else (None,) * len(weights)
+        grad_weights = product(grad_NW.t(), x_NM.t()).split(widths) if needs_weights else (None,) * len(weights)
         grad_biases = (
             grad_NW.sum(0).split(widths) if needs_biases else (None,) * (len(ctx.needs_input_grad) - 2 - len(weights))
         )
-        return (grad_NW @ weight).view_as(x) if needs_x else None, None, *grad_weights, *grad_biases
+        return product(grad_NW, weight.t()).view_as(x) if needs_x else None, None, *grad_weights, *grad_biases

@@ -4,14 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from uwaga._base.tracing import is_plain_eager, is_readable
+from uwaga._base.shapes import NamedShape, bind
+from uwaga._base.tracing import is_autocast, is_plain_eager, is_readable
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.attention.choose import Choice
 from uwaga.ops.linear import autograd, choose
-from uwaga.ops.linear.arguments import check
 from uwaga.ops.linear.autograd import run, run_eagerly
+from uwaga.ops.linear.choose import Operands
 from uwaga.ops.linear.engines import torch_linear
 from uwaga.ops.ragged import Operand, Ragged
+from uwaga.ops.validation import invalid
 
 _PLAIN = (Tensor, Parameter)
 _is_any_autocast = torch._C._is_any_autocast_enabled
@@ -81,7 +83,7 @@ def explain(
     """
     values = x.values if isinstance(x, Ragged) else x
     added = _values_like(x, residual) if isinstance(x, Ragged) else _tensor(residual)
-    return choose.choice(autograd.lowered(check(values, weight, bias, activation, added)), impl)
+    return choose.choice(autograd.lowered(_check(values, weight, bias, activation, added)), impl)
 
 
 def linear_map(
@@ -96,11 +98,13 @@ def linear_map(
 ) -> Tensor:
     """`linear` of tensors. batch_invariant=False permits other last bits for other numbers of rows, where that is faster."""
     engine = _plain_engine(x, weight, bias, activation, residual, impl)
+    if not batch_invariant and impl is None and engine == "cpu" and x.numel() <= x.shape[-1] * choose.few_rows(x.dtype):
+        engine = "torch"
     if engine == "torch":
         return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
     if engine is not None:
         return run_eagerly(engine, x, weight, bias, activation, residual)
-    check(x, weight, bias, activation, residual)
+    _check(x, weight, bias, activation, residual)
     return run(x, weight, bias, activation, residual, impl, batch_invariant=batch_invariant)
 
 
@@ -160,3 +164,42 @@ def _values_like(x: Ragged, residual: Operand | None) -> Tensor | None:
     ):
         raise ValueError("linear: residual must be over the same sequences as x, and its offsets are others")
     return residual.values
+
+
+def _check(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, residual: Tensor | None) -> Operands:
+    """The operands; ValueError or ShapeError unless they fit together. Under autocast, which converts them, dtypes may differ."""
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
+        listed = ", ".join(map(repr, ACTIVATIONS))
+        raise invalid("linear", "activation", f"one of {listed} or None", repr(activation))
+    named = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+    for name, tensor in named.items():
+        if not isinstance(tensor, Tensor) and (tensor is not None or name in ("x", "weight")):
+            raise invalid("linear", name, "a tensor", type(tensor).__name__)
+    if torch._C._get_tracing_state() is None:  # sizes are tensors under torch.jit.trace: there PyTorch compares them
+        _check_shapes(x, weight, bias, residual)
+    converts = is_autocast(x.device.type)
+    for name, tensor in named.items():
+        if tensor is None:
+            continue
+        if tensor.device != x.device:
+            raise ValueError(f"linear: {name} is on {tensor.device}, x on {x.device}")
+        if tensor.dtype != x.dtype and not converts:
+            raise ValueError(f"linear: {name} is {_name(tensor)}, x is {_name(x)}")
+    return Operands(x, weight, bias, residual)
+
+
+def _check_shapes(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> None:
+    leading = tuple(f"B{n + 1}" for n in range(x.dim() - 1))
+    shapes = [
+        NamedShape(name="x", shape=tuple(x.shape), letters=(*leading, "M") if x.dim() else ("M",)),
+        NamedShape.of("weight", weight.shape, "W M"),
+    ]
+    if bias is not None:
+        shapes.append(NamedShape.of("bias", bias.shape, "W"))
+    if residual is not None:
+        shapes.append(NamedShape(name="residual", shape=tuple(residual.shape), letters=(*leading, "W")))
+    bind("linear", shapes)
+
+
+def _name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

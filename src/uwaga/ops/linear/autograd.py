@@ -47,7 +47,7 @@ def run(
     *,
     batch_invariant: bool,
 ) -> Tensor:
-    """residual + f(x W^T + b), (..., W), of operands that fit together (`arguments.check`)."""
+    """residual + f(x W^T + b), (..., W), of operands that fit together."""
     if is_autocast(x.device.type):
         operands = Operands(x, weight, bias, None)
         return _under_autocast(operands, activation, residual, impl, batch_invariant=batch_invariant)
@@ -129,7 +129,7 @@ class Linear(torch.autograd.Function):
         _, _, needs_x, needs_weight, needs_bias, needs_residual = ctx.needs_input_grad
         engine = ctx.engine
         if torch.is_grad_enabled() or not _is_readable_gradient(grad, x, weight):
-            product = _product_of(engine)
+            product = product_of(engine)
             with without_autocast(grad.device):
                 grad_NW, x_NM = _before_activation(ctx.activation, grad, x, weight, rest, product), _rows(x)
                 grad_x = product(grad_NW, weight.t()).view(x.shape) if needs_x else None
@@ -190,14 +190,21 @@ def _before_activation(
     return _rows(_ACTIVATION_BACKWARD[activation](grad, preactivation.view(grad.shape)))
 
 
-def _product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
+def product_of(engine: str) -> Callable[[Tensor, Tensor], Tensor]:
     """a b^T, differentiable where gradients are recorded: by the engine, or by PyTorch's operators, which every transform, tracer
     and tensor subclass knows."""
+
+    if engine == "torch":
+        return _torch_product
 
     def product(a: Tensor, b: Tensor) -> Tensor:
         is_plain = is_plain_eager() and not (is_batch_of_gradients(a) or is_batch_of_gradients(b))
         if is_plain and choose.refusal(engine, Operands(a, b, None, None)) is None:
             return run_eagerly(engine, a, b, None, None, None)
-        return a @ b.t()
+        return _torch_product(a, b)
 
     return product
+
+
+def _torch_product(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b.t()
