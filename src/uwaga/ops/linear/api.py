@@ -98,8 +98,6 @@ def linear_map(
 ) -> Tensor:
     """`linear` of tensors. batch_invariant=False permits other last bits for other numbers of rows, where that is faster."""
     engine = _plain_engine(x, weight, bias, activation, residual, impl)
-    if not batch_invariant and impl is None and engine == "cpu" and x.numel() <= x.shape[-1] * choose.few_rows(x.dtype):
-        engine = "torch"
     if engine == "torch":
         return torch_linear.linear(x, weight, bias, activation, residual, batch_invariant=batch_invariant)
     if engine is not None:

@@ -29,10 +29,6 @@ from uwaga.ops import engine_table
 from uwaga.ops.attention.choose import Choice
 from uwaga.ops.linear.engines import cpu, onednn
 
-# Up to so many rows PyTorch's product, which reads the weight once, is faster than native kernels that pack it first. Only where other
-# rows may change a row's last bits: elsewhere the order does not depend on the number of rows.
-_FEW_ROWS = {torch.float32: 1, torch.bfloat16: 16}
-
 
 class Engine(Protocol):
     """A module of native products; the docstring of this file specifies its functions."""
@@ -109,13 +105,6 @@ def eager_engine(dtype: torch.dtype, impl: str | None) -> str | None:
         _require_name("linear: impl", impl)
         return impl if impl == "torch" or NATIVE[impl].refusal(sample) is None else None
     return next(name for name in order(dtype) if name == "torch" or NATIVE[name].refusal(sample) is None)
-
-
-@cache
-def few_rows(dtype: torch.dtype) -> int:
-    """Up to how many rows PyTorch's product serves a call that need not be batch-invariant and names no engine."""
-    is_preferred = named_by_environment() is None and eager_engine(dtype, None) == "cpu"
-    return _FEW_ROWS.get(dtype, 0) if is_preferred else 0
 
 
 def order(dtype: torch.dtype) -> tuple[str, ...]:
