@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from uwaga._base.tracing import is_intercepted
+from uwaga.nn.plain_modules import is_plain
 from uwaga.ops.activations import ACTIVATIONS
 from uwaga.ops.linear.api import linear_map
 from uwaga.ops.linear.choose import is_compiled
@@ -45,14 +45,8 @@ def is_plain_linear(linear: Callable[[Tensor], Tensor]) -> TypeGuard[nn.Linear]:
     """Whether calling this module computes x W^T + b and nothing else: a torch.nn.Linear that nobody observes or replaced, outside
     tracers, which record calls of modules."""
     return (
-        type(linear) is nn.Linear
-        and not linear._forward_hooks
-        and not linear._forward_pre_hooks
-        and not linear._backward_hooks
-        and not linear._backward_pre_hooks
-        and "forward" not in linear.__dict__
+        isinstance(linear, nn.Linear)
+        and is_plain(linear, nn.Linear)
         and nn.Linear.forward is _FORWARD
-        and not (torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
-        and not (torch_module._global_backward_hooks or torch_module._global_backward_pre_hooks)
         and (not is_intercepted() or is_compiled())
     )

@@ -4,6 +4,7 @@ Letters: B batch, Q tokens of the decoder, K tokens of the encoder, M model widt
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
