@@ -13,6 +13,7 @@ TINY = [
     partial(cases.ragged, [3, 1, 7], 2, 8),
     partial(cases.decode, 2, 50, 8),
     partial(cases.attention_engines, 2, 9, 8),
+    partial(cases.linear_engines, 9, 8, 12),
 ]
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 from uwaga._base import native, processor
 from uwaga.cli import app, doctor
 from uwaga.ops import engine_profile, engine_table
+from uwaga.ops.linear import choose
 
 
 def findings(*arguments: str) -> dict[str, dict[str, str]]:
@@ -70,8 +72,14 @@ def profile_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 
 
 def _forget() -> None:
-    engine_profile.active.cache_clear()
-    engine_table._preference.cache_clear()
+    for function in (
+        engine_profile.active,
+        engine_table._preference,
+        choose.named_by_environment,
+        choose._order,
+        choose.eager_engine,
+    ):
+        function.cache_clear()
 
 
 @pytest.mark.skipif(native.reason_unavailable() is not None, reason="no native library here")
@@ -96,6 +104,25 @@ def test_tells_which_engine_comes_first_and_whether_that_was_measured(
     assert (attention["value"], attention["status"]) == ("torch", "note")
     assert attention["why"] == (
         "PyTorch's own fused kernels; assumed for Apple processors, not measured: `uwaga bench --save` measures it"
+    )
+
+
+def test_tells_the_engine_of_the_linear_map_and_its_speed(profile_path: Path) -> None:
+    engine_profile.write(profile_path, {"linear": {"float32": {"torch": {"384": 1.0}}}}, threads=1)
+    linear = findings()["engines/linear float32"]
+    value = re.fullmatch(r"torch, (\d+) GFLOP/s( of a float32 peak of (\d+))?", linear["value"])
+    assert value
+    assert (value[2] is None) is (native.reason_unavailable() is not None)
+    assert linear["why"].endswith(f"({profile_path})")
+
+
+def test_tells_a_wrong_engine_of_the_linear_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UWAGA_LINEAR", "mkl")
+    _forget()
+    linear = findings()["engines/linear float32"]
+    assert (linear["value"], linear["why"]) == (
+        "none",
+        "UWAGA_LINEAR must be one of 'cpu', 'onednn', 'torch', not 'mkl'",
     )
 
 

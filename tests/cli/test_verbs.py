@@ -10,7 +10,16 @@ from uwaga.ops import engine_profile
 def test_bench_prints_a_row_for_each_question() -> None:
     result = CliRunner().invoke(app, ["bench", "--tiny", "--seconds", "0"], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
-    for what in ("forward", "causal", "with backward", "ragged", "decode"):
+    for what in (
+        "forward",
+        "causal",
+        "with backward",
+        "ragged",
+        "decode",
+        "linear map",
+        "onednn",
+        "8 x 16 to 32 bfloat16",
+    ):
         assert what in result.stdout
 
 
@@ -30,7 +39,8 @@ def test_bench_saves_which_engine_is_fastest(data: Path) -> None:
             assert f"{operation}" in result.stdout
             assert f"{dtype}" in result.stdout
             assert " > ".join(engines) in result.stdout
-    assert profile.orders["attention"].keys() == set(engine_profile.DTYPES)
+    for operation in ("attention", "linear"):
+        assert profile.orders[operation].keys() == set(engine_profile.DTYPES)
     assert f"Saved in {data / 'engines.json'}. Choices follow it from the next process on" in result.stdout
     assert "UWAGA_PROFILE is 0, so that the file is ignored." in result.stdout
 

@@ -31,7 +31,7 @@ def bench(
     ] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="Sizes too small for meaningful figures, for tests.")] = False,
 ) -> None:
-    """Time attention beside PyTorch's own, on this machine."""
+    """Time attention and the linear map beside PyTorch's own, on this machine."""
     if save:
         _save(seconds, tiny)
         return
@@ -39,21 +39,31 @@ def bench(
     from rich.console import Console
     from rich.progress import Progress
 
-    from uwaga.cli import machine
+    from uwaga.cli import engines, machine
     from uwaga.cli.timing import compare
 
     console = Console()
-    table = _table()
+    table, linear_table = _table(), _linear_table()
     tasks = list(_tasks(tiny))
+    trials = list(engines.linear_trials(tiny))
+    count = len(tasks) + len(trials)
     with Progress(console=console, transient=True) as progress:
-        bar = progress.add_task("", total=len(tasks))
+        bar = progress.add_task("", total=count)
         for task in tasks:
             progress.update(bar, description=f"{task.what} {task.sizes}")
             case = task.make()
             case.check()
-            table.add_row(task.what, task.sizes, *_figures(case, compare(case.sides, seconds=seconds / len(tasks))))
+            table.add_row(task.what, task.sizes, *_figures(case, compare(case.sides, seconds=seconds / count)))
+            progress.advance(bar)
+        for trial in trials:
+            progress.update(bar, description=f"{trial.operation} {trial.what}")
+            case = trial.make()
+            case.check()
+            compared = compare(case.sides, seconds=seconds / count)
+            linear_table.add_row(f"{trial.what} {trial.dtype}", *_engine_figures(case, compared))
             progress.advance(bar)
     console.print(table)
+    console.print(linear_table)
     console.print(
         f"{machine.processor()}, {torch.get_num_threads()} threads, torch {machine.version('torch')}. "
         "Medians of runs in turn; more than 1x: uwaga is faster."
@@ -126,3 +136,30 @@ def _figures(case: "Case", measured: "Comparison") -> tuple[str, ...]:
         f"{measured.seconds(THEIRS) * 1e3:.3g}",
         f"{case.flops / measured.seconds(OURS) / 1e9:.0f}",
     )
+
+
+def _linear_table() -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    from uwaga.ops.engine_profile import ENGINES
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("linear map: rows x inputs to outputs", no_wrap=True)
+    for engine in ENGINES["linear"]:
+        table.add_column(f"{engine}\nratio, GFLOP/s", justify="right", no_wrap=True)
+    return table
+
+
+def _engine_figures(case: "Case", measured: "Comparison") -> Iterator[str]:
+    """The time of F.linear divided by that of each engine, and its speed."""
+    from uwaga.cli.cases import THEIRS
+    from uwaga.ops.engine_profile import ENGINES
+
+    for engine in ENGINES["linear"]:
+        if engine not in case.sides:
+            yield "-"
+            continue
+        ratio = measured.ratio(THEIRS, to=engine)
+        style = "green" if ratio >= 1 else "red"
+        yield f"[{style}]{ratio:.2f}x[/] {case.flops / measured.seconds(engine) / 1e9:4.0f}"

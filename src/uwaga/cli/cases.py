@@ -16,6 +16,7 @@ from torch import Tensor
 import uwaga
 from uwaga.cli.timing import Side
 from uwaga.ops import engine_profile
+from uwaga.ops.linear import api as linear_api
 
 OURS, THEIRS = "uwaga", "torch"
 
@@ -106,6 +107,22 @@ def attention_engines(heads: int, tokens: int, width: int, dtype: torch.dtype) -
     # As it is called where this engine is preferred: without the validation of a named engine.
     sides[THEIRS] = partial(F.scaled_dot_product_attention, query, key, value)
     return Case(sides, heads * tokens * tokens * 4 * width, _tensors)
+
+
+def linear_engines(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> Case:
+    """x W^T + b by each engine of the CPU that can serve it; the sides have the names of the engines."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn((rows, inputs), generator=generator).to(dtype)
+    weight = (torch.randn((outputs, inputs), generator=generator) / math.sqrt(inputs)).to(dtype)
+    bias = torch.randn(outputs, generator=generator).to(dtype)
+    refused = linear_api.explain(x, weight, bias).refused
+    sides: dict[str, Side] = {
+        name: partial(uwaga.linear, x, weight, bias, impl=name)
+        for name in engine_profile.ENGINES["linear"]
+        if name not in refused
+    }
+    sides[THEIRS] = partial(F.linear, x, weight, bias)
+    return Case(sides, 2 * rows * inputs * outputs, _tensors)
 
 
 def document_lengths(count: int, median: int, spread: float = 0.82) -> list[int]:

@@ -133,6 +133,30 @@ def _engines() -> Iterator[Finding]:
         is_measured = engine_table.dense_attention(x.dtype).is_measured
         status: Status = "ok" if is_measured else "note"
         yield Finding(topic="engines", name=f"attention {name}", value=found.engine, status=status, why=found.reason)
+    yield from _linear()
+
+
+def _linear() -> Iterator[Finding]:
+    """The engine of the linear map by dtype, why, and its measured speed: in about a second."""
+    import torch
+
+    from uwaga._base import native
+    from uwaga.cli import engines
+    from uwaga.ops import engine_profile, engine_table
+
+    for name in engine_profile.DTYPES:
+        dtype: torch.dtype = getattr(torch, name)
+        try:
+            peak = ""
+            if native.reason_unavailable() is None:
+                peak = f" of a float32 peak of {native.measure_peak(native.threads(), 0.05):.0f}"
+            speed = engines.linear_speed(dtype, seconds=0.1)
+        except ValueError as error:  # UWAGA_LINEAR or UWAGA_THREADS
+            yield Finding(topic="engines", name=f"linear {name}", value="none", status="missing", why=str(error))
+            return
+        status: Status = "ok" if engine_table.linear(dtype).is_measured else "note"
+        value = f"{speed.engine}, {speed.gflops:.0f} GFLOP/s{peak}"
+        yield Finding(topic="engines", name=f"linear {name}", value=value, status=status, why=speed.why)
 
 
 def _devices() -> Iterator[Finding]:

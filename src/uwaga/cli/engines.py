@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+import uwaga
 from uwaga.cli import cases
 from uwaga.cli.cases import THEIRS, Case
 from uwaga.cli.timing import compare
 from uwaga.ops import engine_profile
+from uwaga.ops.linear import api as linear_api
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _ATTENTION = ((12, 128, 64), (12, 512, 64))  # heads, tokens, width
+_LINEAR = ((512, 384, 1536), (512, 1536, 384), (512, 768, 768), (512, 768, 3072))  # rows, inputs, outputs
 _TINY_ATTENTION = ((2, 8, 8),)
+_TINY_LINEAR = ((8, 16, 32),)
 
 
 class Trial(NamedTuple):
@@ -31,13 +35,37 @@ class Trial(NamedTuple):
     make: Callable[[], Case]
 
 
-def trials(tiny: bool) -> Iterator[Trial]:
-    """What a profile is made of; `tiny`: sizes too small for meaningful figures, for tests."""
+def attention_trials(tiny: bool) -> Iterator[Trial]:
+    """Dense attention in every dtype; `tiny`: sizes too small for meaningful figures, for tests."""
     for name in engine_profile.DTYPES:
-        dtype: torch.dtype = getattr(torch, name)
-        for heads, tokens, width in _TINY_ATTENTION if tiny else _ATTENTION:
-            what = f"{heads} x {tokens} x {width}"
-            yield Trial("attention", name, what, partial(cases.attention_engines, heads, tokens, width, dtype))
+        for sizes in _TINY_ATTENTION if tiny else _ATTENTION:
+            make = partial(cases.attention_engines, *sizes, getattr(torch, name))
+            yield Trial("attention", name, " x ".join(map(str, sizes)), make)
+
+
+def linear_trials(tiny: bool) -> Iterator[Trial]:
+    """The linear map in every dtype."""
+    for name in engine_profile.DTYPES:
+        for rows, inputs, outputs in _TINY_LINEAR if tiny else _LINEAR:
+            make = partial(cases.linear_engines, rows, inputs, outputs, getattr(torch, name))
+            yield Trial("linear", name, f"{rows} x {inputs} to {outputs}", make)
+
+
+class LinearSpeed(NamedTuple):
+    """The engine that serves the linear map of a dtype, why, and its GFLOP/s at a batch of BERT's."""
+
+    engine: str
+    why: str
+    gflops: float
+
+
+def linear_speed(dtype: torch.dtype, seconds: float) -> LinearSpeed:
+    """Measured in about so many seconds."""
+    rows, inputs, outputs = 512, 768, 768
+    x, weight = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
+    chosen = linear_api.explain(x, weight)
+    found = compare({chosen.engine: partial(uwaga.linear, x, weight)}, seconds=seconds)
+    return LinearSpeed(chosen.engine, chosen.reason, 2 * rows * inputs * outputs / found.seconds(chosen.engine) / 1e9)
 
 
 class Saved(NamedTuple):
@@ -56,7 +84,7 @@ def save_profile(path: Path, *, seconds: float, tiny: bool, progress: Callable[[
     Raises OSError.
     """
     measured: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
-    todo = list(trials(tiny))
+    todo = [*attention_trials(tiny), *linear_trials(tiny)]
     for number, trial in enumerate(todo):
         case = trial.make()
         case.check()
