@@ -9,7 +9,7 @@
 namespace uwaga {
 namespace {
 
-constexpr int64_t kTilesWorthPacking = 4;
+constexpr int64_t kTilesWorthPacking = 4, kTilesWorthPackingKeys = 2;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 }  // namespace
@@ -31,6 +31,7 @@ RowBlockPass::RowBlockPass(const uwaga_problem& p, const Mask& mask, const Kerne
   for (int64_t t = 0; t < tiles_; ++t) {
     rows_.push_back(tile_rows(p, s_, block.key_head, block.first + t * kTileRows, block.last));
   }
+  in_place_ = reads_blocks_in_place();
   thread_local Scratch scratch;
   RowBlockScratch sizes;
   const int64_t size = RowBlockScratch::lay_out(p, tiles_, nullptr, &sizes);
@@ -53,13 +54,14 @@ void RowBlockPass::run(int64_t j_first, int64_t j_last) {
   const int64_t i0 = query_of(block_.first), i1 = query_of(block_.last - 1) + 1;
   const KeyRange key_range = mask_.key_range(s_, i0, i1);
   const int64_t first = std::max(j_first, key_range.first / kBlockKeys * kBlockKeys);
-  for (int64_t j0 = first; j0 < std::min(j_last, key_range.last); j0 += kBlockKeys) {
+  const int64_t last = std::min(j_last, key_range.last);
+  for (int64_t j0 = first; j0 < last; j0 += kBlockKeys) {
     const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, s_.keys - j0));
     if (skip_below_ > kMinusInfinity &&
         far_keys_.largest_bias(s_, block_.key_head, i0, i1, j0, j0 + count) < skip_below_)
       continue;
     const Visibility seen = mask_.block(s_, i0, i1, j0, j0 + count);
-    if (seen != Visibility::kEmpty) visit(j0, count, seen);
+    if (seen != Visibility::kEmpty) visit(j0, count, seen, j0 + 2 * kBlockKeys <= last);
   }
 }
 
@@ -98,6 +100,20 @@ bool RowBlockPass::reads_values_in_place() const {
          p_.value_width % kMaxLanes == 0;
 }
 
+bool RowBlockPass::reads_blocks_in_place() const {
+  const auto whole_vectors = [](const uwaga_tensor& t, int64_t width) {
+    return t.column == 1 && width % (t.dtype == UWAGA_BFLOAT16 ? 2 * kMaxLanes : kMaxLanes) == 0;
+  };
+  return tiles_ <= kTilesWorthPackingKeys && whole_vectors(p_.key, p_.query_width) &&
+         whole_vectors(p_.value, p_.value_width);
+}
+
+InPlaceBlock RowBlockPass::block_in_place(int64_t j0, bool more) const {
+  const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
+  const Rows values{key_address(p_, p_.value, s_, block_.key_head, j0), p_.value.row, p_.value.column, p_.value.dtype};
+  return {keys, values, static_cast<int>(j0), more ? 2 * kBlockKeys : kBlockKeys};
+}
+
 Block RowBlockPass::pack_block(int64_t j0, int count) {
   const Rows keys{key_address(p_, p_.key, s_, block_.key_head, j0), p_.key.row, p_.key.column, p_.key.dtype};
   scoring_.pack_keys(w_.keys, keys, count, static_cast<int>(p_.query_width));
@@ -123,14 +139,19 @@ bool RowBlockPass::values_are_finite(const Block& block) const {
   return true;
 }
 
-void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
-  const Block block = pack_block(j0, count);
+void RowBlockPass::visit(int64_t j0, int count, Visibility seen, bool more) {
+  const bool in_place = in_place_ && count == kBlockKeys;
+  InPlaceBlock rows_in_place{};
+  if (in_place) rows_in_place = block_in_place(j0, more);
+  Block block{};
   int finite = -1;  // not computed yet
   for (int64_t t = 0; t < tiles_; ++t) {
     const TileRows& rows = rows_[t];
     TileVisibility view;
     evaluate_tile_mask(p_, mask_, s_, rows, seen, j0, count, w_.bias, &view);
     if (view.empty) continue;
+    const bool packed = !in_place || view.mask.bits;
+    if (packed && !block.keys) block = pack_block(j0, count);
     if (view.hides) {
       if (finite < 0) finite = values_are_finite(block);
       view.mask.guard = !finite;
@@ -148,7 +169,12 @@ void RowBlockPass::visit(int64_t j0, int count, Visibility seen) {
                            view.mask,
                            state,
                            accumulator_ ? &statistics : nullptr};
-    scoring_.forward_tile(tile, block, scoring_.rule);
+    if (packed) {
+      scoring_.forward_tile(tile, block, scoring_.rule);
+      continue;
+    }
+    scoring_.forward_tile_in_place(tile, rows_in_place, scoring_.rule);
+    rows_in_place.readable_keys = 0;  // the first tile has read ahead
   }
 }
 

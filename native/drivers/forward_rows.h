@@ -69,11 +69,15 @@ class RowBlockPass {
 
   void pack_queries();
 
+  // Whether keys and values of whole blocks are read where they lie, without any packing.
+  bool reads_blocks_in_place() const;
+  InPlaceBlock block_in_place(int64_t j0, bool more) const;
   // Whether values are read where they lie rather than packed: if whole vectors fit and few tiles would read the packed copy.
   bool reads_values_in_place() const;
   Block pack_block(int64_t j0, int count);
   bool values_are_finite(const Block& block) const;
-  void visit(int64_t j0, int count, Visibility seen);
+  // `more`: the next 64 keys will be visited too.
+  void visit(int64_t j0, int count, Visibility seen, bool more);
 
   const uwaga_problem& p_;
   const Mask& mask_;
@@ -81,6 +85,7 @@ class RowBlockPass {
   const FarKeys& far_keys_;
   const Scoring scoring_;
   const bool value_pairs_;  // whether values stay bfloat16 too
+  bool in_place_;
   const RowBlock block_;
   const Sequence s_;
   RowBlockScratch w_;

@@ -45,6 +45,7 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
             kernels.pack_tile,
             kernels.pack_columns,
             kernels.forward_tile,
+            kernels.forward_tile_in_place,
             kernels.weights_tile,
             kernels.backward_tile};
   }
@@ -55,6 +56,7 @@ Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
           kernels.pack_tile_pairs,
           kernels.pack_columns_pairs,
           kernels.forward_tile_pairs,
+          kernels.forward_tile_in_place_pairs,
           kernels.weights_tile_pairs,
           kernels.backward_tile_pairs};
 }

@@ -21,6 +21,7 @@ struct Scoring {
   decltype(Kernels::pack_tile) pack_queries;
   decltype(Kernels::pack_columns) pack_keys;
   decltype(Kernels::forward_tile) forward_tile;
+  decltype(Kernels::forward_tile_in_place) forward_tile_in_place;
   decltype(Kernels::weights_tile) weights_tile;
   decltype(Kernels::backward_tile) backward_tile;
 };

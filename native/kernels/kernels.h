@@ -52,6 +52,13 @@ struct Block {
   bool value_pairs = false;        // values are packed as pairs of bfloat16
 };
 
+// A block of 64 keys and values that are read where they lie: rows of whole cache lines, of unit stride along their columns.
+struct InPlaceBlock {
+  Rows keys, values;
+  int first_key;
+  int readable_keys;  // from the first one on, of this block and the next: as far as keys may be read ahead
+};
+
 struct TileMask {
   const uint64_t* bits;  // one word per row, or null: every key of the block is visible
   int first, last;       // no row sees a key of the block outside [first, last)
@@ -225,6 +232,8 @@ struct Kernels {
   bool (*all_finite)(const float* packed, int64_t count);
 
   void (*forward_tile)(const ForwardTile&, const Block&, const ScoreRule&);
+  // The same bits, of a block of which nothing is masked.
+  void (*forward_tile_in_place)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
   // Same on queries and keys packed as pairs of bfloat16; null where `bfloat16_pairs` is false.
   void (*pack_columns_pairs)(float* out, const Rows& x, int count, int width);
   void (*pack_rows_pairs)(float* out, const Rows& x, int count, int depth, int width);
@@ -232,6 +241,7 @@ struct Kernels {
                           float factor);
   bool (*all_finite_pairs)(const float* packed, int64_t count);  // count in words
   void (*forward_tile_pairs)(const ForwardTile&, const Block&, const ScoreRule&);
+  void (*forward_tile_in_place_pairs)(const ForwardTile&, const InPlaceBlock&, const ScoreRule&);
   void (*weights_tile_pairs)(const WeightsTile&, const Block&, const ScoreRule&);
   void (*backward_tile_pairs)(const BackwardTile&, const Block&, const ScoreRule&);
 

@@ -26,6 +26,7 @@ inline int64_t padded_width(int width) { return (int64_t{width} + kMaxLanes - 1)
 #include "kernels/pack-inl.h"
 #include "kernels/forward-inl.h"
 #include "kernels/rows-inl.h"
+#include "kernels/in_place-inl.h"
 #include "kernels/weights-inl.h"
 #include "kernels/backward-inl.h"
 #include "kernels/matmul-inl.h"
@@ -76,11 +77,13 @@ const Kernels kKernels = {
     .pack_tile = pack_tile,
     .all_finite = all_finite,
     .forward_tile = forward_tile,
+    .forward_tile_in_place = forward_tile_in_place,
     .pack_columns_pairs = UWAGA_PAIRS(pack_columns_pairs),
     .pack_rows_pairs = UWAGA_PAIRS(pack_rows_pairs),
     .pack_tile_pairs = UWAGA_PAIRS(pack_tile_pairs),
     .all_finite_pairs = UWAGA_PAIRS(all_finite_pairs),
     .forward_tile_pairs = UWAGA_PAIRS(forward_tile_pairs),
+    .forward_tile_in_place_pairs = UWAGA_PAIRS(forward_tile_in_place_pairs),
     .weights_tile_pairs = UWAGA_PAIRS(weights_tile_pairs),
     .backward_tile_pairs = UWAGA_PAIRS(backward_tile_pairs),
     .merge_rows = merge_rows,

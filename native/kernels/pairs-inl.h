@@ -143,6 +143,39 @@ inline void values_of_pairs_tile(const ForwardTile& tile, const Block& block, co
   });
 }
 
+// See in_place-inl.h.
+struct InPlacePairKeys {
+  using Product = PairProduct;
+  static constexpr int kEntries = 2 * kLanes, kSteps = 1;
+  static F load_entries(const bfloat16* p) { return load_words(p); }
+  template <int ROWS>
+  static inline __attribute__((always_inline)) void step(const float* query, F keys, F (&c)[ROWS]) {
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; ++r) c[r] = pair_step(broadcast(query[r]), keys, c[r]);
+  }
+};
+struct InPlacePairValues {
+  static constexpr int kDepth = 2, kVectors = 2;
+  static inline __attribute__((always_inline)) void load_entries(const bfloat16* p, int64_t row, F (&b)[2]) {
+    const F first = load_words(p), second = load_words(p + row);
+    b[0] = join_low_entries(first, second), b[1] = join_high_entries(first, second);
+  }
+  static F step(F a, F b, F c) { return pair_step(a, b, c); }
+  static void restore_order(F (&x)[2]) { interleave(x[0], x[1]); }
+};
+
+inline void forward_tile_in_place_pairs(const ForwardTile& tile, const InPlaceBlock& rows, const ScoreRule& rule) {
+  alignas(64) float top[kTileRows * kLanes], rescale[kMaxLanes];
+  const ReadAhead ahead = keys_ahead(tile, rows, InPlacePairKeys::kEntries);
+  scores_in_place<InPlacePairKeys>(tile, static_cast<const bfloat16*>(rows.keys.data), rows.keys.row, rule, ahead, top);
+  weights_in_place(tile, rows, rule, top, rescale);
+  if (rows.values.dtype != UWAGA_BFLOAT16) return values_of_tile_in_place(tile, rows, rescale);
+  alignas(64) float pairs[kTileRows * kBlockPairs];
+  narrow_weights(tile.scores, tile.rows, 0, kBlockKeys, pairs);
+  values_in_place<InPlacePairValues>(tile, pairs, kBlockPairs, static_cast<const bfloat16*>(rows.values.data),
+                                     rows.values.row, rescale);
+}
+
 inline void forward_tile_pairs(const ForwardTile& tile, const Block& block, const ScoreRule& rule) {
   alignas(64) float rescale[kMaxLanes];
   weights_of_tile<PairProduct>(tile, block, rule, pairs_of(tile.query_width), rescale);

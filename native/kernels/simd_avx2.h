@@ -106,7 +106,7 @@ inline float reduce_max(F a) {
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
-inline void transpose(F (&x)[8]) {
+inline __attribute__((always_inline)) void transpose(F (&x)[8]) {
   __m256 a[8], b[8];
   for (int n = 0; n < 8; n += 2) {
     a[n] = _mm256_unpacklo_ps(x[n].v, x[n + 1].v);
@@ -122,6 +122,18 @@ inline void transpose(F (&x)[8]) {
     x[n].v = _mm256_permute2f128_ps(b[n], b[n + 4], 0x20);
     x[n + 4].v = _mm256_permute2f128_ps(b[n], b[n + 4], 0x31);
   }
+}
+
+inline F load_words(const bfloat16* p) { return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))}; }
+inline F low_halves(F words) { return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words.v), 16))}; }
+inline F high_halves(F words) {
+  const __m256i high = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(words.v), high))};
+}
+inline void interleave(F& even, F& odd) {
+  const __m256 low = _mm256_unpacklo_ps(even.v, odd.v), high = _mm256_unpackhi_ps(even.v, odd.v);
+  even.v = _mm256_permute2f128_ps(low, high, 0x20);
+  odd.v = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
 // Halves of pairs of rows meet until each lane holds one row's maximum.

@@ -100,7 +100,7 @@ inline float reduce_max(F a) {
 }
 
 // Pairs of rows, then pairs of pairs within each quarter of a register, then the quarters themselves.
-inline void transpose(F (&x)[16]) {
+inline __attribute__((always_inline)) void transpose(F (&x)[16]) {
   __m512 a[16], b[16];
   for (int n = 0; n < 16; n += 2) {
     a[n] = _mm512_unpacklo_ps(x[n].v, x[n + 1].v);
@@ -124,6 +124,20 @@ inline void transpose(F (&x)[16]) {
     x[n + 4].v = _mm512_shuffle_f32x4(a[n + 4], a[n + 12], 0x88);
     x[n + 12].v = _mm512_shuffle_f32x4(a[n + 4], a[n + 12], 0xDD);
   }
+}
+
+inline F of_words(__m512i x) { return {_mm512_castsi512_ps(x)}; }
+inline __m512i words_of(F a) { return _mm512_castps_si512(a.v); }
+inline F load_words(const bfloat16* p) { return of_words(_mm512_loadu_si512(p)); }
+inline F low_halves(F words) { return of_words(_mm512_slli_epi32(words_of(words), 16)); }
+inline F high_halves(F words) {
+  return of_words(_mm512_and_si512(words_of(words), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+inline void interleave(F& even, F& odd) {
+  const __m512 low = _mm512_unpacklo_ps(even.v, odd.v), high = _mm512_unpackhi_ps(even.v, odd.v);
+  const __m512 near = _mm512_shuffle_f32x4(low, high, 0x44), far = _mm512_shuffle_f32x4(low, high, 0xEE);
+  even.v = _mm512_shuffle_f32x4(near, near, 0xD8);
+  odd.v = _mm512_shuffle_f32x4(far, far, 0xD8);
 }
 
 // Six registers become three of two rows each, then two of four (the second one holds rows 4 and 5 twice), then one

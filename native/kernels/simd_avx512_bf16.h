@@ -8,9 +8,6 @@ namespace uwaga {
 namespace UWAGA_LEVEL {
 namespace {
 
-inline F of_words(__m512i x) { return {_mm512_castsi512_ps(x)}; }
-inline __m512i words_of(F a) { return _mm512_castps_si512(a.v); }
-
 // c + a.low * b.low + a.high * b.high per word. The products are exact, the sums are rounded one after the other, and
 // denormal numbers count as zero: the instruction ignores the processor's floating-point settings.
 inline F pair_step(F a, F b, F c) { return {_mm512_dpbf16_ps(c.v, (__m512bh)b.v, (__m512bh)a.v)}; }
@@ -30,10 +27,13 @@ inline F join_halves(F low, F high) {
 inline F negate_pairs(F a) {
   return of_words(_mm512_xor_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(0x80008000u))));
 }
-// Either entry of each word as a float.
-inline F low_halves(F a) { return of_words(_mm512_slli_epi32(words_of(a), 16)); }
-inline F high_halves(F a) {
-  return of_words(_mm512_and_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+// The low, or the high, entries of both words in one.
+inline F join_low_entries(F first, F second) {
+  const __m512i low = _mm512_set1_epi32(0xFFFF);
+  return of_words(_mm512_or_si512(_mm512_and_si512(words_of(first), low), words_of(low_halves(second))));
+}
+inline F join_high_entries(F first, F second) {
+  return of_words(_mm512_or_si512(_mm512_srli_epi32(words_of(first), 16), words_of(high_halves(second))));
 }
 // Bit 0 of `kept`: the low entries stay, bit 1: the high ones; the others become zero.
 inline F keep_halves(F a, uint32_t kept) {

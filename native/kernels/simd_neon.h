@@ -89,13 +89,22 @@ inline void row_maxima(const float* top, float* out) {
   for (int r = 0; r < kTileRows; ++r) out[r] = reduce_max(load(top + r * kLanes));
 }
 
-inline void transpose(F (&x)[4]) {
+inline __attribute__((always_inline)) void transpose(F (&x)[4]) {
   const float32x4_t a = vtrn1q_f32(x[0].v, x[1].v), b = vtrn2q_f32(x[0].v, x[1].v);
   const float32x4_t c = vtrn1q_f32(x[2].v, x[3].v), d = vtrn2q_f32(x[2].v, x[3].v);
   x[0].v = vcombine_f32(vget_low_f32(a), vget_low_f32(c));
   x[1].v = vcombine_f32(vget_low_f32(b), vget_low_f32(d));
   x[2].v = vcombine_f32(vget_high_f32(a), vget_high_f32(c));
   x[3].v = vcombine_f32(vget_high_f32(b), vget_high_f32(d));
+}
+
+inline F load_words(const bfloat16* p) { return of_words(vreinterpretq_u32_u16(vld1q_u16(&p->bits))); }
+inline F low_halves(F words) { return of_words(vshlq_n_u32(words_of(words), 16)); }
+inline F high_halves(F words) { return of_words(vandq_u32(words_of(words), vdupq_n_u32(0xFFFF0000u))); }
+inline void interleave(F& even, F& odd) {
+  const float32x4_t first = vzip1q_f32(even.v, odd.v);
+  odd.v = vzip2q_f32(even.v, odd.v);
+  even.v = first;
 }
 
 inline uint32_t keep_bits(uint32_t row_key, uint32_t first, uint32_t threshold) {

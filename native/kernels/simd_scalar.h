@@ -63,6 +63,16 @@ inline uint32_t less_bits(F a, F b) { return a.v < b.v ? 1u : 0u; }
 inline float reduce_add(F a) { return a.v; }
 inline float reduce_max(F a) { return a.v; }
 inline void transpose(F (&)[1]) {}
+// Two bfloat16 per lane as they lie in memory, and either of them widened.
+inline F load_words(const bfloat16* p) {
+  F words;
+  memcpy(&words.v, p, sizeof words.v);
+  return words;
+}
+inline F low_halves(F words) { return {float_of(bits_of(words.v) << 16)}; }
+inline F high_halves(F words) { return {float_of(bits_of(words.v) & 0xFFFF0000u)}; }
+// Entries 0, 2, ... and 1, 3, ... become the first and the last kLanes ones.
+inline void interleave(F&, F&) {}
 // out[r] = the largest of top[r * kLanes ...], for six rows; `out` has room for kMaxLanes, the rest is not defined.
 inline void row_maxima(const float* top, float* out) {
   for (int r = 0; r < kTileRows; ++r) out[r] = top[r];

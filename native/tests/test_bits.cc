@@ -137,6 +137,29 @@ void test_company() {
   }
 }
 
+// Decoding: few queries read keys and values in place, many from packed copies.
+void test_few_queries() {
+  uint64_t seed = 1150;
+  for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
+    for (const int64_t keys : {64, 150, 2300}) {
+      Options options;
+      options.seed = ++seed, options.dtype = dtype, options.threads = 2, options.sinks = keys == 150;
+      Call many(dense_shape(1, 2, 1, 70, keys, 32, 64), options);
+      run(many, false);
+      for (const int64_t queries : {1, 2, 6}) {
+        Call few(dense_shape(1, 2, 1, queries, keys, 32, 64), options);
+        copy_rows(many.query, 0, few.query, 0, 2, queries, 32);
+        copy_rows(many.key, 0, few.key, 0, 1, keys, 32);
+        copy_rows(many.value, 0, few.value, 0, 1, keys, 64);
+        few.sinks = many.sinks;
+        run(few, false);
+        expect_same_rows(many.output, 0, few.output, 0, 2, queries, 64, "output of few queries");
+        expect_same_rows(many.lse, 0, few.lse, 0, 2, queries, 1, "lse of few queries");
+      }
+    }
+  }
+}
+
 // The same visibility written as a band, as bits, and as a program of both.
 void test_spellings() {
   for (int variant = 0; variant < 6; ++variant) {
@@ -254,6 +277,7 @@ void test_bits() {
     const std::string level = std::string(k.name) + ": same bits, ";
     group(level + "threads and split keys", test_threads);
     group(level + "ragged, padded and alone", test_company);
+    group(level + "few queries and many", test_few_queries);
     group(level + "one mask, three spellings", test_spellings);
     group(level + "whatever masked keys hold", test_hidden_numbers);
   });

@@ -79,6 +79,60 @@ void test_forward_tile(const Kernels& k, bool pairs) {
   }
 }
 
+// Rows read where they lie give the bits of the packed tile, in every type, and so do biases and dropout.
+void test_in_place(const Kernels& k, bool pairs) {
+  uint64_t seed = 600;
+  for (const int dtype : {UWAGA_FLOAT32, UWAGA_BFLOAT16, UWAGA_FLOAT16}) {
+    if (pairs && dtype != UWAGA_BFLOAT16) continue;
+    for (const auto& width : {std::pair{32, 32}, {64, 96}, {96, 160}, {128, 288}}) {
+      for (int rows = 1; rows <= kTileRows; ++rows) {
+        Scene scene(k, pairs, rows, kBlockKeys, width.first, width.second, ++seed);
+        scene.run(plain_rule());  // packs the queries
+        // The next block follows; its keys are read ahead, not multiplied.
+        const Matrix keys(dtype, 2 * kBlockKeys, width.first, kRowMajor, scene.random);
+        const Matrix values(dtype, kBlockKeys, width.second, kRowMajor, scene.random);
+        (pairs ? k.pack_columns_pairs : k.pack_columns)(scene.packed_keys.data(), keys.rows(), kBlockKeys, width.first);
+        (pairs ? k.pack_rows_pairs : k.pack_rows)(scene.packed_values.data(), values.rows(), kBlockKeys, kBlockKeys,
+                                                  width.second);
+        const Block block{scene.packed_keys.data(),
+                          scene.packed_values.data(),
+                          k.strip,
+                          kBlockKeys * k.strip,
+                          128,
+                          kBlockKeys,
+                          pairs};
+        ScoreRule bent = plain_rule();
+        bent.softcap = 1.5f, bent.biased = true, bent.keep = 0.7f, bent.drop_threshold = 1288490188u;
+        for (const ScoreRule& rule : {plain_rule(), bent}) {
+          const ForwardTile tile{scene.packed_query.data(),
+                                 scene.scores.data(),
+                                 rule.biased ? scene.bias.data() : nullptr,
+                                 scene.row_keys,
+                                 rows,
+                                 width.first,
+                                 width.second,
+                                 {nullptr, 0, kBlockKeys, false},
+                                 {scene.output.data(), scene.maximum.data(), scene.sum.data()},
+                                 nullptr};
+          scene.reset();
+          (pairs ? k.forward_tile_pairs : k.forward_tile)(tile, block, rule);
+          const std::vector<float> packed(scene.output.data(), scene.output.data() + rows * padded(width.second));
+          const float maximum = scene.maximum[rows - 1];
+          for (const int readable : {0, kBlockKeys, 2 * kBlockKeys}) {
+            scene.reset();
+            (pairs ? k.forward_tile_in_place_pairs : k.forward_tile_in_place)(
+                tile, {keys.rows(), values.rows(), 128, readable}, rule);
+            expect(memcmp(packed.data(), scene.output.data(), packed.size() * sizeof(float)) == 0,
+                   "%s, %d rows, widths %d and %d: other bits than of packed rows", type_name(dtype), rows, width.first,
+                   width.second);
+            expect(scene.maximum[rows - 1] == maximum, "maximum %g, not %g", scene.maximum[rows - 1], maximum);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The guarded variant must give the same bits as the other one, and not read hidden values.
 void test_guard(const Kernels& k, bool pairs) {
   Random random(77);
@@ -242,10 +296,12 @@ void test_forward_tiles(const Kernels& k) {
   group(level + "forward_tile", [&] { test_forward_tile(k, false); });
   group(level + "forward_tile, hidden values", [&] { test_guard(k, false); });
   group(level + "forward_tile, rows alone", [&] { test_rows_alone(k, false); });
+  group(level + "forward_tile_in_place", [&] { test_in_place(k, false); });
   if (k.bfloat16_pairs) {
     group(level + "forward_tile_pairs", [&] { test_forward_tile(k, true); });
     group(level + "forward_tile_pairs, hidden values", [&] { test_guard(k, true); });
     group(level + "forward_tile_pairs, rows alone", [&] { test_rows_alone(k, true); });
+    group(level + "forward_tile_in_place_pairs", [&] { test_in_place(k, true); });
   }
   group(level + "dropout's hash", [&] { test_dropout_hash(k); });
   group(level + "exp and tanh", [&] { test_elementary(k); });
