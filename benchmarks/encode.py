@@ -1,10 +1,15 @@
-"""How fast do texts become vectors, beside sentence-transformers and ONNX Runtime?
+"""How fast do texts become vectors, beside sentence-transformers, ONNX Runtime and OpenVINO?
 
 The corpora: documents cut at 256 tokens, whole documents by windows, and paragraphs. All sides read the same texts, use the
-same threads, sort by length and, but for uwaga, pad in batches of 32; ONNX Runtime runs the model that its own transformer
-optimiser fused. A corpus goes in parts, of which every side reads each in turn. The cosine is the lowest between a vector of
-that side and sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts, so
-that a word that a window cuts in two has other tokens there.
+same threads, sort by length and, but for uwaga, pad in batches of 32. ONNX Runtime runs the model that its own transformer
+optimiser fused; OpenVINO the model that it converts from transformers, once with each INFERENCE_PRECISION_HINT. A side whose
+package is not installed is left out. A corpus goes in parts, of which every side reads each in turn. The cosine is the lowest
+between a vector of that side and sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts,
+so that a word that a window cuts in two has other tokens there.
+
+"of peak" is the share of the measured float32 peak (see the line above the table). What counts are the operations that the
+tokens of the texts need: two per weight of a layer's maps and token, and those of attention; what padding adds does not
+count, and what happens outside matrix products costs time alone.
 
 Without --model and --corpus (a .jsonl.gz with the field `text`), a random model and random words serve, which tells about
 speed and nothing about vectors.
@@ -31,7 +36,8 @@ from uwaga.cli.timing import compare
 
 ROOM = 256  # tokens of a text, special ones included, where sentence-transformers cuts
 BATCH = 32
-HEADINGS = ("corpus", "part", "texts", "tokens", "side", "ratio", "tokens/s", "seconds", "cosine")
+CORPORA = ("cut", "paragraphs", "whole")
+HEADINGS = ("corpus", "part", "texts", "tokens", "side", "ratio", "tokens/s", "seconds", "of peak", "cosine")
 THEIRS = "sentence-transformers"
 
 Encode = Callable[[Sequence[str]], np.ndarray]
@@ -46,17 +52,40 @@ def sentence_transformers(folder: Path) -> Encode:
 
 
 def onnx_runtime(folder: Path, threads: int) -> Encode:
-    """As sentence-transformers does it: the longest first, batches of 32, each padded to its longest; mean pooling."""
     import onnxruntime
-    from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = threads
     # Its threads wait by spinning, also after a run, and would take the processor from the side whose turn is next.
     settings.add_session_config_entry("session.force_spinning_stop", "1")
     with tempfile.TemporaryDirectory() as place:
         session = onnxruntime.InferenceSession(str(_fused(folder, Path(place))), settings)
+    return _padded(folder, lambda ids, mask: session.run(None, {"ids": ids, "mask": mask})[0])
+
+
+def openvino(folder: Path, threads: int, precision: str) -> Encode:
+    """The model of transformers, converted; `precision` is INFERENCE_PRECISION_HINT: "f32" or "bf16"."""
+    import openvino
+    from transformers import AutoModel
+
+    model = _Traced(AutoModel.from_pretrained(folder, attn_implementation="sdpa")).eval()
+    example = torch.ones(2, 16, dtype=torch.int64)
+    converted = openvino.convert_model(model, example_input=(example, example))
+    settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    compiled = openvino.Core().compile_model(converted, "CPU", settings)
+    return _padded(folder, lambda ids, mask: compiled([ids, mask])[0])
+
+
+def _padded(folder: Path, states: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Encode:
+    """As sentence-transformers does it: the longest first, batches of 32, each padded to its longest; mean pooling.
+
+    Args:
+        folder: of the tokenizer.
+        states: ids and mask (B, N) int64 to hidden states (B, N, M) float32.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def encode(texts: Sequence[str]) -> np.ndarray:
         order = np.argsort([-len(text) for text in texts], kind="stable")
@@ -65,7 +94,7 @@ def onnx_runtime(folder: Path, threads: int) -> Encode:
             batch = [texts[number] for number in order[at : at + BATCH]]
             made = tokenizer(batch, padding=True, truncation=True, max_length=ROOM, return_tensors="np")
             mask = made["attention_mask"].astype(np.int64)
-            (hidden,) = session.run(None, {"ids": made["input_ids"].astype(np.int64), "mask": mask})
+            hidden = states(made["input_ids"].astype(np.int64), mask)
             vectors.append((hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True))
         return np.concatenate(vectors)[np.argsort(order, kind="stable")]
 
@@ -125,13 +154,17 @@ class Part(NamedTuple):
 
 def parts(chosen: argparse.Namespace, encoder: TextEncoder) -> Iterator[Part]:
     documents = _documents(chosen)
-    paragraphs = [part for text in documents for part in text.split("\n\n") if len(part.split()) > 4]
-    for corpus, texts in (("documents cut", documents), ("paragraphs", paragraphs[: chosen.paragraphs])):
-        for number, some in enumerate(_shares(texts, chosen.parts)):
-            yield Part(corpus, number, some, "truncate", some)
-    whole = documents[:: max(1, len(documents) // chosen.whole)]
-    for number, some in enumerate(_shares(whole, chosen.parts)):
-        yield Part("documents whole", number, some, "windows", _windows(encoder, some))
+    if "cut" in chosen.corpora:
+        for number, some in enumerate(_shares(documents, chosen.parts)):
+            yield Part("documents cut", number, some, "truncate", some)
+    if "paragraphs" in chosen.corpora:
+        paragraphs = [part for text in documents for part in text.split("\n\n") if len(part.split()) > 4]
+        for number, some in enumerate(_shares(paragraphs[: chosen.paragraphs], chosen.parts)):
+            yield Part("paragraphs", number, some, "truncate", some)
+    if "whole" in chosen.corpora:
+        whole = documents[:: max(1, len(documents) // chosen.whole)]
+        for number, some in enumerate(_shares(whole, chosen.parts)):
+            yield Part("documents whole", number, some, "windows", _windows(encoder, some))
 
 
 def _shares(texts: list[str], count: int) -> list[list[str]]:
@@ -202,23 +235,51 @@ def _write_model(folder: Path, *, tiny: bool) -> None:
     )
 
 
-def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Encode]:
-    """The others, as far as they are installed."""
-    found: dict[str, Encode] = {}
-    if find_spec("sentence_transformers") is not None:
-        found[THEIRS] = sentence_transformers(folder)
-    if find_spec("onnxruntime") is not None and find_spec("transformers") is not None and find_spec("onnx") is not None:
-        found["onnxruntime"] = onnx_runtime(folder, chosen.threads)
+Make = Callable[[], Encode]
+
+
+def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Make]:
+    """How to make each of the others, as far as they are installed."""
+    found: dict[str, Make] = {}
+    if _installed("sentence_transformers"):
+        found[THEIRS] = partial(sentence_transformers, folder)
+    if _installed("onnxruntime", "transformers", "onnx"):
+        found["onnxruntime"] = partial(onnx_runtime, folder, chosen.threads)
+    if _installed("openvino", "transformers"):
+        for dtype in chosen.dtype:
+            if dtype in _PRECISIONS:
+                found[f"openvino {dtype}"] = partial(openvino, folder, chosen.threads, _PRECISIONS[dtype])
     return found
+
+
+_PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+
+
+def _installed(*packages: str) -> bool:
+    return all(find_spec(package) is not None for package in packages)
 
 
 def run(chosen: argparse.Namespace, report: Report, folder: Path) -> None:
     encoders = {f"uwaga {name}": TextEncoder.load(folder, dtype=DTYPES[name]) for name in chosen.dtype}
-    others = contestants(chosen, folder)
+    others = {name: make() for name, make in contestants(chosen, folder).items()}
+    flops = partial(flops_of, json.loads((folder / "config.json").read_text()))
     for part in parts(chosen, next(iter(encoders.values()))):
         sides = {name: partial(encoder.encode, part.texts, overflow=part.long) for name, encoder in encoders.items()}
         sides |= {name: partial(encode, part.windows) for name, encode in others.items()}
-        _measure(chosen, report, part, next(iter(encoders.values())), sides)
+        _measure(chosen, report, part, next(iter(encoders.values())), sides, flops)
+
+
+def flops_of(config: Mapping[str, int], lengths: Sequence[int]) -> int:
+    """Of the matrix products of a BERT of this config over texts of so many tokens: query, key, value, output and the two
+    maps of the feed-forward layer; scores and weighted values.
+
+    >>> flops_of({"hidden_size": 2, "intermediate_size": 8, "num_hidden_layers": 1}, [1, 3])
+    464
+    """
+    width, inner, layers = (config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    maps = 2 * sum(lengths) * (4 * width * width + 2 * width * inner)
+    attention = 4 * width * sum(length * length for length in lengths)
+    return layers * (maps + attention)
 
 
 def _measure(
@@ -227,17 +288,18 @@ def _measure(
     part: Part,
     encoder: TextEncoder,
     sides: Mapping[str, Callable[[], np.ndarray]],
+    flops: Callable[[Sequence[int]], int],
 ) -> None:
     vectors = {name: side() for name, side in sides.items()}
-    tokens = int(encoder.report.tokens.sum())
+    lengths = encoder.report.tokens.tolist()
     measured = compare(sides, seconds=chosen.seconds)
     base = THEIRS if THEIRS in sides else next(iter(sides))
     for name in sides:
         seconds = measured.seconds(name)
         report.row(
-            part.corpus, str(part.number), str(len(part.windows)), str(tokens), name,
-            f"{measured.ratio(base, to=name):.2f}", f"{tokens / seconds:.0f}", f"{seconds:.3g}",
-            f"{_cosine(vectors[name], vectors[base]):.7f}",
+            part.corpus, str(part.number), str(len(part.windows)), str(sum(lengths)), name,
+            f"{measured.ratio(base, to=name):.2f}", f"{sum(lengths) / seconds:.0f}", f"{seconds:.3g}",
+            report.share_of_peak(flops(lengths) / seconds / 1e9), f"{_cosine(vectors[name], vectors[base]):.7f}",
         )  # fmt: skip
 
 
@@ -247,17 +309,33 @@ def _cosine(found: np.ndarray, expected: np.ndarray) -> float:
     return float(((found * expected).sum(1) / lengths).min())
 
 
-def main() -> None:
-    parser = options("How fast do texts become vectors?", grid=False)
+def corpus_options(question: str) -> argparse.ArgumentParser:
+    parser = options(question, grid=False)
     parser.add_argument("--model", type=Path, help="a sentence-transformers directory; unset: a random model")
     parser.add_argument("--corpus", type=Path, help="a .jsonl.gz of documents; unset: random words")
     parser.add_argument("--documents", type=int, default=703, help="how many of it")
     parser.add_argument("--whole", type=int, default=40, help="how many of these to read whole, by windows")
     parser.add_argument("--paragraphs", type=int, default=5000, help="how many paragraphs")
     parser.add_argument("--parts", type=int, default=5, help="that each corpus is read in")
+    parser.add_argument("--corpora", type=_corpora, default=list(CORPORA), help=f"of {', '.join(CORPORA)}")
+    return parser
+
+
+def _corpora(text: str) -> list[str]:
+    if unknown := set(text.split(",")) - set(CORPORA):
+        raise argparse.ArgumentTypeError(f"{min(unknown)!r} is not one of {', '.join(CORPORA)}")
+    return text.split(",")
+
+
+def parse_corpus(parser: argparse.ArgumentParser) -> argparse.Namespace:
     chosen = parse(parser)
     if chosen.quick:
         chosen.parts, chosen.paragraphs, chosen.documents = 1, 3, 4
+    return chosen
+
+
+def main() -> None:
+    chosen = parse_corpus(corpus_options("How fast do texts become vectors?"))
     report = Report(chosen, "Texts to vectors", HEADINGS)
     with model_folder(chosen) as folder:
         run(chosen, report, folder)
