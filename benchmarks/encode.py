@@ -65,12 +65,16 @@ def onnx_runtime(folder: Path, threads: int) -> Encode:
 
 def openvino(folder: Path, threads: int, precision: str) -> Encode:
     """The model of transformers, converted; `precision` is INFERENCE_PRECISION_HINT: "f32" or "bf16"."""
+    import warnings
+
     import openvino
     from transformers import AutoModel
 
     model = _Traced(AutoModel.from_pretrained(folder, attn_implementation="sdpa")).eval()
     example = torch.ones(2, 16, dtype=torch.int64)
-    converted = openvino.convert_model(model, example_input=(example, example))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what tracing says of the parts of transformers that it cannot follow
+        converted = openvino.convert_model(model, example_input=(example, example))
     settings = {"INFERENCE_PRECISION_HINT": precision, "INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     compiled = openvino.Core().compile_model(converted, "CPU", settings)
     return _padded(folder, lambda ids, mask: compiled([ids, mask])[0])

@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from harness import Report, options, parse
 from torch import Tensor, nn
-from training import PlainTraining, text
+from training import PlainTraining, Size, text
 
 from uwaga.train import Config, families
 from uwaga.train.data import Corpus, sources
@@ -47,7 +47,11 @@ def our_side(config: Config, corpus: Corpus) -> tuple[Step, Evaluate]:
 
 def plain_side(config: Config, corpus: Corpus, ids: Tensor) -> tuple[Step, Evaluate]:
     context = config.data.context_length
-    run = PlainTraining(ids, corpus.tokenizer.vocab_size, context, config.batch.tokens_per_batch // context, "float32")
+    size = Size(
+        rows=config.batch.tokens_per_batch // context, context=context, layers=config.model["num_layers"],
+        heads=config.model["num_heads"], width=config.model["d_model"], in_a_row=IN_A_ROW,
+    )  # fmt: skip
+    run = PlainTraining(ids, corpus.tokenizer.vocab_size, size, "float32")
     added = 0.02 * (2 * config.model["num_layers"]) ** -0.5  # deviation of what is added to the residual stream
     for name, weight in run.model.named_parameters():
         if weight.dim() > 1:

@@ -1,14 +1,17 @@
 """How long is one step of training beside the same in plain PyTorch?
 
-nanoGPT's setting for a CPU: 4 layers, 4 heads, 128 wide, 12 rows of 64 tokens, 65 characters; a whole step: batch, forward,
-backward, clipping, AdamW, and the loss read. The other split is the same model, weight for weight, in plain PyTorch
+nanoGPT's setting for a CPU (4 layers, 4 heads, 128 wide, 12 rows of 64 tokens, 65 characters), the same with longer rows, and
+its setting for Shakespeare's characters on a GPU (6 layers, 6 heads, 384 wide) at 8 rows; a whole step: batch, forward,
+backward, clipping, AdamW, and the loss read. The other side is the same model, weight for weight, in plain PyTorch
 (nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, one map for query, key and value) with nanoGPT's loop.
 """
 
+import argparse
 import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,16 +25,32 @@ from uwaga.train.distributed import World
 from uwaga.train.model import new_model
 from uwaga.train.step import StepRunner, TrainableModel
 
-LAYERS, HEADS, WIDTH = 4, 4, 128
-IN_A_ROW = 20
+
+class Size(NamedTuple):
+    """A model and the batches that it is trained on."""
+
+    rows: int
+    context: int  # tokens of a row
+    layers: int
+    heads: int
+    width: int
+    in_a_row: int  # steps of a sample, about a second
+
+
+SIZES = {
+    "12x64": Size(rows=12, context=64, layers=4, heads=4, width=128, in_a_row=20),
+    "4x256": Size(rows=4, context=256, layers=4, heads=4, width=128, in_a_row=20),
+    "8x256": Size(rows=8, context=256, layers=6, heads=6, width=384, in_a_row=2),
+}
+TINY = {"2x16": Size(rows=2, context=16, layers=2, heads=2, width=32, in_a_row=2)}
 CONFIG = """
 objective = "language-model"
 [model]
 family = "gpt2"
-num_layers = 4
-num_heads = 4
-d_model = 128
-d_ff = 512
+num_layers = {layers}
+num_heads = {heads}
+d_model = {width}
+d_ff = {inner}
 max_position_embeddings = {context}
 activation = "gelu"
 dropout = 0.0
@@ -57,34 +76,35 @@ output_dir = "{folder}/run"
 
 
 class Block(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, heads: int, width: int) -> None:
         super().__init__()
-        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.mix = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows, tokens, _ = x.shape
-        parts = self.qkv(self.first(x)).split(WIDTH, dim=2)
-        query, key, value = (part.view(rows, tokens, HEADS, -1).transpose(1, 2) for part in parts)
+        rows, tokens, width = x.shape
+        parts = self.qkv(self.first(x)).split(width, dim=2)
+        query, key, value = (part.view(rows, tokens, self.heads, -1).transpose(1, 2) for part in parts)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.mix(mixed.transpose(1, 2).contiguous().view(rows, tokens, WIDTH))
+        x = x + self.mix(mixed.transpose(1, 2).contiguous().view(rows, tokens, width))
         return x + self.down(F.gelu(self.up(self.second(x))))
 
 
 class Plain(nn.Module):
     """nanoGPT's model, with biases as GPT-2 has them."""
 
-    def __init__(self, vocabulary: int, context: int) -> None:
+    def __init__(self, vocabulary: int, size: Size) -> None:
         super().__init__()
-        self.words, self.files = nn.Embedding(vocabulary, WIDTH), nn.Embedding(context, WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.head = nn.Linear(WIDTH, vocabulary, bias=False)
+        self.words, self.places = nn.Embedding(vocabulary, size.width), nn.Embedding(size.context, size.width)
+        self.blocks = nn.ModuleList(Block(size.heads, size.width) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width)
+        self.head = nn.Linear(size.width, vocabulary, bias=False)
         self.head.weight = self.words.weight
 
     def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
-        x = self.words(ids) + self.files(torch.arange(ids.shape[1]))
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
         for block in self.blocks:
             x = block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
@@ -97,9 +117,9 @@ class PlainTraining:
         model: what it trains.
     """
 
-    def __init__(self, text: Tensor, vocabulary: int, context: int, rows: int, dtype: str) -> None:
-        self._text, self._context, self._rows, self._dtype = text, context, rows, dtype
-        self.model = Plain(vocabulary, context)
+    def __init__(self, text: Tensor, vocabulary: int, size: Size, dtype: str) -> None:
+        self._text, self._context, self._rows, self._dtype = text, size.context, size.rows, dtype
+        self.model = Plain(vocabulary, size)
         weights = list(self.model.parameters())
         matrices, others = ([w for w in weights if (w.dim() > 1) == wanted] for wanted in (True, False))
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -121,8 +141,10 @@ class PlainTraining:
         return loss.item()
 
 
-def our_step(folder: Path, context: int, rows: int, dtype: str) -> tuple[Callable[[], float], Corpus]:
-    text = CONFIG.format(folder=folder, context=context, tokens=rows * context, dtype=dtype)
+def our_step(folder: Path, size: Size, dtype: str) -> tuple[Callable[[], float], Corpus]:
+    text = CONFIG.format(
+        folder=folder, dtype=dtype, tokens=size.rows * size.context, inner=4 * size.width, **size._asdict()
+    )
     config = Config.parse(text)
     corpus, world = Corpus.prepare(config, folder), World(rank=0, size=1, device=torch.device("cpu"))
     model = new_model(families.model_config(config.model, config.objective, corpus.model_settings), config.run.seed)
@@ -136,9 +158,9 @@ def our_step(folder: Path, context: int, rows: int, dtype: str) -> tuple[Callabl
     return step, corpus
 
 
-def in_a_row(step: Callable[[], float]) -> None:
-    """As a training takes them: a single step between two of the other split would find caches that are the other's."""
-    for _ in range(IN_A_ROW):
+def in_a_row(step: Callable[[], float], steps: int) -> None:
+    """As a training takes them: a single step between two of the other side would find caches that are the other's."""
+    for _ in range(steps):
         step()
 
 
@@ -148,18 +170,37 @@ def text(characters: int) -> str:
     return "".join(chr(48 + number) for number in drawn.tolist())
 
 
-if __name__ == "__main__":
-    chosen = parse(options(__doc__, grid=False))
-    report = Report(chosen, "A step of training", ["rows", "context", "type", "ratio", "uwaga ms", "torch ms"])
-    sizes = [(2, 16)] if chosen.quick else [(12, 64), (4, 256)]
+def _sizes(names: str) -> list[str]:
+    if unknown := set(names.split(",")) - SIZES.keys():
+        raise argparse.ArgumentTypeError(f"{min(unknown)!r} is not one of {', '.join(SIZES)}")
+    return names.split(",")
+
+
+def main() -> None:
+    parser = options(__doc__, grid=False)
+    parser.add_argument("--sizes", type=_sizes, default=list(SIZES), help="rows x context, of those named above")
+    chosen = parse(parser)
+    headings = ["rows", "context", "layers", "width", "type", "ratio", "uwaga ms", "torch ms"]
+    report = Report(chosen, "A step of training", headings)
+    sizes = TINY.values() if chosen.quick else [SIZES[name] for name in chosen.sizes]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "text.txt").write_text(text(5_000 if chosen.quick else 200_000))
         for dtype in chosen.dtype:
-            for rows, context in sizes:
-                ours, corpus = our_step(Path(folder), context, rows, dtype)
+            for size in sizes:
+                ours, corpus = our_step(Path(folder), size, dtype)
                 tokens = torch.from_numpy(corpus.tokenizer.encode([text(5_000)])[0])
-                theirs = PlainTraining(tokens, corpus.tokenizer.vocab_size, context, rows, dtype).step
-                sides = {"uwaga": partial(in_a_row, ours), "torch": partial(in_a_row, theirs)}
+                theirs = PlainTraining(tokens, corpus.tokenizer.vocab_size, size, dtype).step
+                sides = {
+                    "uwaga": partial(in_a_row, ours, size.in_a_row),
+                    "torch": partial(in_a_row, theirs, size.in_a_row),
+                }
                 found = compare(sides, seconds=chosen.seconds)
-                milliseconds = (f"{found.seconds(side) / IN_A_ROW * 1e3:.4g}" for side in ("uwaga", "torch"))
-                report.row(str(rows), str(context), dtype, f"{found.ratio('torch', to='uwaga'):.2f}", *milliseconds)
+                milliseconds = (f"{found.seconds(side) / size.in_a_row * 1e3:.4g}" for side in ("uwaga", "torch"))
+                report.row(
+                    str(size.rows), str(size.context), str(size.layers), str(size.width), dtype,
+                    f"{found.ratio('torch', to='uwaga'):.2f}", *milliseconds,
+                )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
