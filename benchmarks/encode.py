@@ -1,11 +1,12 @@
 """How fast do texts become vectors, beside sentence-transformers, ONNX Runtime and OpenVINO?
 
 The corpora: documents cut at 256 tokens, whole documents by windows, and paragraphs. All sides read the same texts, use the
-same threads, sort by length and, but for uwaga, pad in batches of 32. ONNX Runtime runs the model that its own transformer
-optimiser fused; OpenVINO the model that it converts from transformers, once with each INFERENCE_PRECISION_HINT. A side whose
-package is not installed is left out. A corpus goes in parts, of which every side reads each in turn. The cosine is the lowest
-between a vector of that side and sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts,
-so that a word that a window cuts in two has other tokens there.
+same threads, sort by length and, but for uwaga, pad in batches of 32. sentence-transformers runs its own model, and the same
+after unpad() and pack_linear(); ONNX Runtime the model that its own transformer optimiser fused; OpenVINO the model that it
+converts from transformers, once with each INFERENCE_PRECISION_HINT. A side whose package is not installed is left out. A corpus
+goes in parts, of which every side reads each in turn. The cosine is the lowest between a vector of that side and
+sentence-transformers' in float32; windows are cut by uwaga and read by the others as texts, so that a word that a window cuts
+in two has other tokens there.
 
 "of peak" is the share of the measured float32 peak (see the line above the table). What counts are the operations that the
 tokens of the texts need: two per weight of a layer's maps and token, and those of attention; what padding adds does not
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from harness import DTYPES, Report, options, parse
+from harness import DTYPES, Report, options, parse, some_of
 from torch import nn
 
 from uwaga import TextEncoder
@@ -43,11 +44,17 @@ THEIRS = "sentence-transformers"
 Encode = Callable[[Sequence[str]], np.ndarray]
 
 
-def sentence_transformers(folder: Path) -> Encode:
+def sentence_transformers(folder: Path, *, by_uwaga: bool = False) -> Encode:
+    """As it is, or with the attention and the linear maps of uwaga in it."""
     from sentence_transformers import SentenceTransformer
+
+    from uwaga.integrations import pack_linear
+    from uwaga.integrations.sentence_transformers import unpad
 
     model = SentenceTransformer(str(folder), device="cpu")
     model.max_seq_length = ROOM
+    if by_uwaga:
+        pack_linear(unpad(model))
     return lambda texts: model.encode(list(texts), batch_size=BATCH, show_progress_bar=False)
 
 
@@ -157,16 +164,16 @@ class Part(NamedTuple):
 
 
 def parts(chosen: argparse.Namespace, encoder: TextEncoder) -> Iterator[Part]:
-    documents = _documents(chosen)
+    corpus = documents(chosen)
     if "cut" in chosen.corpora:
-        for number, some in enumerate(_shares(documents, chosen.parts)):
+        for number, some in enumerate(_shares(corpus, chosen.parts)):
             yield Part("documents cut", number, some, "truncate", some)
     if "paragraphs" in chosen.corpora:
-        paragraphs = [part for text in documents for part in text.split("\n\n") if len(part.split()) > 4]
+        paragraphs = [part for text in corpus for part in text.split("\n\n") if len(part.split()) > 4]
         for number, some in enumerate(_shares(paragraphs[: chosen.paragraphs], chosen.parts)):
             yield Part("paragraphs", number, some, "truncate", some)
     if "whole" in chosen.corpora:
-        whole = documents[:: max(1, len(documents) // chosen.whole)]
+        whole = corpus[:: max(1, len(corpus) // chosen.whole)]
         for number, some in enumerate(_shares(whole, chosen.parts)):
             yield Part("documents whole", number, some, "windows", _windows(encoder, some))
 
@@ -183,7 +190,8 @@ def _windows(encoder: TextEncoder, texts: list[str]) -> list[str]:
     return [texts[document][start:stop] for document, start, stop in places]
 
 
-def _documents(chosen: argparse.Namespace) -> list[str]:
+def documents(chosen: argparse.Namespace) -> list[str]:
+    """Of the corpus, or random ones."""
     if chosen.corpus is not None:
         with gzip.open(chosen.corpus, "rt", encoding="utf-8") as lines:
             return [json.loads(line)["text"] for line in lines][: chosen.documents]
@@ -247,6 +255,7 @@ def contestants(chosen: argparse.Namespace, folder: Path) -> dict[str, Make]:
     found: dict[str, Make] = {}
     if _installed("sentence_transformers"):
         found[THEIRS] = partial(sentence_transformers, folder)
+        found[f"{THEIRS}, unpad and pack_linear"] = partial(sentence_transformers, folder, by_uwaga=True)
     if _installed("onnxruntime", "transformers", "onnx"):
         found["onnxruntime"] = partial(onnx_runtime, folder, chosen.threads)
     if _installed("openvino", "transformers"):
@@ -321,14 +330,8 @@ def corpus_options(question: str) -> argparse.ArgumentParser:
     parser.add_argument("--whole", type=int, default=40, help="how many of these to read whole, by windows")
     parser.add_argument("--paragraphs", type=int, default=5000, help="how many paragraphs")
     parser.add_argument("--parts", type=int, default=5, help="that each corpus is read in")
-    parser.add_argument("--corpora", type=_corpora, default=list(CORPORA), help=f"of {', '.join(CORPORA)}")
+    parser.add_argument("--corpora", type=some_of(CORPORA), default=list(CORPORA), help="which corpora")
     return parser
-
-
-def _corpora(text: str) -> list[str]:
-    if unknown := set(text.split(",")) - set(CORPORA):
-        raise argparse.ArgumentTypeError(f"{min(unknown)!r} is not one of {', '.join(CORPORA)}")
-    return text.split(",")
 
 
 def parse_corpus(parser: argparse.ArgumentParser) -> argparse.Namespace:

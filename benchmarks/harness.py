@@ -12,7 +12,7 @@ import datetime
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -51,12 +51,24 @@ def options(question: str, *, grid: bool = True) -> argparse.ArgumentParser:
         parser.add_argument("--bh", type=_integers, default=[12, 96, 384], help="B*H, multiples of 12")
         parser.add_argument("--n", type=_integers, default=[64, 128, 256, 512, 1024, 2048, 4096], help="tokens")
         parser.add_argument("--d", type=_integers, default=[32, 64, 128], help="widths")
-    parser.add_argument("--dtype", type=_dtypes, default=["float32", "bfloat16"], help="element types")
+    parser.add_argument("--dtype", type=some_of(DTYPES), default=["float32", "bfloat16"], help="element types")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="for both sides")
     parser.add_argument("--seconds", type=float, default=3.0, help="per row; at least three rounds run, however long")
     parser.add_argument("--quick", action="store_true", help="sizes too small for meaningful figures, for tests")
     parser.add_argument("--report", metavar="NAME", help="append to benchmarks/results/NAME.md")
     return parser
+
+
+def some_of(names: Collection[str]) -> Callable[[str], list[str]]:
+    """The type of an option that takes several of these names, with commas between them."""
+
+    def chosen(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in names:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(names)}")
+        return text.split(",")
+
+    return chosen
 
 
 def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
@@ -240,11 +252,3 @@ def _revision() -> str:
 
 def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
-
-
-def _dtypes(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in DTYPES:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(DTYPES)}")
-    return names

@@ -6,7 +6,6 @@ backward, clipping, AdamW, and the loss read. The other side is the same model, 
 (nn.Linear, nn.LayerNorm, F.scaled_dot_product_attention, one map for query, key and value) with nanoGPT's loop.
 """
 
-import argparse
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from harness import Report, options, parse
+from harness import Report, options, parse, some_of
 from torch import Tensor, nn
 
 from uwaga.cli.timing import compare
@@ -170,15 +169,9 @@ def text(characters: int) -> str:
     return "".join(chr(48 + number) for number in drawn.tolist())
 
 
-def _sizes(names: str) -> list[str]:
-    if unknown := set(names.split(",")) - SIZES.keys():
-        raise argparse.ArgumentTypeError(f"{min(unknown)!r} is not one of {', '.join(SIZES)}")
-    return names.split(",")
-
-
 def main() -> None:
     parser = options(__doc__, grid=False)
-    parser.add_argument("--sizes", type=_sizes, default=list(SIZES), help="rows x context, of those named above")
+    parser.add_argument("--sizes", type=some_of(SIZES), default=list(SIZES), help="rows x context")
     chosen = parse(parser)
     headings = ["rows", "context", "layers", "width", "type", "ratio", "uwaga ms", "torch ms"]
     report = Report(chosen, "A step of training", headings)

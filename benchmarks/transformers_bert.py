@@ -1,8 +1,8 @@
-"""Does attn_implementation="uwaga" pay on Hugging Face's BERT, whatever part of a batch is padding?
+"""Do attn_implementation="uwaga" and pack_linear pay on Hugging Face's BERT, whatever part of a batch is padding?
 
-Random weights of two sizes, that of all-MiniLM-L6-v2 and BERT-base, at batches of 32 ragged paragraphs of a real corpus, one
-side against attn_implementation="sdpa" in one process, in turn. The batches are chosen for their share of padding; lengths
-are counted in words and signs, which is what most of BERT's tokens are.
+Random weights of two sizes, that of all-MiniLM-L6-v2 and BERT-base, at batches of 32 ragged paragraphs of a real corpus. Three
+sides in one process, in turn: attention and linear maps by uwaga, attention alone, and attn_implementation="sdpa". The batches
+are chosen for their share of padding; lengths are counted in words and signs, which is what most of BERT's tokens are.
 """
 
 import gzip
@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from harness import DTYPES, Report, need_agreement, options, parse, summary
+from harness import DTYPES, Report, need_agreement, options, parse, some_of, summary
 from torch import nn
 
 from uwaga.cli.cases import OURS, THEIRS
@@ -29,6 +29,7 @@ HEADINGS = (
     "N",
     "tokens",
     "ratio",
+    "of attention alone",
     "uwaga ms",
     "sdpa ms",
     "uwaga tokens/s",
@@ -39,6 +40,7 @@ MODELS = {
     "BERT-base": {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12},
 }
 TINY = {"tiny": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}}
+ATTENTION = "attention"
 PADDING = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75)
 DRAWS = 3000
 
@@ -75,15 +77,17 @@ def models(sizes: dict[str, int], dtype: torch.dtype) -> dict[str, nn.Module]:
     """One set of weights, read by both sides."""
     from transformers import BertConfig, BertModel
 
-    from uwaga.integrations import register_with_transformers
+    from uwaga.integrations import pack_linear, register_with_transformers
 
     register_with_transformers()
     torch.manual_seed(0)
     made = {
         side: BertModel(BertConfig(vocab_size=1000, attn_implementation=name, **sizes)).eval().to(dtype)
-        for side, name in ((OURS, "uwaga"), (THEIRS, "sdpa"))
+        for side, name in ((OURS, "uwaga"), (ATTENTION, "uwaga"), (THEIRS, "sdpa"))
     }
-    made[OURS].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    for side in (OURS, ATTENTION):
+        made[side].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    pack_linear(made[OURS])
     return made
 
 
@@ -99,10 +103,12 @@ def sides(both: dict[str, nn.Module], batch: list[int]) -> dict[str, Side]:
 def main() -> None:
     parser = options(__doc__, grid=False)
     parser.add_argument("--texts", type=int, default=32, help="of a batch")
+    parser.add_argument("--padding", type=_shares, default=list(PADDING), help="shares of the padded batch")
+    parser.add_argument("--models", type=some_of(MODELS), default=list(MODELS), help="which models")
     parser.add_argument("--longest", type=int, default=256, help="paragraphs of more tokens are left out")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="lines of JSON with a text each, gzipped")
     chosen = parse(parser)
-    sizes = TINY if chosen.quick else MODELS
+    sizes = TINY if chosen.quick else {name: MODELS[name] for name in chosen.models}
     report = Report(
         chosen, f"BERT of Hugging Face at batches of {chosen.texts} paragraphs, uwaga against sdpa", HEADINGS
     )
@@ -116,16 +122,20 @@ def main() -> None:
     for dtype in chosen.dtype:
         for name, size in sizes.items():
             both = models(size, DTYPES[dtype])
-            for padding in (0.0, 0.5) if chosen.quick else PADDING:
+            for padding in (0.0, 0.5) if chosen.quick else chosen.padding:
                 batch = batch_of(lengths, chosen.texts, padding)
                 measured = compare(sides(both, batch), seconds=chosen.seconds)
                 seconds = [measured.seconds(side) for side in (OURS, THEIRS)]
                 ratios.append(measured.ratio(THEIRS, to=OURS))
                 report.row(
                     name, dtype, f"{wasted(batch):.0%}", str(len(batch)), str(max(batch)), str(sum(batch)),
-                    f"{ratios[-1]:.2f}", *(f"{x * 1e3:.4g}" for x in seconds), *(f"{sum(batch) / x:.0f}" for x in seconds),
+                    f"{ratios[-1]:.2f}", f"{measured.ratio(THEIRS, to=ATTENTION):.2f}", *(f"{x * 1e3:.4g}" for x in seconds), *(f"{sum(batch) / x:.0f}" for x in seconds),
                 )  # fmt: skip
     report.say(f"\n{summary(ratios)}.\n")
+
+
+def _shares(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""Does attn_implementation="uwaga" cost anything in a step of generation, one row or many, padded or not?
+"""What do attn_implementation="uwaga" and pack_linear cost or save in a step of generation, one row or many, padded or not?
 
 Random weights in the shapes of a small GPT-2, GPT-2 itself and a Llama with grouped heads, greedy, with transformers' own
-`generate`, one side against attn_implementation="sdpa" in one process, in turn. A step reads one token a row, so it is mostly
-reading weights; what an attention adds in Python shows where the model is small. The prompts of a padded batch are padded on
-the left, evenly from none to `--padding`.
+`generate`. Three sides in one process, in turn: attention and linear maps by uwaga, attention alone, and
+attn_implementation="sdpa". A step reads one token a row, so it is mostly reading weights; what a call adds in Python shows where
+the model is small. The prompts of a padded batch are padded on the left, evenly from none to `--padding`.
 """
 
 from importlib.util import find_spec
 
 import torch
-from harness import Report, need_agreement, options, parse, summary
+from harness import Report, need_agreement, options, parse, some_of, summary
 from torch import nn
 
 from uwaga.cli.cases import OURS, THEIRS
 from uwaga.cli.timing import Side, compare
 
-HEADINGS = ("model", "rows", "padding", "prompt", "new", "ratio", "uwaga ms/step", "sdpa ms/step")
+HEADINGS = ("model", "rows", "padding", "prompt", "new", "ratio", "of attention alone", "uwaga ms/step", "sdpa ms/step")
 MODELS = {
     "small GPT-2": ("gpt2", {"n_embd": 256, "n_head": 4, "n_layer": 6}),
     "GPT-2": ("gpt2", {}),
@@ -31,6 +31,7 @@ MODELS = {
     ),
 }
 TINY = {"tiny GPT-2": ("gpt2", {"n_embd": 32, "n_head": 4, "n_layer": 2})}
+ATTENTION = "attention"
 BATCHES = ((1, False), (8, False), (8, True))
 
 
@@ -38,7 +39,7 @@ def models(kind: str, sizes: dict[str, int]) -> dict[str, nn.Module]:
     """One set of weights, read by both sides."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from uwaga.integrations import register_with_transformers
+    from uwaga.integrations import pack_linear, register_with_transformers
 
     register_with_transformers()
     torch.manual_seed(0)
@@ -46,9 +47,11 @@ def models(kind: str, sizes: dict[str, int]) -> dict[str, nn.Module]:
     config = AutoConfig.for_model(kind, vocab_size=2000, **special, **sizes)
     made = {
         side: AutoModelForCausalLM.from_config(config, attn_implementation=name).eval()
-        for side, name in ((OURS, "uwaga"), (THEIRS, "sdpa"))
+        for side, name in ((OURS, "uwaga"), (ATTENTION, "uwaga"), (THEIRS, "sdpa"))
     }
-    made[OURS].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    for side in (OURS, ATTENTION):
+        made[side].load_state_dict(made[THEIRS].state_dict(), assign=True)
+    pack_linear(made[OURS])
     return made
 
 
@@ -65,6 +68,7 @@ def sides(both: dict[str, nn.Module], rows: int, prompt: int, padding: int, new:
 @torch.no_grad()
 def main() -> None:
     parser = options(__doc__, grid=False)
+    parser.add_argument("--models", type=some_of(MODELS), default=list(MODELS), help="which models")
     parser.add_argument("--prompt", type=int, default=64, help="tokens before the first step")
     parser.add_argument("--padding", type=int, default=20, help="of the most padded row")
     parser.add_argument("--new", type=int, default=48, help="steps")
@@ -73,15 +77,19 @@ def main() -> None:
     if find_spec("transformers") is None:
         report.row("transformers is not installed", *[""] * (len(HEADINGS) - 1))
         return
+    sizes_of = TINY if chosen.quick else {name: MODELS[name] for name in chosen.models}
     ratios, new = [], 4 if chosen.quick else chosen.new
-    for name, (kind, sizes) in (TINY if chosen.quick else MODELS).items():
+    for name, (kind, sizes) in sizes_of.items():
         both = models(kind, sizes)
         for rows, is_padded in BATCHES:
             padding = chosen.padding if is_padded else 0
             measured = compare(sides(both, rows, chosen.prompt, padding, new), seconds=chosen.seconds)
             ratios.append(measured.ratio(THEIRS, to=OURS))
             steps = [f"{measured.seconds(side) / new * 1e3:.3g}" for side in (OURS, THEIRS)]
-            report.row(name, str(rows), f"0 to {padding}", str(chosen.prompt), str(new), f"{ratios[-1]:.2f}", *steps)
+            alone = f"{measured.ratio(THEIRS, to=ATTENTION):.2f}"
+            report.row(
+                name, str(rows), f"0 to {padding}", str(chosen.prompt), str(new), f"{ratios[-1]:.2f}", alone, *steps
+            )  # fmt: skip
     report.say(f"\n{summary(ratios)}.\n")
 
 

@@ -153,6 +153,11 @@ class PackedStates(Tensor):
             return self
         return PackedStates.of(self.packing, values, heads_first=self.heads_first)
 
+    def each_token(self, function: Callable[..., Tensor], *args: object, **kwargs: object) -> Tensor:
+        """A linear map of each token by a function that is not PyTorch's own; of the plain tensor, once the states are plain."""
+        found = _linear(function, (self, *args), kwargs)
+        return function(self.plain(), *args, **kwargs) if found is None else found
+
     def view_of(
         self, values: Tensor, recompute: Callable[[Tensor], Tensor], *, heads_first: bool = False
     ) -> "PackedStates":

@@ -1,0 +1,59 @@
+"""How much memory does encoding texts need beyond the model, beside sentence-transformers, ONNX Runtime and OpenVINO?
+
+The sides and texts are those of encode.py, documents cut at 256 tokens. Each side runs in a process of its own: it loads the
+model, encodes one word, which loads what is loaded on first use, and then encodes all texts once. The peak is Linux's count of
+resident memory during that, less what was there just before. What loading and converting the model left in the allocator is
+given back first, or it would be used again without being counted.
+"""
+
+import argparse
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from encode import Encode, contestants, corpus_options, documents, model_folder, parse_corpus
+from harness import DTYPES, Report, in_a_process, peak
+
+from uwaga import TextEncoder
+
+HEADINGS = ("side", "texts", "beyond MiB", "s")
+
+
+def makers(chosen: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Encode]]:
+    """How to make each side."""
+
+    def ours(name: str) -> Encode:
+        return partial(TextEncoder.load(folder, dtype=DTYPES[name]).encode, overflow="truncate")
+
+    return {f"uwaga {name}": partial(ours, name) for name in chosen.dtype} | contestants(chosen, folder)
+
+
+def measure(chosen: argparse.Namespace, side: str) -> tuple[int, float]:
+    """Bytes beyond the model, and seconds."""
+    texts, encode = documents(chosen), makers(chosen, chosen.model)[side]()
+    encode(["word"])
+    ctypes.CDLL(None).malloc_trim(0)
+    found = peak(lambda: encode(texts))
+    return found.bytes, found.seconds
+
+
+def main() -> None:
+    parser = corpus_options("How much memory does encoding texts need beyond the model?")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    chosen = parse_corpus(parser)
+    if chosen.one is not None:
+        print("\n", *measure(chosen, chosen.one))
+        sys.exit()
+    report = Report(chosen, "Memory of texts to vectors", HEADINGS)
+    with model_folder(chosen) as folder:
+        texts = ["--documents", str(chosen.documents), "--dtype", ",".join(chosen.dtype)]
+        texts += ["--quick"] * chosen.quick + ([] if chosen.corpus is None else ["--corpus", str(chosen.corpus)])
+        for side in makers(chosen, folder):
+            beyond, seconds = in_a_process(chosen, side, "--model", str(folder), *texts)[-2:]
+            report.row(side, str(len(documents(chosen))), f"{int(beyond) / 2**20:.0f}", f"{float(seconds):.2f}")
+
+
+if __name__ == "__main__":
+    main()
