@@ -8,23 +8,14 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from uwaga.integrations.transformers.packed_states import PackedStates
-from uwaga.ops.linear.api import linear_map
-
-
-def packed_map(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W^T + b, (..., N), of x (..., K) and weight (N, K). States without padding, which stand between two attentions of
-    attn_implementation="uwaga", stay without it."""
-    if type(x) is PackedStates:
-        return x.each_token(linear_map, weight, bias, batch_invariant=False)
-    return linear_map(x, weight, bias, batch_invariant=False)
+from uwaga.integrations.transformers.packed_states import linear_of_tokens
 
 
 class PackedLinear(nn.Linear):
     """nn.Linear, computed by uwaga.linear. Made by `pack_linear`."""
 
     def forward(self, input: Tensor) -> Tensor:  # the name of nn.Linear, by which it may be called
-        return packed_map(input, self.weight, self.bias)
+        return linear_of_tokens(input, self.weight, self.bias)
 
 
 def pack_linear(model: nn.Module) -> int:

@@ -6,11 +6,11 @@ Letters: K input width, N output width.
 from torch import Tensor
 from transformers.pytorch_utils import Conv1D
 
-from uwaga.integrations.packed_linear import packed_map
+from uwaga.integrations.transformers.packed_states import linear_of_tokens
 
 
 class PackedConv1D(Conv1D):
     """Conv1D, computed by uwaga.linear; its weight is stored as (K, N). Made by uwaga.integrations.pack_linear."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return packed_map(x, self.weight.t(), self.bias)
+        return linear_of_tokens(x, self.weight.t(), self.bias)

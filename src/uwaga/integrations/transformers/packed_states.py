@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from uwaga.ops.linear.api import linear_map
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Packing:
@@ -153,11 +155,6 @@ class PackedStates(Tensor):
             return self
         return PackedStates.of(self.packing, values, heads_first=self.heads_first)
 
-    def each_token(self, function: Callable[..., Tensor], *args: object, **kwargs: object) -> Tensor:
-        """A linear map of each token by a function that is not PyTorch's own; of the plain tensor, once the states are plain."""
-        found = _linear(function, (self, *args), kwargs)
-        return function(self.plain(), *args, **kwargs) if found is None else found
-
     def view_of(
         self, values: Tensor, recompute: Callable[[Tensor], Tensor], *, heads_first: bool = False
     ) -> "PackedStates":
@@ -170,6 +167,16 @@ class PackedStates(Tensor):
 def plain(x: Tensor) -> Tensor:
     """The plain tensor of packed states; any other tensor itself."""
     return x.plain() if isinstance(x, PackedStates) else x
+
+
+def linear_of_tokens(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W^T + b by uwaga.linear, of x (..., K), packed states among them, and weight (N, K); packed states stay packed."""
+    if type(x) is PackedStates:
+        mapped = _linear(linear_map, (x, weight, bias), {"batch_invariant": False})
+        if mapped is not None:
+            return mapped
+        x = x.plain()
+    return linear_map(x, weight, bias, batch_invariant=False)
 
 
 def _plainly(function: Callable, args: Sequence, kwargs: Mapping | None) -> object:
