@@ -36,6 +36,7 @@ from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
 from uwaga.models.text.tokenizer import Tokenizer
+from uwaga.ops import engine_profile
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -266,7 +267,14 @@ _LINES_OF_TRAINING = (
     "uwaga.train.data.prepare:_file_state",
 )
 _DOCUMENTS = ("uwaga.models.text.corpus:_size", "uwaga.models.text.corpus:lines")
+_ENGINES = {"attention": {"float32": {"cpu": {"128": 1.5}, "torch": {"128": 1.0}}}}
+
 KINDS = {
+    "engines.json": Kind(
+        covers=("uwaga.ops.engine_profile:read",), file="engines.json",
+        make=lambda folder: engine_profile.write(folder / "engines.json", _ENGINES, 2),
+        read=lambda folder: engine_profile.read(folder / "engines.json"), faults="json",
+    ),
     "config.json": Kind(covers=_JSON, file="config.json", make=_model, read=_encode, faults="json"),
     "tokenizer.json": Kind(
         covers=("uwaga.models.text.tokenizer:read",), file="tokenizer.json", make=_model, read=_encode, faults="json"

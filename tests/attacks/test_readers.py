@@ -36,6 +36,7 @@ OPENERS = {
 OTHER_OPENERS = {
     "uwaga._base.untrusted": "the one place",
     "uwaga._base.durable": "writes, and syncs what was written",
+    "uwaga._base.processor": "/proc of the machine",
     "uwaga.cli.machine": "/proc of the machine",
     "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
     "uwaga.models.directories": "files of the package",

@@ -32,6 +32,7 @@ def apply_linear(
 
     batch_invariant=False permits other last bits for other numbers of rows, where that is faster.
 
+    >>> import torch
     >>> apply_linear(torch.nn.Linear(3, 5), torch.ones(2, 3, 3)).shape
     torch.Size([2, 3, 5])
     """
