@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kDepthWords = 512;     // of one packed block
 constexpr int64_t kUnitColumns = 64;     // that are packed at once
 constexpr int64_t kBlockColumns = 192;   // of one packed block: with kDepthWords 384 KiB, for a second-level cache
+constexpr int64_t kFewColumns = 1024;    // of few rows, at once: their sums fit into a first-level cache
 constexpr int64_t kPackedTiles = 8;      // of a, at once: whole lines of a transposed matrix
 constexpr int64_t kMaxChunkRows = 2046;  // of one task: bounds its partial sums
 constexpr int64_t kSmallWork = 1 << 19;  // multiply-adds that are not worth another thread
@@ -100,7 +101,7 @@ class Matmul {
     const Buffers buffer = buffers(m1 - m0);
     for (int64_t n = n0; n < n1; n += kBlockColumns) {
       const int64_t columns = std::min(kBlockColumns, n1 - n);
-      widen_bias(n, columns, buffer.bias);
+      widen_bias(n, columns, kBlockColumns, buffer.bias);
       for (int64_t block = 0; block < blocks_; ++block) {
         const int64_t first = block * kDepthWords;
         const int64_t depth = std::min(words_ - first, kDepthWords);
@@ -137,12 +138,13 @@ class Matmul {
   // All rows are one tile, and b is read once: it is read in place.
   void run_few_rows(int64_t n0, int64_t n1) const {
     thread_local Scratch scratch;
-    float *packed, *sums, *bias;
+    float *packed, *total, *sums, *bias;
     const auto lay_out = [&](float* base) {
       ScratchLayout layout(base);
       packed = layout.take(in_place_ && p_.a.row ? 0 : tile_room(words_));
-      sums = layout.take(kTileRows * kBlockColumns);
-      bias = layout.take(kBlockColumns);
+      total = layout.take(p_.rows * kFewColumns);
+      sums = layout.take(kFewColumns);
+      bias = layout.take(kFewColumns);
       return layout.used();
     };
     lay_out(scratch.reserve(lay_out(nullptr)));
@@ -150,8 +152,8 @@ class Matmul {
     MatmulTile tile{};
     place_rows(0, rows, 0, words_, packed, &tile);
     const int64_t word_bytes = tile.a_row ? 4 : 4 * kTileRows;
-    for (int64_t n = n0; n < n1; n += kBlockColumns) {
-      const int64_t columns = std::min(kBlockColumns, n1 - n);
+    for (int64_t n = n0; n < n1; n += kFewColumns) {
+      const int64_t columns = std::min(kFewColumns, n1 - n);
       for (int64_t block = 0; block < blocks_; ++block) {
         const int64_t first = block * kDepthWords, depth = std::min(words_ - first, kDepthWords);
         FewRows few{};
@@ -159,14 +161,14 @@ class Matmul {
         few.b = {entry(p_.b, n, first * entries_per_word_), p_.b.row, p_.b.column, p_.b.dtype};
         few.entries = entries(first, depth);
         few.rows = rows, few.width = static_cast<int>(columns);
-        few.to = sums, few.to_row = kBlockColumns, few.add = block > 0;
+        few.to = total, few.sums = sums, few.to_row = kFewColumns, few.add = block > 0;
         (pairs_ ? kernels_.few_rows_pairs : kernels_.few_rows)(few);
       }
       if (plain_) {
-        copy_rows(static_cast<float*>(p_.out.data) + n, p_.out.row, sums, kBlockColumns, rows, columns);
+        copy_rows(static_cast<float*>(p_.out.data) + n, p_.out.row, total, kFewColumns, rows, columns);
       } else {
-        widen_bias(n, columns, bias);
-        finish(0, n, static_cast<int>(columns), {.sums = sums, .row = kBlockColumns, .bias = bias}, rows);
+        widen_bias(n, columns, kFewColumns, bias);
+        finish(0, n, static_cast<int>(columns), {.sums = total, .row = kFewColumns, .bias = bias}, rows);
       }
     }
   }
@@ -270,9 +272,9 @@ class Matmul {
     kernels_.finish_tile(e);
   }
 
-  void widen_bias(int64_t n, int64_t columns, float* out) const {
+  void widen_bias(int64_t n, int64_t columns, int64_t room, float* out) const {
     if (!p_.bias.data) return;
-    memset(out, 0, sizeof(float) * kBlockColumns);
+    memset(out, 0, sizeof(float) * static_cast<size_t>(room));
     for (int64_t c = 0; c < columns; ++c) {
       const void* at = entry(p_.bias, 0, n + c);
       out[c] = p_.bias.dtype == UWAGA_FLOAT32    ? *static_cast<const float*>(at)

@@ -166,7 +166,8 @@ struct FewRows {
   Rows b;
   int64_t entries;  // of the depth
   int rows, width;
-  float* to;  // padded to whole strips
+  float* to;    // padded to whole strips
+  float* sums;  // scratch for a row of `to`
   int64_t to_row;
   bool add;  // to the numbers in `to`
 };

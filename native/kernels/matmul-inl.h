@@ -122,9 +122,9 @@ inline __attribute__((always_inline)) void few_rows_transposed(const Left& left,
   }
 }
 
-// Columns of the product that are adjacent in memory: the sums of a group of columns stay in registers.
+// Columns of the product that are adjacent in memory, for two rows and more: the sums of a group of columns stay in registers.
 template <class Words, int ROWS, class Left, class T>
-inline __attribute__((always_inline)) void few_rows_in_order(const Left& left, const FewRows& p, const T* b) {
+inline __attribute__((always_inline)) void few_rows_by_groups(const Left& left, const FewRows& p, const T* b) {
   const int64_t words = (p.entries + Words::kEntries - 1) / Words::kEntries;
   constexpr int kVectors = ROWS > 2 ? kStripVectors : 2 * kStripVectors;  // as many sums as registers
   for (int n0 = 0; n0 < p.width; n0 += kVectors * kLanes) {
@@ -159,6 +159,38 @@ inline __attribute__((always_inline)) void few_rows_in_order(const Left& left, c
   }
 }
 
+// The same for one row: kDepthAtOnce rows of b are read side by side from end to end, as the prefetcher follows best, while the sums
+// of all columns wait in the first-level cache.
+template <class Words, class Left, class T>
+inline __attribute__((always_inline)) void one_row_in_order(const Left& left, const FewRows& p, const T* b) {
+  constexpr int kDepthAtOnce = 8;
+  const int64_t words = (p.entries + Words::kEntries - 1) / Words::kEntries;
+  const auto add_words = [&](auto depth, int64_t w) {
+    constexpr int D = depth.value;
+    F x[D];
+#pragma GCC unroll 8
+    for (int d = 0; d < D; ++d) x[d] = left.at(0, w + d);
+    const auto add_columns = [&](int n, int count) {
+      F c = w ? load(p.sums + n) : zero();
+#pragma GCC unroll 8
+      for (int d = 0; d < D; ++d) {
+        c = Words::Step::step(x[d], Words::across(b + n, p.b.column, w + d, p.entries, count), c);
+      }
+      store(p.sums + n, c);
+    };
+    const int whole = p.width / kLanes * kLanes;
+    for (int n = 0; n < whole; n += kLanes) add_columns(n, kLanes);
+    if (whole < p.width) add_columns(whole, p.width - whole);
+  };
+  int64_t w = 0;
+  for (; w + kDepthAtOnce <= words; w += kDepthAtOnce) add_words(constant<kDepthAtOnce>(), w);
+  for (; w < words; ++w) add_words(constant<1>(), w);
+  for (int n = 0; n < p.width; n += kLanes) {
+    const F sum = words ? load(p.sums + n) : zero();
+    store(p.to + n, p.add ? add(load(p.to + n), sum) : sum);
+  }
+}
+
 template <class Words, class T>
 inline void few_rows_of(const FewRows& p, const T* b) {
   with_row_count(p.rows, [&](auto rows) {
@@ -166,7 +198,11 @@ inline void few_rows_of(const FewRows& p, const T* b) {
       if (p.b.column == 1) {
         few_rows_transposed<Words, rows.value>(left, p, b);
       } else {
-        few_rows_in_order<Words, rows.value>(left, p, b);
+        if constexpr (rows.value == 1) {
+          one_row_in_order<Words>(left, p, b);
+        } else {
+          few_rows_by_groups<Words, rows.value>(left, p, b);
+        }
       }
     };
     if (p.a_row) {
