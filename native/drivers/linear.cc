@@ -6,9 +6,13 @@
 // state; the one or two blocks of keys at the diagonal through their scores. States are stored at every 4,096 keys: first each
 // segment's own sum (in parallel), then prefix sums of these (in order); from there on the state is updated block by block.
 // So a state depends on its position alone, and neither threads nor batch change a bit.
+//
+// Where the level multiplies pairs of bfloat16, operands of that type stay so. States are float32 all the same: the product with
+// the queries takes them as the sum of two bfloat16 parts, and the weights of the diagonal blocks are not rounded.
 #include "drivers/drivers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/parallel.h"
@@ -83,7 +87,11 @@ struct Workspace {
 class Linear {
  public:
   Linear(const uwaga_problem& p, const uwaga_forward_result& result)
-      : p_(p), result_(result), mask_(p), kernels_(*active_level()), rule_(rule_of(p)) {
+      : p_(p), result_(result), mask_(p), kernels_(*active_level()), scoring_(scoring_of(p, kernels_)) {
+    pairs_ = scoring_.pairs && p.value.dtype == UWAGA_BFLOAT16;
+    if (!pairs_) scoring_ = float_scoring_of(p, kernels_);
+    // Pairs are not scaled when they are packed, but the output is when it is written.
+    if (pairs_) output_scale_ = scoring_.rule.scale, scoring_.rule.scale = 1.0f;
     KeyLimit::parse(p, &limit_);
     state_size_ = rounded_up(p.query_width, kMaxStrip) * rounded_up(p.value_width, kMaxStrip);
   }
@@ -135,10 +143,11 @@ class Linear {
     const Workspace w = workspace();
     for (int64_t j = first; j < last; j += kBlockKeys) {
       const int count = static_cast<int>(std::min<int64_t>(kBlockKeys, last - j));
-      kernels_.pack_rows(w.key_rows, rows_at(p_.key, s, g, j), count, kBlockKeys, width(p_.query_width));
-      kernels_.pack_rows(w.values, rows_at(p_.value, s, g, j), count, kBlockKeys, width(p_.value_width));
-      kernels_.add_outer_product(state, w.key_rows, w.values, count, kBlockKeys, width(p_.query_width),
-                                 width(p_.value_width));
+      const auto pack = pairs_ ? kernels_.pack_rows_pairs : kernels_.pack_rows;
+      pack(w.key_rows, rows_at(p_.key, s, g, j), count, kBlockKeys, width(p_.query_width));
+      pack(w.values, rows_at(p_.value, s, g, j), count, kBlockKeys, width(p_.value_width));
+      const auto add = pairs_ ? kernels_.add_outer_product_pairs : kernels_.add_outer_product;
+      add(state, w.key_rows, w.values, count, kBlockKeys, width(p_.query_width), width(p_.value_width));
     }
   }
 
@@ -170,14 +179,21 @@ class Linear {
 
   void run_queries(const Segment& at, const float* states) const {
     const Sequence s = sequence_of(p_, at.sequence);
-    std::vector<float> state(state_size_);
-    int64_t loaded = -1;
+    // The state, and where it is split its two parts.
+    std::vector<float> state(pairs_ ? 2 * state_size_ : state_size_);
+    int64_t loaded = -1, split = -1;
     const int64_t last = std::min(s.queries, at.first + kSegmentKeys);
     for (int64_t i = at.first; i < last; i += kBlockQueries) {
       const int64_t end = std::min(last, i + kBlockQueries);
       // How many whole blocks of keys all these queries see.
       int64_t whole_blocks = limit_.visible_keys(s, i) / kBlockKeys;
       load_state(at, s, whole_blocks, states, state.data(), &loaded);
+      if (pairs_ && split != whole_blocks) {
+        float* parts = state.data() + state_size_;
+        kernels_.split_state(state.data(), parts, parts + state_size_ / 2, width(p_.query_width),
+                             width(p_.value_width));
+        split = whole_blocks;
+      }
       run_block(at, s, i, end, whole_blocks * kBlockKeys, limit_.visible_keys(s, end - 1), state.data());
     }
   }
@@ -199,9 +215,14 @@ class Linear {
       for (int r = 0; r < rows.count; ++r) {
         addresses[r] = query_address(p_, p_.query, s, rows.rows[r].head, rows.rows[r].query);
       }
-      kernels_.pack_tile(queries + t * query_tile, addresses, rows.count, width(p_.query_width), p_.query.column,
-                         p_.query.dtype, p_.scale);
-      if (j0 > 0) {
+      scoring_.pack_queries(queries + t * query_tile, addresses, rows.count, width(p_.query_width), p_.query.column,
+                            p_.query.dtype, scoring_.query_factor);
+      if (j0 > 0 && pairs_) {
+        const float* parts = state + state_size_;
+        kernels_.add_tile_product_pairs(outputs + t * output_tile, padded_width(p_.value_width),
+                                        queries + t * query_tile, parts, parts + state_size_ / 2, rows.count,
+                                        width(p_.query_width), width(p_.value_width));
+      } else if (j0 > 0) {
         kernels_.add_tile_product(outputs + t * output_tile, padded_width(p_.value_width), queries + t * query_tile,
                                   state, rows.count, width(p_.query_width), width(p_.value_width));
       }
@@ -214,7 +235,8 @@ class Linear {
       for (int r = 0; r < rows.count; ++r) {
         kernels_.write_row(query_address(p_, result_.output, s, rows.rows[r].head, rows.rows[r].query),
                            result_.output.column, result_.output.dtype,
-                           outputs + t * output_tile + r * padded_width(p_.value_width), 1.0f, width(p_.value_width));
+                           outputs + t * output_tile + r * padded_width(p_.value_width), output_scale_,
+                           width(p_.value_width));
       }
     }
   }
@@ -225,7 +247,7 @@ class Linear {
     const int64_t query_tile = rounded_up(p_.query_width * kTileRows + kMaxLanes, 16);
     const int64_t output_tile = kTileRows * padded_width(p_.value_width);
     const Workspace w = workspace();
-    kernels_.pack_columns(w.keys, rows_at(p_.key, s, at.key_head, j), count, width(p_.query_width));
+    scoring_.pack_keys(w.keys, rows_at(p_.key, s, at.key_head, j), count, width(p_.query_width));
     kernels_.pack_rows(w.values, rows_at(p_.value, s, at.key_head, j), count, kBlockKeys, width(p_.value_width));
     const bool finite = packed_rows_are_finite(kernels_, w.values, count, kBlockKeys, width(p_.value_width));
     const Block block{w.keys, w.values, kernels_.strip, kBlockKeys * kernels_.strip, static_cast<int>(j), count};
@@ -236,9 +258,9 @@ class Linear {
       if (view.empty) continue;
       view.mask.guard = view.hides && !finite;
       const TileState state{outputs + t * output_tile, w.maximum, w.sum};
-      kernels_.forward_tile({queries + t * query_tile, w.scores, nullptr, rows.row_keys, rows.count,
+      scoring_.forward_tile({queries + t * query_tile, w.scores, nullptr, rows.row_keys, rows.count,
                              width(p_.query_width), width(p_.value_width), view.mask, state, nullptr},
-                            block, rule_);
+                            block, scoring_.rule);
     }
   }
 
@@ -253,7 +275,9 @@ class Linear {
   const uwaga_forward_result& result_;
   const Mask mask_;
   const Kernels& kernels_;
-  const ScoreRule rule_;
+  Scoring scoring_;
+  bool pairs_ = false;
+  float output_scale_ = 1.0f;
   KeyLimit limit_;
   int64_t state_size_;
   Scratch states_;

@@ -36,19 +36,23 @@ ScoreRule rule_of(const uwaga_problem& p) {
   return rule;
 }
 
+Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels) {
+  return {false,
+          p.scale,
+          rule_of(p),
+          kernels.pack_tile,
+          kernels.pack_columns,
+          kernels.forward_tile,
+          kernels.forward_tile_in_place,
+          kernels.weights_tile,
+          kernels.backward_tile};
+}
+
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels) {
-  ScoreRule rule = rule_of(p);
   if (!kernels.bfloat16_pairs || p.query.dtype != UWAGA_BFLOAT16 || p.key.dtype != UWAGA_BFLOAT16 || p.scale == 0.0f) {
-    return {false,
-            p.scale,
-            rule,
-            kernels.pack_tile,
-            kernels.pack_columns,
-            kernels.forward_tile,
-            kernels.forward_tile_in_place,
-            kernels.weights_tile,
-            kernels.backward_tile};
+    return float_scoring_of(p, kernels);
   }
+  ScoreRule rule = rule_of(p);
   rule.scale = std::fabs(p.scale);
   return {true,
           p.scale < 0.0f ? -1.0f : 1.0f,

@@ -28,6 +28,7 @@ struct Scoring {
 
 ScoreRule rule_of(const uwaga_problem& p);
 Scoring scoring_of(const uwaga_problem& p, const Kernels& kernels);
+Scoring float_scoring_of(const uwaga_problem& p, const Kernels& kernels);  // in float32 whatever the level has
 
 // Grouped rows [first, last) of one sequence and key head (see GroupedRow).
 struct RowBlock {

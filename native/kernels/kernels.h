@@ -273,6 +273,13 @@ struct Kernels {
   // out[r][0:width] += a tile of `rows` packed rows, `depth` wide, times such a state.
   void (*add_tile_product)(float* out, int64_t out_row, const float* tile, const float* state, int rows, int depth,
                            int width);
+  // The same on operands packed as pairs of bfloat16; null where `bfloat16_pairs` is false. The state stays float32; for the
+  // second product it is split into two bfloat16 parts, whose sum has an error of at most 2^-18 of each entry.
+  void (*split_state)(const float* state, float* high, float* low, int rows_width, int width);
+  void (*add_outer_product_pairs)(float* state, const float* a, const float* b, int count, int depth, int rows_width,
+                                  int width);
+  void (*add_tile_product_pairs)(float* out, int64_t out_row, const float* tile, const float* high, const float* low,
+                                 int rows, int depth, int width);
 
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):

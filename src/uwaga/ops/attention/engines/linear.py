@@ -65,19 +65,21 @@ def _attend_dense(call: Call) -> Tensor:
     if lengths is not None:
         query, key, value = _hide(query, key, value, call.mask_tensors[lengths.lengths])
     if band is None or keys == 0:
-        return _all(query, key, value, call.options.scale).to(query.dtype)
+        return _all(query, key, value, call.options.scale, query.dtype)
 
     # Query i sees the first i + before keys: all queries see those before the last key of query 0; each later key is seen from one query on.
     before = _keys_before_first(band, queries, keys)
     shared, late = min(max(before - 1, 0), keys), min(max(1 - before, 0), queries)
     last = shared + queries - late  # no query sees a key from here on
     rest_PKD, rest_PKE = (_heads(x[:, :, shared:last], query.shape[1]) for x in (key, value))
-    past_PQE = Past.apply(query[:, :, late:].flatten(0, 1), rest_PKD, rest_PKE, call.options.scale)
+    # A sum of two parts is rounded once, at its end.
+    dtype = compute_dtype(query.dtype) if shared else query.dtype
+    past_PQE = Past.apply(query[:, :, late:].flatten(0, 1), rest_PKD, rest_PKE, call.options.scale, dtype)
     out_BHQE = past_PQE.unflatten(0, query.shape[:2])
     if late:
         out_BHQE = torch.nn.functional.pad(out_BHQE, (0, 0, late, 0))
     if shared:
-        out_BHQE = out_BHQE + _all(query, key[:, :, :shared], value[:, :, :shared], call.options.scale)
+        out_BHQE = out_BHQE + _all(query, key[:, :, :shared], value[:, :, :shared], call.options.scale, dtype)
     return out_BHQE.to(query.dtype)
 
 
@@ -94,16 +96,51 @@ def _keys_before_first(band: Band, queries: int, keys: int) -> int:
     return (keys - queries if band.start_mode == START_LAST else band.start) + band.high + 1
 
 
-def _all(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    """Every query over every key, (B, H, Q, E) in float32 (float64 for float64)."""
+def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """Every query over every key, (B, H, Q, E) in `dtype`; computed in float32 (float64 for float64)."""
     if key.shape[2] == 0:  # zeros that depend on the query without reading it: it may hold a nan
-        return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3])
-    compute = compute_dtype(query.dtype)
-    state_BGDE = key.to(compute).transpose(-1, -2) @ value.to(compute) * scale
+        return query[..., :0].sum(-1, keepdim=True).expand(*query.shape[:3], value.shape[3]).to(dtype)
     # All query heads of a group in one product: (B, G, H / G * Q, D).
     per_group = (query.shape[1] // key.shape[1], query.shape[2])
-    q_BGQD = query.to(compute).unflatten(1, (key.shape[1], per_group[0])).flatten(2, 3)
-    return (q_BGQD @ state_BGDE).unflatten(2, per_group).flatten(1, 2)
+    q_BGQD = query.unflatten(1, (key.shape[1], per_group[0])).flatten(2, 3)
+    if _runs_natively(q_BGQD, key, value):
+        out_PQE: Tensor = Whole.apply(q_BGQD.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), scale, dtype)
+        out_BGQE = out_PQE.unflatten(0, key.shape[:2])
+    else:
+        out_BGQE = _whole(q_BGQD, key, value, scale, dtype)
+    return out_BGQE.unflatten(2, per_group).flatten(1, 2)
+
+
+def _whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """(..., Q, E) of queries (..., Q, D), keys (..., K, D) and values (..., K, E)."""
+    if q.dim() == 3 and _runs_natively(q, k, v):
+        return _native(q, k, v, scale, (), dtype)
+    compute = compute_dtype(q.dtype)
+    state = k.to(compute).transpose(-1, -2) @ v.to(compute) * scale
+    return (q.to(compute) @ state).to(dtype)
+
+
+class Whole(torch.autograd.Function):
+    """z_i = sum over all j of (q_i . k_j) * scale * v_j in `dtype`, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
+
+    @staticmethod
+    def forward(ctx: Any, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+        ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
+        ctx.scale = scale
+        return _whole(q_PQD, k_PKD, v_PKE, scale, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad_PQE: Tensor) -> tuple[Tensor | None, ...]:
+        q_PQD, k_PKD, v_PKE = ctx.saved_tensors
+        # dq_i = sum_j (dz_i . v_j) k_j;  dk_j = sum_i (v_j . dz_i) q_i;  dv_j = sum_i (k_j . q_i) dz_i.
+        grad_q = Whole.apply(grad_PQE, v_PKE, k_PKD, ctx.scale, q_PQD.dtype)
+        grad_k = Whole.apply(v_PKE, grad_PQE, q_PQD, ctx.scale, k_PKD.dtype)
+        grad_v = Whole.apply(k_PKD, q_PQD, grad_PQE, ctx.scale, v_PKE.dtype)
+        return grad_q, grad_k, grad_v, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        raise no_forward_mode()
 
 
 def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
@@ -113,13 +150,13 @@ def _heads(x_BGKD: Tensor, heads: int) -> Tensor:
 
 
 class Past(torch.autograd.Function):
-    """z_i = sum over j <= i of (q_i . k_j) * scale * v_j, with queries (P, Q, D), keys (P, K, D), values (P, K, E), K <= Q."""
+    """z_i = sum over j <= i of (q_i . k_j) * scale * v_j in `dtype`, with queries (P, Q, D), keys (P, K, D), values (P, K, E), K <= Q."""
 
     @staticmethod
-    def forward(ctx: Any, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
         ctx.scale = scale
-        return _past(q_PQD, k_PKD, v_PKE, scale)
+        return _past(q_PQD, k_PKD, v_PKE, scale, dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_PQE: Tensor) -> tuple[Tensor | None, ...]:
@@ -127,11 +164,11 @@ class Past(torch.autograd.Function):
         queries, keys = q_PQD.shape[1], k_PKD.shape[1]
         # dq_i = sum_{j<=i} (dz_i . v_j) k_j;  dk_j = sum_{i>=j} (v_j . dz_i) q_i;  dv_j = sum_{i>=j} (k_j . q_i) dz_i:
         # the last two run from the end, where query i stands before key j.
-        grad_q = Past.apply(grad_PQE, v_PKE, k_PKD, ctx.scale)
+        grad_q = Past.apply(grad_PQE, v_PKE, k_PKD, ctx.scale, q_PQD.dtype)
         q, k, v, grad = (_fit(x, queries).flip(1) for x in (q_PQD, k_PKD, v_PKE, grad_PQE))
-        grad_k = Past.apply(v, grad, q, ctx.scale).flip(1)[:, :keys]
-        grad_v = Past.apply(k, q, grad, ctx.scale).flip(1)[:, :keys]
-        return grad_q.to(q_PQD.dtype), grad_k.to(k_PKD.dtype), grad_v.to(v_PKE.dtype), None
+        grad_k = Past.apply(v, grad, q, ctx.scale, k_PKD.dtype).flip(1)[:, :keys]
+        grad_v = Past.apply(k, q, grad, ctx.scale, v_PKE.dtype).flip(1)[:, :keys]
+        return grad_q, grad_k, grad_v, None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
@@ -146,8 +183,10 @@ def _runs_natively(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return same and q.shape[0] > 0 and native.reason_unavailable() is None
 
 
-def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: MaskProgram) -> Tensor:
-    """The native kernels for the same sums, (P, Q, E) in float32: the results have the same bits for any number of threads and any batch."""
+def _native(
+    q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_program: MaskProgram, dtype: torch.dtype
+) -> Tensor:
+    """The native kernels for the same sums, (P, Q, E) in `dtype`: the results have the same bits for any number of threads and any batch."""
     options = Options(
         scale=scale,
         softmax=False,
@@ -155,7 +194,7 @@ def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_prog
         max_queries=q_PQD.shape[1],
         max_keys=k_PKD.shape[1],
     )
-    out_1PQE = q_PQD.new_empty((1, *q_PQD.shape[:2], v_PKE.shape[2]), dtype=torch.float32)
+    out_1PQE = q_PQD.new_empty((1, *q_PQD.shape[:2], v_PKE.shape[2]), dtype=dtype)
     packed, alive = problem(Call(query=q_PQD[None], key=k_PKD[None], value=v_PKE[None], options=options))
     result = FORWARD_RESULT.pack(*tensor_fields(out_1PQE), *row_fields(None))
     native.check(native.library().functions.uwaga_linear_forward(packed, result))
@@ -163,9 +202,9 @@ def _native(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, mask_prog
     return out_1PQE[0]
 
 
-def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
+def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     if _runs_natively(q_PQD, k_PKD, v_PKE):
-        return _native(q_PQD, k_PKD, v_PKE, scale, _CAUSAL_FROM_ZERO)
+        return _native(q_PQD, k_PKD, v_PKE, scale, _CAUSAL_FROM_ZERO, dtype)
     compute = compute_dtype(q_PQD.dtype)
     heads, queries = q_PQD.shape[:2]
     out_PQE = q_PQD.new_empty((heads, queries, v_PKE.shape[2]), dtype=compute)
@@ -180,7 +219,7 @@ def _past(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float) -> Tensor:
             nan_PT = nan_P1 + nan_PT.cumsum(1)
             out_PQE[:, segment] += nan_PT[..., None]
             nan_P1 = nan_PT[:, -1:]
-    return out_PQE
+    return out_PQE.to(dtype)
 
 
 def _segment(q_PTD: Tensor, k_PTD: Tensor, v_PTE: Tensor, state_PDE: Tensor) -> tuple[Tensor, Tensor]:
