@@ -161,6 +161,12 @@ class Linear {
       std::copy(state, state + state_size_, own.begin());
       std::copy(sum.begin(), sum.end(), state);
       kernels_.add_to(sum.data(), own.data(), state_size_);
+      const bool is_last = at + 1 == segments.end() || !mine(at[1]);
+      if (is_last && !limit_.causal) {
+        // All queries use one state, the one after the last whole block.
+        const Sequence s = sequence_of(p_, at->sequence);
+        add_keys(s, at->key_head, at->first, limit_.keys(s) / kBlockKeys * kBlockKeys, state);
+      }
     }
   }
 
@@ -171,7 +177,7 @@ class Linear {
     if (*loaded < 0 || *loaded / per_segment != block / per_segment) {
       const float* kept = states + (at.first_segment + block / per_segment) * state_size_;
       std::copy(kept, kept + state_size_, state);
-      *loaded = block / per_segment * per_segment;
+      *loaded = limit_.causal ? block / per_segment * per_segment : block;
     }
     if (*loaded < block) add_keys(s, at.key_head, *loaded * kBlockKeys, block * kBlockKeys, state);
     *loaded = block;

@@ -103,7 +103,7 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.d
     # All query heads of a group in one product: (B, G, H / G * Q, D).
     per_group = (query.shape[1] // key.shape[1], query.shape[2])
     q_BGQD = query.unflatten(1, (key.shape[1], per_group[0])).flatten(2, 3)
-    if _runs_natively(q_BGQD, key, value):
+    if query.dtype != torch.float32 and _runs_natively(q_BGQD, key, value):
         out_PQE: Tensor = Whole.apply(q_BGQD.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), scale, dtype)
         out_BGQE = out_PQE.unflatten(0, key.shape[:2])
     else:
@@ -113,7 +113,7 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.d
 
 def _whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
     """(..., Q, E) of queries (..., Q, D), keys (..., K, D) and values (..., K, E)."""
-    if q.dim() == 3 and _runs_natively(q, k, v):
+    if q.dtype != torch.float32 and q.dim() == 3 and _runs_natively(q, k, v):
         return _native(q, k, v, scale, (), dtype)
     compute = compute_dtype(q.dtype)
     state = k.to(compute).transpose(-1, -2) @ v.to(compute) * scale
