@@ -6,6 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 import numpy as np
 import pytest
 import torch
+from tolerance import assert_as_exact
 
 from uwaga import Causal, KeyLengths, Ragged, Window, attention, explain
 from uwaga.ops import attention_and_lse
@@ -160,3 +161,60 @@ def test_a_gradient_of_zeros_without_memory() -> None:
     nothing = torch._efficientzerotensor((2, 5, 4))
     (grad,) = torch.autograd.grad(attention(x, x, x), x, nothing)
     assert torch.equal(grad, torch.zeros(2, 5, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [0.25, 0.0, -0.5])
+def test_without_softmax_half_precision_is_as_exact_as_two_products_and_so_are_both_derivatives(
+    dtype: torch.dtype, scale: float
+) -> None:
+    """Beside q (k^T v) by PyTorch's products in that dtype; query heads share keys."""
+    # Small, since second derivatives of larger ones exceed float16.
+    operands = [(0.1 * _x(2, heads, 70, 16, seed=n)).to(dtype) for n, heads in enumerate((4, 2, 2))]
+
+    def derivatives(compute: torch.dtype, by_products: bool) -> list[torch.Tensor]:
+        q, k, v = (x.to(compute).requires_grad_() for x in operands)
+        if by_products:
+            state = (k.transpose(-1, -2) @ v * scale).repeat_interleave(2, 1)
+            out = q @ state
+        else:
+            out = attention(q, k, v, normalize=None, scale=scale)
+        first = torch.autograd.grad(out.square().sum(), (q, k, v), create_graph=True)
+        second = torch.autograd.grad(sum(x.square().sum() for x in first), (q, k, v))
+        return [out, *first, *second]
+
+    exact = derivatives(torch.float64, by_products=True)
+    for found, peer, want in zip(derivatives(dtype, False), derivatives(dtype, True), exact, strict=True):
+        assert_as_exact(found.detach(), peer.detach(), want.detach())
+
+
+def test_without_softmax_bfloat16_has_every_transform() -> None:
+    q, k, v = (_x(2, 3, 20, 8, seed=n).bfloat16() for n in range(3))
+
+    def attend(q: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, normalize=None)
+
+    out, tangent = torch.func.jvp(attend, (q,), (q,))
+    torch.testing.assert_close(tangent, out)  # linear in the query
+    torch.testing.assert_close(torch.func.vmap(attend)(q[None]), attend(q)[None])
+    ones = torch.ones_like(out)
+    (expected,) = torch.autograd.grad(attend(q.requires_grad_()), q, ones)
+    (batched,) = torch.autograd.grad(attend(q), q, torch.stack((ones, 2 * ones)), is_grads_batched=True)
+    torch.testing.assert_close(batched, torch.stack((expected, 2 * expected)))
+
+
+def test_without_softmax_a_row_of_bfloat16_has_the_same_bits_in_any_batch() -> None:
+    q, k, v = (_x(3, 2, 200, 32, seed=n).bfloat16() for n in range(3))
+    for mask in (None, Causal()):
+        whole = attention(q, k, v, normalize=None, mask=mask)
+        for b in range(3):
+            alone = attention(q[b : b + 1], k[b : b + 1], v[b : b + 1], normalize=None, mask=mask)
+            assert torch.equal(alone[0], whole[b])
+
+
+def test_without_softmax_an_infinite_value_reaches_its_column_alone() -> None:
+    q, k, v = (_x(1, 1, 70, 8, seed=n).bfloat16() for n in range(3))
+    v[0, 0, 5, 3] = float("inf")
+    out = attention(q, k, v, normalize=None)
+    assert not out[..., 3].isfinite().any()
+    assert out[..., [0, 1, 2, 4, 5, 6, 7]].isfinite().all()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base import native
+from uwaga._base.tracing import is_batch_of_gradients, is_plain_eager
 from uwaga.ops.attention.call import Call, Options, compute_dtype, no_forward_mode
 from uwaga.ops.attention.native_structs import DTYPES, FORWARD_RESULT, problem, row_fields, tensor_fields
 from uwaga.ops.attention.sequences import join, split
@@ -103,39 +104,39 @@ def _all(query: Tensor, key: Tensor, value: Tensor, scale: float, dtype: torch.d
     # All query heads of a group in one product: (B, G, H / G * Q, D).
     per_group = (query.shape[1] // key.shape[1], query.shape[2])
     q_BGQD = query.unflatten(1, (key.shape[1], per_group[0])).flatten(2, 3)
-    if query.dtype != torch.float32 and _runs_natively(q_BGQD, key, value):
-        out_PQE: Tensor = Whole.apply(q_BGQD.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1), scale, dtype)
-        out_BGQE = out_PQE.unflatten(0, key.shape[:2])
-    else:
-        out_BGQE = _whole(q_BGQD, key, value, scale, dtype)
+    q_PQD, k_PKD, v_PKE = q_BGQD.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+    out_BGQE = _whole(q_PQD, k_PKD, v_PKE, scale, dtype).unflatten(0, key.shape[:2])
     return out_BGQE.unflatten(2, per_group).flatten(1, 2)
 
 
-def _whole(q: Tensor, k: Tensor, v: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """(..., Q, E) of queries (..., Q, D), keys (..., K, D) and values (..., K, E)."""
-    if q.dtype != torch.float32 and q.dim() == 3 and _runs_natively(q, k, v):
-        return _native(q, k, v, scale, (), dtype)
-    compute = compute_dtype(q.dtype)
-    state = k.to(compute).transpose(-1, -2) @ v.to(compute) * scale
-    return (q.to(compute) @ state).to(dtype)
+def _whole(q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """z_i = sum over all j of (q_i . k_j) * scale * v_j in `dtype`: native for the 16-bit types where nothing but autograd is active,
+    else PyTorch's operators, which every transform knows."""
+    is_plain = is_plain_eager() and not any(map(is_batch_of_gradients, (q_PQD, k_PKD, v_PKE)))
+    if q_PQD.dtype in (torch.bfloat16, torch.float16) and is_plain and _runs_natively(q_PQD, k_PKD, v_PKE):
+        out_PQE: Tensor = Whole.apply(q_PQD, k_PKD, v_PKE, scale, dtype)
+        return out_PQE
+    compute = compute_dtype(q_PQD.dtype)
+    state_PDE = k_PKD.to(compute).transpose(-1, -2) @ v_PKE.to(compute) * scale
+    return (q_PQD.to(compute) @ state_PDE).to(dtype)
 
 
 class Whole(torch.autograd.Function):
-    """z_i = sum over all j of (q_i . k_j) * scale * v_j in `dtype`, with queries (P, Q, D), keys (P, K, D), values (P, K, E)."""
+    """The native `_whole`, with queries (P, Q, D), keys (P, K, D) and values (P, K, E). Its derivatives have the same form."""
 
     @staticmethod
     def forward(ctx: Any, q_PQD: Tensor, k_PKD: Tensor, v_PKE: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(q_PQD, k_PKD, v_PKE)
         ctx.scale = scale
-        return _whole(q_PQD, k_PKD, v_PKE, scale, dtype)
+        return _native(q_PQD, k_PKD, v_PKE, scale, (), dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_PQE: Tensor) -> tuple[Tensor | None, ...]:
         q_PQD, k_PKD, v_PKE = ctx.saved_tensors
         # dq_i = sum_j (dz_i . v_j) k_j;  dk_j = sum_i (v_j . dz_i) q_i;  dv_j = sum_i (k_j . q_i) dz_i.
-        grad_q = Whole.apply(grad_PQE, v_PKE, k_PKD, ctx.scale, q_PQD.dtype)
-        grad_k = Whole.apply(v_PKE, grad_PQE, q_PQD, ctx.scale, k_PKD.dtype)
-        grad_v = Whole.apply(k_PKD, q_PQD, grad_PQE, ctx.scale, v_PKE.dtype)
+        grad_q = _whole(grad_PQE, v_PKE, k_PKD, ctx.scale, q_PQD.dtype)
+        grad_k = _whole(v_PKE, grad_PQE, q_PQD, ctx.scale, k_PKD.dtype)
+        grad_v = _whole(k_PKD, q_PQD, grad_PQE, ctx.scale, v_PKE.dtype)
         return grad_q, grad_k, grad_v, None, None
 
     @staticmethod
