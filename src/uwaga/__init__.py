@@ -9,11 +9,13 @@ from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
+    from uwaga.integrations.edit import edit
     from uwaga.integrations.watch import watch
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
     from uwaga.maps.recordings.recording import Recording
     from uwaga.models.text.encoder import TextEncoder
+    from uwaga.nn.edits import Edits, Links, Patch
     from uwaga.ops.attention.api import attention, explain
     from uwaga.ops.biases import AlibiBias, RelativeBias
     from uwaga.ops.linear.api import linear
@@ -29,7 +31,10 @@ __all__ = [
     "AttentionMap",
     "Causal",
     "Documents",
+    "Edits",
     "KeyLengths",
+    "Links",
+    "Patch",
     "Ragged",
     "Recording",
     "RelativeBias",
@@ -39,6 +44,7 @@ __all__ = [
     "__version__",
     "attend",
     "attention",
+    "edit",
     "explain",
     "lesson",
     "linear",
@@ -51,7 +57,10 @@ _HOME = {
     "AttentionMap": "uwaga.maps.map",
     "Causal": "uwaga.ops.masks",
     "Documents": "uwaga.ops.masks",
+    "Edits": "uwaga.nn.edits",
     "KeyLengths": "uwaga.ops.masks",
+    "Links": "uwaga.nn.edits",
+    "Patch": "uwaga.nn.edits",
     "Ragged": "uwaga.ops.ragged",
     "Recording": "uwaga.maps.recordings.recording",
     "RelativeBias": "uwaga.ops.biases",
@@ -60,6 +69,7 @@ _HOME = {
     "Window": "uwaga.ops.masks",
     "attend": "uwaga.maps.attended",
     "attention": "uwaga.ops.attention.api",
+    "edit": "uwaga.integrations.edit",
     "explain": "uwaga.ops.attention.api",
     "lesson": "uwaga.viewer.lesson.api",
     "linear": "uwaga.ops.linear.api",

@@ -7,7 +7,8 @@ N packed tokens.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,31 @@ from uwaga.ops.ragged import Operand, Ragged
 
 # Called with query, key and value as they enter `uwaga.attention`, and its options by name.
 Watcher = Callable[[Operand, Operand, Operand, dict[str, Any]], None]
+
+
+class Attend(Protocol):
+    """The attention of a layer, (..., H, Q, E) or Ragged (N, H, E), from its operands and options."""
+
+    def __call__(
+        self, query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
+    ) -> Operand:
+        """is_first=False: a further call for the same tokens, which no watcher is told of."""
+
+
+class Editor(Protocol):
+    """What `uwaga.edit` puts around the attention of a layer."""
+
+    def __call__(
+        self,
+        attend: Attend,
+        query: Operand,
+        key: Operand,
+        value: Operand,
+        options: dict[str, Any],
+        start: Tensor | int | None,
+    ) -> Operand:
+        """The result of `attend` with changed operands, itself changed. start: the position of the first query of each row among
+        the keys; None: the last query is at the last key."""
 
 
 class QKV(NamedTuple):
@@ -107,6 +133,7 @@ class MultiHeadAttention(nn.Module):
         self.d_v = self.d_k if d_v is None else d_v
         self.dropout, self.scale, self.softcap = dropout, scale, softcap
         self.watcher: Watcher | None = None
+        self.editors: tuple[Editor, ...] = ()  # each around those before it
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         keys, values = self.num_kv_heads * self.d_k, self.num_kv_heads * self.d_v
@@ -155,10 +182,18 @@ class MultiHeadAttention(nn.Module):
             "sinks": sinks,
             "dropout": self.dropout if self.training else 0.0,
         }
-        if self.watcher is not None:
-            self.watcher(query_heads, kv.key, kv.value, options)
-        heads = attention(query_heads, kv.key, kv.value, **options)
+        attend: Any = self._attend
+        for editor in self.editors:
+            attend = partial(_call_editor, editor, attend, kv.start_R)
+        heads = attend(query_heads, kv.key, kv.value, options)
         return _merge_heads(self.output, heads, query, batch_invariant=cache is None)
+
+    def _attend(
+        self, query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
+    ) -> Operand:
+        if is_first and self.watcher is not None:
+            self.watcher(query, key, value, options)
+        return attention(query, key, value, **options)
 
     def project(
         self,
@@ -242,6 +277,20 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}, d_k={self.d_k}, d_v={self.d_v}"
+
+
+def _call_editor(
+    editor: Editor,
+    attend: Attend,
+    start: Tensor | None,
+    query: Operand,
+    key: Operand,
+    value: Operand,
+    options: dict[str, Any],
+    *,
+    is_first: bool = True,
+) -> Operand:
+    return editor(attend if is_first else partial(attend, is_first=False), query, key, value, options, start)
 
 
 def _check(d_model: int, num_heads: int, num_kv_heads: int, d_k: int | None) -> None:

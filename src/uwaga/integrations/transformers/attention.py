@@ -11,19 +11,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from uwaga.integrations.transformers.editors import around, editors_of, start_of_dense
 from uwaga.integrations.transformers.layer_call import (
     AttentionCall,
     LayerArguments,
+    QueryKeyValue,
     attention_call,
     is_output_collected,
+    plain_tensors,
     plan_of,
     put_last,
     remaining_layers,
+    whole_mask,
 )
-from uwaga.integrations.transformers.observers import map_of_call, notify_observers
+from uwaga.integrations.transformers.observers import MapOptions, ObservedCall, map_of_call, notify, notify_observers
 from uwaga.integrations.transformers.packed_states import PackedStates, Packing
 from uwaga.maps.map import AttentionMap
+from uwaga.nn.attention import Editor
 from uwaga.ops.attention.api import attention
+from uwaga.ops.masks import DenseMask, Mask
 from uwaga.ops.ragged import Operand, Ragged
 
 # Arguments of some models that change the result and are not supported. All other keyword arguments, such as position_ids, are
@@ -86,6 +92,9 @@ def uwaga_attention(
     )
     _check_packed(layer, query)
     wants_map = _wants("attentions", others)
+    if editors := editors_of(module):
+        return _edited(editors, layer, (query, key, value), others, wants_map, MapOptions(
+            mask=None, bias=None, scale=scaling, softcap=softcap, sinks=s_aux), dropout)
     seen = notify_observers(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = attention_call(layer, (query, key, value))
     attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
@@ -95,6 +104,71 @@ def uwaga_attention(
         output = put_last(output, last, call.last)
     expected = _as_expected(layer, call, output, query.shape[2], others)
     return expected, map_of_call(seen, expected, value) if wants_map and seen is not None else None
+
+
+def _edited(
+    editors: tuple[Editor, ...],
+    layer: LayerArguments,
+    tensors: QueryKeyValue,
+    others: Mapping[str, object],
+    wants_map: bool,
+    options: MapOptions,
+    dropout: float,
+) -> tuple[Tensor, AttentionMap | None]:
+    """`uwaga_attention` with editors around it.
+
+    Where only outputs of heads change, the call is that without an edit; else it is over the whole batch, whose positions are those
+    that the editors mean.
+    """
+    query, key, value = tensors
+    settings = {"scale": options["scale"], "softcap": options["softcap"], "sinks": options["sinks"]}
+    seen: list[ObservedCall | None] = []
+    if not any(getattr(editor, "needs_operands", True) for editor in editors):
+        seen.append(notify_observers(layer, query, key, is_wanted=wants_map, **settings))  # type: ignore[arg-type]
+        call = attention_call(layer, tensors)
+        start = None
+    else:
+        if layer.query_offsets is not None:
+            raise ValueError(
+                "edit: a packed batch (cu_seq_lens_q) has no positions of texts; only outputs of heads can be edited in it"
+            )
+        query, key, value = plain_tensors(*tensors)
+        mask, bias = whole_mask(layer, query, key)
+        call = AttentionCall(query, key, value, mask, bias)
+        start = _start(layer, mask, bias)
+
+    def attend(
+        query: Operand, key: Operand, value: Operand, changed: dict[str, Any], *, is_first: bool = True
+    ) -> Operand:
+        if is_first and not seen:
+            assert isinstance(query, Tensor)
+            assert isinstance(key, Tensor)
+            at = MapOptions(**options | {"mask": changed["mask"], "bias": call.bias})
+            seen.append(notify(layer.module, query, key, at, is_wanted=wants_map))
+        one = partial(attention, **settings, dropout=dropout)  # type: ignore[arg-type]
+        output = one(query, key, value, mask=changed["mask"], bias=call.bias)
+        if call.last is not None:
+            last = one(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
+            output = put_last(output, last, call.last)
+        return output
+
+    output = around(editors, attend, start)(call.query, call.key, call.value, {"mask": call.mask, "dropout": dropout})
+    expected = _as_expected(layer, call, output, tensors[0].shape[2], others)
+    if not wants_map or seen[0] is None:
+        return expected, None
+    # Without the gradients of LayerMap, which are those of the output before it was edited.
+    return expected, AttentionMap(seen[0].query, seen[0].key, **seen[0].options)
+
+
+def _start(layer: LayerArguments, mask: Mask | None, bias: Tensor | None) -> int | None:
+    """The position of the first query where the mask is dense; None: the mask says it, or the last query is at the last key."""
+    if not getattr(layer.module, "is_causal", False):
+        return None
+    if isinstance(mask, DenseMask):
+        return start_of_dense(mask.bits)
+    if mask is None and bias is not None and bias.shape[-2] > 1:
+        return start_of_dense(bias > torch.finfo(bias.dtype).min / 2)
+    return None
 
 
 def _is_causal(module: nn.Module, query_offsets: Tensor | None) -> bool:

@@ -85,8 +85,17 @@ def notify_observers(
     query, key = plain_tensors(query, key)
     mask, bias = whole_mask(layer, query, key)
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
+    return notify(layer.module, query, key, options, is_wanted=is_wanted)
+
+
+def notify(
+    module: nn.Module, query: Tensor, key: Tensor, options: MapOptions, *, is_wanted: bool
+) -> ObservedCall | None:
+    """The same for plain tensors of the whole batch, whose options are known."""
+    if not (is_wanted or observers()):
+        return None
     for observer in observers():
-        observer(layer.module, query, key, options)
+        observer(module, query, key, options)
     return ObservedCall(query, key, options)
 
 

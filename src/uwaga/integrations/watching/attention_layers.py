@@ -28,13 +28,13 @@ class AttentionLayers:
     ids: dict[nn.Module, AttentionId]
 
     @staticmethod
-    def of(found: Iterable[AttentionLayer]) -> "AttentionLayers":
-        """Raises ValueError: two layers have the same kind and number."""
+    def of(found: Iterable[AttentionLayer], operation: str = "watch") -> "AttentionLayers":
+        """operation: "watch" or "edit", for messages. Raises ValueError: two layers have the same kind and number."""
         first: dict[AttentionId, str] = {}
         for path, _, where in found:
             if where in first:
                 raise ValueError(
-                    f"watch: two attentions of this model are {where}, {first[where]} and {path}; watch a part of it that "
+                    f"{operation}: two attentions of this model are {where}, {first[where]} and {path}; {operation} a part of it that "
                     "has one of them"
                 )
             first[where] = path

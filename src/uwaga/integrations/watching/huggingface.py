@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -13,12 +13,14 @@ from uwaga.integrations.watching.attention_layers import AttentionLayer
 from uwaga.maps.recordings.passes import Segment
 from uwaga.maps.recordings.recording import Recording
 from uwaga.maps.recordings.stack import AttentionId
+from uwaga.nn.attention import Editor
 
 _CROSS = re.compile(r"cross|encdec|encoder_attn", re.IGNORECASE)
 
 
-def find_attentions(model: nn.Module) -> list[AttentionLayer]:
-    """All attention layers of the transformers models in a model: modules with a bool attribute is_causal.
+def find_attentions(model: nn.Module, operation: str = "watch") -> list[AttentionLayer]:
+    """All attention layers of the transformers models in a model: modules with a bool attribute is_causal. operation: "watch" or
+    "edit", for messages.
 
     Raises:
         ValueError: a model that computes attention by itself, or whose layers share one attention module.
@@ -31,8 +33,8 @@ def find_attentions(model: nn.Module) -> list[AttentionLayer]:
             if isinstance(getattr(module, "is_causal", None), bool)
         ]
         if not inside:
-            raise _own_attention_error(whole)
-        _check_not_shared(whole, [attention.module for attention in inside])
+            raise own_attention_error(whole, operation)
+        _check_not_shared(whole, [attention.module for attention in inside], operation)
         found += inside
     return found
 
@@ -65,17 +67,37 @@ def watching(model: nn.Module, on_call: Callable) -> Iterator[None]:
     from uwaga.integrations.transformers.register import NAME, register_with_transformers
 
     register_with_transformers()
-    before = [(config, config._attn_implementation_internal) for config in _configs(models)]
+    before = [(config, config._attn_implementation_internal) for config in configs_of(models)]
     try:
         for each in models:
             if not each._can_set_attn_implementation():
-                raise _own_attention_error(each)
+                raise own_attention_error(each)
             each.set_attn_implementation(NAME)
         with observing(on_call):
             yield
     finally:
         for config, name in before:
             config._attn_implementation_internal = name
+
+
+@contextmanager
+def editing(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
+    """A context in which the transformers models of a model compute attention with these editors around it.
+
+    Raises:
+        ValueError: a model that computes attention by itself, or with an implementation that cannot be edited.
+    """
+    models = [module for _, module in outermost(model)]
+    if not models:
+        yield
+        return
+    from uwaga.integrations.transformers import editors as calls
+
+    for each in models:
+        if not each._can_set_attn_implementation():
+            raise own_attention_error(each, "edit")
+    with calls.editing(configs_of(models), editors):
+        yield
 
 
 def _where(path: str, module: nn.Module) -> AttentionId:
@@ -88,22 +110,24 @@ def _where(path: str, module: nn.Module) -> AttentionId:
     return AttentionId("cross" if _CROSS.search(names) else "encoder", layer)
 
 
-def _own_attention_error(model: nn.Module) -> ValueError:
-    return ValueError(f"watch: {type(model).__name__} computes attention by itself, and cannot be watched")
+def own_attention_error(model: nn.Module, operation: str = "watch") -> ValueError:
+    """The error of a model that does not call transformers' attention functions."""
+    done = {"watch": "watched", "edit": "edited"}[operation]
+    return ValueError(f"{operation}: {type(model).__name__} computes attention by itself, and cannot be {done}")
 
 
-def _check_not_shared(model: Any, attentions: list[nn.Module]) -> None:
+def _check_not_shared(model: Any, attentions: list[nn.Module], operation: str) -> None:
     """ALBERT calls one layer repeatedly; the maps of its calls could not be distinguished. Raises ValueError."""
     layers = getattr(model.config, "num_hidden_layers", None)
     nameless = [module for module in attentions if getattr(module, "layer_idx", None) is None]
     if nameless and len(nameless) == len(attentions) and isinstance(layers, int) and len(attentions) < layers:
         raise ValueError(
-            f"watch: the {layers} layers of {type(model).__name__} share {len(attentions)} attention, whose maps cannot be "
+            f"{operation}: the {layers} layers of {type(model).__name__} share {len(attentions)} attention, whose maps cannot be "
             "distinguished"
         )
 
 
-def _configs(models: list[Any]) -> list[Any]:
+def configs_of(models: list[Any]) -> list[Any]:
     """Each config of the models and their parts once."""
     found: dict[int, Any] = {}
     queue = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
