@@ -12,7 +12,6 @@ ON_THEIR_OWN = {
     "uwaga.cli.train": "one file per verb",
     "uwaga.integrations.transformers.packed_conv1d": "a class of transformers' Conv1D, which pickles find by its name; "
     "transformers is imported with it",
-    "uwaga.integrations.watching.builtin": "for layers of this package what watching.huggingface is for those of transformers",
 }
 
 

@@ -147,7 +147,10 @@ def test_blocked_links_are_those_of_a_dense_mask_bit_for_bit(name: str, head: in
 @torch.no_grad()
 def test_several_links_of_several_heads_block_each_their_own() -> None:
     model = bert()
-    links = {("encoder", 1, 0): [uwaga.Links(0, [1, 2]), uwaga.Links([3, 4], 0)], ("encoder", 1, 1): uwaga.Links(None, 2)}
+    links = {
+        ("encoder", 1, 0): [uwaga.Links(0, [1, 2]), uwaga.Links([3, 4], 0)],
+        ("encoder", 1, 1): uwaga.Links(None, 2),
+    }
     with uwaga.edit(model, scores=links), uwaga.watch(model) as recording:
         run(model)
     weights = recording.maps[("encoder", 1)].to_dense()[0]
@@ -172,7 +175,11 @@ class DenseWeights(nn.Module):
 
     def __init__(self, layer: MultiHeadAttention, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer, self.change, self.query = layer, change, layer.query  # the layer around it reads the width of `query`
+        self.layer, self.change, self.query = (
+            layer,
+            change,
+            layer.query,
+        )  # the layer around it reads the width of `query`
 
     def forward(self, query: Tensor, key: Tensor | None = None, **options: object) -> Tensor:
         qkv = self.layer.project(query, *([query] * 2 if key is None else [key] * 2))
@@ -259,7 +266,9 @@ def test_patched_projections_are_those_of_another_projection_bit_for_bit(name: s
         vectors = torch.randn(2, layer.d_k)
         before, project = run(model), layer.project
 
-        def patched(*given: object, vectors: Tensor = vectors, project: Callable = project, **options: object) -> object:
+        def patched(
+            *given: object, vectors: Tensor = vectors, project: Callable = project, **options: object
+        ) -> object:
             qkv = project(*given, **options)
             changed = getattr(qkv, operand).clone()
             changed[:, HEAD, [3, 1]] = vectors
@@ -371,7 +380,11 @@ def test_the_mean_is_that_of_the_tokens_without_padding() -> None:
     with changed_heads(layer_of(model, ("encoder", 1)), noted):
         model(ragged(texts))
     mean = outputs[0][:, HEAD].mean(0)
-    for inputs in ({"ids": ragged(texts)}, {"ids": padded, "lengths": lengths}, {"ids": padded, "attention_mask": padded > 0}):
+    for inputs in (
+        {"ids": ragged(texts)},
+        {"ids": padded, "lengths": lengths},
+        {"ids": padded, "attention_mask": padded > 0},
+    ):
         found = []
         for value in ("mean", mean):
             with uwaga.edit(model, heads={("encoder", 1, HEAD): value}):
@@ -505,21 +518,29 @@ def test_a_block_without_a_pass_and_a_model_without_attention_are_errors() -> No
     rule = "edit: Linear has no attention that can be edited: neither uwaga.nn.MultiHeadAttention nor a model of "
     with pytest.raises(ValueError, match=rule), uwaga.edit(nn.Linear(2, 2)):
         pass
-    with pytest.raises(ValueError, match="^edit: give an Edits or heads, not both$"):
-        with uwaga.edit(gpt2(), uwaga.Edits(), heads={}):
-            pass
+    with (
+        pytest.raises(ValueError, match="edit: give an Edits or heads, not both"),
+        uwaga.edit(gpt2(), uwaga.Edits(), heads={}),
+    ):
+        pass
     model = gpt2()
-    with pytest.raises(ValueError, match="a matrix takes the place of the weights of padded rows of one length, not of ragged"):
-        with uwaga.edit(model, weights={("decoder", 0, 0): torch.ones(5, 5)}):
-            model(ragged(PROMPTS))
+    with (
+        pytest.raises(
+            ValueError, match="a matrix takes the place of the weights of padded rows of one length, not of ragged"
+        ),
+        uwaga.edit(model, weights={("decoder", 0, 0): torch.ones(5, 5)}),
+    ):
+        model(ragged(PROMPTS))
     model.train()
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             module.dropout = 0.1
     rule = "edit: weights cannot be changed with dropout of the attention weights; use model.eval()"
-    with pytest.raises(ValueError, match=re.escape(rule)):
-        with uwaga.edit(model, weights={("decoder", 0, 0): uwaga.Links(0, 0)}):
-            run(model)
+    with (
+        pytest.raises(ValueError, match=re.escape(rule)),
+        uwaga.edit(model, weights={("decoder", 0, 0): uwaga.Links(0, 0)}),
+    ):
+        run(model)
 
 
 @torch.no_grad()
@@ -540,6 +561,6 @@ def test_edits_read_from_json_do_the_same() -> None:
         assert inside is each
     line = read.as_python("model")
     scope: dict[str, object] = {"uwaga": uwaga, "model": model, "run": run}
-    exec(f"{line}\n    found = run(model)", scope)  # noqa: S102
+    exec(f"{line}\n    found = run(model)", scope)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], scope["found"])

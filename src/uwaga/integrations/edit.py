@@ -88,7 +88,9 @@ def _check_heads(model: nn.Module, edits: Edits, found: AttentionLayers) -> None
     for where in edits.wheres():
         module = modules.get(AttentionId(where.kind, where.layer))
         if module is None:
-            raise ValueError(f"edit: {name} has no layer {where.kind!r} {where.layer}; there are {describe_layers(modules)}")
+            raise ValueError(
+                f"edit: {name} has no layer {where.kind!r} {where.layer}; there are {describe_layers(modules)}"
+            )
         if isinstance(module, MultiHeadAttention):
             _check_head(where, module.num_heads)
 
@@ -103,7 +105,9 @@ def _check_head(where: Where, heads: int, of: str = "") -> None:
 @contextmanager
 def _editing(editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
     """A context in which layers of this package have these editors, around those that they had."""
-    layers = [(module, _untraced(editor)) for module, editor in editors.items() if isinstance(module, MultiHeadAttention)]
+    layers = [
+        (module, _untraced(editor)) for module, editor in editors.items() if isinstance(module, MultiHeadAttention)
+    ]
     for module, editor in layers:
         module.editors = (*module.editors, editor)
     try:
@@ -144,7 +148,9 @@ class _LayerChanges(NamedTuple):
     @property
     def needs_operands(self) -> bool:
         """Whether more than the output changes, or positions or padding matter."""
-        return bool(self.scores or self.weights or self.patch) or any(value == "mean" for _, value in self.heads if isinstance(value, str))
+        return bool(self.scores or self.weights or self.patch) or any(
+            value == "mean" for _, value in self.heads if isinstance(value, str)
+        )
 
 
 class _Session:
@@ -197,8 +203,9 @@ class LayerEditor:
             return attend(query, key, value, options)
         tokens = _Tokens(query, key, first)
         self._note(tokens)
-        for where, each in (*self.changes.heads, *self.changes.scores, *self.changes.weights):
-            _check_head(where, tokens.heads)
+        for changes in (self.changes.heads, self.changes.scores, self.changes.weights):
+            for where, _ in changes:
+                _check_head(where, tokens.heads)
         for where, patch in self.changes.patch:
             if patch.operand == "query":
                 query = _patched(where, patch, query, tokens.query_positions)
@@ -228,7 +235,9 @@ class LayerEditor:
                 self._check_reached(where, "keys", each.keys, self.keys)
         for where, patch in self.changes.patch:
             of_queries = patch.operand in ("query", "output")
-            self._check_reached(where, f"a patched {patch.operand}", patch.positions, self.queries if of_queries else self.keys)
+            self._check_reached(
+                where, f"a patched {patch.operand}", patch.positions, self.queries if of_queries else self.keys
+            )
 
     def _check_reached(self, where: Where, name: str, positions: Any, tokens: int) -> None:
         if positions and max(positions) >= tokens:
@@ -236,7 +245,9 @@ class LayerEditor:
                 f"edit: {where}: there was no position {max(positions)} of {name}; the longest text had {tokens} tokens"
             )
 
-    def _start(self, query: Operand, key: Operand, mask: Mask | Tensor | None, start: Tensor | int | None) -> Tensor | int:
+    def _start(
+        self, query: Operand, key: Operand, mask: Mask | Tensor | None, start: Tensor | int | None
+    ) -> Tensor | int:
         """The position of the first query of each row: a number, or (B,)."""
         if self.layer.kind == "cross":
             return self.session.decoder_start
@@ -387,7 +398,9 @@ def _patched(where: Where, patch: Patch, x: Operand, positions: Tensor) -> Opera
         )
     rows = len(x) if isinstance(x, Ragged) else (x.shape[0] if x.dim() == 4 else None)
     if source.dim() == 3 and source.shape[0] != rows:
-        raise ValueError(f"edit: patch {where}: the source {tuple(source.shape)} is of {source.shape[0]} texts, the batch of {rows}")
+        raise ValueError(
+            f"edit: patch {where}: the source {tuple(source.shape)} is of {source.shape[0]} texts, the batch of {rows}"
+        )
     listed = torch.tensor(patch.positions, dtype=torch.int64, device=values.device)
     source = source.to(values)
     if not len(listed):
@@ -457,7 +470,11 @@ def _with_matrix(where: Where, matrix: Tensor, output: Operand, value: Operand, 
         )
     first, queries, keys = tokens.start, output.shape[-2], value.shape[-2]
     batch = output.shape[0] if output.dim() == 4 else None
-    if matrix.shape[-2] < first + queries or matrix.shape[-1] < keys or (matrix.dim() == 3 and matrix.shape[0] != batch):
+    if (
+        matrix.shape[-2] < first + queries
+        or matrix.shape[-1] < keys
+        or (matrix.dim() == 3 and matrix.shape[0] != batch)
+    ):
         raise ValueError(
             f"edit: weights {where}: a matrix {tuple(matrix.shape)} does not cover queries {first} to {first + queries - 1} and "
             f"{keys} keys of {batch} texts"
@@ -487,7 +504,9 @@ def _with_heads(
             continue
         if isinstance(value, Tensor):
             if value.shape[0] != values.shape[-1]:
-                raise ValueError(f"edit: heads {where}: the output is {values.shape[-1]} wide, and the vector {tuple(value.shape)}")
+                raise ValueError(
+                    f"edit: heads {where}: the output is {values.shape[-1]} wide, and the vector {tuple(value.shape)}"
+                )
             vector = value.to(values)
         else:
             vector = _mean(where, output, tokens, mask)
@@ -518,7 +537,9 @@ def _mean(where: Where, output: Operand, tokens: _Tokens, mask: Mask | Tensor | 
 def _real_tokens(where: Where, mask: Mask | Tensor | None, tokens: _Tokens) -> Tensor | None:
     """(B, K) bool: the keys that the mask does not hide from every query; None: all. Of self-attention these are its tokens."""
     if where.kind == "cross":
-        raise ValueError(f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector')
+        raise ValueError(
+            f'edit: heads {where}: "mean" cannot tell padding of the decoder in cross-attention; give the vector'
+        )
     if mask is None:
         return None
     mask = as_mask(mask)

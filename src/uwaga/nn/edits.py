@@ -96,7 +96,9 @@ class Patch:
         listed = _positions("Patch: positions", self.positions)
         listed = tuple(range(self.source.shape[-2])) if listed is None else listed
         if len(listed) != self.source.shape[-2]:
-            raise ValueError(f"Patch: there are {len(listed)} positions for {self.source.shape[-2]} vectors of the source")
+            raise ValueError(
+                f"Patch: there are {len(listed)} positions for {self.source.shape[-2]} vectors of the source"
+            )
         object.__setattr__(self, "positions", listed)
 
     def __repr__(self) -> str:
@@ -154,7 +156,9 @@ class Edits:
         for where, changes in self.weights.items():
             for each in changes:  # type: ignore[union-attr]
                 if isinstance(each, Tensor) and each.dim() not in (2, 3):
-                    raise ValueError(f"edit: weights {where}: a matrix must be (Q, K) or (B, Q, K), not {tuple(each.shape)}")
+                    raise ValueError(
+                        f"edit: weights {where}: a matrix must be (Q, K) or (B, Q, K), not {tuple(each.shape)}"
+                    )
 
     def wheres(self) -> list[Where]:
         """All heads that are changed, each once."""
@@ -295,7 +299,12 @@ def _changes(name: str, key: object, value: Any, types: tuple[type[_Change], ...
 def _positions(name: str, given: object) -> tuple[int, ...] | None:
     if given is None:
         return None
-    if isinstance(given, Tensor) and not given.dtype.is_floating_point and given.dtype != torch.bool and given.dim() <= 1:
+    if (
+        isinstance(given, Tensor)
+        and not given.dtype.is_floating_point
+        and given.dtype != torch.bool
+        and given.dim() <= 1
+    ):
         given = given.tolist()
     listed = (given,) if isinstance(given, int) else given
     if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):

@@ -5,5 +5,6 @@ mask_plan         the mask function, called once for all layers; mask_functions 
 attention         the attention function, called in every layer; layer_call gives the arguments of uwaga.attention
 packed_states     hidden states without padding between two attentions
 observers         AttentionMap of each layer's call
+editors           the calls that uwaga.edit changes, of eager and sdpa attention too
 packed_conv1d     GPT-2's linear map as uwaga.integrations.pack_linear computes it
 """

@@ -93,8 +93,15 @@ def uwaga_attention(
     _check_packed(layer, query)
     wants_map = _wants("attentions", others)
     if editors := editors_of(module):
-        return _edited(editors, layer, (query, key, value), others, wants_map, MapOptions(
-            mask=None, bias=None, scale=scaling, softcap=softcap, sinks=s_aux), dropout)
+        return _edited(
+            editors,
+            layer,
+            (query, key, value),
+            others,
+            wants_map,
+            MapOptions(mask=None, bias=None, scale=scaling, softcap=softcap, sinks=s_aux),
+            dropout,
+        )
     seen = notify_observers(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = attention_call(layer, (query, key, value))
     attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
@@ -112,7 +119,7 @@ def _edited(
     tensors: QueryKeyValue,
     others: Mapping[str, object],
     wants_map: bool,
-    options: MapOptions,
+    own: MapOptions,
     dropout: float,
 ) -> tuple[Tensor, AttentionMap | None]:
     """`uwaga_attention` with editors around it.
@@ -121,7 +128,7 @@ def _edited(
     that the editors mean.
     """
     query, key, value = tensors
-    settings = {"scale": options["scale"], "softcap": options["softcap"], "sinks": options["sinks"]}
+    settings = {"scale": own["scale"], "softcap": own["softcap"], "sinks": own["sinks"]}
     seen: list[ObservedCall | None] = []
     if not any(getattr(editor, "needs_operands", True) for editor in editors):
         seen.append(notify_observers(layer, query, key, is_wanted=wants_map, **settings))  # type: ignore[arg-type]
@@ -138,15 +145,21 @@ def _edited(
         start = _start(layer, mask, bias)
 
     def attend(
-        query: Operand, key: Operand, value: Operand, changed: dict[str, Any], *, is_first: bool = True
+        query: Operand, key: Operand, value: Operand, options: dict[str, Any], *, is_first: bool = True
     ) -> Operand:
         if is_first and not seen:
             assert isinstance(query, Tensor)
             assert isinstance(key, Tensor)
-            at = MapOptions(**options | {"mask": changed["mask"], "bias": call.bias})
+            at = MapOptions(
+                mask=options["mask"],
+                bias=call.bias,
+                scale=own["scale"],
+                softcap=own["softcap"],
+                sinks=own["sinks"],
+            )
             seen.append(notify(layer.module, query, key, at, is_wanted=wants_map))
-        one = partial(attention, **settings, dropout=dropout)  # type: ignore[arg-type]
-        output = one(query, key, value, mask=changed["mask"], bias=call.bias)
+        one: Any = partial(attention, **settings, dropout=dropout)  # type: ignore[arg-type]
+        output: Operand = one(query, key, value, mask=options["mask"], bias=call.bias)
         if call.last is not None:
             last = one(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
             output = put_last(output, last, call.last)

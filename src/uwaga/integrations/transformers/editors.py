@@ -26,7 +26,9 @@ _EDITABLE = ("eager", "sdpa")
 
 _HERE = threading.local()  # .editors: of this thread, the outermost first
 _LOCK = threading.Lock()
-_SWITCHED: dict[int, tuple[Any, str, int]] = {}  # by id: a config, its former name, and how many contexts need the new one
+_SWITCHED: dict[
+    int, tuple[Any, str, int]
+] = {}  # by id: a config, its former name, and how many contexts need the new one
 
 
 def editors_of(module: nn.Module) -> tuple[Editor, ...]:
@@ -131,7 +133,13 @@ def _register(name: str) -> None:
 
 
 def _edited(
-    name: str, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **others: Any
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The attention function of transformers called `name`, with the editors of this thread around it."""
     forward = _function(name, module)
