@@ -39,17 +39,17 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> dict:
         lr = 1e-2
         label_smoothing = 0.1
         [schedule]
-        steps = 24
-        warmup_steps = 5
+        steps = 15
+        warmup_steps = 3
         [run]
         output_dir = "nowhere"
         log_every = 1
         eval_every = 5
         save_every = 3
         eval_tokens = 400
-        sample_every = 10
+        sample_every = 5
         sample_tokens = 5
-        attention_every = 6
+        attention_every = 4
         threads = 1
         """)
     outs = {name: str(folder / name) for name in ("alone", "random", "every")}
@@ -83,7 +83,7 @@ def test_weights_and_optimizer_states_are_bit_identical(killed: dict, name: str)
 def test_metrics_are_identical_except_for_times(killed: dict, name: str) -> None:
     alone, other = (without_times(killed["folder"] / each) for each in ("alone", name))
     assert alone == other
-    assert len(alone) > 30
+    assert len(alone) > 20
 
 
 @pytest.mark.parametrize("name", ["random", "every"])
