@@ -1,27 +1,38 @@
 // Colours of weights: colour tables, from a weight to a position in them, the end of the scale; CSS colours as numbers.
-// The stops are those of src/uwaga/plots/colors.py, in equal steps of CIE L*: zero is white on a light page and the
-// background on a dark one.
+// Zero is white on a light page and near the background on a dark one; lightness is monotonic, for colour-blind readers too. The
+// light stops are those of src/uwaga/plots/figures.py.
 
 /** @typedef {import("./types.js").Colour} Colour */
 
 /** @typedef {"light" | "dark"} Theme */
 
-const white = "#ffffff";
-const darkBackground = "#10141b"; // --bg of the dark theme
-/** @type {{[scheme: string]: {title: string, stops: string[]}}} from light to dark, without white */
-const colourSchemeTable = {
-  blue: { title: "blue", stops: ["#c1e6f9", "#84ccf3", "#53afe5", "#4590c7", "#3873a9", "#2b578b", "#1e3c6d", "#122350"] },
-  orange: { title: "orange", stops: ["#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b"] },
-  grey: { title: "grey", stops: ["#e0e0e0", "#c2c2c2", "#a4a4a4", "#888888", "#6c6c6c", "#525252", "#393939", "#222222"] },
+/**
+ * From zero to the largest weight, on a light and on a dark page.
+ * @type {{[scheme: string]: {[theme in Theme]: string[]}}}
+ */
+const sequentialStops = {
+  blue: {
+    light: ["#ffffff", "#c1e6f9", "#84ccf3", "#53afe5", "#4590c7", "#3873a9", "#2b578b", "#1e3c6d", "#122350"],
+    dark: ["#10141b", "#14243f", "#1c3a66", "#28558a", "#3873a9", "#4590c7", "#53afe5", "#84ccf3", "#c1e6f9"],
+  },
+  orange: {
+    light: ["#ffffff", "#fce2c9", "#f9c392", "#f7a259", "#ed8229", "#d36921", "#b85219", "#9e3c11", "#82280b"],
+    dark: ["#10141b", "#4a1706", "#82280b", "#9e3c11", "#b85219", "#d36921", "#ed8229", "#f7a259", "#f9c392"],
+  },
+  grey: {
+    light: ["#ffffff", "#e0e0e0", "#c2c2c2", "#a4a4a4", "#888888", "#6c6c6c", "#525252", "#393939", "#222222"],
+    dark: ["#10141b", "#222222", "#393939", "#525252", "#6c6c6c", "#888888", "#a4a4a4", "#c2c2c2", "#e0e0e0"],
+  },
 };
-const paleBlueStops = ["#ccebfa", "#9cd5f5", "#6bbef0", "#4fa5df", "#448cc8", "#3a74b0", "#2f5c98", "#254581"];
-
-/** Between a dark background and stops that end at a lightness of 30. @type {{[stop: string]: string}} */
-const darkestStops = { "#82280b": "#4a1706", "#254581": "#162a52" };
+/** From the most negative over zero to the most positive. @type {{[theme in Theme]: string[]}} */
+const divergingStops = {
+  light: ["#82280b", "#b85219", "#ed8229", "#f9c392", "#ffffff", "#9cd5f5", "#4fa5df", "#3a74b0", "#254581"],
+  dark: ["#f9c392", "#ed8229", "#b85219", "#6a2c10", "#1d222b", "#1c3a66", "#3a74b0", "#53afe5", "#9cd5f5"],
+};
 
 /** @returns {{name: string, title: string}[]} the colour schemes that the user can choose */
 export function colourSchemes() {
-  return Object.entries(colourSchemeTable).map(([name, { title }]) => ({ name, title }));
+  return Object.keys(sequentialStops).map((name) => ({ name, title: name }));
 }
 
 /**
@@ -31,8 +42,7 @@ export function colourSchemes() {
  * @returns {Uint8Array}
  */
 export function colourTable(scheme, theme) {
-  const { stops } = Object.hasOwn(colourSchemeTable, scheme) ? colourSchemeTable[scheme] : colourSchemeTable.blue;
-  return interpolateStops(stopsFromZero(stops, theme));
+  return interpolateStops(sequentialStops[Object.hasOwn(sequentialStops, scheme) ? scheme : "blue"][theme]);
 }
 
 /**
@@ -41,10 +51,7 @@ export function colourTable(scheme, theme) {
  * @returns {Uint8Array}
  */
 export function signedColourTable(theme) {
-  // On a dark background the lightest stops are left out: both ends would be white.
-  const pick = (/** @type {string[]} */ stops) => (theme === "dark" ? stopsOnDark(stops.slice(1)) : [white, ...stops]);
-  const below = pick(colourSchemeTable.orange.stops);
-  return interpolateStops([...below.slice(1).reverse(), ...pick(paleBlueStops)]);
+  return interpolateStops(divergingStops[theme]);
 }
 
 /**
@@ -82,17 +89,6 @@ export function signedColourPosition(weight, colour, high) {
   return 0.5 + 0.5 * Math.sign(weight) * colourPosition(Math.abs(weight), colour, high);
 }
 
-/** @param {string[]} stops @param {Theme} theme @returns {string[]} from zero on */
-function stopsFromZero(stops, theme) {
-  return theme === "dark" ? [...stopsOnDark(stops), white] : [white, ...stops];
-}
-
-/** @param {string[]} stops @returns {string[]} from the dark background to the lightest */
-function stopsOnDark(stops) {
-  const darkest = stops[stops.length - 1];
-  return [darkBackground, ...(Object.hasOwn(darkestStops, darkest) ? [darkestStops[darkest]] : []), ...[...stops].reverse()];
-}
-
 /** @param {string[]} stops @returns {Uint8Array} */
 function interpolateStops(stops) {
   const parts = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
@@ -117,16 +113,15 @@ function interpolateStops(stops) {
  * @param {Float32Array} data  NaN and infinite values are ignored
  * @param {number} [start]
  * @param {number} [end]
- * @param {number} [columns]  per row; 0: no columns are skipped
- * @param {number} [skip]  this many first columns are skipped
+ * @param {Uint8Array | null} [hidden]  for each column of a row whether it is left out
  * @returns {number}
  */
-export function colourScaleMax(data, start = 0, end = data.length, columns = 0, skip = 0) {
+export function colourScaleMax(data, start = 0, end = data.length, hidden = null) {
   const bits = new Uint32Array(data.buffer, data.byteOffset, data.length);
   const sums = new Float64Array(1 << 11);
   let most = 0, total = 0;
   for (let at = start; at < end; at++) {
-    if (skip && (at - start) % columns < skip) continue;
+    if (hidden && hidden[(at - start) % hidden.length]) continue;
     const size = Math.abs(data[at]);
     if (!(size > 0 && size < Infinity)) continue;
     // Histogram bins by exponent and the first three fraction bits of the float32: at most an eighth wide, in order of size.
@@ -140,7 +135,56 @@ export function colourScaleMax(data, start = 0, end = data.length, columns = 0, 
   return edge < most ? edge : most;
 }
 
-// Shading of tokens: from a weight to an opacity.
+// The colour of text on a colour, after WCAG 2.2.
+
+/**
+ * The relative luminance of a colour (WCAG 2.2), 0 to 1.
+ * @param {ArrayLike<number>} parts  red, green, blue, 0 to 255
+ * @param {number} [at]  index of the first part
+ * @returns {number}
+ */
+export function luminance(parts, at = 0) {
+  const linear = (/** @type {number} */ part) => (part <= 10.31475 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * linear(parts[at]) + 0.7152 * linear(parts[at + 1]) + 0.0722 * linear(parts[at + 2]);
+}
+
+/**
+ * Whether black stands out more than white on a colour. One of both has a contrast of at least 4.58.
+ * @param {ArrayLike<number>} parts  red, green, blue, 0 to 255
+ * @param {number} [at]
+ */
+export function takesBlackText(parts, at = 0) {
+  // The contrasts (l + 0.05) / 0.05 and 1.05 / (l + 0.05) are equal at this luminance.
+  return luminance(parts, at) > Math.sqrt(1.05 * 0.05) - 0.05;
+}
+
+// Shading of tokens: from a weight to a band of colour.
+
+/** The least weight of each of the five bands. */
+export const bandLimits = [0.01, 0.03, 0.08, 0.2, 0.5];
+
+/** Below this largest weight the bands are fractions of the largest weight. */
+export const bandFloor = 0.08;
+
+/**
+ * What 1 stands for in the bands: 1, or the largest weight if that is below `bandFloor`.
+ * @param {ArrayLike<number>} weights  NaN: not known
+ * @param {ReadonlySet<number>} sinks  items that are left out
+ */
+export function bandScale(weights, sinks) {
+  const largest = largestWeight(weights, sinks);
+  return largest > 0 && largest < bandFloor ? largest : 1;
+}
+
+/**
+ * @param {number} weight
+ * @param {number} scale
+ * @returns {number} 0 to 5; 0: below all bands, or not known
+ */
+export function bandOf(weight, scale) {
+  const part = Math.abs(weight) / scale;
+  return bandLimits.filter((least) => part >= least).length;
+}
 
 /**
  * @typedef {object} Shading
@@ -152,18 +196,17 @@ const logRange = 1e-4; // lower end of a logarithmic scale relative to its upper
 
 /**
  * @param {ArrayLike<number>} weights  NaN: not known
- * @param {Pick<Colour, "log" | "low" | "high" | "threshold" | "hideSink">} colour
- * @param {boolean} [keys]  the items are keys: the sink is the first of them
+ * @param {Pick<Colour, "log" | "low" | "high" | "threshold">} colour
+ * @param {ReadonlySet<number>} [sinks]  items that are not shaded
  * @returns {Shading}
  */
-export function makeShading(weights, colour, keys = true) {
-  const hidden = colour.hideSink && keys ? 0 : -1;
-  const high = colour.high ?? largestWeight(weights, hidden);
+export function makeShading(weights, colour, sinks = new Set()) {
+  const high = colour.high ?? largestWeight(weights, sinks);
   const floor = Math.max(colour.low, colour.log ? high * logRange : 0);
   const of = (/** @type {number} */ item) => {
     const weight = weights[item];
     const size = Math.abs(weight);
-    if (!(size > 0) || item === hidden || size < colour.threshold || !(high > 0)) return 0;
+    if (!(size > 0) || sinks.has(item) || size < colour.threshold || !(high > 0)) return 0;
     if (size >= high) return Math.sign(weight);
     if (size <= floor) return 0;
     const part = colour.log ? Math.log(size / floor) / Math.log(high / floor) : (size - floor) / (high - floor);
@@ -172,12 +215,12 @@ export function makeShading(weights, colour, keys = true) {
   return { of, high };
 }
 
-/** @param {ArrayLike<number>} weights @param {number} hidden @returns {number} */
-function largestWeight(weights, hidden) {
+/** @param {ArrayLike<number>} weights @param {ReadonlySet<number>} sinks @returns {number} */
+function largestWeight(weights, sinks) {
   let largest = 0;
   for (let i = 0; i < weights.length; i++) {
     const size = Math.abs(weights[i]);
-    if (size > largest && i !== hidden) largest = size;
+    if (size > largest && !sinks.has(i)) largest = size;
   }
   return largest;
 }

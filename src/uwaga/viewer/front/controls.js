@@ -63,3 +63,36 @@ export function stepper(label, onChoose) {
     },
   };
 }
+
+/**
+ * A button that opens a panel below it. Esc and leaving it close the panel.
+ * @param {string} title
+ * @param {HTMLElement} content
+ * @param {() => void} [onOpen]
+ * @returns {{element: HTMLElement, button: HTMLButtonElement, open: (on: boolean) => void}}
+ */
+export function menuButton(title, content, onOpen = () => {}) {
+  const button = el("button", { type: "button", text: title, "aria-haspopup": "true", "aria-expanded": "false",
+    on: { click: () => open(content.hidden) } });
+  const element = el("div", { class: "uwaga-menu", on: {
+    keydown(/** @type {KeyboardEvent} */ event) {
+      if (event.key !== "Escape" || content.hidden) return;
+      event.stopPropagation();
+      open(false);
+      button.focus();
+    },
+    focusout(/** @type {FocusEvent} */ event) {
+      // A click on the menu's own ground moves the focus to nothing.
+      if (event.relatedTarget instanceof Node && !element.contains(event.relatedTarget)) open(false);
+    },
+  } }, button, content);
+  content.classList.add("uwaga-menu-content");
+  content.hidden = true;
+  /** @param {boolean} on */
+  function open(on) {
+    content.hidden = !on;
+    button.setAttribute("aria-expanded", String(on));
+    if (on) onOpen();
+  }
+  return { element, button, open };
+}

@@ -15,6 +15,19 @@ export function numberText(value) {
 }
 
 /**
+ * A weight as percent in two digits: "59 %", "3.4 %" below ten, "<0.1 %"; "\u2212" before a negative one.
+ * @param {number | null | undefined} weight
+ * @returns {string}
+ */
+export function percentText(weight) {
+  if (weight === null || weight === undefined || Number.isNaN(weight)) return "\u2013";
+  const percent = Math.abs(weight) * 100, sign = weight < 0 ? "\u2212" : "";
+  if (percent === 0) return "0 %";
+  if (percent < 0.095) return `${sign}<0.1 %`;
+  return `${sign}${percent < 9.95 ? Number(percent.toFixed(1)) : Math.round(percent)} %`;
+}
+
+/**
  * A weight in six significant digits, the decimal precision of float32.
  * @param {number} weight
  * @returns {string}

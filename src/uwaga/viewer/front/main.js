@@ -3,15 +3,15 @@
 import { makeClient } from "./client.js";
 import { makeHelp } from "./commands.js";
 import { el } from "./dom.js";
+import { exploreView } from "./explore/view.js";
 import { makeExportMenu } from "./export/menu.js";
 import { savedHost, servedHost, widgetHost } from "./hosts.js";
 import { lessonView } from "./lesson/view.js";
 import { linesView } from "./lines/view.js";
-import { mapView } from "./map/view.js";
 import { overviewView } from "./overview/view.js";
 import { hasItems, makeApp, resolvedTheme } from "./shell/app.js";
 import { addPageCommands } from "./shell/head_navigation.js";
-import { makeHeader } from "./shell/header.js";
+import { makeHeadBar, makeHeader } from "./shell/header.js";
 import { makePageFrame, makeTabPanel } from "./shell/page.js";
 import { keepSelection } from "./shell/selection.js";
 import { sideBySideView } from "./shell/side_by_side.js";
@@ -24,19 +24,28 @@ import { textView } from "./text/view.js";
 
 /** @typedef {ReturnType<typeof makePageFrame>} Frame */
 
+/** @typedef {{name: Tab, title: string, make: (app: App) => import("./types.js").View}} TabView */
+
 /**
- * Every view, in the order of its tab.
- * @type {{name: Tab, title: string, make: (app: App) => import("./types.js").View, when?: (about: import("./types.js").About) =>
- *   boolean}[]}
+ * Every view, in the order of its tab. "Explore" and "Map" are one view: the map alone, or with what leads to it.
+ * @param {import("./types.js").About} about
+ * @returns {TabView[]}
  */
-const explorerViews = [
-  { name: "overview", title: "Overview", make: overviewView },
-  { name: "map", title: "Map", make: mapView },
-  { name: "text", title: "Text", make: (app) => sideBySideView(app, textView) },
-  { name: "lines", title: "Lines", make: (app) => sideBySideView(app, linesView) },
-  { name: "table", title: "Table", make: tableView },
-  { name: "lesson", title: "Lesson", make: lessonView, when: ({ lesson }) => lesson },
-];
+function explorerViews({ sides, lesson }) {
+  /** @type {import("./types.js").View | null} */
+  let shared = null;
+  const explore = (/** @type {App} */ app) => (shared ??= exploreView(app));
+  /** @type {TabView[]} */
+  const ofMaps = [
+    { name: "explore", title: "Explore", make: explore },
+    { name: "overview", title: "All heads", make: overviewView },
+    { name: "map", title: "Map", make: explore },
+    { name: "text", title: "Text", make: (app) => sideBySideView(app, textView) },
+    { name: "lines", title: "Lines", make: (app) => sideBySideView(app, linesView) },
+    { name: "table", title: "Table", make: tableView },
+  ];
+  return [...(sides.length ? ofMaps : []), ...(lesson ? [{ name: /** @type {Tab} */ ("lesson"), title: "Lesson", make: lessonView }] : [])];
+}
 
 /**
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
@@ -89,8 +98,7 @@ export function render({ model, el: place }) {
  */
 function openExplorer(root, host, client, about, frame) {
   const app = makeApp(root, host, client, about, frame);
-  // Without a recording only the lesson is shown.
-  const views = explorerViews.filter(({ name, when }) => (about.sides.length || name === "lesson") && (!when || when(about)));
+  const views = explorerViews(about);
   const tabs = views.map(({ name, title }) => ({ name, title }));
   const cleanups = [followSystemTheme(app), ...(about.sides.length ? [keepSelection(app)] : [])];
   // The URL of a notebook belongs to the notebook.
@@ -99,11 +107,13 @@ function openExplorer(root, host, client, about, frame) {
   if (!tabs.length) throw new Error("There is nothing to show.");
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
 
-  const tabPanel = makeTabPanel(app, frame.panel, views);
+  const headBar = about.sides.length ? makeHeadBar(app) : el("div");
+  const tabPanel = makeTabPanel(app, frame.panel, headBar, views);
   const help = makeHelp(app);
   app.commands.add({ id: "shell.help", title: "This help", keys: ["?"], group: "Views", run: () => { tabPanel.createAll(); help.toggle(); } });
   addPageCommands(app, tabs);
-  const header = makeHeader(app, tabs, [makeExportMenu(app, tabPanel.current)]);
+  // The table is a part of "All heads".
+  const header = makeHeader(app, tabs.filter(({ name }) => name !== "table"), makeExportMenu(app, tabPanel.current), frame.statusElement);
   frame.header.replaceChildren(...header.elements);
   frame.panel.id = header.panelId;
   frame.panel.setAttribute("role", "tabpanel");

@@ -2,7 +2,7 @@
 
 /** @typedef {"encoder" | "decoder" | "cross"} Kind */
 /** @typedef {"0" | "1" | "difference"} SideId */
-/** @typedef {"overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
+/** @typedef {"explore" | "overview" | "map" | "text" | "lines" | "table" | "lesson"} Tab */
 
 /**
  * @typedef {object} Stack  sizes of the text of one stack (encoder or decoder)
@@ -62,7 +62,7 @@
  * @property {number} low  the weight of the first colour (on a logarithmic scale 0 means high / 10^4)
  * @property {number | null} high  the weight of the last colour; null: chosen from the weights in view
  * @property {number} threshold  weights below it are drawn as zero
- * @property {boolean} hideSink  the first key is drawn as zero
+ * @property {boolean} hideSink  weight on sinks (weights.js) is a grey bar and not a colour
  * @property {string} scheme  a name from colourSchemes()
  */
 
@@ -182,6 +182,7 @@
  * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items
  *   with the store's merge and specials unless `as` is given
  * @property {() => {queries: number, keys: number}} sizes  items of the current map's axes
+ * @property {(id: SideId, stack: string) => Items | undefined} peekItems  if they are loaded
  * @property {() => Where} where
  * @property {(id?: SideId) => Side} side  by default the store's
  * @property {(text: string) => void} announce  for screen readers
@@ -189,6 +190,7 @@
  * @property {(message: string) => void} fail  shows an error message that can be dismissed
  * @property {(side: SideId, kind: Kind, layer: number, head: number) => void} openHead  opens a head in the map tab
  * @property {() => "light" | "dark"} theme  the resolved theme
+ * @property {boolean} isFresh  the page was opened without naming a head
  * @property {string} idPrefix  prefix of element ids: "", or that of the second half of a split view
  */
 

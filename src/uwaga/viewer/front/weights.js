@@ -219,3 +219,39 @@ function savedWeight(tiles, level, keys, query, key) {
   const mass = tile.data[(row % savedTileSide) * tile.shape[1] + (column % savedTileSide)];
   return mass / (Math.min(keys, (column + 1) * 2 ** level) - column * 2 ** level);
 }
+
+// Sinks: keys that take weight which no other key gets (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023).
+
+/**
+ * The keys that the colours leave out: special tokens, and under a causal mask the first token.
+ * @param {import("./types.js").Items} items  of the keys
+ * @param {string} kind
+ * @returns {Set<number>}
+ */
+export function sinksOf(items, kind) {
+  return new Set([...items.specials, ...(kind === "decoder" && items.total > 1 ? [0] : [])]);
+}
+
+/**
+ * For each cell of a row whether it contains a sink; null: none does.
+ * @param {ReadonlySet<number>} sinks
+ * @param {number} columns  cells
+ * @param {(column: number) => number} firstItem  of a cell; that of `columns` is one past the last item
+ * @returns {Uint8Array | null}
+ */
+export function sinkColumns(sinks, columns, firstItem) {
+  const hidden = new Uint8Array(columns);
+  let any = false;
+  for (const sink of sinks) {
+    if (sink < firstItem(0) || sink >= firstItem(columns)) continue;
+    let [low, high] = [0, columns - 1];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (firstItem(middle) <= sink) low = middle;
+      else high = middle - 1;
+    }
+    hidden[low] = 1;
+    any = true;
+  }
+  return any ? hidden : null;
+}

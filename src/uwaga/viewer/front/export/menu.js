@@ -1,5 +1,6 @@
-// The menu "Save": pictures of the view, weights in view, the page as one file.
+// The menu "Share": pictures of the view, weights in view, the page as one file.
 
+import { menuButton } from "../controls.js";
 import { el, tokenText } from "../dom.js";
 import { isAbort } from "../hosts.js";
 import { scenePng, textImage } from "./canvas.js";
@@ -14,22 +15,15 @@ import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 /** @typedef {{id: string, title: string, hint: string, key: string, live: boolean, make: (view: View) => Promise<ExportFile>}} FileFormat */
 
 /**
- * The button "Save" and its menu.
+ * The button "Share" and its menu.
  * @param {App} app
  * @param {() => View} currentView
  * @returns {HTMLElement}
  */
 export function makeExportMenu(app, currentView) {
   const formats = fileFormats(app).filter(({ live }) => !live || app.about.live);
-  const button = el("button",
-    { type: "button", class: "uwaga-export-open", text: "Save", "aria-haspopup": "true", "aria-expanded": "false" });
-  const menu = el("div", { class: "uwaga-export-menu", hidden: true, role: "group", "aria-label": "Save as a file" });
-  const element = el("div", { class: "uwaga-export" }, button, menu);
-  const open = (/** @type {boolean} */ on) => {
-    menu.hidden = !on;
-    button.setAttribute("aria-expanded", String(on));
-    if (on) updateMenu(menu, formats, currentView());
-  };
+  const menu = el("div", { class: "uwaga-export-menu", role: "group", "aria-label": "Save as a file" });
+  const { element, button, open } = menuButton("Share", menu, () => updateMenu(menu, formats, currentView()));
   let busy = ""; // the announcement while a file is being made
   const run = async (/** @type {FileFormat} */ format) => {
     if (busy) return void app.announce(busy);
@@ -51,19 +45,9 @@ export function makeExportMenu(app, currentView) {
       busy = "";
     }
   };
-  button.addEventListener("click", () => open(menu.hidden));
   menu.append(...formats.map((format) =>
     el("button", { type: "button", "data-export": format.id, title: format.hint, on: { click: () => { button.focus(); run(format); } } },
     format.title, el("kbd", { text: format.key }))));
-  element.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || menu.hidden) return;
-    event.stopPropagation();
-    open(false);
-    button.focus();
-  });
-  element.addEventListener("focusout", (event) => {
-    if (!(event.relatedTarget instanceof Node && element.contains(event.relatedTarget))) open(false);
-  });
   for (const format of formats) {
     app.commands.add({ id: `export.${format.id}`, title: `Save ${format.title}`, keys: [format.key], group: "Files", run: () => run(format),
       when: () => canExport(format, currentView()) });

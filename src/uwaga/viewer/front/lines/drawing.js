@@ -80,7 +80,7 @@ export function drawLinesCanvas(figure, { canvas, stage }) {
   if (canvas.width !== columns || canvas.height !== rows) [canvas.width, canvas.height] = [columns, rows];
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
-  const { lines, boxes } = layoutLines(figure, width, themeColour(stage, "--accent"), themeColour(stage, "--muted"));
+  const { lines, boxes } = layoutLines(figure, width, themeColour(stage, "--key"), themeColour(stage, "--muted"));
   drawLines(context, lines, figure.only ? 2 : 1.5);
   for (const group of boxes) drawBoxes(context, group);
 }
@@ -89,7 +89,7 @@ export function drawLinesCanvas(figure, { canvas, stage }) {
 export function lineScene(figure, { canvas, stage, titles }) {
   const [left, middle, height] = [figure.query.list.clientWidth, canvas.clientWidth, stage.clientHeight];
   const [margin, head] = [12, 28];
-  const { lines, boxes } = layoutLines(figure, middle, themeColour(stage, "--accent"), themeColour(stage, "--muted"));
+  const { lines, boxes } = layoutLines(figure, middle, themeColour(stage, "--key"), themeColour(stage, "--muted"));
   /** @type {SceneItem[]} */
   const items = lines.filter(({ opacity }) => opacity > 0).map((line) => ({
     kind: "path", d: dashedPath(line, margin + left, head), stroke: line.colour, width: figure.only ? 2 : 1.5,
@@ -100,7 +100,7 @@ export function lineScene(figure, { canvas, stage, titles }) {
       items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
       y1: head + y - size, y2: head + y + size, stroke: colour, width: Math.max(1, size - 1), opacity: opacities[i] }));
   }
-  const [text, muted] = [themeColour(stage, "--text"), themeColour(stage, "--muted")];
+  const [text, muted] = [themeColour(stage, "--key"), themeColour(stage, "--muted")];
   const size = parseFloat(getComputedStyle(stage).fontSize) || 14;
   for (const [column, x, anchor, title] of /** @type {const} */ ([[figure.query, margin + left - 8, "end", titles.query],
     [figure.key, margin + left + middle + 8, "start", titles.key]])) {

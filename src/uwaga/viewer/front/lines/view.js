@@ -5,6 +5,7 @@ import { arrowKeysFree } from "../commands.js";
 import { segmentedControl, toggle } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
+import { sinksOf } from "../weights.js";
 import { lineAxisAt, LineColumns } from "./columns.js";
 import { drawLinesCanvas, headColour, lineScene } from "./drawing.js";
 import { collectLines, isOffscreen, LineWeights, OffscreenMass, strongestLines, wholeMapLimit } from "./weights.js";
@@ -323,12 +324,13 @@ function makeLinesFigure(view) {
   const heads = view.heads();
   const only = view.only();
   const { lines, high } = collectLines({
-    heads, rows: view.columns.query.range(), columns: view.columns.key.range(), threshold: view.threshold(), only, hideSink: colour.hideSink,
+    heads, rows: view.columns.query.range(), columns: view.columns.key.range(), threshold: view.threshold(), only,
+    sinks: colour.hideSink ? sinksOf(view.columns.key.items, kind) : new Set(),
     weight: (head, query, key) => view.weights.weight(head, query, key), offscreenMass: (...of) => view.offscreenMass.of(...of),
   });
-  const shade = makeShading([high], { ...colour, hideSink: false });
+  const shade = makeShading([high], colour);
   const opacity = (/** @type {number} */ weight) =>
-    Math.abs(makeShading([weight], { ...colour, high: shade.high, hideSink: false, threshold: 0 }).of(0));
+    Math.abs(makeShading([weight], { ...colour, high: shade.high, threshold: 0 }).of(0));
   const hue = (/** @type {number} */ head) => (view.all ? headColour(head, total, app.theme()) : "");
   return { lines, high: shade.high, heads, only, opacity, hue, query: view.columns.query, key: view.columns.key, all: view.all };
 }

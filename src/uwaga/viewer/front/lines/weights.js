@@ -264,7 +264,7 @@ export const manyHeads = -1;
  * @property {(axis: "query" | "key", head: number, item: number, end: "before" | "after") => number} offscreenMass
  * @property {number} threshold
  * @property {{axis: "query" | "key", item: number} | null} only  only the lines of this token; null: of all
- * @property {boolean} hideSink
+ * @property {ReadonlySet<number>} sinks  keys whose lines are left out
  */
 
 /**
@@ -273,7 +273,7 @@ export const manyHeads = -1;
  * @param {CollectInput} input
  * @returns {{lines: Line[], high: number}} high: the largest weight between two tokens in view
  */
-export function collectLines({ heads, rows, columns, weight, offscreenMass, threshold, only, hideSink }) {
+export function collectLines({ heads, rows, columns, weight, offscreenMass, threshold, only, sinks }) {
   /** @type {Line[]} */
   const lines = [];
   let high = 0;
@@ -285,7 +285,7 @@ export function collectLines({ heads, rows, columns, weight, offscreenMass, thre
   for (const head of heads) {
     for (let query = queries[0]; query < queries[1]; query++) {
       for (let key = keys[0]; key < keys[1]; key++) {
-        if (hideSink && key === 0) continue;
+        if (sinks.has(key)) continue;
         const amount = weight(head, query, key);
         high = Math.max(high, Math.abs(amount) || 0);
         put(head, query, key, amount);
@@ -301,7 +301,7 @@ export function collectLines({ heads, rows, columns, weight, offscreenMass, thre
     }
   };
   if (only?.axis !== "key") for (let query = queries[0]; query < queries[1]; query++) offscreen("query", query);
-  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!(hideSink && key === 0)) offscreen("key", key);
+  if (only?.axis !== "query") for (let key = keys[0]; key < keys[1]; key++) if (!sinks.has(key)) offscreen("key", key);
   return { lines, high };
 }
 

@@ -1,8 +1,8 @@
 // Colours of the map: the theme's colours and fonts, the mapping from weight to colour of each panel, the colour bar.
 
-import { colourPosition, colourTable, signedColourPosition, signedColourTable, unknownColour } from "../colours.js";
+import { colourPosition, colourTable, signedColourPosition, signedColourTable, takesBlackText, unknownColour } from "../colours.js";
 import { el } from "../dom.js";
-import { numberText } from "../format.js";
+import { percentText } from "../format.js";
 import { layerScaleMax } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -18,7 +18,6 @@ import { layerScaleMax } from "./tiles.js";
  * @property {boolean} signed
  * @property {Uint8Array | Uint8ClampedArray} table  256 colours, RGBA
  * @property {number} unknown  the colour of NaN, 0xAABBGGRR
- * @property {number} sink  the colour of the first key's column while it is hidden
  * @property {number} version  changes with any of these
  */
 
@@ -56,31 +55,26 @@ export function mapColourValue(colouring, place) {
  * The colours of a tile's cells, 0xAABBGGRR each.
  * @param {MapColouring} colouring
  * @param {Float32Array} data
- * @param {number} columns
- * @param {boolean} first  whether the tile contains the first key
  * @param {number} factor  factor on a cell's value
  * @param {Uint32Array} into
  * @param {boolean} transparent  NaN is drawn transparent
  */
-export function colourMapCells(colouring, data, columns, first, factor, into, transparent) {
+export function colourMapCells(colouring, data, factor, into, transparent) {
   const table = new Uint32Array(colouring.table.buffer, colouring.table.byteOffset, 256);
   for (let i = 0; i < data.length; i++) {
     const value = data[i] * factor;
     if (value !== value) into[i] = transparent ? 0 : colouring.unknown;
     else into[i] = table[Math.floor(mapColourPosition(colouring, value) * 255 + 0.5)];
   }
-  if (!first || !colouring.hideSink) return;
-  for (let i = 0; i < data.length; i += columns) into[i] = colouring.sink;
 }
 
 /**
- * The luminance of a colour, 0 to 1: whether text on it is dark above 0.5.
- * @param {Uint8Array | Uint8ClampedArray} table
- * @param {number} index
+ * Whether the number in a cell is black, and not white.
+ * @param {MapColouring} colouring
+ * @param {number} weight
  */
-export function mapLightness(table, index) {
-  const at = index * 4;
-  return (0.2126 * table[at] + 0.7152 * table[at + 1] + 0.0722 * table[at + 2]) / 255;
+export function cellTextIsBlack(colouring, weight) {
+  return takesBlackText(colouring.table, 4 * Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5));
 }
 
 // The colouring of the panels: one scale for both sides, another for their difference.
@@ -103,7 +97,7 @@ export function colourMapPanels(panels, colour, style, level) {
     /** @type {MapColouring} */
     const colouring = {
       log: colour.log, low: colour.low, high: high > 0 ? high : 1, threshold: colour.threshold, hideSink: colour.hideSink, signed,
-      table: signed ? style.signedTable : style.table, unknown: style.unknown, sink: style.sink, version: 0,
+      table: signed ? style.signedTable : style.table, unknown: style.unknown, version: 0,
     };
     const before = alike.map((panel) => panel.colouring).find((one) => sameColouring(one, colouring));
     if (!before) colouring.version = ++colouringVersions.last;
@@ -115,7 +109,7 @@ export function colourMapPanels(panels, colour, style, level) {
 function sameColouring(left, right) {
   return left.version > 0 && left.table === right.table && left.log === right.log && left.low === right.low && left.high === right.high
     && left.threshold === right.threshold && left.hideSink === right.hideSink && left.signed === right.signed
-    && left.unknown === right.unknown && left.sink === right.sink;
+    && left.unknown === right.unknown;
 }
 
 // Theme colours and fonts, read from the page when they may have changed and never while drawing.
@@ -125,15 +119,13 @@ function sameColouring(left, right) {
  * @property {string} text
  * @property {string} muted
  * @property {string} line
- * @property {string} accent
+ * @property {string} edge  of sink bars
  * @property {string} query
  * @property {string} key
  * @property {string} background
  * @property {string} surface
  * @property {number} backgroundPixel  0xAABBGGRR
  * @property {number} unknown
- * @property {number} sink
- * @property {boolean} sinkIsLight  whether text on it is dark
  * @property {number} size  font size of labels in CSS pixels
  * @property {string} font
  * @property {string} strong
@@ -155,16 +147,14 @@ function sameColouring(left, right) {
 export function readMapStyle(element, theme, scheme, ratio) {
   const computed = getComputedStyle(element);
   const property = (/** @type {string} */ name) => computed.getPropertyValue(name).trim();
-  const size = Math.max(8, parseFloat(computed.fontSize) * 0.86);
+  const size = Math.max(8, parseFloat(computed.fontSize) * 0.857);
   const family = computed.fontFamily;
   const background = property("--bg");
   const unknown = unknownColour(theme);
-  const sink = hexParts(property("--surface-2"));
   return {
-    text: property("--text"), muted: property("--muted"), line: property("--line"), accent: property("--accent"),
+    text: property("--text"), muted: property("--muted"), line: property("--line"), edge: property("--edge"),
     query: property("--query"), key: property("--key"), background, surface: property("--surface"),
-    backgroundPixel: pixelOf(hexParts(background)), unknown: pixelOf(unknown), sink: pixelOf(sink),
-    sinkIsLight: sink[0] + sink[1] + sink[2] > 382,
+    backgroundPixel: pixelOf(hexParts(background)), unknown: pixelOf(unknown),
     size, font: `${size}px ${family}`, strong: `600 ${size}px ${family}`, numbers: `${Math.min(size, 12.5)}px ${family}`, ratio,
     table: colourTable(scheme, theme), signedTable: signedColourTable(theme), dash: [4, 4], solid: [],
   };
@@ -205,7 +195,7 @@ export function colourBarTicks(colouring) {
  * @param {number} value
  */
 export function colourBarTickText(place, value) {
-  return place === 1 ? `\u2265 ${numberText(value)}` : numberText(value);
+  return place === 1 ? `\u2265 ${percentText(value)}` : percentText(value);
 }
 
 /**
@@ -213,11 +203,11 @@ export function colourBarTickText(place, value) {
  * @param {MapColouring} colouring
  */
 export function colourBarLabel(colouring) {
-  const from = numberText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
+  const from = percentText(colouring.signed ? -colouring.high : colouring.log ? mapLogFloor(colouring) : colouring.low);
   const scale = colouring.log ? "logarithmic" : "linear";
-  const hidden = colouring.threshold > 0 ? `, nothing below ${numberText(colouring.threshold)}` : "";
-  const sink = colouring.hideSink ? ", without the first key" : "";
-  return `Colours from ${from} to ${numberText(colouring.high)} and more, ${scale}${hidden}${sink}`;
+  const hidden = colouring.threshold > 0 ? `, nothing below ${percentText(colouring.threshold)}` : "";
+  const sink = colouring.hideSink ? ", without sinks" : "";
+  return `Colours from ${from} to ${percentText(colouring.high)} and more, ${scale}${hidden}${sink}`;
 }
 
 /** @returns {{element: HTMLElement, show: (colouring: MapColouring, title: string) => void}} */

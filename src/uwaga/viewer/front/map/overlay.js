@@ -1,7 +1,7 @@
 // What is drawn over the cells: grid, weights, crosshair, frames of inexact tiles, minimap, titles.
 
 import { shortenText } from "./axes.js";
-import { mapColourPosition, mapLightness } from "./colours.js";
+import { cellTextIsBlack } from "./colours.js";
 import { mapTileAt } from "./tiles.js";
 
 /** @typedef {import("./tile_drawing.js").MapPanel} MapPanel */
@@ -9,7 +9,7 @@ import { mapTileAt } from "./tiles.js";
 /** @typedef {import("../types.js").ViewBox} ViewBox */
 
 /** Smallest cell in CSS pixels that shows its weight as text. */
-export const minNumberScale = 36;
+export const minNumberScale = 28;
 const minGridScale = 9;
 
 /**
@@ -68,10 +68,9 @@ export function drawMapNumbers(context, panel, view, style) {
         const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
         if (!tile) continue;
         const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
-        const light = colouring.hideSink && key === 0 ? style.sinkIsLight
-          : mapLightness(colouring.table, Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5)) > 0.5;
-        if (light !== (dark === 1)) continue;
-        context.fillText(cellText(weight, view.scale), plot.x + (key + 0.5 - view.x) * view.scale,
+        const text = colouring.hideSink && layer.sinks.has(key) ? "" : cellText(weight);
+        if (text === "" || cellTextIsBlack(colouring, weight) !== (dark === 1)) continue;
+        context.fillText(text, plot.x + (key + 0.5 - view.x) * view.scale,
           plot.y + (query + 0.5 - view.y) * view.scale);
       }
     }
@@ -145,7 +144,7 @@ export function drawSampledFrames(context, panel, view, style, live) {
   const { plot, range, layer, level } = panel;
   if (!layer) return;
   const side = 256 * 2 ** level * view.scale;
-  context.strokeStyle = style.accent;
+  context.strokeStyle = style.text;
   context.lineWidth = 1;
   context.setLineDash(style.dash);
   for (let row = range[0]; row < range[1]; row++) {
@@ -185,7 +184,7 @@ export function drawMapMinimap(context, panel, view, style) {
   context.strokeStyle = style.surface;
   context.lineWidth = 4;
   context.strokeRect(x, y, w, h);
-  context.strokeStyle = style.accent;
+  context.strokeStyle = style.text;
   context.lineWidth = 2;
   context.strokeRect(x, y, w, h);
 }
@@ -212,41 +211,68 @@ export function drawMapTitle(context, panel, style) {
   context.font = style.font;
 }
 
-// A weight as the text in its cell.
+// Sinks: a grey bar in their own column, and no colour.
 
-/** Texts of weights in thousandths. */
-const cellTexts = Array.from({ length: 1001 }, (_, i) => (i === 1000 ? "1" : (i / 1000).toFixed(3)));
+/** Smallest cell in CSS pixels in which a bar can be read. */
+export const minBarScale = 10;
+
+/**
+ * The cells that hide a sink's column: of the level shown, so that no colour of pooled weight is left beside it.
+ * @param {number} sink
+ * @param {number} level
+ * @param {number} keys
+ * @returns {[number, number]} first key, one past the last
+ */
+export function sinkCell(sink, level, keys) {
+  const first = (sink >> level) << level;
+  return [first, Math.min(keys, first + 2 ** level)];
+}
+
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {MapPanel} panel
+ * @param {ViewBox} view
+ * @param {MapStyle} style
+ */
+export function drawMapSinks(context, panel, view, style) {
+  const { plot, sizes, layer, level, colouring } = panel;
+  if (!layer || !colouring.hideSink || colouring.signed) return;
+  const bottom = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
+  context.save();
+  context.beginPath();
+  context.rect(plot.x, plot.y, plot.w, bottom);
+  context.clip();
+  for (const sink of layer.sinks) {
+    const [first, end] = sinkCell(sink, level, sizes.keys);
+    const left = plot.x + (first - view.x) * view.scale, right = plot.x + (end - view.x) * view.scale;
+    if (right < plot.x || left > plot.x + plot.w) continue;
+    context.fillStyle = style.background;
+    context.fillRect(left, plot.y, right - left, bottom);
+    if (view.scale < minBarScale) continue;
+    context.fillStyle = style.edge;
+    for (let query = Math.max(0, Math.floor(view.y)); (query - view.y) * view.scale < bottom; query++) {
+      const tile = mapTileAt(layer, 0, query >> 8, sink >> 8);
+      if (!tile) continue;
+      const weight = tile.data[(query & 255) * tile.columns + (sink & 255)];
+      if (weight > 0) context.fillRect(left + 1, plot.y + (query + 0.32 - view.y) * view.scale, weight * (view.scale - 3), view.scale * 0.36);
+    }
+  }
+  context.restore();
+}
+
+// A weight as the text in its cell: percent in two digits, and nothing below 1 %.
+
+/** Percents as text, from 0 to 100. */
+const cellTexts = Array.from({ length: 101 }, (_, i) => String(i));
 
 const negativeCellTexts = cellTexts.map((text) => `\u2212${text}`);
 
-/** Smallest cell in CSS pixels that fits an exponent. */
-const minExponentScale = 60;
-
-/** Cache of texts with exponents. */
-const exponentTexts = /** @type {Map<number, string>} */ (new Map());
-
 /**
  * @param {number} weight
- * @param {number} scale  CSS pixels of its cell
  * @returns {string}
  */
-export function cellText(weight, scale) {
-  if (weight !== weight) return "";
-  if (weight === 0) return "0";
-  const size = Math.abs(weight);
-  if (size < 0.0005 && scale >= minExponentScale) return exponentText(weight);
-  if (size < 0.0005) return weight < 0 ? ">\u2212.001" : "<.001";
-  if (size > 1.0005) return weight.toPrecision(3);
-  return (weight < 0 ? negativeCellTexts : cellTexts)[Math.round(size * 1000)];
-}
-
-/** @param {number} weight */
-function exponentText(weight) {
-  let text = exponentTexts.get(weight);
-  if (text === undefined) {
-    if (exponentTexts.size > 2000) exponentTexts.clear();
-    text = weight.toExponential(1).replaceAll("-", "\u2212");
-    exponentTexts.set(weight, text);
-  }
-  return text;
+export function cellText(weight) {
+  const percent = Math.round(Math.abs(weight) * 100);
+  if (!(percent >= 1)) return "";
+  return (weight < 0 ? negativeCellTexts : cellTexts)[percent] ?? String(Math.sign(weight) * percent);
 }

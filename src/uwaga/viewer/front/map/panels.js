@@ -57,7 +57,7 @@ export function makeMapPanel(app, side) {
     layer: null, queries: null, keys: null, plot: box, gutters: { title: 0, left: 0, top: 0 }, minimap: null,
     colouring: {
       log: false, low: 0, high: 1, threshold: 0, hideSink: false, signed: side.signed,
-      table: new Uint8Array(1024), unknown: 0, sink: 0, version: 0,
+      table: new Uint8Array(1024), unknown: 0, version: 0,
     },
     level: 0, colouringLevel: 0, range: new Int32Array(4), titleRoom: -1, titleShown: "",
   };

@@ -75,7 +75,6 @@ export function mapGlRenderer(canvas, onRestored) {
     colouringVersion = colouring.version;
     gl.uniform4f(program.u_range, colouring.low, colouring.high, colouring.threshold, mapLogFloor(colouring));
     mapGlColour(gl, program.u_unknown, colouring.unknown);
-    mapGlColour(gl, program.u_sink, colouring.sink);
     if (colouring.table === table) return;
     table = colouring.table;
     gl.activeTexture(gl.TEXTURE1);
@@ -116,7 +115,7 @@ export function mapGlRenderer(canvas, onRestored) {
       gl.uniform2i(program.u_size, tile.columns, tile.rows);
       gl.uniform1f(program.u_cell, cell);
       gl.uniform1f(program.u_factor, factor);
-      gl.uniform4i(program.u_flags, colouring.log ? 1 : 0, colouring.signed ? 1 : 0, colouring.hideSink && tile.column === 0 ? 1 : 0, transparent ? 1 : 0);
+      gl.uniform3i(program.u_flags, colouring.log ? 1 : 0, colouring.signed ? 1 : 0, transparent ? 1 : 0);
       gl.drawArrays(gl.TRIANGLES, 0, 3);
     },
     end() {},
@@ -154,9 +153,8 @@ uniform ivec2 u_size;     // columns and rows of the tile
 uniform float u_cell;     // pixels
 uniform float u_factor;
 uniform vec4 u_range;     // low, high, threshold, low end of the logarithm
-uniform ivec4 u_flags;    // log, signed, sink set aside here, unknown left transparent
+uniform ivec3 u_flags;    // log, signed, unknown left transparent
 uniform vec4 u_unknown;
-uniform vec4 u_sink;
 out vec4 colour;
 
 float position(float size) {
@@ -171,10 +169,9 @@ void main() {
   vec2 at = vec2(gl_FragCoord.x, u_height - gl_FragCoord.y);
   ivec2 cell = u_first + ivec2(floor((at - u_origin) / u_cell));
   cell = clamp(cell, ivec2(0), u_size - 1);
-  if (u_flags.z == 1 && cell.x == 0) { colour = u_sink; return; }
   float value = texelFetch(u_tile, cell, 0).r;
   if (value < -1e30) { // not known yet
-    if (u_flags.w == 1) discard;
+    if (u_flags.z == 1) discard;
     colour = u_unknown;
     return;
   }
@@ -205,7 +202,7 @@ function mapGlProgram(gl) {
   gl.uniform1i(at("u_table"), 1);
   return {
     program, u_height: at("u_height"), u_origin: at("u_origin"), u_first: at("u_first"), u_size: at("u_size"), u_cell: at("u_cell"),
-    u_factor: at("u_factor"), u_range: at("u_range"), u_flags: at("u_flags"), u_unknown: at("u_unknown"), u_sink: at("u_sink"),
+    u_factor: at("u_factor"), u_range: at("u_range"), u_flags: at("u_flags"), u_unknown: at("u_unknown"),
   };
 }
 
@@ -299,7 +296,7 @@ function mapCanvasColours(tile, colouring, factor, transparent) {
     drawn = tile.drawn = { colours: new Uint32Array(tile.data.length), version: -1, colouringVersion: -1, factor: 0, transparent: false };
   }
   if (drawn.version !== tile.version || drawn.colouringVersion !== colouring.version || drawn.factor !== factor || drawn.transparent !== transparent) {
-    colourMapCells(colouring, tile.data, tile.columns, tile.column === 0, factor, drawn.colours, transparent);
+    colourMapCells(colouring, tile.data, factor, drawn.colours, transparent);
     drawn.version = tile.version;
     drawn.colouringVersion = colouring.version;
     drawn.factor = factor;

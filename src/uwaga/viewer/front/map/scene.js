@@ -2,8 +2,8 @@
 
 import { countText, kindTitle } from "../format.js";
 import { mapAxisText, mapTicks } from "./axes.js";
-import { colourBarTicks, colourBarTickText, colourMapCells, mapColourPosition, mapLightness } from "./colours.js";
-import { cellText, minNumberScale } from "./overlay.js";
+import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
+import { cellText, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
 import { mapCanvasBlit } from "./renderer.js";
 import { drawMapPanel } from "./tile_drawing.js";
 import { mapTileAt } from "./tiles.js";
@@ -105,7 +105,7 @@ function mapScenePixels(panel, view, w, h) {
     /** @type {import("./renderer.js").MapRenderer["paint"]} */
     paint(tile, x, y, cell, left, top, right, bottom, colouring, factor, transparent) {
       const colours = new Uint32Array(tile.data.length);
-      colourMapCells(colouring, tile.data, tile.columns, tile.column === 0, factor, colours, transparent);
+      colourMapCells(colouring, tile.data, factor, colours, transparent);
       mapCanvasBlit(pixels, columns, columnOf, colours, tile.columns, tile.rows, x, y, cell, left,
         top, Math.min(right, columns), Math.min(bottom, rows), transparent);
     },
@@ -133,11 +133,11 @@ function mapSceneNumbers(panel, view, top, style) {
       const tile = mapTileAt(layer, 0, query >> 8, key >> 8);
       if (!tile) continue;
       const weight = tile.data[(query & 255) * tile.columns + (key & 255)];
-      const light = colouring.hideSink && key === 0
-        ? style.sinkIsLight : mapLightness(colouring.table, Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5)) > 0.5;
+      const text = colouring.hideSink && layer.sinks.has(key) ? "" : cellText(weight);
+      if (text === "") continue;
       items.push({
         kind: "text", x: plot.x + (key + 0.5 - view.x) * view.scale, y: top + (query + 0.5 - view.y) * view.scale + size * 0.35,
-        text: cellText(weight, view.scale), size, anchor: "middle", fill: light ? "#000000" : "#ffffff",
+        text, size, anchor: "middle", fill: cellTextIsBlack(colouring, weight) ? "#000000" : "#ffffff",
       });
     }
   }

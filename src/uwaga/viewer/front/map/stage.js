@@ -2,7 +2,7 @@
 
 import { el } from "../dom.js";
 import { drawMapAxis } from "./axes.js";
-import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapTitle, drawSampledFrames } from "./overlay.js";
+import { drawMapCross, drawMapGrid, drawMapMinimap, drawMapNumbers, drawMapSinks, drawMapTitle, drawSampledFrames } from "./overlay.js";
 import { mapLevelFor, mapTopLevel } from "./pyramid.js";
 import { mapCanvasRenderer, mapGlRenderer } from "./renderer.js";
 import { drawMapPanel, drawMinimapTiles, setPanelTiles } from "./tile_drawing.js";
@@ -118,6 +118,7 @@ export function makeMapStage({ display, renderer: preferred, onBeforeFrame, onFr
     const { view } = display;
     drawMapTitle(context, panel, style);
     if (!panel.layer) return;
+    drawMapSinks(context, panel, view, style);
     drawMapGrid(context, panel, view, style);
     drawMapNumbers(context, panel, view, style);
     drawSampledFrames(context, panel, view, style, display.live);

@@ -3,6 +3,7 @@
 import { colourScaleMax } from "../colours.js";
 import { isAbort } from "../hosts.js";
 import { tileQuestion } from "../questions.js";
+import { sinkColumns } from "../weights.js";
 
 /** @typedef {import("./pyramid.js").TileRequest} TileRequest */
 /** @typedef {import("../types.js").Where} Where */
@@ -21,7 +22,7 @@ import { tileQuestion } from "../questions.js";
  * @property {number} complete  share of its queries that were read, 0 to 1
  * @property {number} version  incremented with the data
  * @property {number} scaleMax  upper end of the colour scale of its weights (colourScaleMax)
- * @property {number} scaleMaxNoSink  the same without the column of the first key
+ * @property {number} scaleMaxNoSink  the same without the cells of sinks
  * @property {number} used  the frame that drew it last, for LRU eviction
  * @property {any} drawn  the renderer's cached texture or colours
  * @property {MapLayer} layer
@@ -38,12 +39,14 @@ import { tileQuestion } from "../questions.js";
  * @property {Map<number, PendingTile>[]} pending
  * @property {Float64Array} scaleMax  by level: the maximum over its complete tiles, evicted ones included
  * @property {Float64Array} scaleMaxNoSink
+ * @property {ReadonlySet<number>} sinks  keys; empty until the labels are known
  * @property {string} failed  the host's error message, or ""
  */
 
 /**
  * @typedef {object} MapTiles
  * @property {(where: Where, how: "mass" | "max") => MapLayer} layer
+ * @property {(layer: MapLayer, sinks: ReadonlySet<number>) => void} setSinks
  * @property {(layer: MapLayer, requests: TileRequest[]) => void} request  requests these tiles and cancels all others
  * @property {(layer: MapLayer) => void} abandon  cancels all requests
  * @property {(frame: number) => void} trim  evicts the least recently drawn tiles while memory is over its limit
@@ -134,7 +137,7 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
       let layer = layers.get(name);
       if (!layer) {
         layer = {
-          name, where, how, failed: "",
+          name, where, how, sinks: new Set(), failed: "",
           levels: Array.from({ length: mapMaxLevels }, () => new Map()),
           pending: Array.from({ length: mapMaxLevels }, () => new Map()),
           scaleMax: new Float64Array(mapMaxLevels), scaleMaxNoSink: new Float64Array(mapMaxLevels),
@@ -142,6 +145,14 @@ export function makeMapTiles({ client, maxBytes = 96 * 2 ** 20, onTile, onForget
         layers.set(name, layer);
       }
       return layer;
+    },
+    setSinks(layer, sinks) {
+      layer.sinks = sinks;
+      layer.scaleMaxNoSink.fill(0);
+      layer.levels.forEach((level) => level.forEach((tile) => {
+        measureTile(tile);
+        if (tile.complete >= 1) layer.scaleMaxNoSink[tile.level] = Math.max(layer.scaleMaxNoSink[tile.level], tile.scaleMaxNoSink);
+      }));
     },
     request(layer, requests) {
       const wanted = new Set(requests.map((request) => `${request.level}/${tileKey(request.row, request.column)}`));
@@ -236,18 +247,22 @@ function mapTileBytes(tile) {
 /** Maximum number of levels of a map. */
 const mapMaxLevels = 40;
 
+/** Cells along a side of a tile. */
+const mapTileCells = 256;
+
 /** @param {MapTile} tile */
 function measureTile(tile) {
-  const { data, columns } = tile;
+  const { data, columns, column, level, layer } = tile;
+  const hidden = sinkColumns(layer.sinks, columns, (at) => (column * mapTileCells + at) * 2 ** level);
   tile.scaleMax = colourScaleMax(data);
-  tile.scaleMaxNoSink = tile.column === 0 ? colourScaleMax(data, 0, data.length, columns, 1) : tile.scaleMax;
+  tile.scaleMaxNoSink = hidden ? colourScaleMax(data, 0, data.length, hidden) : tile.scaleMax;
 }
 
 /**
  * The upper end of the colour scale of a level, from its loaded tiles; if there are none, estimated from the nearest level.
  * @param {MapLayer} layer
  * @param {number} level
- * @param {boolean} noSink  without the column of the first key
+ * @param {boolean} noSink  without the cells of sinks
  */
 export function layerScaleMax(layer, level, noSink) {
   const own = knownScaleMax(layer, level, noSink);

@@ -3,7 +3,7 @@
 import { el, tokenElement } from "../dom.js";
 import { tileQuestion } from "../questions.js";
 import { makeStrongestList } from "../strongest_list.js";
-import { WeightsReader } from "../weights.js";
+import { sinksOf, WeightsReader } from "../weights.js";
 import { makeMapAxis } from "./axes.js";
 import { colourMapPanels, makeMapColourBar, readMapStyle } from "./colours.js";
 import { addMapCommands, addMapInput } from "./input.js";
@@ -29,8 +29,8 @@ const panelStateKeys = /** @type {const} */ (["side", "kind", "layer", "head", "
  * @param {App} app
  * @param {{renderer?: "auto" | "canvas"}} [options]
  * @returns {import("../types.js").View & {block: () => {rows: [number, number], columns: [number, number]} | null,
- *   questions: () => import("../types.js").Question[], renderer: () => "webgl2" | "canvas"}}
- *   block: the items in view; questions: those whose replies are the tiles in view
+ *   questions: () => import("../types.js").Question[], renderer: () => "webgl2" | "canvas", point: (query: number, key: number) => void}}
+ *   block: the items in view; questions: those whose replies are the tiles in view; point: lights a row and a column, -1: none
  */
 export function mapView(app, { renderer = "auto" } = {}) {
   const { store } = app;
@@ -181,6 +181,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
       if (!display.panels.includes(panel)) return;
       panel.queries = makeMapAxis(queries);
       panel.keys = makeMapAxis(keys);
+      if (panel.layer) tiles.setSinks(panel.layer, sinksOf(keys, store.get().kind));
+      coloursDue = true;
       arrange();
       if (display.fit) display.view.scale = 0;
       navigation.applyView();
@@ -280,6 +282,12 @@ export function mapView(app, { renderer = "auto" } = {}) {
       tiles.dispose();
       stage.dispose();
     },
+    point(query, key) {
+      display.query = query;
+      display.key = key;
+      byKeys = false;
+      pointed();
+    },
     scene: async () => mapScene(app, display, stage.context, width, height),
     block() {
       if (!width || !display.panels.length) return null;
@@ -314,12 +322,13 @@ function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
   const note = el("p", { class: "uwaga-map-note", hidden: true });
   const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "application", "aria-roledescription": "map" }, stage, note);
   const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
-    el("div", { class: "uwaga-map-bar" },
+    el("div", { class: "uwaga-map-main" }, frame, sidePanel),
+    el("div", { class: "uwaga-map-bar" }, bars,
       el("div", { class: "uwaga-map-zoom", role: "group", "aria-label": "Zoom" },
         button("\u2212", "Zoom out", () => zoom(1 / 1.6)), button("+", "Zoom in", () => zoom(1.6)),
         button("Whole map", "Show the whole map", fit)),
-      bars, el("span", { class: "uwaga-map-hint", text: "Drag to move, wheel or pinch to zoom, click to pick" })),
-    el("div", { class: "uwaga-map-main" }, frame, sidePanel), el("div", { class: "uwaga-map-readout" }, lines));
+      el("span", { class: "uwaga-map-hint", text: "Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick" })),
+    el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
   return { element, frame, note };
 }

@@ -4,6 +4,7 @@ import {
   colourPosition, colourScaleMax, colourTable, signedColourPosition, signedColourTable, unknownColour,
 } from "../colours.js";
 import { kindTitle } from "../format.js";
+import { sinkColumns, sinksOf } from "../weights.js";
 
 /** @typedef {import("./layout.js").OverviewLayout} OverviewLayout */
 /** @typedef {import("./layout.js").OverviewRow} OverviewRow */
@@ -22,23 +23,22 @@ export function makeOverviewDrawing(app, canvas, loading) {
   const images = makeImageCache(maxCachedImages);
   /**
    * The end of the colour scale of each head, by the array it was computed from.
-   * @type {WeakMap<Float32Array, {hideKeys: number, scaleMax: number[]}>}
+   * @type {WeakMap<Float32Array, {hidden: string, scaleMax: number[]}>}
    */
   const scaleMaxima = new WeakMap();
   // Only grows while layers arrive, and is reset with the question, so that colours do not jump back and forth.
   let shared = { of: "", high: 0 };
 
-  const colouring = (/** @type {OverviewRow} */ row) => {
-    const { colour } = app.store.get();
-    return { colour, signed: app.side(row.side).signed, theme: app.theme(), hideKeys: colour.hideSink ? 1 : 0 };
-  };
+  const colouring = (/** @type {OverviewRow} */ row, /** @type {OverviewCells} */ cells) => ({
+    colour: app.store.get().colour, signed: app.side(row.side).signed, theme: app.theme(), hidden: hiddenColumns(app, row, cells.columns),
+  });
 
-  /** @param {OverviewCells} cells @param {number} hideKeys @returns {number[]} */
-  function scaleMaxOf(cells, hideKeys) {
-    const known = scaleMaxima.get(cells.data);
-    if (known?.hideKeys === hideKeys) return known.scaleMax;
-    const scaleMax = Array.from({ length: cells.heads }, (_, head) => overviewScaleMax(cells, hideKeys, head, head + 1));
-    scaleMaxima.set(cells.data, { hideKeys, scaleMax });
+  /** @param {OverviewCells} cells @param {Uint8Array | null} hidden @returns {number[]} */
+  function scaleMaxOf(cells, hidden) {
+    const known = scaleMaxima.get(cells.data), name = String(hidden);
+    if (known?.hidden === name) return known.scaleMax;
+    const scaleMax = Array.from({ length: cells.heads }, (_, head) => overviewScaleMax(cells, hidden, head, head + 1));
+    scaleMaxima.set(cells.data, { hidden: name, scaleMax });
     return scaleMax;
   }
 
@@ -57,7 +57,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
     if (of !== shared.of) shared = { of, high: 0 };
     for (const row of rows) {
       const cells = cellsOf(row);
-      if (cells) shared.high = Math.max(shared.high, ...scaleMaxOf(cells, colour.hideSink ? 1 : 0));
+      if (cells) shared.high = Math.max(shared.high, ...scaleMaxOf(cells, hiddenColumns(app, row, cells.columns)));
     }
   }
 
@@ -67,9 +67,9 @@ export function makeOverviewDrawing(app, canvas, loading) {
    * @returns {{canvas: HTMLCanvasElement | null, cells: OverviewCells, stale: boolean} | null}
    */
   function imageOf(row, mayDraw = true) {
-    const cells = cellsOf(row), colouringOfRow = colouring(row), { overviewScale } = app.store.get();
+    const cells = cellsOf(row), { overviewScale } = app.store.get();
     if (!cells) return null;
-    const scaleMax = scaleMaxOf(cells, colouringOfRow.hideKeys);
+    const colouringOfRow = colouring(row, cells), scaleMax = scaleMaxOf(cells, colouringOfRow.hidden);
     const high = (/** @type {number} */ head) => colouringOfRow.colour.high ?? (overviewScale === "all" ? shared.high : scaleMax[head]);
     const key = [JSON.stringify(colouringOfRow), overviewScale, overviewScale === "all"
       ? shared.high : "", loading.peek(row)?.meta.complete, scaleMax.join()];
@@ -97,7 +97,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
     context.clearRect(0, 0, width, height);
     const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
     const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
-      accent: paint("--accent"), surface: paint("--surface-2") };
+      ink: paint("--text"), surface: paint("--raised") };
     const rows = layout.rows.slice(first, end);
     updateSharedScale(rows);
     const until = performance.now() + imageTimeBudget;
@@ -138,7 +138,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
         if (missing) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
       }
       context.lineWidth = head === chosen ? 2 : 1;
-      context.strokeStyle = head === chosen ? colours.accent : colours.line;
+      context.strokeStyle = head === chosen ? colours.ink : colours.line;
       context.strokeRect(x - (head === chosen ? 1 : 0.5), y - (head === chosen ? 1 : 0.5),
         cell + (head === chosen ? 2 : 1), cell + (head === chosen ? 2 : 1));
     }
@@ -195,18 +195,31 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
 // Images of small maps: one canvas per layer, its heads beside each other, in an LRU cache.
 
 /** @typedef {{data: Float32Array, heads: number, rows: number, columns: number}} OverviewCells */
-/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hideKeys: number}} OverviewColouring  hideKeys: first columns hidden */
+/** @typedef {{colour: Colour, signed: boolean, theme: "light" | "dark", hidden: Uint8Array | null}} OverviewColouring  hidden: columns of sinks */
 
 /**
  * The end of the colour scale of some heads, without hidden columns.
  * @param {OverviewCells} cells
- * @param {number} hideKeys
+ * @param {Uint8Array | null} hidden
  * @param {number} [first]
  * @param {number} [end]
  * @returns {number}
  */
-export function overviewScaleMax({ data, heads, rows, columns }, hideKeys, first = 0, end = heads) {
-  return colourScaleMax(data, first * rows * columns, end * rows * columns, columns, hideKeys);
+export function overviewScaleMax({ data, heads, rows, columns }, hidden, first = 0, end = heads) {
+  return colourScaleMax(data, first * rows * columns, end * rows * columns, hidden);
+}
+
+/**
+ * The columns of a small map that contain sinks, unless these are colours too; null: none.
+ * @param {import("../types.js").App} app
+ * @param {{side: import("../types.js").SideId, kind: import("../types.js").Kind}} row
+ * @param {number} columns
+ * @returns {Uint8Array | null}
+ */
+export function hiddenColumns(app, { side, kind }, columns) {
+  const shown = app.side(side), items = app.peekItems(side, shown.kinds[kind].keys);
+  if (!app.store.get().colour.hideSink || !items || shown.signed) return null;
+  return sinkColumns(sinksOf(items, kind), columns, (at) => Math.floor((at * items.total) / columns));
 }
 
 /**
@@ -225,7 +238,7 @@ export function overviewPixels({ data, heads, rows, columns }, colouring, highOf
     const high = highOf(head);
     for (let i = 0; i < rows; i++) {
       for (let j = 0; j < columns; j++) {
-        const weight = j < colouring.hideKeys ? 0 : data[(head * rows + i) * columns + j];
+        const weight = colouring.hidden?.[j] ? 0 : data[(head * rows + i) * columns + j];
         const position = positionOf(weight, colouring.colour, high);
         words[i * heads * columns + head * columns + j] = Number.isNaN(position) ? unknown : table[Math.round(position * 255)];
       }

@@ -331,6 +331,11 @@ function makeOverviewLoader(app, onChange) {
     const { how, merge, specials } = app.store.get();
     return { ask: "overview", side, kind, layer, how, merge, specials };
   };
+  // The names of the keys tell the sinks.
+  const loadKeys = (/** @type {import("../types.js").SideId} */ side, /** @type {import("../types.js").Kind} */ kind) => {
+    const { keys } = app.side(side).kinds[kind];
+    return app.peekItems(side, keys) ? null : app.items(side, keys).then(onChange, () => {});
+  };
   return {
     name: (/** @type {OverviewRow} */ row) => JSON.stringify(question(row)),
     /** @param {OverviewRow} row @returns {Reply | undefined} the most complete reply so far */
@@ -338,11 +343,15 @@ function makeOverviewLoader(app, onChange) {
     /** @param {OverviewRow} row */
     isUnavailable: (row) => questions.isUnavailable(question(row)),
     /** @param {OverviewRow[]} rows  in view */
-    request: (rows) => questions.request(rows.map(question)),
+    request(rows) {
+      questions.request(rows.map(question));
+      for (const { side, kind } of rows) void loadKeys(side, kind);
+    },
     /** @param {OverviewRow[]} rows  each has a reply afterwards, unless the host refuses it */
     async loadAll(rows) {
       const unknown = rows.map(question).filter((one) => !app.client.peek(one) && app.host.has(one));
-      await Promise.allSettled(unknown.map((one) => app.client.ask(one, { priority: 1 })));
+      await Promise.allSettled([...rows.map(({ side, kind }) => loadKeys(side, kind)),
+        ...unknown.map((one) => app.client.ask(one, { priority: 1 }))]);
     },
     stop: questions.stop,
     pending: questions.pending,

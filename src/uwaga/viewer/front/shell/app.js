@@ -27,6 +27,8 @@ export function makeApp(root, host, client, received, reporter) {
   /** @type {Map<string, Promise<Items>>} */
   const itemLists = new Map();
 
+  /** @type {Map<string, Items>} */
+  const loadedItems = new Map();
   /** @param {SideId} [id] */
   const side = (id = store.get().side) => about.sides.find((one) => one.id === id) ?? about.sides[0];
 
@@ -38,8 +40,12 @@ export function makeApp(root, host, client, received, reporter) {
       if (cached) return cached;
       const loading = fetchItems(client, { ask: "items", side: id, stack, merge, specials });
       itemLists.set(name, loading);
-      loading.catch(() => itemLists.delete(name));
+      loading.then((items) => loadedItems.set(name, items), () => itemLists.delete(name));
       return loading;
+    },
+    peekItems(id, stack) {
+      const { merge, specials } = store.get();
+      return loadedItems.get(`${id} ${stack} ${merge} ${specials}`);
     },
     sizes() {
       const { kind, merge, specials } = store.get();
@@ -54,6 +60,7 @@ export function makeApp(root, host, client, received, reporter) {
       store.set({ ...nearestHead(side(id), kind, layer, head), ...stateOfSide(id, store.get().compare), tab: "map" });
     },
     theme: () => resolvedTheme(store.get().theme),
+    isFresh: host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer"),
     idPrefix: "",
   };
 }

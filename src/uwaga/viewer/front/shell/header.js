@@ -1,59 +1,52 @@
-// The header: titles, pickers of layer and head, switches, colour settings, tabs.
+// The header: the model, the tabs, "Share", "View" and "?"; and the bar that chooses side, kind, layer and head.
 
 import { colourSchemes, colourTable, signedColourTable } from "../colours.js";
-import { segmentedControl, stepper, toggle } from "../controls.js";
+import { menuButton, segmentedControl, stepper } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
+import { initialState } from "../store.js";
 import { hasItems } from "./app.js";
 import { goTo, headsOf, kindsOf, layersOf } from "./head_navigation.js";
 
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").State} State */
+
 /**
- * @param {import("../types.js").App} app
+ * @param {App} app
  * @param {{name: import("../types.js").Tab, title: string}[]} tabs
- * @param {(HTMLElement | null)[]} extra  further buttons
+ * @param {HTMLElement} share  the menu of files
+ * @param {HTMLElement} status  what the page is doing
  * @returns {{elements: HTMLElement[], panelId: string}}
  */
-export function makeHeader(app, tabs, extra) {
-  const model = el("h1"), text = el("span", { class: "uwaga-text-title" });
-  const some = app.about.sides.length > 0;
-  const fold = el("button", { type: "button", class: "uwaga-controls-button", text: "Controls", "aria-expanded": "false", on: { click() {
-    toolbar.toggleAttribute("data-folded");
-  } } });
-  const theme = el("button", { type: "button", on: { click: () => app.commands.run("shell.theme") } });
-  const help = el("button", { type: "button", text: "?", "aria-label": "Keyboard help", title: "Keyboard help",
+export function makeHeader(app, tabs, share, status) {
+  const model = el("h1");
+  const help = el("button", { type: "button", text: "?", "aria-label": "Help", title: "What one sees, and the keys",
     on: { click: () => app.commands.run("shell.help") } });
-  const toolbar = some ? makeToolbar(app, makeColourSettings(app).element) : el("div", { hidden: true });
-  toolbar.dataset.folded = "";
-  new MutationObserver(() => fold.setAttribute("aria-expanded", String(!toolbar.hasAttribute("data-folded"))))
-    .observe(toolbar, { attributeFilter: ["data-folded"] });
   const bar = makeTabs(app, tabs);
 
   function draw() {
     const state = app.store.get(), both = state.compare !== "one";
     const sides = app.about.sides.filter(({ id }) => (both ? id !== "difference" : id === state.side));
     const join = state.compare === "both" ? " | " : " \u2212 ";
+    const text = [...new Set(sides.map((one) => one.text_title))].join(join);
     model.textContent = [...new Set(sides.map((one) => one.model))].join(join) || app.about.title;
-    text.textContent = [...new Set(sides.map((one) => one.text_title))].join(join);
-    text.hidden = text.textContent === model.textContent;
-    text.title = text.textContent;
-    const name = { auto: "as the system", light: "light", dark: "dark" }[state.theme];
-    theme.textContent = { auto: "\u25d0", light: "\u25cb", dark: "\u25cf" }[state.theme];
-    theme.title = `Theme: ${name}`;
-    theme.setAttribute("aria-label", theme.title);
+    model.title = [model.textContent, text].join("\n");
   }
-  app.store.subscribe(["side", "compare", "theme"], draw);
+  app.store.subscribe(["side", "compare"], draw);
   draw();
   return {
-    elements: [
-      el("div", { class: "uwaga-heading" }, model, text, el("div", { class: "uwaga-actions" }, some && fold, extra, theme, help)),
-      toolbar, bar.element,
-    ],
+    elements: [model, bar.element, status,
+      el("div", { class: "uwaga-actions" }, share, makeSettings(app), help)],
     panelId: bar.panelId,
   };
 }
 
-/** @param {import("../types.js").App} app @param {HTMLElement} colours @returns {HTMLElement} */
-function makeToolbar(app, colours) {
+/**
+ * The bar that chooses what is compared, kind, layer and head.
+ * @param {App} app
+ * @returns {HTMLElement}
+ */
+export function makeHeadBar(app) {
   const { store } = app;
   const choices = app.about.sides.map(({ id, title }) => ({ id, title, compare: "one" }));
   if (choices.length > 1) choices.splice(2, 0, { id: "0", title: "side by side", compare: "both" });
@@ -63,22 +56,6 @@ function makeToolbar(app, colours) {
     (name) => goTo.kind(app, name));
   const layer = stepper("Layer", (value) => goTo.layer(app, value));
   const head = stepper("Head", (value) => goTo.head(app, value));
-  const words = toggle("Words", "Merge subwords into words", () => void app.commands.run("shell.words"));
-  const specials = toggle("Hide specials", "Leave special tokens out and renormalise the rest",
-    () => void app.commands.run("shell.specials"));
-  const how = segmentedControl("Pooling", [
-    { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
-    { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
-  ], (name) => store.set({ how: name }));
-  const colour = el("button",
-    { type: "button", text: "Colours", "aria-expanded": "false", on: { click: () => app.commands.run("shell.colours") } });
-  app.commands.add({ id: "shell.colours", title: "Colours: show or hide", keys: ["o"], group: "Display", run() {
-    const toolbar = colours.parentElement;
-    // On a narrow page the controls may be collapsed, and the colours with them.
-    colours.hidden = !colours.hidden && !toolbar?.hasAttribute("data-folded");
-    if (!colours.hidden) toolbar?.removeAttribute("data-folded");
-    colour.setAttribute("aria-expanded", String(!colours.hidden));
-  } });
 
   function draw() {
     const state = store.get(), shown = app.side();
@@ -87,22 +64,12 @@ function makeToolbar(app, colours) {
     kinds.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !layersOf(shown, kindsOf(app.about)[i]).length; });
     layer.show(layersOf(shown, state.kind), state.layer);
     head.show(headsOf(shown, state.kind, state.layer), state.head);
-    words.show(state.merge === "words");
-    specials.show(state.specials === "hide");
-    words.element.disabled = !hasItems(app, { merge: state.merge === "words" ? "tokens" : "words" });
-    specials.element.disabled = !hasItems(app, { specials: state.specials === "hide" ? "show" : "hide" });
-    how.show(state.how);
-    // The lesson has its own numbers; only maps have pooled cells.
-    element.hidden = state.tab === "lesson";
-    how.element.hidden = state.tab !== "overview" && state.tab !== "map";
   }
-  const element = el("div", { class: "uwaga-toolbar", role: "group", "aria-label": "What is shown" },
-    choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
-    kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element,
-    el("span", { class: "uwaga-segments" }, words.element, specials.element), colour, how.element, colours);
-  store.subscribe(["side", "compare", "kind", "layer", "head", "merge", "specials", "how", "tab"], draw);
+  store.subscribe(["side", "compare", "kind", "layer", "head"], draw);
   draw();
-  return element;
+  return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": "What is shown" },
+    choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
+    kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element);
 }
 
 /** @param {import("../types.js").App} app @param {{name: import("../types.js").Tab, title: string}[]} tabs */
@@ -115,7 +82,7 @@ function makeTabs(app, tabs) {
 
   /** @param {KeyboardEvent} event */
   function keydown(event) {
-    const at = tabs.findIndex(({ name }) => name === app.store.get().tab), last = tabs.length - 1;
+    const at = tabs.findIndex(({ name }) => name === tabOf(app.store.get().tab)), last = tabs.length - 1;
     const to = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at ? at - 1 : last, Home: 0, End: last }[event.key];
     if (to === undefined || event.ctrlKey || event.altKey || event.metaKey) return;
     event.preventDefault();
@@ -123,7 +90,7 @@ function makeTabs(app, tabs) {
     buttons[to].focus();
   }
   function draw() {
-    const { tab } = app.store.get();
+    const tab = tabOf(app.store.get().tab);
     tabs.forEach(({ name }, i) => {
       buttons[i].setAttribute("aria-selected", String(name === tab));
       buttons[i].tabIndex = name === tab ? 0 : -1;
@@ -134,7 +101,12 @@ function makeTabs(app, tabs) {
   return { element, panelId };
 }
 
-// Colour settings: scheme, logarithmic scale, ends of the scale, threshold, hiding the first key.
+/** @param {import("../types.js").Tab} view @returns {import("../types.js").Tab} the tab that shows it: "All heads" has small maps and a table */
+function tabOf(view) {
+  return view === "table" ? "overview" : view;
+}
+
+// "View": words, special tokens, sink, cells, scale, colours, theme. A dot on the button marks what differs from the standard.
 
 const sliderSteps = 100;
 const sliderDecades = 5;
@@ -157,48 +129,88 @@ export function weightToSlider(weight) {
   return Math.min(sliderSteps, Math.max(1, Math.round(sliderSteps * (Math.log10(weight) / sliderDecades + 1))));
 }
 
-/**
- * @param {import("../types.js").App} app
- * @returns {{element: HTMLElement}}
- */
-function makeColourSettings(app) {
-  const { store } = app;
+/** @param {App} app @returns {HTMLElement} */
+function makeSettings(app) {
+  const { store } = app, some = app.about.sides.length > 0;
   const change = (/** @type {Partial<import("../types.js").Colour>} */ part) => store.set({ colour: { ...store.get().colour, ...part } });
+  const words = segmentedControl("Items", [{ name: "tokens", title: "Tokens" },
+    { name: "words", title: "Words", hint: "Merge the tokens of a word" }],
+  (name) => { if (name !== store.get().merge) app.commands.run("shell.words"); });
+  const specials = segmentedControl("Special tokens", [{ name: "show", title: "Shown" },
+    { name: "hide", title: "Left out", hint: "Left out, and the rest divided by its sum: weights are no longer those of the model" }],
+  (name) => { if (name !== store.get().specials) app.commands.run("shell.specials"); });
+  const sink = segmentedControl("Sink", [
+    { name: "bar", title: "Grey bar", hint: "Weight on special tokens and on the first token is a grey bar: the colours are for the rest" },
+    { name: "colour", title: "Colour", hint: "As every other weight" }], (name) => change({ hideSink: name === "bar" }));
+  const how = segmentedControl("Cells of many weights", [
+    { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
+    { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
+  ], (name) => store.set({ how: name }));
+  const log = segmentedControl("Scale", [{ name: "linear", title: "Linear" }, { name: "log", title: "Logarithm" }],
+    (name) => change({ log: name === "log" }));
+  const theme = segmentedControl("Theme", [{ name: /** @type {"auto"} */ ("auto"), title: "System" },
+    { name: /** @type {"light"} */ ("light"), title: "Light" }, { name: /** @type {"dark"} */ ("dark"), title: "Dark" }],
+  (name) => store.set({ theme: name }));
   const scheme = el("select", { on: { change: () => change({ scheme: scheme.value }) } },
     colourSchemes().map(({ name, title }) => el("option", { value: name, text: title })));
-  const log = el("input", { type: "checkbox", on: { change: () => change({ log: log.checked }) } });
-  const sink = el("input", { type: "checkbox", on: { change: () => change({ hideSink: sink.checked }) } });
   const low = weightSlider((step) => change({ low: sliderToWeight(step) }));
   // The last position means: chosen from the weights in view.
   const high = weightSlider((step) => change({ high: step >= sliderSteps ? null : sliderToWeight(Math.max(1, step)) }));
   const threshold = weightSlider((step) => change({ threshold: sliderToWeight(step) }));
   const ramp = el("canvas", { class: "uwaga-ramp", width: 256, height: 1, "aria-hidden": "true" });
-  const reset = el("button", { type: "button", text: "Reset", "aria-label": "Reset colours",
-    on: { click: () => change({ log: false, low: 0, high: null, threshold: 0, hideSink: false }) } });
+  const standard = initialState();
+  const reset = el("button", { type: "button", text: "Reset", "aria-label": "Reset the view", on: { click: () => {
+    const { how: cells, colour, merge, specials: hidden } = standard;
+    store.set({ how: cells, colour, theme: standard.theme,
+      ...(some && hasItems(app, { merge, specials: hidden }) && { merge, specials: hidden }) });
+  } } });
 
-  const element = el("div", { class: "uwaga-colours", role: "group", "aria-label": "Colours", hidden: true },
-    el("label", {}, el("span", { text: "Scheme" }), scheme), ramp,
-    el("label", {}, log, el("span", { text: "Logarithm" })),
-    el("label", {}, el("span", { text: "From" }), low.input, low.output),
-    el("label", {}, el("span", { text: "To" }), high.input, high.output),
-    el("label", {}, el("span", { text: "Hide below" }), threshold.input, threshold.output),
-    el("label", { title: "Many heads give most weight to the first key" }, sink, el("span", { text: "Hide first key" })), reset);
+  const setting = (/** @type {string} */ title, /** @type {HTMLElement} */ control) =>
+    el("div", { class: "uwaga-setting" }, el("span", { class: "uwaga-label", "aria-hidden": "true", text: title }), control);
+  const slider = (/** @type {string} */ title, /** @type {ReturnType<typeof weightSlider>} */ { input, output }) =>
+    el("label", {}, el("span", { class: "uwaga-label", text: title }), el("span", { class: "uwaga-slider" }, input, output));
+  const missing = el("p", { class: "uwaga-label" });
+  const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": "View" },
+    some && [setting("Items", words.element), setting("Specials", specials.element), missing, setting("Sink", sink.element),
+      setting("Cells", how.element), setting("Scale", log.element),
+      el("label", {}, el("span", { class: "uwaga-label", text: "Colours" }), el("span", { class: "uwaga-slider" }, scheme, ramp)),
+      slider("From", low), slider("To", high), slider("Hide below", threshold)],
+    setting("Theme", theme.element), el("div", { class: "uwaga-setting" }, el("span"), reset));
+  const menu = menuButton("View", content);
+  app.commands.add({ id: "shell.colours", title: "View: words, sink, scale, colours, theme", keys: ["o"], group: "Display", run() {
+    menu.open(content.hidden);
+    if (!content.hidden) content.querySelector("button")?.focus();
+  } });
 
   function draw() {
-    const { colour } = store.get();
+    const { colour, merge, specials: hidden, how: cells, theme: named } = store.get();
+    theme.show(named);
+    const differs = ["how", "merge", "specials", "theme", "colour"].some((name) =>
+      JSON.stringify(/** @type {any} */ (store.get())[name]) !== JSON.stringify(/** @type {any} */ (standard)[name]));
+    menu.button.toggleAttribute("data-changed", differs);
+    menu.button.setAttribute("aria-label", differs ? "View, changed" : "View");
+    if (!some) return;
+    words.show(merge);
+    specials.show(hidden);
+    const no = [hasItems(app, { merge: merge === "words" ? "tokens" : "words" }), hasItems(app, { specials: hidden === "hide" ? "show" : "hide" })];
+    words.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[0] && (i === 1) !== (merge === "words"); });
+    specials.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[1] && (i === 1) !== (hidden === "hide"); });
+    missing.textContent = no[0] && no[1] ? "" : "This saved page was too large to hold the other settings.";
+    missing.hidden = no[0] && no[1];
+    sink.show(colour.hideSink ? "bar" : "colour");
+    how.show(cells);
+    log.show(colour.log ? "log" : "linear");
     scheme.value = colour.scheme;
     scheme.disabled = app.side().signed;
-    log.checked = colour.log;
-    sink.checked = colour.hideSink;
     low.show(weightToSlider(colour.low), numberText(colour.low));
     high.show(colour.high === null ? sliderSteps : weightToSlider(colour.high), colour.high === null ? "largest" : numberText(colour.high));
     threshold.show(weightToSlider(colour.threshold), colour.threshold ? numberText(colour.threshold) : "nothing");
     const table = app.side().signed ? signedColourTable(app.theme()) : colourTable(colour.scheme, app.theme());
     ramp.getContext("2d")?.putImageData(new ImageData(new Uint8ClampedArray(table), 256, 1), 0, 0);
   }
-  store.subscribe(["colour", "theme", "dark", "side"], draw);
+  store.subscribe(["colour", "theme", "dark", "side", "kind", "merge", "specials", "how"], draw);
   draw();
-  return { element };
+  return menu.element;
 }
 
 /** @param {(step: number) => void} slid */

@@ -1,4 +1,4 @@
-// The page's fixed parts: header, tab panel, error messages, status line; and the views in the tab panel, one at a time.
+// The page's fixed parts: header, tab panel, error messages, status; and the views in the tab panel, one at a time.
 
 import { el } from "../dom.js";
 
@@ -24,8 +24,8 @@ export function makePageFrame(root, mode) {
   const errors = el("div", { class: "uwaga-errors" });
   const text = el("span", { class: "uwaga-status-text" });
   const activity = el("span", { class: "uwaga-activity", "aria-hidden": "true" });
-  root.replaceChildren(header, panel,
-    el("footer", { class: "uwaga-footer" }, errors, el("div", { class: "uwaga-status" }, text, activity), live));
+  const status = el("div", { class: "uwaga-status" }, text, activity);
+  root.replaceChildren(header, panel, errors, live);
 
   /** @type {Map<string, HTMLElement>} */
   const shownErrors = new Map();
@@ -54,7 +54,7 @@ export function makePageFrame(root, mode) {
   }
 
   return {
-    header, panel, fail,
+    header, panel, fail, statusElement: status,
     announce(/** @type {string} */ message) {
       // Screen readers repeat a message only if the text changes.
       live.textContent = live.textContent === message ? `${message}\u00a0` : message;
@@ -70,14 +70,15 @@ export function makePageFrame(root, mode) {
   };
 }
 
-// The tab panel: one view at a time, made when first shown.
+// The tab panel: one view at a time, made when first shown. Tabs may share a view.
 
 /**
  * @param {import("../types.js").App} app
  * @param {HTMLElement} panel
+ * @param {HTMLElement} headBar  above the views that have none of their own
  * @param {{name: import("../types.js").Tab, title: string, make: (app: import("../types.js").App) => View}[]} views
  */
-export function makeTabPanel(app, panel, views) {
+export function makeTabPanel(app, panel, headBar, views) {
   /** @type {Map<string, View>} */
   const made = new Map();
   /** @type {View | null} */
@@ -98,6 +99,8 @@ export function makeTabPanel(app, panel, views) {
 
   function draw() {
     const { tab } = app.store.get(), next = viewOf(tab);
+    panel.setAttribute("aria-label", views.find(({ name }) => name === tab)?.title ?? tab);
+    headBar.hidden = tab === "explore" || tab === "lesson";
     if (next === current) return;
     if (current) {
       const focused = /** @type {Document | ShadowRoot} */ (panel.getRootNode()).activeElement;
@@ -108,7 +111,6 @@ export function makeTabPanel(app, panel, views) {
     }
     current = next;
     next.element.hidden = false;
-    panel.setAttribute("aria-label", views.find(({ name }) => name === tab)?.title ?? tab);
     app.status("");
     next.show();
   }
@@ -118,7 +120,7 @@ export function makeTabPanel(app, panel, views) {
     createAll: () => views.forEach(({ name }) => viewOf(name)),
     current: () => /** @type {View} */ (current),
     start() {
-      panel.replaceChildren();
+      panel.replaceChildren(headBar);
       app.store.subscribe(["tab"], draw);
       draw();
     },

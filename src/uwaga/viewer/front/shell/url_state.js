@@ -4,7 +4,7 @@ import { storeEqual } from "../store.js";
 
 /** @typedef {import("../types.js").State} State */
 
-const urlTabs = ["overview", "map", "text", "lines", "table", "lesson"];
+const urlTabs = ["explore", "overview", "map", "text", "lines", "table", "lesson"];
 /** A change of these adds a history entry, which "back" undoes. */
 const historyKeys = /** @type {const} */ (["tab", "side", "kind", "layer", "head", "compare"]);
 

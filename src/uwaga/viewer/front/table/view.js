@@ -219,7 +219,7 @@ function tableScene(root, rows, columns, ranges, sideTitle) {
       if (column.statistic && typeof value === "number" && high > low) {
         const zero = -low / (high - low), place = (value - low) / (high - low), room = widths[at] - 8;
         items.push({ kind: "rect", x: left + 4 + Math.min(zero, place) * room, y: y + 3,
-          w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--surface-2") });
+          w: Math.abs(place - zero) * room, h: tableSceneRow - 6, fill: paint("--raised") });
       }
       const text = column.statistic ? numberText(value) : column.name === "side"
         ? sideTitle(row.side) : String(/** @type {any} */ (row)[column.name]);

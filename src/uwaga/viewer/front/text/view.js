@@ -6,7 +6,7 @@ import { segmentedControl } from "../controls.js";
 import { el, tokenElement } from "../dom.js";
 import { weightText } from "../format.js";
 import { makeStrongestList } from "../strongest_list.js";
-import { WeightsReader } from "../weights.js";
+import { sinksOf, WeightsReader } from "../weights.js";
 import { TextColumns } from "./panes.js";
 import { textScene } from "./scene.js";
 import { makeSearchBox } from "./search.js";
@@ -217,9 +217,10 @@ class TextView {
     if (!this.shown || !this.columns.all.length) return;
     const { colour } = this.app.store.get();
     const { query, key } = this.selection();
-    const layer = (/** @type {WeightsReader} */ { weights }, /** @type {boolean} */ keys) =>
-      weights && { weights: weights.weights, shade: makeShading(weights.weights, colour, keys) };
-    const [row, column] = [layer(this.row, true), layer(this.column, false)];
+    const sinks = colour.hideSink ? sinksOf(this.columns.last.items, this.app.store.get().kind) : new Set();
+    const layer = (/** @type {WeightsReader} */ { weights }, /** @type {ReadonlySet<number>} */ hidden) =>
+      weights && { weights: weights.weights, shade: makeShading(weights.weights, colour, hidden) };
+    const [row, column] = [layer(this.row, sinks), layer(this.column, new Set())];
     this.columns.all.forEach((one, index) => one.pane.setHighlights({
       row: one.axis === "query" ? null : row,
       column: one.axis === "key" ? null : column,

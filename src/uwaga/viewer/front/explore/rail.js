@@ -1,0 +1,116 @@
+// The rail: a card for each of the most telling heads, a list box of which the open head is selected.
+
+import { el, tokenText } from "../dom.js";
+import { percentText } from "../format.js";
+import { makeOverviewDrawing } from "../overview/drawing.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("./telling.js").Telling} Telling */
+/** @typedef {import("./telling.js").TellingHead} TellingHead */
+
+const thumbnailSide = 56; // CSS pixels
+
+/**
+ * @param {App} app
+ * @param {(head: TellingHead) => void} open
+ */
+export function makeRail(app, open) {
+  const title = el("h2", { text: "Telling heads" });
+  const list = el("div", { class: "uwaga-rail-list", role: "listbox", "aria-label": "Telling heads", tabindex: 0, on: { keydown } });
+  const rest = el("p", { class: "uwaga-rail-rest" });
+  const element = el("aside", { class: "uwaga-rail", "aria-label": "Telling heads" }, title, list, rest);
+  // Images are those of "All heads".
+  const drawing = makeOverviewDrawing(app, el("canvas"), {
+    name: (row) => JSON.stringify(row), peek: (row) => app.client.peek(overviewQuestion(app, row)), isUnavailable: () => false,
+  });
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  /** @type {Telling | null} */
+  let telling = null;
+  /** @type {{queries: Items, keys: Items} | null} */
+  let texts = null;
+
+  function isOpen(/** @type {TellingHead} */ { kind, layer, head }) {
+    const state = app.store.get();
+    return state.kind === kind && state.layer === layer && state.head === head;
+  }
+
+  function draw() {
+    const shown = telling?.heads ?? [];
+    title.textContent = telling ? `Telling heads, ${shown.length} of ${telling.total}` : "Telling heads";
+    list.replaceChildren(...shown.map((one, at) => card(one, at)));
+    if (telling && !shown.length) list.append(el("p", { class: "uwaga-rail-rest", text: "No head stands out in this text." }));
+    rest.replaceChildren(
+      telling?.resting && telling.sink ? `${telling.resting} ${telling.resting === 1 ? "head rests" : "heads rest"} on ` : "",
+      telling?.resting && telling.sink ? el("bdi", { text: tokenText(telling.sink) }) : "", telling?.resting && telling.sink ? " \u00b7 " : "",
+      el("button", { type: "button", class: "uwaga-link", text: "all heads", on: { click: () => app.store.set({ tab: "overview" }) } }));
+    mark();
+  }
+
+  /** @param {TellingHead} one @param {number} at */
+  function card(one, at) {
+    const { kind, layer, head, sentence, link } = one;
+    const picture = el("canvas", { width: thumbnailSide, height: thumbnailSide, "aria-hidden": "true" });
+    drawThumbnail(picture, one);
+    const name = (/** @type {Items | undefined} */ items, /** @type {number} */ item) => el("bdi", { text: tokenText(items?.labels[item] ?? String(item)) });
+    return el("div", { class: "uwaga-rail-card", role: "option", id: `${prefix}-${at}`, "aria-selected": "false",
+      on: { click: () => open(one) } }, picture,
+    el("div", {}, el("strong", { text: sentence }),
+      el("small", {}, name(texts?.queries, link.query), " \u2192 ", name(texts?.keys, link.key), ` ${percentText(link.weight)}`),
+      el("small", { text: `${kind === "encoder" ? "" : `${kind}, `}layer ${layer}, head ${head}` })));
+  }
+
+  /** @param {HTMLCanvasElement} canvas @param {TellingHead} one */
+  function drawThumbnail(canvas, { kind, layer, head }) {
+    const heads = app.side().maps.find((map) => map.kind === kind && map.layer === layer)?.heads ?? 0;
+    const image = drawing.imageOf({ side: app.store.get().side, kind, layer, heads, band: 0, y: 0 });
+    const context = canvas.getContext("2d"), ratio = window.devicePixelRatio || 1;
+    if (!image?.canvas || !context) return;
+    canvas.width = canvas.height = Math.round(thumbnailSide * ratio);
+    const { rows, columns } = image.cells;
+    context.imageSmoothingEnabled = Math.max(rows, columns) > canvas.width;
+    context.drawImage(image.canvas, head * columns, 0, columns, rows, 0, 0, canvas.width, canvas.height);
+  }
+
+  /** Marks the card of the open head. */
+  function mark() {
+    let active = "";
+    (telling?.heads ?? []).forEach((one, at) => {
+      const element = list.children[at], on = isOpen(one);
+      element.setAttribute("aria-selected", String(on));
+      if (on) active = element.id;
+    });
+    if (active) list.setAttribute("aria-activedescendant", active);
+    else list.removeAttribute("aria-activedescendant");
+  }
+
+  /** @param {KeyboardEvent} event */
+  function keydown(event) {
+    const heads = telling?.heads ?? [], at = heads.findIndex(isOpen), last = heads.length - 1;
+    const to = { ArrowDown: Math.min(last, at + 1), ArrowRight: Math.min(last, at + 1), ArrowUp: Math.max(0, at - 1),
+      ArrowLeft: Math.max(0, at - 1), Home: 0, End: last }[event.key];
+    if (to === undefined || last < 0 || event.ctrlKey || event.altKey || event.metaKey || event.shiftKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    open(heads[to]);
+    list.children[to].scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  draw();
+  return {
+    element, draw, mark,
+    /** @param {Telling | null} next @param {{queries: Items, keys: Items} | null} of */
+    show(next, of) {
+      telling = next;
+      texts = of;
+      draw();
+    },
+    dispose: drawing.dispose,
+  };
+}
+
+/** @param {App} app @param {{side: string, kind: string, layer: number}} row @returns {import("../types.js").Question} */
+function overviewQuestion(app, { side, kind, layer }) {
+  const { how, merge, specials } = app.store.get();
+  return { ask: "overview", side, kind, layer, how, merge, specials };
+}

@@ -1,0 +1,240 @@
+// Explore: telling heads, a sentence on the picked link, the text, the map and the strongest links; and the map alone, as a tab of its own.
+
+import { bandFloor, bandScale } from "../colours.js";
+import { el, tokenText } from "../dom.js";
+import { kindTitle, percentText } from "../format.js";
+import { mapView } from "../map/view.js";
+import { makeHeadBar } from "../shell/header.js";
+import { strongestItems } from "../strongest_list.js";
+import { sinksOf, WeightsReader } from "../weights.js";
+import { makeProse } from "./prose.js";
+import { makeRail } from "./rail.js";
+import { askTelling } from "./telling.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+/** @typedef {import("./telling.js").Telling} Telling */
+/** @typedef {import("./telling.js").TellingHead} TellingHead */
+
+const strongestCount = 5;
+
+/**
+ * @param {App} app
+ * @returns {ReturnType<typeof mapView>}
+ */
+export function exploreView(app) {
+  const { store } = app;
+  const map = mapView(app);
+  // The text box and the predictions are put into these places.
+  const places = { text: el("div", { class: "uwaga-place-text" }), predictions: el("div", { class: "uwaga-place-predictions" }) };
+  const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
+  const note = el("p", { class: "uwaga-headline-note" });
+  const bands = el("p", { class: "uwaga-band-note", hidden: true });
+  const prose = makeProse({
+    pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
+    point: (axis, item) => (axis === "key" ? map.point(-1, item) : map.point(item, -1)),
+    whole: () => store.set({ tab: "text" }),
+  });
+  const links = makeLinks((key) => store.set({ key }));
+  const rail = makeRail(app, openTelling);
+  const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": "Details: smaller or larger", on: { click() {
+    side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
+  } } });
+  const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, places.predictions, links.element);
+  const middle = el("div", { class: "uwaga-middle" }, places.text, headline, note, makeHeadBar(app), prose.element, bands, map.element);
+  const element = el("section", { class: "uwaga-explore", "aria-label": "Explore" }, rail.element, middle, side);
+  const row = new WeightsReader(app, "row", draw);
+  /** @type {{queries: Items, keys: Items, name: string} | null} */
+  let texts = null;
+  /** @type {Telling | null} */
+  let telling = null;
+  let asked = new AbortController();
+  let askedFor = "";
+  let shown = false;
+  // The page opens on the most telling head, unless the URL or a click has named another one.
+  let opens = app.isFresh;
+
+  /** @param {TellingHead} one */
+  function openTelling({ kind, layer, head, link }) {
+    opens = false;
+    store.set({ kind, layer, head, query: link.query, key: link.key, view: { x: 0, y: 0, scale: 0 } });
+  }
+
+  async function load() {
+    const { side: id, kind, merge, specials } = store.get(), axes = app.side().kinds[kind];
+    const name = JSON.stringify([id, axes, merge, specials]);
+    if (texts?.name === name) return;
+    try {
+      const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
+      const now = store.get();
+      if (name !== JSON.stringify([now.side, app.side().kinds[now.kind], now.merge, now.specials])) return;
+      texts = { queries, keys, name };
+      draw();
+    } catch {
+      // The client reports the error.
+    }
+  }
+
+  async function loadTelling() {
+    const { side: id, kind, merge, specials, how } = store.get();
+    const name = JSON.stringify([id, kind, merge, specials, how]);
+    if (name === askedFor || app.side().signed) return;
+    askedFor = name;
+    asked.abort();
+    asked = new AbortController();
+    const { signal } = asked;
+    try {
+      const found = await askTelling(app, signal);
+      await load();
+      if (signal.aborted) return;
+      telling = found;
+      rail.show(telling, texts);
+      if (opens && found.heads.length) openTelling(found.heads[0]);
+      opens = false;
+      draw();
+    } catch {
+      if (!signal.aborted) askedFor = "";
+    }
+  }
+
+  function refresh() {
+    if (!shown) return;
+    void load();
+    void loadTelling();
+    const { query } = store.get();
+    row.request(query);
+    rail.mark();
+    draw();
+  }
+
+  function draw() {
+    if (!shown || store.get().tab !== "explore") return;
+    const state = store.get(), { kind, layer, head, query, key } = state;
+    const known = texts, weights = row.weights?.weights ?? null;
+    const own = telling?.heads.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    if (!known || query === null || query >= known.queries.total) {
+      headline.replaceChildren(app.side().text_title);
+      note.textContent = known ? "Pick a word to see what it attends to." : "";
+      links.show(null);
+    }
+    if (!known) return;
+    const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set();
+    const one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
+    const inQueries = query !== null && query < known.queries.total ? query : null;
+    const shownWeights = inQueries === null ? null : weights;
+    if (inQueries !== null) {
+      headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed));
+      note.replaceChildren(noteOf(state, own, shownWeights, sinks));
+      links.show(shownWeights && { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key });
+    }
+    const common = { picked: inQueries, sinks };
+    prose.show(one ? [{ ...common, items: known.queries, axis: "both", marked: key, weights: shownWeights }]
+      : [{ ...common, items: known.queries, axis: "query", marked: null, weights: null, sinks: new Set() },
+        { ...common, items: known.keys, axis: "key", picked: null, marked: key, weights: shownWeights }]);
+    const scale = shownWeights ? bandScale(shownWeights, sinks) : 1;
+    bands.hidden = scale >= bandFloor;
+    bands.textContent = `The largest weight is ${percentText(scale)}: the colours of the text are fractions of it.`;
+  }
+
+  function layoutTab() {
+    const { tab } = store.get();
+    element.dataset.tab = tab === "map" ? "map" : "explore";
+    if (shown) refresh();
+  }
+  const unsubscribe = [
+    store.subscribe(["tab"], layoutTab),
+    store.subscribe(["side", "kind", "layer", "head", "merge", "specials", "how", "query", "key", "colour"], () => {
+      if (shown) refresh();
+    }),
+    store.subscribe(["colour", "dark"], () => { if (shown) rail.draw(); }),
+  ];
+  layoutTab();
+
+  return {
+    ...map,
+    element,
+    show() {
+      shown = true;
+      layoutTab();
+      map.show();
+    },
+    hide() {
+      shown = false;
+      map.hide();
+    },
+    dispose() {
+      asked.abort();
+      row.cancel();
+      unsubscribe.forEach((end) => end());
+      rail.dispose();
+      map.dispose();
+    },
+  };
+}
+
+/**
+ * "it" looks mostly at "tired": 59 %.
+ * @param {{queries: Items, keys: Items}} texts
+ * @param {number} query
+ * @param {number | null} key
+ * @param {Float32Array | null} weights
+ * @param {ReadonlySet<number>} sinks
+ * @param {boolean} signed
+ * @returns {(string | Node)[]}
+ */
+export function headlineOf({ queries, keys }, query, key, weights, sinks, signed) {
+  const word = (/** @type {Items} */ items, /** @type {number} */ item) => el("bdi", { text: `\u201c${tokenText(items.labels[item] ?? String(item))}\u201d` });
+  const from = word(queries, query);
+  if (!weights) return [from];
+  const best = strongestItems(weights, sinks.size + 1).find((item) => !sinks.has(item));
+  const at = key !== null && key < keys.total ? key : best;
+  if (at === undefined) return [from, " looks at nothing but special tokens"];
+  if (signed) return [from, " \u2192 ", word(keys, at), `: ${weights[at] > 0 ? "+" : ""}${percentText(weights[at])}`];
+  if (at === best) return [from, " looks mostly at ", word(keys, at), `: ${percentText(weights[at])}`];
+  return [from, " looks at ", word(keys, at), `: ${percentText(weights[at])}`,
+    ...(best === undefined || sinks.has(at) ? [] : [", mostly at ", word(keys, best), `: ${percentText(weights[best])}`])];
+}
+
+/**
+ * @param {import("../types.js").State} state
+ * @param {TellingHead | undefined} telling
+ * @param {Float32Array | null} weights
+ * @param {ReadonlySet<number>} sinks
+ * @returns {string}
+ */
+function noteOf({ kind, layer, head }, telling, weights, sinks) {
+  const where = `${kind === "encoder" ? "Layer" : `${kindTitle(kind).replace(/^./u, (letter) => letter.toUpperCase())} layer`} ${layer}, head ${head}.`;
+  const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
+  return [where, telling && `${telling.sentence}.`,
+    resting > 0.5 && `${percentText(resting)} of this word\u2019s weight rests on special tokens: a grey bar, not a colour.`].filter(Boolean).join(" ");
+}
+
+/**
+ * "What it attends to": five bars on a scale from 0 to 100 % and the rest.
+ * @param {(key: number) => void} pick
+ */
+function makeLinks(pick) {
+  const title = el("h2"), list = el("ul", { class: "uwaga-bars" });
+  const element = el("section", { class: "uwaga-links" }, title, list);
+  return {
+    element,
+    /** @param {{name: string, weights: Float32Array, items: Items, sinks: ReadonlySet<number>, picked: number | null} | null} content */
+    show(content) {
+      element.hidden = content === null;
+      if (!content) return;
+      const { name, weights, items, sinks, picked } = content;
+      title.replaceChildren("What ", el("bdi", { text: `\u201c${tokenText(name)}\u201d` }), " attends to");
+      const best = strongestItems(weights, strongestCount);
+      const others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
+      const bar = (/** @type {number} */ weight, /** @type {string} */ hue) => {
+        const fill = el("i", { class: "uwaga-bar-fill", "data-hue": hue });
+        fill.style.setProperty("width", `${Math.min(100, 100 * Math.abs(weight))}%`);
+        return el("span", { class: "uwaga-bar" }, fill);
+      };
+      list.replaceChildren(...best.map((item) => el("li", {}, el("button", { type: "button", "data-key": item, "aria-pressed": String(item === picked),
+        on: { click: () => pick(item) } }, el("bdi", { class: "uwaga-token", text: tokenText(items.labels[item]) }),
+      bar(weights[item], sinks.has(item) ? "sink" : "query"), el("span", { class: "uwaga-bar-number", text: percentText(weights[item]) })))),
+      el("li", { class: "uwaga-bar-others" }, el("span", { text: "others" }), bar(others, "others"), el("span", { class: "uwaga-bar-number", text: percentText(others) })));
+    },
+  };
+}
