@@ -16,7 +16,7 @@ Page = Any  # of playwright
 @pytest.fixture
 def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
     """A page of three layers of four heads over forty tokens."""
-    opened = open_page(serve(make_maps(40, layers=3, heads=4), tokens=[f"t{at}" for at in range(40)]).address)
+    opened = open_page(f"{serve(make_maps(40, layers=3, heads=4), tokens=[f't{at}' for at in range(40)]).address}&tab=overview")
     opened.wait_for_selector(".uwaga-tabs")
     return opened
 
@@ -68,7 +68,7 @@ def test_help_lists_the_commands_of_every_view_and_restores_the_focus(page: Page
 
 
 def test_the_table_sorts_and_opens_a_head(page: Page) -> None:
-    page.get_by_role("tab", name="Table").click()
+    page.get_by_role("button", name="Table").click()
     page.get_by_text("12 heads").wait_for()
     heading = page.get_by_role("columnheader", name="entropy", exact=True)
     assert heading.get_attribute("aria-sort") is None

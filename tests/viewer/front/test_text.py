@@ -167,7 +167,8 @@ def test_without_special_tokens_the_weights_are_renormalised(serve: Serve, open_
     tab(page, "Text")
     page.click("#uwaga-text-both-7")
     listed(page, "query")
-    page.get_by_role("button", name="Hide specials").click()
+    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="Left out").click()
     titled(page, "[data-hue=query] h3", 6)  # the same token
     row = maps["encoder", 0][0, 0, 7, 1:-1]
     found, expected = listed(page, "query"), strongest(row / row.sum(), 20)
@@ -257,7 +258,7 @@ def test_all_heads_have_lines_and_can_be_switched_off(serve: Serve, open_page: O
 
 
 def save(page: Any, kind: str, folder: Path) -> Path:
-    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_role("button", name="Share", exact=True).click()
     with page.expect_download() as download:
         page.click(f'[data-export="{kind}"]')
     path = folder / download.value.suggested_filename
@@ -369,7 +370,7 @@ def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
 ) -> None:
     page = open_page(serve(make_maps(24, layers=12, heads=2)).address, accept_downloads=True, height=400)
-    page.locator(".uwaga-export-open").wait_for()
+    page.locator(".uwaga-export-menu").wait_for()
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
     pictures = [each for each in root.iter() if each.tag.endswith("image")]
     assert len(pictures) == 24

@@ -59,14 +59,14 @@ def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
 
 
 def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
-    shown.get_by_role("tab", name="Overview").wait_for()
+    shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.locator(".uwaga").first.is_visible()
     shown.get_by_role("tab", name="Table").click()
     shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
 
 
 def test_running_the_cell_again_removes_the_old_view(shown: Any) -> None:
-    shown.get_by_role("tab", name="Overview").wait_for()
+    shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.evaluate("listeners.size") == 1
     shown.evaluate("end()")
     assert shown.evaluate("listeners.size") == 0

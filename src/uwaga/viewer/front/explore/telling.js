@@ -72,7 +72,7 @@ export function mostTellingHeads(heads) {
   /** @type {Map<string, number>} */
   const counts = new Map();
   // A link to another place tells more than one to a neighbour.
-  const worth = ({ link: { query, key, weight } }) => weight * Math.min(1, Math.abs(query - key) / 3);
+  const worth = (/** @type {TellingHead} */ { link: { query, key, weight } }) => weight * Math.min(1, Math.abs(query - key) / 3);
   return [...heads].sort((a, b) => worth(b) - worth(a)).filter(({ label, link }) => {
     const name = label === "link" ? `${link.query} ${link.key}` : label;
     counts.set(name, (counts.get(name) ?? 0) + 1);

@@ -16,7 +16,7 @@ import { askTelling } from "./telling.js";
 /** @typedef {import("./telling.js").Telling} Telling */
 /** @typedef {import("./telling.js").TellingHead} TellingHead */
 
-const strongestCount = 5;
+const linkBars = 5;
 
 /**
  * @param {App} app
@@ -224,7 +224,7 @@ function makeLinks(pick) {
       if (!content) return;
       const { name, weights, items, sinks, picked } = content;
       title.replaceChildren("What ", el("bdi", { text: `\u201c${tokenText(name)}\u201d` }), " attends to");
-      const best = strongestItems(weights, strongestCount);
+      const best = strongestItems(weights, linkBars);
       const others = weights.reduce((sum, weight, item) => (best.includes(item) || Number.isNaN(weight) ? sum : sum + weight), 0);
       const bar = (/** @type {number} */ weight, /** @type {string} */ hue) => {
         const fill = el("i", { class: "uwaga-bar-fill", "data-hue": hue });

@@ -11,6 +11,8 @@ import { sinkColumns, sinksOf } from "../weights.js";
 /** @typedef {import("../types.js").Colour} Colour */
 
 const maxCachedImages = 40;
+/** CSS pixels of the strip beside a small map. */
+const sinkStripWidth = 3;
 const imageTimeBudget = 6; // milliseconds per frame for new images, so that scrolling stays smooth
 
 /**
@@ -97,7 +99,7 @@ export function makeOverviewDrawing(app, canvas, loading) {
     context.clearRect(0, 0, width, height);
     const style = getComputedStyle(canvas), paint = (/** @type {string} */ name) => style.getPropertyValue(name);
     const colours = { bg: paint("--bg"), line: paint("--line"), muted: paint("--muted"), text: paint("--text"),
-      ink: paint("--text"), surface: paint("--raised") };
+      ink: paint("--text"), edge: paint("--edge"), surface: paint("--raised") };
     const rows = layout.rows.slice(first, end);
     updateSharedScale(rows);
     const until = performance.now() + imageTimeBudget;
@@ -136,6 +138,11 @@ export function makeOverviewDrawing(app, canvas, loading) {
         context.fillStyle = colours.surface;
         context.fillRect(x, y, cell, cell);
         if (missing) { context.fillStyle = colours.muted; context.fillText("\u2013", x + cell / 2, y + cell / 2); }
+      }
+      const resting = image ? sinkShares(image.cells, hiddenColumns(app, row, image.cells.columns))[head] : 0;
+      if (resting > 0) {
+        context.fillStyle = colours.edge;
+        context.fillRect(x - sinkStripWidth - 1, y + cell * (1 - resting), sinkStripWidth, cell * resting);
       }
       context.lineWidth = head === chosen ? 2 : 1;
       context.strokeStyle = head === chosen ? colours.ink : colours.line;
@@ -207,6 +214,31 @@ function drawEdges(context, layout, rows, scroll, width, height, colours, family
  */
 export function overviewScaleMax({ data, heads, rows, columns }, hidden, first = 0, end = heads) {
   return colourScaleMax(data, first * rows * columns, end * rows * columns, hidden);
+}
+
+/** The share of each head's weight on sinks, by its cells. @type {WeakMap<Float32Array, {hidden: string, shares: number[]}>} */
+const knownSinkShares = new WeakMap();
+
+/**
+ * The share of each head's weight that is in hidden columns.
+ * @param {OverviewCells} cells
+ * @param {Uint8Array | null} hidden
+ * @returns {number[]} 0 where nothing is known
+ */
+export function sinkShares({ data, heads, rows, columns }, hidden) {
+  const known = knownSinkShares.get(data), name = String(hidden);
+  if (known?.hidden === name) return known.shares;
+  const shares = Array.from({ length: heads }, (_, head) => {
+    let [resting, all] = [0, 0];
+    for (let at = head * rows * columns; at < (head + 1) * rows * columns; at++) {
+      if (Number.isNaN(data[at])) continue;
+      all += data[at];
+      if (hidden?.[at % columns]) resting += data[at];
+    }
+    return all > 0 ? resting / all : 0;
+  });
+  knownSinkShares.set(data, { hidden: name, shares });
+  return shares;
 }
 
 /**

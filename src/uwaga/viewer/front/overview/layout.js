@@ -22,18 +22,19 @@
  * Small maps as wide as the width allows, times `zoom`, within a readable range.
  * @param {{side: Side, kind: Kind, title: string}[]} parts  the bands
  * @param {number} width  in view
+ * @param {number} height  in view
  * @param {number} rem  CSS pixels
  * @param {number} zoom
  * @returns {OverviewLayout}
  */
-export function overviewLayout(parts, width, rem, zoom) {
-  const left = 2.5 * rem, top = 1.5 * rem, bandRoom = parts.length > 1 ? 2 * rem : 0, gap = Math.max(3, 0.25 * rem);
+export function overviewLayout(parts, width, height, rem, zoom) {
+  const left = 2.5 * rem, top = 1.5 * rem, bandRoom = parts.length > 1 ? 2 * rem : 0, gap = Math.max(7, 0.5 * rem);
   const maps = parts.map(({ side, kind }) => side.maps.filter((map) => map.kind === kind));
   const most = Math.max(1, ...maps.flat().map(({ heads }) => heads));
   const rows = maps.flat().length;
   const fits = (width - left - 0.5 * rem) / most - gap;
-  // A single map may be large; many share the space.
-  const largest = (rows * most === 1 ? 24 : 7) * rem;
+  // Few heads take the width as far as four layers of them are in view; many share it.
+  const largest = Math.max(7 * rem, (height - top) / Math.max(1, Math.min(rows, 4)) - gap);
   const cell = Math.round(Math.max(1.25 * rem, Math.min(largest, Math.max(2 * rem, fits)) * zoom));
   const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap,
     left, top, width: left + most * (cell + gap) + 0.25 * rem, height: 0 };

@@ -4,7 +4,7 @@ import { segmentedControl } from "../controls.js";
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { makeQuestionSet, statisticsQuestion } from "../questions.js";
-import { kindsOf, layersOf } from "../shell/head_navigation.js";
+import { kindsOf, layersOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeOverviewDrawing, overviewScene } from "./drawing.js";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./layout.js";
 
@@ -13,6 +13,9 @@ import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "./la
 /** @typedef {import("../types.js").Reply} Reply */
 
 /** @typedef {{row: number, head: number}} Place */
+
+/** CSS pixels for a band's title above the layer that is scrolled to. */
+const bandHeadRoom = 36;
 
 const overviewZoomLevels = [0.4, 0.55, 0.75, 1, 1.35, 1.8, 2.4, 3.2];
 
@@ -24,7 +27,7 @@ export function overviewView(app) {
   const { store } = app;
   let zoom = 3, shown = false, frame = 0;
   /** @type {OverviewLayout} */
-  let layout = overviewLayout([], 100, 16, 1);
+  let layout = overviewLayout([], 100, 100, 16, 1);
   /** @type {Place} */
   let active = { row: 0, head: 0 };
   /** @type {Place | null} */
@@ -46,11 +49,11 @@ export function overviewView(app) {
     { name: "head", title: "Colours per head", hint: "Each small map uses all colours" },
     { name: "all", title: "Shared", hint: "One scale of colours for all heads that are loaded" },
   ], (name) => store.set({ overviewScale: /** @type {"all" | "head"} */ (name) }));
-  const bar = el("div", { class: "uwaga-overview-bar" }, scale.element,
+  const bar = el("div", { class: "uwaga-overview-bar" }, makeAllHeadsSwitch(app, "overview"), scale.element,
     el("div", { class: "uwaga-segments", role: "group", "aria-label": "Size of the small maps" },
       el("button", { type: "button", text: "\u2212", "aria-label": "Smaller maps", on: { click: () => resize(-1) } }),
       el("button", { type: "button", text: "+", "aria-label": "Larger maps", on: { click: () => resize(1) } })),
-    el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it" }));
+    el("span", { class: "uwaga-hint", text: "Click a map, or press Enter, to open it. The grey strip is the share of weight on sinks" }));
   const element = el("section", { class: "uwaga-overview", "aria-label": "Overview" }, bar, stage);
   const loading = makeOverviewLoader(app, schedule);
   const drawing = makeOverviewDrawing(app, canvas, loading);
@@ -67,7 +70,7 @@ export function overviewView(app) {
     if (!shown || !scroll.clientWidth) return;
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 16;
     const last = layout.rows[active.row];
-    layout = overviewLayout(parts(), scroll.clientWidth, rem, overviewZoomLevels[zoom]);
+    layout = overviewLayout(parts(), scroll.clientWidth, scroll.clientHeight, rem, overviewZoomLevels[zoom]);
     const same = layout.rows.findIndex((row) => last && row.side === last.side && row.kind === last.kind && row.layer === last.layer);
     active = same >= 0 ? { row: same, head: Math.min(active.head, layout.rows[same].heads - 1) } : current();
     space.style.setProperty("width", `${layout.width}px`);
@@ -215,7 +218,14 @@ export function overviewView(app) {
   ];
   const unsubscribe = [
     store.subscribe(["side", "compare"], relayout),
-    store.subscribe(["kind", "layer", "head", "how", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
+    store.subscribe(["layer", "head", "how", "merge", "specials", "colour", "dark", "overviewScale"], schedule),
+    store.subscribe(["kind"], () => {
+      active = current();
+      const row = layout.rows[active.row];
+      if (shown && row) scroll.scrollTop = row.y - layout.top - bandHeadRoom;
+      placeActiveCell();
+      schedule();
+    }),
     store.subscribe(["overviewScale"], () => scale.show(store.get().overviewScale)),
   ];
   scale.show(store.get().overviewScale);

@@ -1,5 +1,6 @@
 // Which kinds, layers and heads there are, and the commands that go from one to another.
 
+import { segmentedControl } from "../controls.js";
 import { hasItems, nearestHead, stateOfSide } from "./app.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -21,6 +22,19 @@ export function layersOf(side, kind) {
 export function headsOf(side, kind, layer) {
   const map = side.maps.find((one) => one.kind === kind && one.layer === layer);
   return Array.from({ length: map?.heads ?? 0 }, (_, head) => head);
+}
+
+/**
+ * "All heads" as small maps or as a table of statistics.
+ * @param {App} app
+ * @param {"overview" | "table"} shown
+ * @returns {HTMLElement}
+ */
+export function makeAllHeadsSwitch(app, shown) {
+  const control = segmentedControl("All heads as", [{ name: /** @type {"overview"} */ ("overview"), title: "Maps" },
+    { name: /** @type {"table"} */ ("table"), title: "Table" }], (tab) => app.store.set({ tab }));
+  control.show(shown);
+  return control.element;
 }
 
 /** Navigation that is announced to screen readers. */

@@ -73,16 +73,21 @@ export function nextOrder(order, column) {
   return { name: column.name, falling: order.name === column.name ? !order.falling : column.statistic };
 }
 
+/** Statistics that are not proportions. */
+const unbounded = new Set(["entropy", "distance", "support"]);
+
 /**
- * The range of each statistic, zero included: the scale of its bars.
+ * The range of each statistic, zero included: the scale of its bars. That of a proportion is fixed, so that a small one has a small
+ * bar: 0 to 1, or -1 to 1 if there are negative ones.
  * @param {TableRow[]} rows
  * @param {string[]} names
  * @returns {{[name: string]: [number, number]}}
  */
 export function tableRanges(rows, names) {
   return Object.fromEntries(names.map((name) => {
+    const isProportion = !unbounded.has(name), isNegative = rows.some(({ values }) => Number(values[name]) < 0);
     /** @type {[number, number]} */
-    const range = [0, 0];
+    const range = isProportion ? [isNegative ? -1 : 0, 1] : [0, 0];
     for (const { values } of rows) {
       const value = values[name];
       if (value === undefined || value === null || !Number.isFinite(value)) continue;

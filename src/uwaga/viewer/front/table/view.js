@@ -3,7 +3,7 @@
 import { el } from "../dom.js";
 import { kindTitle, numberText } from "../format.js";
 import { makeQuestionSet, statisticsQuestion } from "../questions.js";
-import { kindsOf } from "../shell/head_navigation.js";
+import { kindsOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
 import { makeTableGrid } from "./grid.js";
 import { nextOrder, sortedRows, tableRanges, tableRows, tableText } from "./rows.js";
 
@@ -38,7 +38,7 @@ export function tableView(app) {
     sideTitle: (id) => app.side(/** @type {any} */ (id)).title,
   });
   const element = el("section", { class: "uwaga-table", "aria-label": "Table" },
-    el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" },
+    el("div", { class: "uwaga-table-bar", role: "group", "aria-label": "Rows of the table" }, makeAllHeadsSwitch(app, "table"),
       kindsOf(about).length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Show " }), kind),
       el("label", {}, el("span", { class: "uwaga-visually-hidden", text: "Layers " }), layer), bar,
       statusText, el("span", { class: "uwaga-segments" }, copy, save)),

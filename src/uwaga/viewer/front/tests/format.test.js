@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { numberText } from "../format.js";
+import { numberText, percentText } from "../format.js";
 import { sliderToWeight, weightToSlider } from "../shell/header.js";
 import { tokenText } from "../dom.js";
 
@@ -25,4 +25,9 @@ test("control and bidirectional characters of a token are made visible", () => {
   assert.equal(tokenText("<script>"), "<script>");
   assert.equal(tokenText("\u05e9\u{1f600}"), "\u05e9\u{1f600}");
   assert.equal(tokenText("\ud800"), "<U+D800>");
+});
+
+test("percent in two digits", () => {
+  assert.deepEqual([0, 1, 0.594, 0.0996, 0.0344, 0.01, 0.0004, -0.25, NaN, null].map(percentText),
+    ["0 %", "100 %", "59 %", "10 %", "3.4 %", "1 %", "<0.1 %", "\u221225 %", "\u2013", "\u2013"]);
 });

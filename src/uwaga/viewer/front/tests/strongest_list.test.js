@@ -5,7 +5,7 @@ import { strongestItems } from "../strongest_list.js";
 import { minimapRows } from "../text/minimap.js";
 import { weightText } from "../format.js";
 
-const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false };
+const colour = { log: false, low: 0, high: null, threshold: 0 };
 
 test("the shade is proportional to the weight, and 1 at the largest", () => {
   const shade = makeShading([0.1, 0.4, 0, NaN, 0.2], colour);
@@ -13,10 +13,9 @@ test("the shade is proportional to the weight, and 1 at the largest", () => {
   assert.deepEqual([0, 1, 2, 3, 4].map((item) => shade.of(item)), [0.25, 1, 0, 0, 0.5]);
 });
 
-test("the first key can be left out of the scale of keys, and only there", () => {
-  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(0), 0);
-  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }).of(1), 1);
-  assert.equal(makeShading([0.9, 0.1], { ...colour, hideSink: true }, false).of(0), 1);
+test("sinks have no shade and are left out of the scale", () => {
+  const shade = makeShading([0.9, 0.1, 0.05], colour, new Set([0]));
+  assert.deepEqual([0, 1, 2].map((item) => shade.of(item)), [0, 1, 0.5]);
 });
 
 test("weights below the threshold have no shade; the logarithmic scale has four decades", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../client.js";
-import { columnWeights, rowWeights, spanMasses } from "../weights.js";
+import { columnWeights, rowWeights, spanMasses, sinkColumns, sinksOf } from "../weights.js";
 
 const where = { side: "0", kind: "encoder", layer: 0, head: 0, merge: "tokens", specials: "show" };
 const weight = (query, key) => (1 + ((query * 31 + key * 17) % 11)) / 1000;
@@ -67,4 +67,14 @@ test("a live host gets requests for a row, and for a column until it is complete
     { where, sizes: { queries: 2, keys: 2 }, signal: new AbortController().signal, onWeights: ({ complete }) => heard.push(complete) });
   assert.deepEqual(heard, [1 / 3, 2 / 3, 1]);
   assert.deepEqual(asked[0], { ask: "column", ...where, key: 1 });
+});
+
+test("sinks are the special tokens, and the first token under a causal mask; a cell that contains one is left out", () => {
+  const items = { labels: ["[CLS]", "a", "b", "[SEP]"], glued: [], specials: new Set([0, 3]), spans: new Int32Array(8), total: 4 };
+  assert.deepEqual([...sinksOf(items, "encoder")], [0, 3]);
+  assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "encoder")], []);
+  assert.deepEqual([...sinksOf({ ...items, specials: new Set() }, "decoder")], [0]);
+  assert.deepEqual([...sinkColumns(new Set([0, 3]), 4, (at) => at)], [1, 0, 0, 1]);
+  assert.deepEqual([...sinkColumns(new Set([5]), 2, (at) => 4 + at * 2)], [1, 0]); // cells of two items from item 4 on
+  assert.equal(sinkColumns(new Set([3]), 2, (at) => 4 + at * 2), null);
 });

@@ -33,7 +33,7 @@ test("scrolling stays within the items, and shows an item by the smallest move",
 
 const gather = (rest = {}) => collectLines({
   heads: [0, 1], rows: [2, 4], columns: [0, 3], weight: (head, query, key) => (head === 0 ? query / 10 + key / 100 : NaN), offscreenMass: () => 0,
-  threshold: 0, only: null, hideSink: false, ...rest,
+  threshold: 0, only: null, sinks: new Set(), ...rest,
 });
 
 test("there is a line for every known weight of at least the threshold", () => {
@@ -41,7 +41,7 @@ test("there is a line for every known weight of at least the threshold", () => {
   assert.equal(lines.length, 6);
   assert.ok(Math.abs(high - 0.32) < 1e-9);
   assert.deepEqual(gather({ threshold: 0.3 }).lines.map(({ query, key }) => [query, key]), [[3, 0], [3, 1], [3, 2]]);
-  assert.equal(gather({ hideSink: true }).lines.length, 4);
+  assert.equal(gather({ sinks: new Set([0]) }).lines.length, 4);
 });
 
 test("a selected token has only its own lines; one out of view has none", () => {

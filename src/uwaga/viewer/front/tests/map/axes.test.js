@@ -30,10 +30,9 @@ test("positions and counts as text", () => {
   assert.equal(countText(512), "512");
 });
 
-test("numbers on cells: three digits, and 0 only for zero", () => {
-  assert.deepEqual([0, 1, 0.1234, 0.0001, -0.25, -0.0001, NaN].map((value) => cellText(value, 40)),
-    ["0", "1", "0.123", "<.001", "\u22120.250", ">\u2212.001", ""]);
-  assert.equal(cellText(0.00012, 100), "1.2e\u22124");
+test("numbers on cells: percent in two digits, none below 1 %", () => {
+  assert.deepEqual([0, 1, 0.1234, 0.0049, 0.006, -0.25, -0.0001, NaN, 1.5].map((value) => cellText(value)),
+    ["", "100", "12", "", "1", "\u221225", "", "", "150"]);
 });
 
 /** A canvas context that records the positions of texts. */

@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { colourTable, signedColourTable } from "../../colours.js";
+import { colourTable, luminance, signedColourTable } from "../../colours.js";
 import {
-  colourBarLabel, colourBarTicks, colourMapCells, colourMapPanels, mapColourPosition, mapColourValue, mapLightness,
+  cellTextIsBlack, colourBarLabel, colourBarTicks, colourMapCells, colourMapPanels, mapColourPosition, mapColourValue,
 } from "../../map/colours.js";
 
 const plain = { log: false, low: 0, high: 0.5, threshold: 0, hideSink: false, signed: false,
-  table: colourTable("blue", "light"), unknown: 0xff112233, sink: 0xff445566, version: 1 };
+  table: colourTable("blue", "light"), unknown: 0xff112233, version: 1 };
 const signed = { ...plain, signed: true, table: signedColourTable("light") };
 
 test("positions between the first and the last colour", () => {
@@ -28,32 +28,40 @@ test("the labels of the colour bar are the weights of its colours", () => {
   }
   assert.deepEqual(colourBarTicks(signed).map(({ value }) => value), [-0.5, 0, 0.5]);
   assert.equal(colourBarLabel({ ...plain, threshold: 0.01, hideSink: true }),
-    "Colours from 0 to 0.5000 and more, linear, nothing below 0.0100, without the first key");
-  assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from 5.00e\u22125 to 0.5000 and more, logarithmic");
+    "Colours from 0 % to 50 % and more, linear, nothing below 1 %, without sinks");
+  assert.equal(colourBarLabel({ ...plain, log: true }), "Colours from <0.1 % to 50 % and more, logarithmic");
 });
 
-test("cells: unknown ones have their colour or are transparent; the first key is left out in the first tile alone", () => {
+test("cells: unknown ones have their colour or are transparent", () => {
   const data = Float32Array.of(0.5, NaN, 0, 0.25);
   const into = new Uint32Array(4);
-  colourMapCells(plain, data, 2, true, 1, into, false);
+  colourMapCells(plain, data, 1, into, false);
   const table = new Uint32Array(plain.table.buffer);
   assert.deepEqual([...into], [table[255], plain.unknown, table[0], table[128]]);
-  colourMapCells(plain, data, 2, true, 0.5, into, true);
+  colourMapCells(plain, data, 0.5, into, true);
   assert.deepEqual([...into], [table[128], 0, table[0], table[64]]);
-  colourMapCells({ ...plain, hideSink: true }, data, 2, true, 1, into, false);
-  assert.deepEqual([...into], [plain.sink, plain.unknown, plain.sink, table[128]]);
-  colourMapCells({ ...plain, hideSink: true }, data, 2, false, 1, into, false);
-  assert.equal(into[0], table[255]);
 });
 
-test("text is dark on light cells", () => {
-  assert.ok(mapLightness(plain.table, 0) > 0.9 && mapLightness(plain.table, 255) < 0.3);
+test("numbers in cells have a contrast of at least 4.5 on every colour of every scheme", () => {
+  const contrast = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  for (const theme of ["light", "dark"]) {
+    for (const [scheme, isSigned] of [["blue", false], ["orange", false], ["grey", false], ["blue", true]]) {
+      const table = isSigned ? signedColourTable(theme) : colourTable(scheme, theme);
+      const colouring = { ...plain, high: 1, signed: isSigned, table };
+      for (let at = 0; at < 256; at++) {
+        const weight = isSigned ? (at / 255) * 2 - 1 : at / 255;
+        const text = cellTextIsBlack(colouring, weight) ? 0 : 1;
+        const place = Math.floor(mapColourPosition(colouring, weight) * 255 + 0.5);
+        assert.ok(contrast(luminance(table, 4 * place), text) >= 4.5, `${scheme} ${theme} ${at}`);
+      }
+    }
+  }
 });
 
 const layer = (scaleMax, scaleMaxNoSink) => ({ how: "mass", levels: Array.from({ length: 40 }, () => new Map()),
   scaleMax: Float64Array.from({ length: 40 }, (_, at) => scaleMax[at] ?? 0),
   scaleMaxNoSink: Float64Array.from({ length: 40 }, (_, at) => scaleMaxNoSink[at] ?? 0) });
-const style = { table: plain.table, signedTable: signed.table, unknown: 1, sink: 2 };
+const style = { table: plain.table, signedTable: signed.table, unknown: 1 };
 const colour = { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "blue" };
 
 test("two sides share a scale, their difference has its own", () => {

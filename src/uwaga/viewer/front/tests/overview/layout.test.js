@@ -1,12 +1,12 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { overviewHit, overviewLayout, overviewStep, overviewVisible } from "../../overview/layout.js";
-import { overviewPixels, overviewScaleMax } from "../../overview/drawing.js";
+import { overviewPixels, overviewScaleMax, sinkShares } from "../../overview/drawing.js";
 
 const side = (id, layers, heads,
   kinds = ["encoder"]) => ({ id, maps: kinds.flatMap((kind) => Array.from({ length: layers }, (_, layer) => ({ kind, layer, heads }))) });
 const layoutOf = (layers, heads, width = 1200, kinds = ["encoder"]) =>
-  overviewLayout(kinds.map((kind) => ({ side: side("0", layers, heads, kinds), kind, title: kind })), width, 16, 1);
+  overviewLayout(kinds.map((kind) => ({ side: side("0", layers, heads, kinds), kind, title: kind })), width, 800, 16, 1);
 
 test("thumbnails fill the width, between a smallest and a largest size", () => {
   const twelve = layoutOf(12, 12);
@@ -14,6 +14,14 @@ test("thumbnails fill the width, between a smallest and a largest size", () => {
   assert.equal(layoutOf(48, 64).cell, 32);
   assert.ok(layoutOf(1, 1).cell > 300);
   assert.ok(layoutOf(1, 1, 320).cell < 320);
+  const four = layoutOf(4, 4);
+  assert.ok(four.width > 0.6 * 1200, `four heads fill ${four.width} of 1200`);
+});
+
+test("the share of each head's weight on sinks", () => {
+  const cells = { data: Float32Array.of(0.75, 0.25, NaN, NaN, 0.5, 0.5, 0, 1), heads: 2, rows: 2, columns: 2 };
+  assert.deepEqual(sinkShares(cells, Uint8Array.of(1, 0)), [0.75, 0.25]);
+  assert.deepEqual(sinkShares(cells, null), [0, 0]);
 });
 
 test("one row per layer, one band per kind; hit testing of heads", () => {
@@ -47,11 +55,11 @@ test("arrow keys stay in the grid, also where rows differ in length", () => {
 test("pixels: heads side by side, each with its own scale; unknown and hidden cells", () => {
   const cells = { data: Float32Array.of(0, 0.5, 1, NaN, 4, 2, 0, 0), heads: 2, rows: 2, columns: 2 };
   const look = { colour: { log: false, low: 0, high: null, threshold: 0, hideSink: false, scheme: "grey" },
-    signed: false, theme: "light", hideKeys: 0 };
-  assert.deepEqual([0, 1].map((head) => overviewScaleMax(cells, 0, head, head + 1)), [1, 4]);
-  assert.equal(overviewScaleMax(cells, 1), 2);
+    signed: false, theme: "light", hidden: null };
+  assert.deepEqual([0, 1].map((head) => overviewScaleMax(cells, null, head, head + 1)), [1, 4]);
+  assert.equal(overviewScaleMax(cells, Uint8Array.of(1, 0)), 2);
   const red = (pixels) => Array.from({ length: 8 }, (_, at) => pixels[4 * at]);
   const [white, half, black] = [255, red(overviewPixels(cells, look, (head) => [1, 4][head]))[1], 0x22];
   assert.deepEqual(red(overviewPixels(cells, look, (head) => [1, 4][head])), [white, half, black, half, black, 214, white, white]);
-  assert.deepEqual(red(overviewPixels(cells, { ...look, hideKeys: 1 }, () => 0.5)), [white, black, white, black, white, 214, white, white]);
+  assert.deepEqual(red(overviewPixels(cells, { ...look, hidden: Uint8Array.of(1, 0) }, () => 0.5)), [white, black, white, black, white, 214, white, white]);
 });

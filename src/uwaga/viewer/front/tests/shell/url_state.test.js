@@ -11,13 +11,13 @@ test("a written state reads back equal", () => {
   const state = { ...initialState(), tab: "map", side: "1", kind: "cross", layer: 2, head: 3,
     how: "max", merge: "words", specials: "hide", compare: "both",
     query: 4, key: 0, span: [1, 5], view: { x: 1.5, y: 2, scale: 7.25 },
-    colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: true, scheme: "grey" }, theme: "dark" };
+    colour: { log: true, low: 0, high: 0.5, threshold: 0.001, hideSink: false, scheme: "grey" }, theme: "dark" };
   const known = read(`#${stateToParams(state, initialState())}`);
   assert.deepEqual({ ...initialState(), ...known }, state);
 });
 
 test("defaults are left out of the URL", () => {
-  assert.equal(String(stateToParams(initialState(), initialState())), "tab=overview&side=0&kind=encoder&layer=0&head=0&compare=one");
+  assert.equal(String(stateToParams(initialState(), initialState())), "tab=explore&side=0&kind=encoder&layer=0&head=0&compare=one");
 });
 
 test("unknown keys and invalid values are ignored", () => {

@@ -30,7 +30,9 @@ test("the first click sorts statistics descending and names ascending; the next 
 });
 
 test("bars range from zero to the column's extremes", () => {
-  assert.deepEqual(tableRanges(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 0.1] });
+  assert.deepEqual(tableRanges(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 1] });
+  const signed = rows.map((row) => ({ ...row, values: { ...row.values, sink: -0.1 } }));
+  assert.deepEqual(tableRanges(signed, ["sink"]), { sink: [-1, 1] });
   assert.deepEqual(tableRanges([{ values: { d: -0.5 } }, { values: { d: 0.25 } }], ["d"]), { d: [-0.5, 0.25] });
 });
 
