@@ -42,7 +42,7 @@ def wait_until_exact(page: Any) -> None:
     page.locator(".uwaga-map-frame:not([data-sharpening])").wait_for()
     page.locator(".uwaga-status-text", has_text="Exact weights").or_(
         page.locator(".uwaga-status-text", has_text="A cell is")
-    ).wait_for()
+    ).wait_for(state="attached")
     page.wait_for_timeout(300)
 
 
@@ -141,11 +141,10 @@ def test_changing_colours_sends_no_request(serve: Any, open_map: Any, make_maps:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data or request.url))
     before = pixels(page)
-    page.get_by_role("button", name="Colours").click()
-    for label in ("Logarithm", "Hide first key"):
-        page.get_by_label(label).check()
-        before = changed(page, before)
-    page.get_by_label("Scheme").select_option("orange")
+    page.get_by_role("button", name="View").click()
+    page.get_by_role("button", name="Logarithm").click()
+    before = changed(page, before)
+    page.get_by_label("Colours").and_(page.locator("select")).select_option("orange")
     changed(page, before)
     page.get_by_label("Hide below").fill("60")
     page.wait_for_timeout(300)

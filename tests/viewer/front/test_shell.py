@@ -16,7 +16,9 @@ Page = Any  # of playwright
 @pytest.fixture
 def page(serve: Any, make_maps: Any, open_page: Any) -> Page:
     """A page of three layers of four heads over forty tokens."""
-    opened = open_page(f"{serve(make_maps(40, layers=3, heads=4), tokens=[f't{at}' for at in range(40)]).address}&tab=overview")
+    opened = open_page(
+        f"{serve(make_maps(40, layers=3, heads=4), tokens=[f't{at}' for at in range(40)]).address}&tab=overview"
+    )
     opened.wait_for_selector(".uwaga-tabs")
     return opened
 
@@ -100,9 +102,9 @@ def test_themes_follow_the_system_until_one_is_chosen(page: Page) -> None:
 
 
 def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_page: Any) -> None:
-    page = open_page(serve(make_maps(20)).address)
+    page = open_page(f"{serve(make_maps(20)).address}&layer=0")
     page.wait_for_selector(".uwaga-tabs")
-    page.wait_for_load_state("networkidle")  # the requests of the overview have ended
+    page.wait_for_load_state("networkidle")  # the requests of the first view have ended
     answered = 0
 
     def answer(route: Any) -> None:
@@ -114,7 +116,8 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_
             route.continue_()
 
     page.route("**/ask", answer)
-    page.keyboard.press("2")
+    page.keyboard.press("3")
+    page.keyboard.press("h")  # another head, whose weights are not loaded yet
     alert = page.get_by_role("alert").first
     alert.wait_for()
     assert "reply:" in alert.inner_text()

@@ -40,6 +40,12 @@ def words(count: int) -> list[str]:
     return ["[CLS]", *(text[i % len(text)] for i in range(count - 2)), "[SEP]"]
 
 
+@pytest.fixture
+def open_page(open_page: Open) -> Open:
+    """Opens a page at the first head: without a layer in its address it would open at the most telling one."""
+    return lambda address, **options: open_page(f"{address}{'&' if '#' in address else '#'}layer=0", **options)
+
+
 def tab(page: Any, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
@@ -105,7 +111,7 @@ def test_a_selected_token_shows_its_row_and_its_column(serve: Serve, open_page: 
 
 def test_tokens_are_shaded_by_weight_and_hovering_shows_it(serve: Serve, open_page: Open, make_maps: Maps) -> None:
     maps = make_maps(40)
-    page = open_page(serve(maps, tokens=words(40)).address)
+    page = open_page(f"{serve(maps, tokens=words(40)).address}&colour=blue,linear,0,largest,0,sink")
     tab(page, "Text")
     page.click("#uwaga-text-both-7")
     listed(page, "query")
@@ -369,8 +375,10 @@ def test_lines_scroll_to_the_selected_query_where_a_distant_key_is_selected_too(
 def test_an_exported_overview_has_the_layers_outside_the_viewport_too(
     serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path
 ) -> None:
-    page = open_page(serve(make_maps(24, layers=12, heads=2)).address, accept_downloads=True, height=400)
-    page.locator(".uwaga-export-menu").wait_for()
+    page = open_page(
+        f"{serve(make_maps(24, layers=12, heads=2)).address}&tab=overview", accept_downloads=True, height=400
+    )
+    page.locator(".uwaga-overview").wait_for()
     root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
     pictures = [each for each in root.iter() if each.tag.endswith("image")]
     assert len(pictures) == 24

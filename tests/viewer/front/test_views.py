@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
 OTHER = "The animal didn't cross the street because it was too wide. That was a pen."
-PARTS = ("overview", "map", "text", "lines", "table", "lesson")
+PARTS = ("Explore", "All heads", "Map", "Text", "Lines", "Lesson")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def tab(page: Any, name: str) -> None:
 
 
 def choose(page: Any, head: dict[str, Any]) -> None:
-    """Selects a head in the header of the page."""
+    """Selects a head in the bar above the view."""
     page.get_by_role("combobox", name="Layer").select_option(str(head["layer"]))
     page.get_by_role("combobox", name="Head").select_option(str(head["head"]))
 
@@ -114,17 +114,20 @@ def is_drawn(pixels: np.ndarray) -> bool:
 
 def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any) -> None:
     page = open_page(view_of().address)
-    page.get_by_role("tab", name="Overview").wait_for()
+    page.locator(".uwaga-rail-card").first.wait_for()
+    assert is_drawn(keep(page, "explore"))
+    tab(page, "All heads")
     assert is_drawn(keep(page, "overview"))
-    choose(page, best_head(recordings[0], "previous_token"))
     tab(page, "Map")
+    choose(page, best_head(recordings[0], "previous_token"))
     assert is_drawn(keep(page, "map"))
     tab(page, "Text")
-    page.get_by_text("tired", exact=True).first.click()
+    page.locator(".uwaga-text-token", has_text="tired").first.click()
     assert is_drawn(keep(page, "text"))
     tab(page, "Lines")
     assert is_drawn(keep(page, "lines"))
-    tab(page, "Table")
+    tab(page, "All heads")
+    page.get_by_role("button", name="Table").click()
     page.get_by_role("columnheader", name="previous token").get_by_role("button").click()
     assert is_drawn(keep(page, "table"))
     tab(page, "Lesson")
@@ -134,7 +137,7 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     tab(page, "Map")
-    page.locator('select:has(option[value="difference"])').select_option("difference")
+    page.locator('select:visible:has(option[value="difference"])').select_option("difference")
     assert is_drawn(keep(page, "difference"))
 
 
@@ -157,7 +160,7 @@ def test_dark_narrow_and_zoomed_pages_do_not_overflow(view_of: Callable[..., Vie
     """At 640 CSS pixels, which is a window of 1280 at 200 % zoom; every view in one page."""
     page = open_page(view_of().address, width=640, height=480, color_scheme="dark", device_scale_factor=2)
     for part in PARTS:
-        tab(page, part.capitalize())
+        tab(page, part)
         pixels = keep(page)
         assert is_drawn(pixels), part
         assert pixels[:60].mean() < 100, f"{part}: a dark page"

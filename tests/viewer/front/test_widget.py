@@ -61,7 +61,8 @@ def shown(open_page: Callable[..., Any], make_maps: Callable[..., Any]) -> Any:
 def test_the_widget_shows_the_overview_and_the_table(shown: Any) -> None:
     shown.get_by_role("tab", name="Explore").wait_for()
     assert shown.locator(".uwaga").first.is_visible()
-    shown.get_by_role("tab", name="Table").click()
+    shown.get_by_role("tab", name="All heads").click()
+    shown.get_by_role("button", name="Table").click()
     shown.get_by_role("row").nth(6).wait_for()  # six heads and the header row
 
 

@@ -52,7 +52,12 @@ export function exploreView(app) {
   let askedFor = "";
   let shown = false;
   // The page opens on the most telling head, unless the URL or a click has named another one.
-  let opens = app.isFresh;
+  let opens = app.isFresh && isUntouched();
+
+  function isUntouched() {
+    const { tab, kind, layer, head, query } = store.get(), { start } = app.about;
+    return tab === "explore" && query === null && kind === start?.kind && layer === start.layer && head === start.head;
+  }
 
   /** @param {TellingHead} one */
   function openTelling({ kind, layer, head, link }) {
@@ -76,6 +81,7 @@ export function exploreView(app) {
   }
 
   async function loadTelling() {
+    if (store.get().tab !== "explore") return;
     const { side: id, kind, merge, specials, how } = store.get();
     const name = JSON.stringify([id, kind, merge, specials, how]);
     if (name === askedFor || app.side().signed) return;
@@ -89,7 +95,7 @@ export function exploreView(app) {
       if (signal.aborted) return;
       telling = found;
       rail.show(telling, texts);
-      if (opens && found.heads.length) openTelling(found.heads[0]);
+      if (opens && isUntouched() && found.heads.length) openTelling(found.heads[0]);
       opens = false;
       draw();
     } catch {

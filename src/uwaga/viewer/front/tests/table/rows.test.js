@@ -29,11 +29,11 @@ test("the first click sorts statistics descending and names ascending; the next 
     [{ name: "entropy", falling: true }, { name: "entropy", falling: false }, { name: "layer", falling: false }]);
 });
 
-test("bars range from zero to the column's extremes", () => {
+test("bars of proportions are on a fixed scale, others range from zero to the column's extremes", () => {
   assert.deepEqual(tableRanges(rows, ["entropy", "sink"]), { entropy: [0, 2], sink: [0, 1] });
   const signed = rows.map((row) => ({ ...row, values: { ...row.values, sink: -0.1 } }));
   assert.deepEqual(tableRanges(signed, ["sink"]), { sink: [-1, 1] });
-  assert.deepEqual(tableRanges([{ values: { d: -0.5 } }, { values: { d: 0.25 } }], ["d"]), { d: [-0.5, 0.25] });
+  assert.deepEqual(tableRanges([{ values: { distance: -0.5 } }, { values: { distance: 0.25 } }], ["distance"]), { distance: [-0.5, 0.25] });
 });
 
 test("as text: full precision, empty where unknown, and whether values are sampled", () => {
