@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from uwaga.maps.attended import Attended, attend
     from uwaga.maps.base import WeightMap
     from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
+    from uwaga.maps.interpretability.gradients import GradientMap, gradient_rollout
     from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
     from uwaga.maps.interpretability.head_table import HeadTable, head_table
     from uwaga.maps.interpretability.norms import ScaledMap, value_norms
@@ -21,6 +22,7 @@ __all__ = [
     "Attended",
     "AttentionMap",
     "DifferenceMap",
+    "GradientMap",
     "HeadTable",
     "KeptMap",
     "Peak",
@@ -33,6 +35,7 @@ __all__ = [
     "WordMap",
     "attend",
     "duplicate_token",
+    "gradient_rollout",
     "head_table",
     "induction",
     "previous_token",
@@ -46,6 +49,7 @@ _HOME = {
     "Attended": "uwaga.maps.attended",
     "AttentionMap": "uwaga.maps.map",
     "DifferenceMap": "uwaga.maps.derived",
+    "GradientMap": "uwaga.maps.interpretability.gradients",
     "HeadTable": "uwaga.maps.interpretability.head_table",
     "KeptMap": "uwaga.maps.derived",
     "Peak": "uwaga.maps.map",
@@ -58,6 +62,7 @@ _HOME = {
     "WordMap": "uwaga.maps.derived",
     "attend": "uwaga.maps.attended",
     "duplicate_token": "uwaga.maps.interpretability.head_scores",
+    "gradient_rollout": "uwaga.maps.interpretability.gradients",
     "head_table": "uwaga.maps.interpretability.head_table",
     "induction": "uwaga.maps.interpretability.head_scores",
     "previous_token": "uwaga.maps.interpretability.head_scores",

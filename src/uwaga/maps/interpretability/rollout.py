@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from uwaga.maps.base import WeightMap
 from uwaga.maps.indexing import integers, per_sequence
 from uwaga.maps.map import AttentionMap
 from uwaga.ops.ragged import Ragged
@@ -47,20 +48,25 @@ def rollout(
         IndexError: a position that a sequence does not have.
     """
     layers = list(maps.values()) if isinstance(maps, Mapping) else list(maps)
-    if not layers:
-        raise ValueError("rollout: there are no maps")
+    check_layers("rollout", layers)
     if not 0 <= residual <= 1:
         raise ValueError(f"rollout: residual must be between 0 and 1, not {residual}")
+    row = one_hot("rollout", layers[-1], token)
+    for m in reversed(layers):
+        row = _previous_layer(m, row, residual)
+    return row
+
+
+def check_layers(name: str, layers: Sequence[WeightMap]) -> None:
+    """Raises ValueError: no maps, or maps that are not square or of different tokens."""
+    if not layers:
+        raise ValueError(f"{name}: there are no maps")
     first = layers[0]
     for layer, m in enumerate(layers):
         square = [(shape[-1], shape[-1]) for shape in first.shapes]
         if [shape[-2:] for shape in m.shapes] != square or m.shape[:-3] != first.shape[:-3]:
             rule = f"layers must be square maps of the same tokens, and layer {layer} is {m.shape}"
-            raise ValueError(f"rollout: {rule}, where layer 0 is {first.shape}")
-    row = _one_hot(layers[-1], token)
-    for m in reversed(layers):
-        row = _previous_layer(m, row, residual)
-    return row
+            raise ValueError(f"{name}: {rule}, where layer 0 is {first.shape}")
 
 
 def _previous_layer(m: AttentionMap, row: PerToken, residual: float) -> PerToken:
@@ -76,18 +82,23 @@ def _previous_layer(m: AttentionMap, row: PerToken, residual: float) -> PerToken
     return residual * row + (1 - residual) * (received.mean(-2) if has_heads else received)
 
 
-def _one_hot(m: AttentionMap, token: int | Tensor) -> PerToken:
-    """1 for the chosen token of every sequence, 0 elsewhere: (..., N) or Ragged (N,)."""
+def one_hot(name: str, m: WeightMap, token: int | Tensor) -> PerToken:
+    """1 for the chosen token of every sequence, 0 elsewhere: (..., N) or Ragged (N,).
+
+    Raises:
+        ValueError: tokens that are not integers, one for each sequence.
+        IndexError: a token that a sequence does not have.
+    """
     lengths = torch.tensor([shape[-1] for shape in m.shapes], device=m.device)
     batch = m.shape[:-3] if m.parts() is None else (len(lengths),)
     lengths = lengths.expand(math.prod(batch))
     token = torch.as_tensor(token, device=m.device) if isinstance(token, list) else token
-    places = per_sequence(integers(token, "rollout: token"), batch, "rollout: token")
+    places = per_sequence(integers(token, f"{name}: token"), batch, f"{name}: token")
     place = torch.tensor(places, dtype=torch.int64, device=m.device)
     outside = (place < -lengths) | (place >= lengths)
     if bool(outside.any()):
         at = int(outside.nonzero()[0])
-        raise IndexError(f"rollout: token {int(place[at])} is out of range for {int(lengths[at])} tokens")
+        raise IndexError(f"{name}: token {int(place[at])} is out of range for {int(lengths[at])} tokens")
     place = torch.where(place < 0, place + lengths, place)
     offsets = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
     row = torch.zeros(int(offsets[-1]), dtype=m.dtype, device=m.device).index_fill(0, offsets[:-1] + place, 1.0)
