@@ -31,7 +31,8 @@ from uwaga.ops.score_shape import ScoreShape
 # Products of single entries are computed on this grid, so that an entry has the same bits whatever is read with it.
 _GRID_ROWS, _GRID_KEYS = 32, 512
 # Of sums over whole maps: queries at a time, whose weights on all keys are read at once, and keys of one product.
-_ROWS, _KEYS = 512, 1024
+_ROWS, _KEYS = 512, 4096
+_MASK_KEYS = 512  # of the blocks that the mask may empty
 
 
 class GradientMap(DerivedMap):
@@ -141,6 +142,7 @@ class GradientMap(DerivedMap):
         _, _, queries, keys = self._sizes()
         value_KE, grad_QE = self._value(b, h), self._grad(b, h)
         every = torch.arange(queries, device=self.device) if chosen is None else chosen
+        is_finite = bool(value_KE.isfinite().all() & grad_QE.isfinite().all())
         for rows in every.split(_ROWS):
             if not len(rows):
                 continue
@@ -154,7 +156,8 @@ class GradientMap(DerivedMap):
                 columns = slice(low, min(low + _KEYS, last))
                 with without_autocast(self.device):
                     products_CK = grad_CE @ value_KE[columns].mT
-                yield rows, columns, self._times_gradient(weights_CK[:, low - first : low - first + _KEYS], products_CK)
+                part_CK = weights_CK[:, low - first : low - first + _KEYS]
+                yield rows, columns, self._times_gradient(part_CK, products_CK, is_finite=is_finite)
 
     def _visible(self, b: int, h: int, low: int, high: int, keys: int) -> tuple[int, int]:
         """The first key and the end of the blocks of keys that queries low to high - 1 may see."""
@@ -163,27 +166,27 @@ class GradientMap(DerivedMap):
         shape = ScoreShape(queries=call.query.shape[2], keys=keys)
         seen = [
             start
-            for start in range(0, keys, _KEYS)
+            for start in range(0, keys, _MASK_KEYS)
             if not call.options.mask_program
             or block(
                 call.options.mask_program,
                 call.mask_tensors,
                 shape,
                 (low, high),
-                (start, min(start + _KEYS, keys)),
+                (start, min(start + _MASK_KEYS, keys)),
                 b,
                 h,
             )
             is not Block.EMPTY
         ]
-        return (seen[0], min(seen[-1] + _KEYS, keys)) if seen else (0, 0)
+        return (seen[0], min(seen[-1] + _MASK_KEYS, keys)) if seen else (0, 0)
 
-    def _times_gradient(self, weights: Tensor, products: Tensor) -> Tensor:
-        """The product, 0 where a weight is 0; `products` is overwritten."""
+    def _times_gradient(self, weights: Tensor, products: Tensor, *, is_finite: bool = False) -> Tensor:
+        """The product, 0 where a weight is 0; `products` is overwritten. is_finite: no value or gradient is NaN or infinite."""
         if self.positive:
             products.relu_()
-        # A hidden key may hold NaN or infinity.
-        return products.mul_(weights).masked_fill_(weights == 0, 0.0)
+        products.mul_(weights)
+        return products if is_finite else products.masked_fill_(weights == 0, 0.0)
 
     def _products(self, selection: Selection, keys: Tensor) -> Tensor:
         """grad_o_i . v_j of a rectangle."""
