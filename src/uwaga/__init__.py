@@ -77,7 +77,9 @@ _HOME = {
     "watch": "uwaga.integrations.watch",
 }
 
-__getattr__, _names = names(__name__, _HOME, ("integrations", "maps", "models", "nn", "plots", "train", "viewer"))
+__getattr__, _names = names(
+    __name__, _HOME, ("integrations", "interpret", "maps", "models", "nn", "plots", "train", "viewer")
+)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ tokens, R ragged rows.
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -71,11 +71,16 @@ def edit(
         changes = _LayerChanges.of(edits, where)
         if changes is not None or (follows_decoder and where.kind == "decoder"):
             editors[module] = session.layer_editor(where, changes)
-    with ExitStack() as stack:
-        stack.enter_context(_editing(editors))
-        stack.enter_context(huggingface.editing(model, editors))
+    with editing_layers(model, editors):
         yield edits
     session.check(type(model).__name__)
+
+
+@contextmanager
+def editing_layers(model: nn.Module, editors: Mapping[nn.Module, Editor]) -> Iterator[None]:
+    """A context in which attention layers of a model, of this package or of transformers, have these editors."""
+    with _editing(editors), huggingface.editing(model, editors):
+        yield
 
 
 def _check_heads(model: nn.Module, edits: Edits, found: AttentionLayers) -> None:

@@ -128,10 +128,10 @@ def _edited(
     that the editors mean.
     """
     query, key, value = tensors
-    settings = {"scale": own["scale"], "softcap": own["softcap"], "sinks": own["sinks"]}
+    scale, softcap, sinks = own["scale"], own["softcap"], own["sinks"]
     seen: list[ObservedCall | None] = []
     if not any(getattr(editor, "needs_operands", True) for editor in editors):
-        seen.append(notify_observers(layer, query, key, is_wanted=wants_map, **settings))  # type: ignore[arg-type]
+        seen.append(notify_observers(layer, query, key, scale=scale, softcap=softcap, sinks=sinks, is_wanted=wants_map))
         call = attention_call(layer, tensors)
         start = None
     else:
@@ -150,22 +150,25 @@ def _edited(
         if is_first and not seen:
             assert isinstance(query, Tensor)
             assert isinstance(key, Tensor)
-            at = MapOptions(
-                mask=options["mask"],
-                bias=call.bias,
-                scale=own["scale"],
-                softcap=own["softcap"],
-                sinks=own["sinks"],
-            )
+            at = MapOptions(mask=options["mask"], bias=options["bias"], scale=scale, softcap=softcap, sinks=sinks)
             seen.append(notify(layer.module, query, key, at, is_wanted=wants_map))
-        one: Any = partial(attention, **settings, dropout=dropout)  # type: ignore[arg-type]
-        output: Operand = one(query, key, value, mask=options["mask"], bias=call.bias)
+        output: Operand = attention(query, key, value, **options)
         if call.last is not None:
-            last = one(call.last.query, call.last.key, call.last.value, mask=call.last.mask)
+            last = attention(
+                call.last.query, call.last.key, call.last.value, **options | {"mask": call.last.mask, "bias": None}
+            )
             output = put_last(output, last, call.last)
         return output
 
-    output = around(editors, attend, start)(call.query, call.key, call.value, {"mask": call.mask, "dropout": dropout})
+    options = {
+        "mask": call.mask,
+        "bias": call.bias,
+        "scale": scale,
+        "softcap": softcap,
+        "sinks": sinks,
+        "dropout": dropout,
+    }
+    output = around(editors, attend, start)(call.query, call.key, call.value, options)
     expected = _as_expected(layer, call, output, tensors[0].shape[2], others)
     if not wants_map or seen[0] is None:
         return expected, None

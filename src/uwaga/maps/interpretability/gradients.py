@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from uwaga._base.tracing import without_autocast
-from uwaga.maps.base import Shape, WeightMap
+from uwaga.maps.base import Shape
 from uwaga.maps.derived import DerivedMap
 from uwaga.maps.engines import tiles
 from uwaga.maps.interpretability.rollout import PerToken, check_layers, one_hot
