@@ -2,8 +2,8 @@
 // keys that query i sees. Under a causal mask S runs along the sequence (Katharopoulos et al., "Transformers are RNNs",
 // 2020).
 //
-// Queries are computed in blocks of 64. The keys that all queries of a block see, up to a multiple of 64, contribute through the
-// state; the one or two blocks of keys at the diagonal through their scores. States are stored at every 4,096 keys: first each
+// Queries are computed in blocks of 64. Without a causal mask all keys contribute through the state. With one, the keys that all
+// queries of a block see do, up to a multiple of 64, and the one or two blocks of keys at the diagonal through their scores. States are stored at every 4,096 keys: first each
 // segment's own sum (in parallel), then prefix sums of these (in order); from there on the state is updated block by block.
 // So a state depends on its position alone, and neither threads nor batch change a bit.
 //
@@ -163,9 +163,9 @@ class Linear {
       kernels_.add_to(sum.data(), own.data(), state_size_);
       const bool is_last = at + 1 == segments.end() || !mine(at[1]);
       if (is_last && !limit_.causal) {
-        // All queries use one state, the one after the last whole block.
+        // All queries use one state, the one after the last key.
         const Sequence s = sequence_of(p_, at->sequence);
-        add_keys(s, at->key_head, at->first, limit_.keys(s) / kBlockKeys * kBlockKeys, state);
+        add_keys(s, at->key_head, at->first, limit_.keys(s), state);
       }
     }
   }
@@ -200,8 +200,29 @@ class Linear {
                              width(p_.value_width));
         split = whole_blocks;
       }
-      run_block(at, s, i, end, whole_blocks * kBlockKeys, limit_.visible_keys(s, end - 1), state.data());
+      const int64_t through_state = limit_.causal ? whole_blocks * kBlockKeys : limit_.keys(s);
+      run_block(at, s, i, end, through_state, limit_.visible_keys(s, end - 1), state.data());
     }
+  }
+
+  // Whether each query is a row of adjacent words.
+  bool reads_queries_in_place(const Sequence& s) const {
+    const uwaga_tensor& q = p_.query;
+    const auto first = reinterpret_cast<uintptr_t>(query_address(p_, q, s, 0, 0));
+    return q.column == 1 && p_.query_width % 2 == 0 && first % 4 == 0 && q.row % 2 == 0 && q.head % 2 == 0;
+  }
+
+  // The outputs of a tile whose queries see no key but through the state.
+  void write_past(const TileRows& rows, const Sequence& s, const float* parts) const {
+    const void* queries[kTileRows];
+    void* outputs[kTileRows];
+    for (int r = 0; r < rows.count; ++r) {
+      queries[r] = query_address(p_, p_.query, s, rows.rows[r].head, rows.rows[r].query);
+      outputs[r] = query_address(p_, result_.output, s, rows.rows[r].head, rows.rows[r].query);
+    }
+    kernels_.write_rows_times_state_pairs({queries, outputs, result_.output.column, result_.output.dtype,
+                                           output_scale_ * scoring_.query_factor, parts, parts + state_size_ / 2,
+                                           rows.count, width(p_.query_width), width(p_.value_width)});
   }
 
   // Queries [i0, i1): keys before j0 through the state, keys [j0, j1) through their scores.
@@ -209,6 +230,10 @@ class Linear {
                  const float* state) const {
     const int64_t group = p_.query_heads / p_.key_heads;
     const int64_t tiles = ((i1 - i0) * group + kTileRows - 1) / kTileRows;
+    if (j0 > 0 && j0 >= j1 && pairs_ && reads_queries_in_place(s)) {
+      for (int64_t t = 0; t < tiles; ++t) write_past(tile_at(at, s, i0, i1, t), s, state + state_size_);
+      return;
+    }
     const int64_t query_tile = rounded_up(p_.query_width * kTileRows + kMaxLanes, 16);
     const int64_t output_tile = kTileRows * padded_width(p_.value_width);
     thread_local Scratch scratch;

@@ -219,6 +219,18 @@ struct NormGradientRow {
   RowDropout dropout;
 };
 
+// Rows of bfloat16 times a state that split_state made, times `factor`. Each row is adjacent, lies at a multiple of four bytes, and
+// has an even width.
+struct RowsTimesState {
+  const void* const* rows;
+  void* const* out;
+  int64_t out_column;
+  int out_dtype;
+  float factor;
+  const float *high, *low;
+  int count, depth, width;
+};
+
 // One per level, filled by name in level-inl.h.
 struct Kernels {
   const char* name;
@@ -280,6 +292,8 @@ struct Kernels {
                                   int width);
   void (*add_tile_product_pairs)(float* out, int64_t out_row, const float* tile, const float* high, const float* low,
                                  int rows, int depth, int width);
+  // The same product alone, of rows where they lie, written to where it goes.
+  void (*write_rows_times_state_pairs)(const RowsTimesState&);
 
   void (*weights_tile)(const WeightsTile&, const Block&, const ScoreRule&);
   // Over rows [first_row, last_row) of weights[6][64], in the whole vectors around columns [first, last):

@@ -102,6 +102,7 @@ const Kernels kKernels = {
     .split_state = UWAGA_PAIRS(split_state),
     .add_outer_product_pairs = UWAGA_PAIRS(add_outer_product_pairs),
     .add_tile_product_pairs = UWAGA_PAIRS(add_tile_product_pairs),
+    .write_rows_times_state_pairs = UWAGA_PAIRS(write_rows_times_state_pairs),
     .weights_tile = weights_tile,
     .add_rows = add_rows,
     .keep_largest = keep_largest,

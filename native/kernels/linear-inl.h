@@ -71,6 +71,52 @@ inline void add_tile_product_pairs(float* out, int64_t out_row, const float* til
     });
   });
 }
+
+// As `accumulate` of forward-inl.h, with the rows of `a` where they lie.
+template <int ROWS, int VECTORS>
+inline __attribute__((always_inline)) void accumulate_rows(const float* const (&a)[ROWS], const float* b, int depth,
+                                                           F (&c)[ROWS][VECTORS]) {
+  for (int d = 0; d < depth; ++d) {
+    F right[VECTORS];
+#pragma GCC unroll 8
+    for (int v = 0; v < VECTORS; ++v) right[v] = load(b + d * kStrip + v * kLanes);
+#pragma GCC unroll 6
+    for (int r = 0; r < ROWS; ++r) {
+      const F left = broadcast(a[r][d]);
+#pragma GCC unroll 8
+      for (int v = 0; v < VECTORS; ++v) c[r][v] = pair_step(left, right[v], c[r][v]);
+    }
+  }
+}
+
+inline void write_rows_times_state_pairs(const RowsTimesState& x) {
+  const int64_t room = (int64_t{x.depth} + kStrip - 1) / kStrip * kStrip;
+  with_type(x.out_dtype, [&](auto* type) {
+    using T = typename remove_pointer_to_const<decltype(type)>::type;
+    with_row_count(x.count, [&](auto rows) {
+      const float* a[rows.value];
+      for (int r = 0; r < rows.value; ++r) a[r] = static_cast<const float*>(x.rows[r]);
+      for_strips(x.width, [&](auto v, int w) {
+        F c[rows.value][v.value];
+#pragma GCC unroll 6
+        for (int r = 0; r < rows.value; ++r) {
+#pragma GCC unroll 8
+          for (int k = 0; k < v.value; ++k) c[r][k] = zero();
+        }
+        accumulate_rows(a, x.low + w * (room / 2), x.depth / 2, c);
+        accumulate_rows(a, x.high + w * (room / 2), x.depth / 2, c);
+        const int left = x.width - w < v.value * kLanes ? x.width - w : v.value * kLanes;
+#pragma GCC unroll 6
+        for (int r = 0; r < rows.value; ++r) {
+          float row[v.value * kLanes];
+#pragma GCC unroll 8
+          for (int k = 0; k < v.value; ++k) store(row + k * kLanes, c[r][k]);
+          write_row_of(static_cast<T*>(x.out[r]) + w * x.out_column, x.out_column, row, x.factor, left);
+        }
+      });
+    });
+  });
+}
 #endif
 
 // Packed rows give the left operand too: within a strip, entry r of row n lies at n * kStrip + r.

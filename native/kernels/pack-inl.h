@@ -24,15 +24,15 @@ inline F load_strided(const T* x, int64_t column, int count) {
   return load(lanes);
 }
 
-// Prefetches the row kPrefetchRows further on: keys and values come from memory or an outer cache, and several rows read side
+// Prefetches the row that lies `distance` further on: keys and values come from memory or an outer cache, and several rows read side
 // by side are more streams than the hardware prefetcher follows. A prefetch past the end of memory is harmless.
 constexpr int kPrefetchRows = 16;
 
 template <class T>
-inline void prefetch_ahead(const T* row, const Rows& rows, int width) {
+inline void prefetch_ahead(const T* row, const Rows& rows, int width, uint64_t distance = kPrefetchRows) {
   if (rows.column != 1) return;
   // As integers, since a pointer may not leave its array, and the stride of a single row may have any value.
-  const uint64_t ahead = reinterpret_cast<uintptr_t>(row) + kPrefetchRows * sizeof(T) * static_cast<uint64_t>(rows.row);
+  const uint64_t ahead = reinterpret_cast<uintptr_t>(row) + distance * sizeof(T) * static_cast<uint64_t>(rows.row);
   for (uint64_t byte = 0; byte < static_cast<uint64_t>(width) * sizeof(T); byte += 64) {
     __builtin_prefetch(reinterpret_cast<const void*>(static_cast<uintptr_t>(ahead + byte)));
   }

@@ -54,19 +54,33 @@ inline F load_halves_strided(const bfloat16* x, int64_t column, int count) {
   return load_halves(entries, kLanes);
 }
 
+static_assert(kStripVectors % 2 == 0);
+
 inline void pack_rows_pairs(float* out, const Rows& rows, int count, int depth, int width) {
   const bfloat16* x = static_cast<const bfloat16*>(rows.data);
   for (int w0 = 0; w0 < width; w0 += kStrip) {
     float* strip = out + int64_t{w0 / kStrip} * pairs_of(depth) * kStrip;
     for (int n = 0; n < count; n += 2) {
       const bfloat16* from = x + n * rows.row + w0 * rows.column;
+      float* words = strip + int64_t{n / 2} * kStrip;
+      if (rows.column == 1 && w0 + kStrip <= width && n + 1 < count) {
+        prefetch_ahead(from, rows, kStrip, kBlockKeys);
+        prefetch_ahead(from + rows.row, rows, kStrip, kBlockKeys);
+        for (int v = 0; v < kStripVectors; v += 2) {
+          F first, second;
+          join_rows(load_words(from + v * kLanes), load_words(from + rows.row + v * kLanes), &first, &second);
+          store(words + v * kLanes, first);
+          store(words + (v + 1) * kLanes, second);
+        }
+        continue;
+      }
       for (int v = 0; v < kStripVectors; ++v) {
         const int left = width - w0 - v * kLanes;
         const int64_t at = v * kLanes * rows.column;
         const F low = left > 0 ? load_halves_strided(from + at, rows.column, left) : zero();
         const F high =
             left > 0 && n + 1 < count ? load_halves_strided(from + rows.row + at, rows.column, left) : zero();
-        store(strip + int64_t{n / 2} * kStrip + v * kLanes, join_halves(low, high));
+        store(words + v * kLanes, join_halves(low, high));
       }
     }
   }

@@ -24,6 +24,15 @@ inline F load_halves(const bfloat16* p, int count) {
 inline F join_halves(F low, F high) {
   return of_words(_mm512_or_si512(words_of(low), _mm512_slli_epi32(words_of(high), 16)));
 }
+// Word n of `first`: entry n of a in its low half and of b in its high one; of `second`: entry kLanes + n.
+inline void join_rows(F a, F b, F* first, F* second) {
+  const __m512i step = _mm512_set1_epi32(0x00010001);
+  const __m512i low = _mm512_setr_epi32(0x200000, 0x210001, 0x220002, 0x230003, 0x240004, 0x250005, 0x260006, 0x270007,
+                                        0x280008, 0x290009, 0x2A000A, 0x2B000B, 0x2C000C, 0x2D000D, 0x2E000E, 0x2F000F);
+  const __m512i high = _mm512_add_epi32(low, _mm512_slli_epi32(step, 4));
+  *first = of_words(_mm512_permutex2var_epi16(words_of(a), low, words_of(b)));
+  *second = of_words(_mm512_permutex2var_epi16(words_of(a), high, words_of(b)));
+}
 inline F negate_pairs(F a) {
   return of_words(_mm512_xor_si512(words_of(a), _mm512_set1_epi32(static_cast<int>(0x80008000u))));
 }

@@ -218,3 +218,15 @@ def test_without_softmax_an_infinite_value_reaches_its_column_alone() -> None:
     out = attention(q, k, v, normalize=None)
     assert not out[..., 3].isfinite().any()
     assert out[..., [0, 1, 2, 4, 5, 6, 7]].isfinite().all()
+
+
+@pytest.mark.parametrize("keys", [1, 63, 64, 200])
+@pytest.mark.parametrize("scale", [1.0, -0.5])
+def test_without_softmax_bfloat16_has_the_same_bits_wherever_queries_lie(keys: int, scale: float) -> None:
+    """Queries that lie at whole words are read in place, others are packed first."""
+    q, k, v = (_x(2, n, 32, seed=n).bfloat16() for n in (70, keys, keys))
+    wide = torch.zeros(2, 70, 33, dtype=torch.bfloat16)
+    wide[..., 1:] = q
+    options = {"normalize": None, "scale": scale}
+    assert torch.equal(attention(wide[..., 1:], k, v, **options), attention(q, k, v, **options))
+    assert torch.equal(attention(q[:, 5:6], k, v, **options), attention(q, k, v, **options)[:, 5:6])
