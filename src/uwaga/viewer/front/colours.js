@@ -189,6 +189,7 @@ export function bandOf(weight, scale) {
 /**
  * @typedef {object} Shading
  * @property {(item: number) => number} of  opacity in [-1, 1]; 0: not shaded
+ * @property {(item: number) => number} band  -5 to 5: with the standard scale by weight, else by opacity
  * @property {number} high  the weight of full opacity
  */
 
@@ -212,7 +213,12 @@ export function makeShading(weights, colour, sinks = new Set()) {
     const part = colour.log ? Math.log(size / floor) / Math.log(high / floor) : (size - floor) / (high - floor);
     return Math.sign(weight) * Math.min(1, part);
   };
-  return { of, high };
+  const scale = bandScale(weights, sinks), isStandard = !colour.log && colour.high === null && colour.low === 0;
+  const band = (/** @type {number} */ item) => {
+    const part = of(item);
+    return part === 0 ? 0 : Math.sign(part) * (isStandard ? bandOf(weights[item], scale) : Math.ceil(Math.abs(part) * bandLimits.length));
+  };
+  return { of, band, high };
 }
 
 /** @param {ArrayLike<number>} weights @param {ReadonlySet<number>} sinks @returns {number} */

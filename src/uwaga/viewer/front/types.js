@@ -169,6 +169,7 @@
  * @property {() => void} dispose
  * @property {() => Promise<Scene>} [scene]
  * @property {() => {rows: [number, number], columns: [number, number]} | null} [block]  the queries and keys in view
+ * @property {() => {name: string, blob: Blob}} [csv]  what is shown as a table, if that is not weights
  */
 
 /**

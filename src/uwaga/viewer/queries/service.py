@@ -175,8 +175,11 @@ class QueryService:
         block, selection, head, rows, columns = self._block(parser)
         with self._lock:
             axes = self._resolver.axes(selection)
-        data = weights.npz(block, axes, rows, columns)
         kind, layer = selection.name
+        side = self._resolver.side(selection.side)
+        names: dict[str, str | int] = {"model": side.model, "text": side.title, "side": selection.side}
+        names |= {"kind": kind, "layer": layer, "head": head, "merge": selection.merge, "specials": selection.specials}
+        data = weights.npz(block, axes, rows, columns, names)
         return Reply(meta={"name": f"{kind}-{layer}-{head}.npz"}, arrays=(np.frombuffer(data, np.uint8),))
 
     def _block(

@@ -5,7 +5,7 @@ Letters: Q queries, K keys, S and T spans.
 
 import io
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -122,12 +122,19 @@ def _runs(cuts: NDArray[np.int64], spans: Pairs) -> Iterator[tuple[int, int]]:
 
 
 def npz(
-    weights: NDArray[np.float32], axes: tuple[Axis, Axis], rows: tuple[int, int], columns: tuple[int, int]
+    weights: NDArray[np.float32],
+    axes: tuple[Axis, Axis],
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    names: Mapping[str, str | int],
 ) -> bytes:
-    """A rectangle as an .npz file: weights, query_tokens, key_tokens, rows, columns."""
-    names = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
+    """A rectangle as an .npz file: weights, query_tokens, key_tokens, rows, columns, and the names (model, text, layer, ...)."""
+    tokens = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
+    given = {name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()}
     file = io.BytesIO()
-    np.savez_compressed(file, weights=weights, query_tokens=names[0], key_tokens=names[1], rows=rows, columns=columns)
+    np.savez_compressed(
+        file, weights=weights, query_tokens=tokens[0], key_tokens=tokens[1], rows=rows, columns=columns, **given
+    )
     return file.getvalue()
 
 

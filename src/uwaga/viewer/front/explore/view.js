@@ -41,7 +41,8 @@ export function exploreView(app) {
     side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
   } } });
   const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, places.predictions, links.element);
-  const middle = el("div", { class: "uwaga-middle" }, places.text, headline, note, makeHeadBar(app), prose.element, bands, map.element);
+  const middle = el("div", { class: "uwaga-middle" }, places.text, headline, el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app)),
+    prose.element, bands, map.element);
   const element = el("section", { class: "uwaga-explore", "aria-label": "Explore" }, rail.element, middle, side);
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
@@ -211,7 +212,7 @@ export function headlineOf({ queries, keys }, query, key, weights, sinks, signed
 function noteOf({ kind, layer, head }, telling, weights, sinks) {
   const where = `${kind === "encoder" ? "Layer" : `${kindTitle(kind).replace(/^./u, (letter) => letter.toUpperCase())} layer`} ${layer}, head ${head}.`;
   const resting = weights ? [...sinks].reduce((sum, sink) => sum + (weights[sink] || 0), 0) : 0;
-  return [where, telling && `${telling.sentence}.`,
+  return [where, telling?.label && `${telling.sentence}.`,
     resting > 0.5 && `${percentText(resting)} of this word\u2019s weight rests on special tokens: a grey bar, not a colour.`].filter(Boolean).join(" ");
 }
 

@@ -2,9 +2,11 @@
 
 import { menuButton } from "../controls.js";
 import { el, tokenText } from "../dom.js";
+import { kindTitle } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { scenePng, textImage } from "./canvas.js";
 import { pdfFile } from "./pdf.js";
+import { shareScene, titledScene } from "./share.js";
 import { svgFile } from "./svg.js";
 import { blockCsv, blockNpz, fileName, savePage } from "./weights.js";
 
@@ -64,6 +66,7 @@ function updateMenu(menu, formats, view) {
 
 /** @param {FileFormat} format @param {View} view @returns {boolean} */
 function canExport({ id }, view) {
+  if (id === "npz") return view.csv === undefined;
   return !["png", "svg", "pdf"].includes(id) || view.scene !== undefined;
 }
 
@@ -76,11 +79,18 @@ function fileFormats(app) {
    */
   const picture = (ending, type, write) => async (/** @type {View} */ view) => {
     if (!view.scene) throw new Error("This view cannot be saved as a picture.");
-    const { data, note } = await write(await view.scene(), exportTitle(app));
+    const style = getComputedStyle(app.root), paint = (/** @type {string} */ custom) => style.getPropertyValue(custom).trim();
+    const title = exportTitle(app), text = tokenText(app.side().text_title);
+    const scene = titledScene(await view.scene(), { title, text, ink: paint("--text"), muted: paint("--muted") });
+    const { data, note } = await write(scene, `${title}: ${text}`);
     const name = fileName({ model: app.side().model, where: app.where(), what: app.store.get().tab, ending });
     return { name, blob: new Blob([data], { type }), note };
   };
   return [
+    { id: "share", title: "Picture to share", hint: "the picked link beside its map, 1200 \u00d7 630", key: "Shift+S", live: true, make: async () => {
+      const { blob } = await scenePng(await shareScene(app), 1);
+      return { name: fileName({ model: app.side().model, where: app.where(), what: "share", ending: "png" }), blob };
+    } },
     { id: "png", title: "PNG", hint: "a picture of this view, at twice its size", key: "Shift+P",
       live: false, make: picture("png", "image/png", async (scene) => {
       const { blob, scale } = await scenePng(scene);
@@ -91,8 +101,8 @@ function fileFormats(app) {
     { id: "pdf", title: "PDF", hint: "a page with this view, for papers", key: "Shift+D", live: false,
       make: picture("pdf", "application/pdf", async (scene, title) => ({
       data: /** @type {BlobPart} */ (await pdfFile(scene, { title, paintText: textImage })) })) },
-    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names",
-      key: "Shift+C", live: false, make: (view) => blockCsv(app, view) },
+    { id: "csv", title: "CSV", hint: "the weights in view as a table, with tokens as names; of the table of heads its rows",
+      key: "Shift+C", live: false, make: (view) => (view.csv ? Promise.resolve(view.csv()) : blockCsv(app, view)) },
     { id: "npz", title: "NPZ", hint: "the weights in view for NumPy, with their tokens",
       key: "Shift+Z", live: true, make: (view) => blockNpz(app, view) },
     { id: "page", title: "Page", hint: "this page as one file that works without the program, with the exact tiles seen so far",
@@ -102,6 +112,7 @@ function fileFormats(app) {
 
 /** @param {App} app @returns {string} */
 function exportTitle(app) {
-  const { kind, layer, head } = app.where();
-  return tokenText(`${app.side().model}, ${kind} layer ${layer}, head ${head}: ${app.side().text_title}`);
+  const { kind, layer, head } = app.where(), { tab } = app.store.get();
+  const which = tab === "overview" || tab === "table" ? "all heads" : tab === "lesson" ? "lesson" : `${kindTitle(kind)} layer ${layer}, head ${head}`;
+  return tokenText([app.side().model, which].filter(Boolean).join(", "));
 }

@@ -103,9 +103,11 @@ export async function blockNpz(app, view) {
 export async function savePage(app) {
   const seen = app.client.cachedQuestions("tile");
   const exact = seen.slice(-maxSavedTiles);
-  const { meta, arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
+  const { arrays } = await app.client.ask({ ask: "page", exact }, { priority: 6 });
   const left = seen.length - exact.length;
-  return { name: String(meta.name), blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
+  const { model, text_title: title } = app.side();
+  const name = ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), fileNameSlug(title)].filter((part) => part !== "").join("_");
+  return { name: `${name}.html`, blob: new Blob([/** @type {BlobPart} */ (arrays[0].data)], { type: "text/html;charset=utf-8" }),
     note: left > 0 ? `with the ${exact.length} tiles seen last; ${left} earlier ones were left out` : `with ${exact.length} tiles` };
 }
 
@@ -183,7 +185,7 @@ export function fileName({ model, where, what, block, ending }) {
   return `${parts.filter((part) => part !== "").join("_")}.${ending}`;
 }
 
-/** @param {string} text @returns {string} */
-function fileNameSlug(text) {
+/** @param {string} text @returns {string} the letters that every file system allows */
+export function fileNameSlug(text) {
   return text.normalize("NFKD").replace(/[^A-Za-z0-9.+-]+/g, "-").replace(/^[-.]+|[-.]+$/g, "").slice(0, 60);
 }

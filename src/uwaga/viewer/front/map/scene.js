@@ -1,6 +1,6 @@
 // The visible map as a scene for files: an image of its cells, axis labels, titles and colour bars.
 
-import { countText, kindTitle } from "../format.js";
+import { countText } from "../format.js";
 import { mapAxisText, mapTicks } from "./axes.js";
 import { cellTextIsBlack, colourBarTicks, colourBarTickText, colourMapCells } from "./colours.js";
 import { cellText, minBarScale, minNumberScale, sinkCell } from "./overlay.js";
@@ -17,30 +17,28 @@ const mapSceneLegendHeight = 54;
 const mapScenePixelRatio = 2;
 
 /**
- * @param {import("../types.js").App} app
  * @param {MapDisplay} display
  * @param {CanvasRenderingContext2D} context  measures labels
- * @param {number} width  of the stage
- * @param {number} height
  * @returns {import("../types.js").Scene}
  */
-export function mapScene(app, display, context, width, height) {
+export function mapScene(display, context) {
   const { style, panels } = display;
-  if (!style || !width) throw new Error("The map has not been drawn yet.");
-  const { kind, layer, head } = app.store.get();
-  const whose = panels.length === 1 ? `${panels[0].title}, ` : "";
+  if (!style || !panels.length) throw new Error("The map has not been drawn yet.");
   /** @type {SceneItem[]} */
-  const items = [{ kind: "text", x: 4, y: 20, text: `${whose}${kindTitle(kind)} layer ${layer} head ${head}`,
-    size: style.size * 1.15, anchor: "start", fill: style.text }];
+  const items = [];
   for (const panel of panels) items.push(...mapScenePanel(panel, display, context));
+  // The picture ends where the maps end.
+  const extent = (/** @type {MapPanel} */ { plot, sizes }) => [plot.x + Math.min(plot.w, (sizes.keys - display.view.x) * display.view.scale),
+    plot.y + Math.min(plot.h, (sizes.queries - display.view.y) * display.view.scale)];
+  const right = Math.max(...panels.map((panel) => extent(panel)[0])) + 16, bottom = Math.max(...panels.map((panel) => extent(panel)[1]));
   let x = panels[0].plot.x;
   for (const signed of [false, true]) {
     const panel = panels.find((one) => one.side.signed === signed);
     if (!panel) continue;
-    items.push(...mapSceneBar(panel, x, height + mapSceneTitleHeight + 18, style));
+    items.push(...mapSceneBar(panel, x, bottom + 18, style));
     x += 260;
   }
-  return { width, height: height + mapSceneTitleHeight + mapSceneLegendHeight, background: style.background, items };
+  return { width: Math.max(right, x), height: bottom + mapSceneLegendHeight, background: style.background, items };
 }
 
 /**
@@ -53,7 +51,7 @@ function mapScenePanel(panel, display, context) {
   const { plot, gutters, sizes } = panel;
   const style = /** @type {import("./colours.js").MapStyle} */ (display.style);
   const { view } = display;
-  const top = plot.y + mapSceneTitleHeight;
+  const top = plot.y;
   /** @type {SceneItem[]} */
   const items = [];
   if (gutters.title) {
@@ -64,9 +62,37 @@ function mapScenePanel(panel, display, context) {
   const w = Math.min(plot.w, (sizes.keys - view.x) * view.scale);
   const h = Math.min(plot.h, (sizes.queries - view.y) * view.scale);
   items.push({ kind: "image", x: plot.x, y: top, w, h, ...mapScenePixels(panel, view, w, h) });
-  items.push(...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style));
+  items.push(...mapSceneSinks(panel, view, w, h, style), ...mapSceneFrame(plot.x, top, w, h, style.line), ...mapSceneNumbers(panel, view, top, style));
   context.font = style.font;
   items.push(...mapSceneAxis(panel, display, context, true, h), ...mapSceneAxis(panel, display, context, false, w));
+  return items;
+}
+
+/**
+ * As drawMapSinks.
+ * @param {MapPanel} panel
+ * @param {import("../types.js").ViewBox} view
+ * @param {number} w
+ * @param {number} h
+ * @param {import("./colours.js").MapStyle} style
+ * @returns {SceneItem[]}
+ */
+function mapSceneSinks({ plot, sizes, layer, level, colouring }, view, w, h, style) {
+  /** @type {SceneItem[]} */
+  const items = [];
+  if (!layer || !colouring.hideSink || colouring.signed) return items;
+  for (const sink of layer.sinks) {
+    const [first, end] = sinkCell(sink, level, sizes.keys);
+    const left = Math.max(plot.x, plot.x + (first - view.x) * view.scale), right = Math.min(plot.x + w, plot.x + (end - view.x) * view.scale);
+    if (right <= left) continue;
+    items.push({ kind: "rect", x: left, y: plot.y, w: right - left, h, fill: style.background });
+    if (view.scale < minBarScale) continue;
+    for (let query = Math.max(0, Math.ceil(view.y)); (query + 0.68 - view.y) * view.scale < h; query++) {
+      const tile = mapTileAt(layer, 0, query >> 8, sink >> 8);
+      const weight = tile ? tile.data[(query & 255) * tile.columns + (sink & 255)] : 0;
+      if (weight > 0) items.push({ kind: "rect", x: left + 1, y: plot.y + (query + 0.32 - view.y) * view.scale, w: weight * (right - left - 3), h: view.scale * 0.36, fill: style.edge });
+    }
+  }
   return items;
 }
 
@@ -146,9 +172,6 @@ function mapSceneNumbers(panel, view, top, style) {
 
 // Axis labels and colour bar.
 
-/** CSS pixels above the map, for its title. */
-const mapSceneTitleHeight = 30;
-
 /**
  * @param {MapPanel} panel
  * @param {MapDisplay} display
@@ -167,7 +190,7 @@ function mapSceneAxis(panel, display, context, down, length) {
   const upright = !down && axis !== null && view.scale >= room - 6 && view.scale >= style.size * 3;
   const wide = down ? style.size * 2.4 : (String(total).length + 2.5) * style.size * 0.62;
   const ticks = mapTicks(view.scale, axis ? (upright ? room : style.size * 1.28) : Infinity, wide);
-  const top = panel.plot.y + mapSceneTitleHeight;
+  const top = panel.plot.y;
   /** @type {SceneItem[]} */
   const items = [];
   for (let item = Math.max(0, Math.ceil(first / ticks.step - 1e-9) * ticks.step); item < total; item += ticks.step) {

@@ -288,7 +288,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
       byKeys = false;
       pointed();
     },
-    scene: async () => mapScene(app, display, stage.context, width, height),
+    scene: async () => mapScene(display, stage.context),
     block() {
       if (!width || !display.panels.length) return null;
       const [top, bottom, left, right] = navigation.block();

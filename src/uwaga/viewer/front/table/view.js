@@ -1,6 +1,7 @@
 // The table of every statistic of every head.
 
 import { el } from "../dom.js";
+import { fileNameSlug } from "../export/weights.js";
 import { kindTitle, numberText } from "../format.js";
 import { makeQuestionSet, statisticsQuestion } from "../questions.js";
 import { kindsOf, makeAllHeadsSwitch } from "../shell/head_navigation.js";
@@ -116,9 +117,15 @@ export function tableView(app) {
       app.fail("The browser does not allow this page to copy. Save the table as CSV instead.");
     }
   }
+  function csv() {
+    const { model } = app.side();
+    return { name: ["uwaga", fileNameSlug(model.split("/").pop() ?? ""), "heads.csv"].filter((part) => part !== "").join("_"),
+      blob: new Blob([tableText(rows(), columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")],
+        { type: "text/csv" }) };
+  }
   function saveRows() {
-    app.host.download("heads.csv", new Blob([tableText(rows(),
-      columns(rows()).filter(({ statistic }) => statistic).map(({ name }) => name), several(), ",")], { type: "text/csv" }));
+    const { name, blob } = csv();
+    app.host.download(name, blob);
   }
 
   const isShown = () => store.get().tab === "table";
@@ -152,6 +159,7 @@ export function tableView(app) {
       removeCommands.forEach((remove) => remove());
       unsubscribe.forEach((leave) => leave());
     },
+    csv,
     scene: async () => tableScene(app.root, rows(), columns(rows()), tableRanges(rows(), names),
       (id) => app.side(/** @type {any} */ (id)).title),
   };

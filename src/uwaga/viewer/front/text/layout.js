@@ -266,7 +266,7 @@ export function isRightToLeft(labels) {
  */
 
 /** Spacing of tokens relative to the font size; text.css has the same values. */
-export const tokenSpacing = { plain: 0.16, special: 0.9, specialSize: 0.82, gap: 0.12, lineHeight: 1.9 };
+export const tokenSpacing = { special: 0.9, specialSize: 0.72, gap: 0.25, lineHeight: 32 / 18 };
 
 /**
  * @param {TextFont} font
@@ -289,7 +289,7 @@ function makeTokenMeasure({ font, size }) {
       known.set(label, width);
     }
     // Browsers position text on whole or half pixels: rounding up keeps a line within its width.
-    const room = special ? width * tokenSpacing.specialSize + tokenSpacing.special * size + 2 : width + tokenSpacing.plain * size;
+    const room = special ? width * tokenSpacing.specialSize + tokenSpacing.special * size + 2 : width;
     return Math.ceil(room * 4) / 4;
   };
 }

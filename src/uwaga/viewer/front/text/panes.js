@@ -177,6 +177,7 @@ export class TextPane {
     this.heading.replaceChildren(el("bdi", { text: title }), rest);
     this.caret = this.anchor = -1;
     this.layout.setItems(items);
+    this.resize();
     this.setHighlights({ ...this.highlights, row: null, column: null, spans: [], found: null });
   }
 
@@ -191,6 +192,7 @@ export class TextPane {
   /** After a change of the page's size or font. */
   resize() {
     this.layout.relayout();
+    this.minimap.element.hidden = this.layout.flow.lines * this.layout.lineHeight <= this.layout.height;
     this.scrolled();
     this.drawMinimapOfPane();
   }
@@ -218,12 +220,9 @@ export class TextPane {
   /** @param {HTMLElement} element @param {number} item */
   paint(element, item) {
     const { row, column, query, key, spans, found } = this.highlights;
-    const [byRow, byColumn] = [row ? row.shade.of(item) : 0, column ? column.shade.of(item) : 0];
-    element.style.setProperty("--text-row", `${Math.round(Math.abs(byRow) * 1000) / 10}%`);
-    element.style.setProperty("--text-column", `${Math.round(Math.abs(byColumn) * 1000) / 10}%`);
-    const { classList } = element;
-    classList.toggle("uwaga-text-row-negative", byRow < 0);
-    classList.toggle("uwaga-text-column-negative", byColumn < 0);
+    const { classList, dataset } = element;
+    dataset.row = String(row ? row.shade.band(item) : 0);
+    dataset.column = String(column ? column.shade.band(item) : 0);
     classList.toggle("uwaga-text-query", item === query);
     classList.toggle("uwaga-text-key", item === key);
     classList.toggle("uwaga-text-caret", item === this.caret);

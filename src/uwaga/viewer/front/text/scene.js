@@ -1,6 +1,6 @@
 // The texts in view as a scene, for files.
 
-import { parseColour, themeColour } from "../colours.js";
+import { themeColour } from "../colours.js";
 import { tokenText } from "../dom.js";
 import { tokenSpacing } from "./layout.js";
 
@@ -9,8 +9,6 @@ import { tokenSpacing } from "./layout.js";
 /** @typedef {import("./panes.js").TextPane} TextPane */
 
 const textSceneMargin = 16;
-/** Opacity of the full shade; text.css has the same value. */
-const maxShadeOpacity = 0.8;
 
 /**
  * @param {Element} element
@@ -18,7 +16,7 @@ const maxShadeOpacity = 0.8;
  * @returns {Scene}
  */
 export function textScene(element, panes) {
-  const colours = Object.fromEntries(["bg", "text", "muted", "query", "key", "danger",
+  const colours = Object.fromEntries(["bg", "text", "muted", "query", "key", "on-band",
     "line"].map((name) => [name, themeColour(element, `--${name}`)]));
   /** @type {SceneItem[]} */
   const items = [];
@@ -55,32 +53,24 @@ function addPaneItems(pane, left, top, size, colours, items) {
   let line = 0;
   while (flow.starts[line + 1] <= first) line++;
   const top0 = line;
-  const shade = (/** @type {number} */ part, /** @type {string} */ hue) =>
-    translucentFill(part < 0 ? colours.danger : hue, Math.abs(part) * maxShadeOpacity);
   for (let item = first; item < last; item++) {
     while (flow.starts[line + 1] <= item) line++;
     const width = Math.min(widths[item], body.clientWidth);
     const x = body.dir === "rtl" ? left + body.clientWidth - flow.lefts[item] - width : left + flow.lefts[item];
     const box = { x, y: top + (line - top0) * lineHeight, w: width, h: lineHeight * 0.84 };
     const halves = highlights.row && highlights.column ? 2 : 1;
-    const byRow = highlights.row ? highlights.row.shade.of(item) : 0;
-    const byColumn = highlights.column ? highlights.column.shade.of(item) : 0;
-    if (byRow) items.push({ kind: "rect", ...box, h: box.h / halves, fill: shade(byRow, colours.query) });
+    const byRow = highlights.row ? Math.abs(highlights.row.shade.band(item)) : 0;
+    const byColumn = highlights.column ? Math.abs(highlights.column.shade.band(item)) : 0;
+    if (byRow) items.push({ kind: "rect", ...box, h: box.h / halves, fill: themeColour(pane.element, `--query-${byRow}`) });
     if (byColumn) items.push({ kind: "rect", ...box, y: box.y + (halves - 1) * (box.h / 2),
-      h: box.h / halves, fill: shade(byColumn, colours.key) });
+      h: box.h / halves, fill: themeColour(pane.element, `--key-${byColumn}`) });
+    const underline = Math.max(byRow, byColumn) - 1;
+    if (underline > 0) items.push({ kind: "rect", ...box, y: box.y + box.h - underline, h: underline, fill: byRow ? colours.query : colours.key });
     const stroke = item === highlights.query || item === highlights.key ? colours.text : layout.items.specials.has(item) ? colours.line : "";
     if (stroke) items.push({ kind: "rect", ...box, fill: "none", stroke });
     const special = layout.items.specials.has(item);
     items.push({ kind: "text", x: x + width / 2, y: box.y + lineHeight * 0.62, text: tokenText(layout.items.labels[item]),
       size: special ? size * tokenSpacing.specialSize : size, anchor: "middle",
-      fill: special && !byRow && !byColumn ? colours.muted : colours.text });
+      fill: byRow || byColumn ? colours["on-band"] : special ? colours.muted : colours.text });
   }
-}
-
-/** @param {string} colour @param {number} opacity @returns {string} */
-function translucentFill(colour, opacity) {
-  const parts = parseColour(colour);
-  if (!parts || opacity <= 0) return "none";
-  const [r, g, b] = [parts.r, parts.g, parts.b].map((part) => Math.round(part * 255));
-  return `rgba(${r}, ${g}, ${b}, ${Math.round(opacity * 1000) / 1000})`;
 }

@@ -21,7 +21,7 @@ function makeApp(live = true) {
     const data = Float32Array.from({ length: (b - a) * (d - c) }, (_, i) => weight(a + Math.floor(i / (d - c)), c + (i % (d - c))));
     return { meta: {}, arrays: [{ data, shape: [b - a, d - c] }] };
   } };
-  const side = () => ({ model: "m", kinds: { encoder: { queries: "encoder", keys: "encoder" } } });
+  const side = () => ({ model: "m", text_title: "Is it tired? Yes.", kinds: { encoder: { queries: "encoder", keys: "encoder" } } });
   const store = { get: () => where };
   return { asked, app: { host, client: makeClient(host), about: { live }, where: () => where,
     sizes: () => ({ queries: 3000, keys: 3000 }), side, store, items: async () => items } };
@@ -72,7 +72,7 @@ test("a snapshot is requested with the complete tiles seen so far", async () => 
   await app.client.ask(tile(1, 0)); // not complete: not in the page
   await app.client.ask(tile(0, 1));
   const { name, note } = await savePage(app);
-  assert.equal(name, "attention.html");
+  assert.equal(name, "uwaga_m_Is-it-tired-Yes.html");
   assert.equal(note, "with 2 tiles");
   assert.deepEqual(asked.at(-1).exact, [tile(0, 0), tile(0, 1)]);
 });
