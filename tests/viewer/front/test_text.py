@@ -302,6 +302,47 @@ def test_exported_files_have_the_numbers(serve: Serve, open_page: Open, make_map
     assert texts[-len(tokens) :] == [each.removeprefix("##") for each in tokens]
 
 
+def test_pictures_are_filled_titled_and_named(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    view = serve(make_maps(14), tokens=words(14), title="The quick brown fox", model="org/tiny")
+    page = open_page(f"{view.address}&tab=map&head=2&query=5&key=3", accept_downloads=True, width=1600)
+    page.locator(".uwaga-status-text", has_text="Exact weights").wait_for()
+
+    drawn = np.asarray(Image.open(save(page, "png", tmp_path)).convert("L"))
+    used = np.flatnonzero((drawn != drawn[0, 0]).any(0))
+    assert drawn.shape[1] - used[-1] < 60, "nothing is blank at the right"
+    root = ElementTree.parse(save(page, "svg", tmp_path)).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[:2] == ["org/tiny, encoder layer 0, head 2", "The quick brown fox"]
+
+    shared = save(page, "share", tmp_path)
+    assert shared.name == "uwaga_tiny_encoder_layer0_head2_share.png"
+    picture = Image.open(shared).convert("RGB")
+    assert picture.size == (1200, 630)
+    orange = (np.asarray(picture) == (0xB4, 0x48, 0x0F)).all(-1)
+    assert orange[230:330, 570:].any(), "the weight"
+
+    assert save(page, "page", tmp_path).name == "uwaga_tiny_The-quick-brown-fox.html"
+    with np.load(save(page, "npz", tmp_path)) as arrays:
+        assert {name: arrays[name].item() for name in ("model", "text", "layer", "head")} == {
+            "model": "org/tiny",
+            "text": "The quick brown fox",
+            "layer": 0,
+            "head": 2,
+        }
+
+
+def test_the_csv_of_the_table_is_the_table(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
+    page = open_page(
+        f"{serve(make_maps(20), tokens=words(20), model='org/tiny').address}&tab=table", accept_downloads=True
+    )
+    page.get_by_text("6 heads").wait_for()
+    table = save(page, "csv", tmp_path)
+    assert table.name == "uwaga_tiny_heads.csv"
+    lines = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [(line["layer"], line["head"]) for line in lines] == [(str(i), str(j)) for i in range(2) for j in range(3)]
+    assert all(0 <= float(line["peak"]) <= 1 for line in lines)
+
+
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="there is no poppler")
 def test_exported_pdfs_are_read_by_poppler(serve: Serve, open_page: Open, make_maps: Maps, tmp_path: Path) -> None:
     tokens = words(30)

@@ -6,6 +6,7 @@ UWAGA_PICTURES=docs/pictures (`make pictures`) saves the screenshots.
 import importlib.util
 import io
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,6 @@ def is_drawn(pixels: np.ndarray) -> bool:
 def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any) -> None:
     page = open_page(view_of().address)
     page.locator(".uwaga-rail-card").first.wait_for()
-    assert is_drawn(keep(page, "explore"))
     tab(page, "All heads")
     assert is_drawn(keep(page, "overview"))
     tab(page, "Map")
@@ -134,10 +134,30 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
     assert is_drawn(keep(page, "lesson"))
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_first_screen(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any, theme: str) -> None:
+    """It opens on a telling head whose strongest link is said with its exact weight, at three widths, with nothing cut off."""
+    view = view_of()
+    for width, height in ((1400, 900), (800, 900), (360, 780)):
+        page = open_page(view.address, width=width, height=height, color_scheme=theme)
+        page.locator('.uwaga-rail-card[aria-selected="true"]').wait_for()
+        page.locator(".uwaga-headline", has_text="looks mostly at").wait_for()
+        assert is_drawn(keep(page, f"explore-{width}-{theme}"))
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, width
+        found = dict(re.findall(r"(layer|head|query|key)=(\d+)", page.url))
+        layer, head, query, key = (int(found[name]) for name in ("layer", "head", "query", "key"))
+        row = recordings[0].maps["encoder", layer][0, head, query].clone()
+        row[0] = row[-1] = 0  # special tokens
+        assert int(row.argmax()) == key
+        assert page.locator(".uwaga-headline").inner_text().endswith(f": {100 * float(row[key]):.0f} %")
+
+
 def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
     page = open_page(view_of(both=True).address)
     tab(page, "Map")
     page.locator('select:visible:has(option[value="difference"])').select_option("difference")
+    page.locator('.uwaga-map[data-panels="3"] .uwaga-map-stage').wait_for()
     assert is_drawn(keep(page, "difference"))
 
 
@@ -153,6 +173,7 @@ def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open
     tab(page, "Map")
     page.get_by_role("button", name="cross-attention").click()
     choose(page, {"layer": layer, "head": head})
+    page.locator(".uwaga-map-stage").wait_for()
     assert is_drawn(keep(page, "speller"))
 
 

@@ -85,7 +85,10 @@ def test_the_npz_file_has_weights_and_tokens(service: ViewService, maps, where) 
         assert (file["rows"].tolist(), file["columns"].tolist()) == ([1, 3], [0, 2])
         names = {name: file[name].item() for name in ("kind", "layer", "head", "side", "merge", "specials")}
         assert names == {"kind": "encoder", "layer": 0, "head": 1, "side": "0", "merge": "tokens", "specials": "show"}
-        assert (file["model"].item(), file["text"].item()) == (service.view_model.sides[0].model, service.view_model.title)
+        assert (file["model"].item(), file["text"].item()) == (
+            service.view_model.sides[0].model,
+            service.view_model.title,
+        )
 
 
 def test_the_difference_of_two_sides(maps, where) -> None:

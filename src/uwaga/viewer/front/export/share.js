@@ -14,8 +14,8 @@ import { sinkColumns, sinksOf } from "../weights.js";
 const titleSize = 16;
 const titleHeight = 52;
 const titleMargin = 16;
-/** Width of a letter relative to its size, at most nearly always. */
-const letterWidth = 0.56;
+/** Mean width of a letter relative to its size. */
+const letterWidth = 0.5;
 
 /**
  * The scene under two lines: model, layer and head; and the text.
@@ -97,7 +97,7 @@ export async function shareScene(app) {
   const at = shareMargin + shareMap + shareMargin, space = shareWidth - at - shareMargin;
   const pair = `${tokenText(queries.labels[query] ?? "")} \u2192 ${tokenText(keys.labels[key] ?? "")}`;
   const pairSize = Math.max(40, Math.min(64, space / (Math.max(1, [...pair].length) * letterWidth)));
-  const { sentence } = describeHead(map);
+  const sentence = describeHead(map).sentence || (key === best ? `\u201c${tokenText(queries.labels[query] ?? "")}\u201d looks mostly there` : "");
   const where = [`${kind === "encoder" ? "" : `${kindTitle(kind)} `}layer ${layer}, head ${head}`, side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
   items.push(
     { kind: "text", x: at, y: 190, text: fittingText(pair, pairSize, space), size: pairSize, anchor: "start", fill: ink },

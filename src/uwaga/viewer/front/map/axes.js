@@ -158,8 +158,11 @@ function cachedCountText(counts, count) {
 /** How many labels of a long axis are measured: a sample is accurate enough. */
 const maxMeasuredLabels = 500;
 
-/** The share of the labels that may be shortened. */
+/** The share of the labels that may be shortened, of an axis of more than `fewLabels`. */
 const shortenedShare = 0.04;
+const fewLabels = 64;
+/** A bold label is so much wider, at most. */
+const boldWidth = 1.12;
 
 /** @param {Items} items @returns {MapAxis} */
 export function makeMapAxis(items) {
@@ -177,7 +180,8 @@ export function axisLabelWidth(axis, context) {
   const widths = [];
   for (let i = 0; i < labels.length; i += step) widths.push(context.measureText(tokenText(labels[i]).slice(0, 64)).width);
   widths.sort((left, right) => left - right);
-  return widths[Math.floor(widths.length * (1 - shortenedShare))] ?? 0;
+  const at = labels.length <= fewLabels ? widths.length - 1 : Math.floor(widths.length * (1 - shortenedShare));
+  return boldWidth * (widths[at] ?? 0);
 }
 
 /**

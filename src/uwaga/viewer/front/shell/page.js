@@ -90,10 +90,12 @@ export function makeTabPanel(app, panel, headBar, views) {
     if (existing) return existing;
     const entry = views.find((view) => view.name === name) ?? views[0];
     const view = entry.make(app);
-    view.element.classList.add("uwaga-view");
+    if (![...made.values()].includes(view)) {
+      view.element.classList.add("uwaga-view");
+      view.element.hidden = true;
+      panel.append(view.element);
+    }
     made.set(name, view);
-    panel.append(view.element);
-    view.element.hidden = true;
     return view;
   }
 
@@ -126,7 +128,7 @@ export function makeTabPanel(app, panel, headBar, views) {
     },
     dispose() {
       current?.hide();
-      for (const view of made.values()) view.dispose();
+      for (const view of new Set(made.values())) view.dispose();
       made.clear();
     },
   };
