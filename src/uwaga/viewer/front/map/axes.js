@@ -158,9 +158,9 @@ function cachedCountText(counts, count) {
 /** How many labels of a long axis are measured: a sample is accurate enough. */
 const maxMeasuredLabels = 500;
 
-/** The share of the labels that may be shortened, of an axis of more than `fewLabels`. */
+/** The share of the labels that may be shortened, if they are much wider than the others. */
 const shortenedShare = 0.04;
-const fewLabels = 64;
+const muchWider = 1.6;
 /** A bold label is so much wider, at most. */
 const boldWidth = 1.12;
 
@@ -180,8 +180,8 @@ export function axisLabelWidth(axis, context) {
   const widths = [];
   for (let i = 0; i < labels.length; i += step) widths.push(context.measureText(tokenText(labels[i]).slice(0, 64)).width);
   widths.sort((left, right) => left - right);
-  const at = labels.length <= fewLabels ? widths.length - 1 : Math.floor(widths.length * (1 - shortenedShare));
-  return boldWidth * (widths[at] ?? 0);
+  const most = widths[Math.floor(widths.length * (1 - shortenedShare))] ?? 0;
+  return boldWidth * Math.max(most, ...widths.filter((width) => width <= muchWider * most));
 }
 
 /**
