@@ -7,6 +7,7 @@ import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -130,11 +131,12 @@ def npz(
 ) -> bytes:
     """A rectangle as an .npz file: weights, query_tokens, key_tokens, rows, columns, and the names (model, text, layer, ...)."""
     tokens = [_strings(axis.labels[slice(*part)]) for axis, part in zip(axes, (rows, columns), strict=True)]
-    given = {name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()}
+    arrays: dict[str, Any] = {
+        name: _strings([value])[0] if isinstance(value, str) else np.int64(value) for name, value in names.items()
+    }
+    arrays |= {"weights": weights, "query_tokens": tokens[0], "key_tokens": tokens[1], "rows": rows, "columns": columns}
     file = io.BytesIO()
-    np.savez_compressed(
-        file, weights=weights, query_tokens=tokens[0], key_tokens=tokens[1], rows=rows, columns=columns, **given
-    )
+    np.savez_compressed(file, **arrays)
     return file.getvalue()
 
 
