@@ -2,7 +2,8 @@
 
 Sides in one process, in turn, each with the same weights: `uwaga.edit` on this package's model, over the ragged batch; `uwaga.edit` on the
 model of transformers; and what is written by hand without it, a forward hook on the input of W_O of the model of transformers, over
-the padded batch with attn_implementation="sdpa". A call is all ablations.
+the padded batch with attn_implementation="sdpa". With TransformerLens 4 installed, its bridge to the same weights is a further side, with
+the head over the vocabulary taken off, which the other sides do not compute either. A call is all ablations.
 """
 
 import sys
@@ -75,6 +76,29 @@ def edited(model: nn.Module, layers: int, heads: int, run: Side) -> list[Tensor]
     return found
 
 
+def by_transformer_lens(folder: Path, ids: Tensor, mask: Tensor, layers: int, heads: int) -> Side:
+    """The last hidden states without each head, by TransformerLens's hooks on hook_z."""
+    from transformer_lens.model_bridge import TransformerBridge
+
+    bridge = TransformerBridge.boot_transformers(str(folder))
+    bridge.original_model.cls = nn.Identity()
+
+    def run() -> list[Tensor]:
+        found = []
+        for layer in range(layers):
+            for head in range(heads):
+
+                def hook(z: Tensor, hook: object, head: int = head) -> Tensor:
+                    z[:, :, head] = 0
+                    return z
+
+                hooks = [(f"blocks.{layer}.attn.hook_z", hook)]
+                found.append(bridge.run_with_hooks(ids, attention_mask=mask, fwd_hooks=hooks))
+        return found
+
+    return run
+
+
 @torch.no_grad()
 def measure(name: str, folder: Path, report: Report, seconds: float) -> None:
     from transformers import AutoModel, AutoTokenizer
@@ -95,6 +119,8 @@ def measure(name: str, folder: Path, report: Report, seconds: float) -> None:
         ),
         HOOKS: lambda: with_hooks(theirs, ids, mask, heads),
     }
+    if name == "MiniLM" and find_spec("transformer_lens") is not None:
+        sides["TransformerLens"] = by_transformer_lens(folder, ids, mask, layers, heads)
     right = [x[mask.bool()] for x in sides[HOOKS]()]
     measured = compare(sides, seconds=seconds)
     for side, run in sides.items():

@@ -30,7 +30,7 @@ def in_a_fork(chosen: object, *arguments: str) -> list[str]:
             with os.fdopen(write, "w") as out, contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
                 runpy.run_path(sys.argv[0], run_name="__main__")
             code = 0
-        except BaseException:
+        except BaseException:  # noqa: BLE001  # the forked child ends here, whatever it was
             traceback.print_exc()
         finally:
             os._exit(code)

@@ -1,6 +1,7 @@
 """Changes of attention in models of transformers. Letters: B batch, H query heads, Q queries, K keys, E value width."""
 
 import re
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -377,3 +378,36 @@ def test_what_cannot_be_edited_says_so() -> None:
         uwaga.edit(llama, scores={("decoder", 0, 2): uwaga.Links(0, 0)}),
     ):
         llama(**packed)
+
+
+@torch.no_grad()
+def test_two_threads_edit_one_model_each_by_itself() -> None:
+    model, given = model_of("gpt2", "sdpa"), inputs_of("gpt2")
+    before, found = run(model, given), {}
+    right = {}
+    for head in (0, 1):
+        with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
+            right[head] = run(model, given)
+    both, first_left = threading.Barrier(2, timeout=30), threading.Event()
+
+    def edited(head: int) -> None:
+        with torch.no_grad():
+            with uwaga.edit(model, heads={("decoder", 1, head): 0.0}):
+                both.wait()
+                found[head] = run(model, given)
+                both.wait()
+                if head == 1:
+                    assert first_left.wait(30)
+                    found["after the other left"] = run(model, given)
+            first_left.set()
+
+    threads = [threading.Thread(target=edited, args=(head,)) for head in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.equal(found[0], right[0])
+    assert torch.equal(found[1], right[1])
+    assert torch.equal(found["after the other left"], right[1])
+    assert torch.equal(run(model, given), before)
+    assert model.config._attn_implementation == "sdpa"
