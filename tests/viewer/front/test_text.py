@@ -42,8 +42,9 @@ def words(count: int) -> list[str]:
 
 @pytest.fixture
 def open_page(open_page: Open) -> Open:
-    """Opens a page at the first head: without a layer in its address it would open at the most telling one."""
-    return lambda address, **options: open_page(f"{address}{'&' if '#' in address else '#'}layer=0", **options)
+    """Opens a page at the first head with nothing picked: "Explore" would open at the most telling head and pick a link."""
+    where = "tab=overview&layer=0"
+    return lambda address, **options: open_page(f"{address}{'&' if '#' in address else '#'}{where}", **options)
 
 
 def tab(page: Any, name: str) -> None:

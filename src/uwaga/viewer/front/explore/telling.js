@@ -22,6 +22,7 @@ import { sinkColumns, sinksOf } from "../weights.js";
 /**
  * @typedef {object} Telling
  * @property {TellingHead[]} heads  the first is the one to open on
+ * @property {TellingHead[]} all  every head that has a link
  * @property {number} total  heads of this kind of attention
  * @property {number} resting  heads that give most of their weight to sinks
  * @property {string} sink  the sink's name
@@ -75,7 +76,7 @@ export async function askTelling(app, signal) {
   }));
   const total = layers.reduce((sum, { heads }) => sum + heads, 0);
   const [sink] = sinksOf(keys, kind);
-  return { heads: mostTellingHeads(found, keys.labels), total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
+  return { heads: mostTellingHeads(found, keys.labels), all: found, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
 }
 
 /** @param {Link} link @param {Items} queries @param {Items} keys */

@@ -87,6 +87,7 @@ export function exploreView(app) {
     const name = JSON.stringify([id, kind, merge, specials, how]);
     if (name === askedFor || app.side().signed) return;
     askedFor = name;
+    telling = null; // links are items of the settings before
     asked.abort();
     asked = new AbortController();
     const { signal } = asked;
@@ -98,16 +99,25 @@ export function exploreView(app) {
       rail.show(telling, texts);
       if (opens && isUntouched() && found.heads.length) openTelling(found.heads[0]);
       opens = false;
+      pickStrongest();
       draw();
     } catch {
       if (!signal.aborted) askedFor = "";
     }
   }
 
+  /** Something is always picked: without a query it is the head's strongest link. */
+  function pickStrongest() {
+    const { tab, kind, layer, head, query } = store.get();
+    const own = telling?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    if (tab === "explore" && query === null && own && !opens) store.set({ query: own.link.query, key: own.link.key });
+  }
+
   function refresh() {
     if (!shown) return;
     void load();
     void loadTelling();
+    pickStrongest();
     const { query } = store.get();
     row.request(query);
     rail.mark();

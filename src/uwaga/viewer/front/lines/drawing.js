@@ -2,7 +2,7 @@
 
 import { themeColour } from "../colours.js";
 import { tokenText } from "../dom.js";
-import { isOffscreen, manyHeads } from "./weights.js";
+import { isOffscreen, manyHeads, strongestShare } from "./weights.js";
 
 /** @typedef {import("../types.js").Scene} Scene */
 /** @typedef {import("../types.js").SceneItem} SceneItem */
@@ -38,7 +38,7 @@ export function layoutLines(figure, width, accent, muted) {
   const size = figure.all && count && figure.only ? Math.min(maxBoxSize, Math.max(1, (width * 0.22) / count)) : 0;
   const lane = size * count + (size ? 6 : 0);
   const colour = (/** @type {number} */ head) => (head === manyHeads ? muted : figure.hue(head) || accent);
-  const lines = placeLines(figure.lines, {
+  const lines = placeLines(strongestShare(figure.lines, shownShare), {
     left: (item) => figure.query.middle(item), right: (item) => figure.key.middle(item), x1: lane, x2: width - lane,
     height: figure.query.window.height, colour, opacity: figure.opacity, offscreen: figure.only ? 0.7 : 0.2,
   });
@@ -81,7 +81,7 @@ export function drawLinesCanvas(figure, { canvas, stage }) {
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   const { lines, boxes } = layoutLines(figure, width, themeColour(stage, "--key"), themeColour(stage, "--muted"));
-  drawLines(context, lines, figure.only ? 2 : 1.5);
+  drawLines(context, lines);
   for (const group of boxes) drawBoxes(context, group);
 }
 
@@ -92,7 +92,7 @@ export function lineScene(figure, { canvas, stage, titles }) {
   const { lines, boxes } = layoutLines(figure, middle, themeColour(stage, "--key"), themeColour(stage, "--muted"));
   /** @type {SceneItem[]} */
   const items = lines.filter(({ opacity }) => opacity > 0).map((line) => ({
-    kind: "path", d: dashedPath(line, margin + left, head), stroke: line.colour, width: figure.only ? 2 : 1.5,
+    kind: "path", d: dashedPath(line, margin + left, head), stroke: line.colour, width: line.width,
     opacity: Math.round(line.opacity * 1000) / 1000,
   }));
   for (const { x, y, size, colours, opacities } of boxes) {
@@ -100,7 +100,7 @@ export function lineScene(figure, { canvas, stage, titles }) {
       items.push({ kind: "line", x1: margin + left + x + (i + 0.5) * size, x2: margin + left + x + (i + 0.5) * size,
       y1: head + y - size, y2: head + y + size, stroke: colour, width: Math.max(1, size - 1), opacity: opacities[i] }));
   }
-  const [text, muted] = [themeColour(stage, "--key"), themeColour(stage, "--muted")];
+  const [text, muted] = [themeColour(stage, "--text"), themeColour(stage, "--muted")];
   const size = parseFloat(getComputedStyle(stage).fontSize) || 14;
   for (const [column, x, anchor, title] of /** @type {const} */ ([[figure.query, margin + left - 8, "end", titles.query],
     [figure.key, margin + left + middle + 8, "start", titles.key]])) {
@@ -143,10 +143,14 @@ function shortLabel(text) {
  * @property {number} y2
  * @property {string} colour
  * @property {number} opacity  in [0, 1]
+ * @property {number} width  pixels
  * @property {boolean} offscreen  one end is not in view
  */
 
 const opacitySteps = 24; // distinct opacities
+const leastOpacity = 0.5; // of a line that is drawn at all
+/** The lines that make up this share of a row are drawn; the list has all. */
+const shownShare = 0.8;
 
 /**
  * Lines with their end points.
@@ -167,23 +171,27 @@ export function placeLines(lines, { left, right, x1, x2, height, colour, opacity
     item === -1 ? 0 : item === Infinity ? height : of(item);
   return lines.map(({ head, query, key, weight }) => ({
     x1, y1: place(query, left), x2, y2: place(key, right), colour: colour(head),
-    opacity: opacity(weight) * (isOffscreen({ query, key }) ? offscreen : 1), offscreen: isOffscreen({ query, key }),
+    opacity: isOffscreen({ query, key }) ? opacity(weight) * offscreen : opacity(weight) > 0 ? Math.max(leastOpacity, opacity(weight)) : 0,
+    width: lineWidth(weight), offscreen: isOffscreen({ query, key }),
   })).sort((one, other) => one.opacity - other.opacity);
+}
+
+/** @param {number} weight @returns {number} pixels: 1 to 6, by the root, in halves so that lines share a stroke */
+function lineWidth(weight) {
+  return Math.round(2 * (1 + 5 * Math.sqrt(Math.min(1, Math.abs(weight))))) / 2;
 }
 
 /**
  * @param {CanvasRenderingContext2D} context  in CSS pixels
  * @param {DrawnLine[]} lines  sorted by opacity
- * @param {number} width  pixels of a line
  */
-export function drawLines(context, lines, width) {
-  context.lineWidth = width;
+export function drawLines(context, lines) {
   /** @type {Map<string, DrawnLine[]>} */
   const strokes = new Map();
   for (const line of lines) {
     const step = Math.ceil(line.opacity * opacitySteps);
     if (step < 1) continue;
-    const name = `${step} ${line.colour} ${line.offscreen}`;
+    const name = `${step} ${line.colour} ${line.offscreen} ${line.width}`;
     const stroke = strokes.get(name);
     if (stroke) stroke.push(line);
     else strokes.set(name, [line]);
@@ -191,6 +199,7 @@ export function drawLines(context, lines, width) {
   for (const [name, group] of strokes) {
     context.globalAlpha = Number(name.split(" ")[0]) / opacitySteps;
     context.strokeStyle = group[0].colour;
+    context.lineWidth = group[0].width;
     context.setLineDash(group[0].offscreen ? [3, 3] : []);
     context.beginPath();
     for (const { x1, y1, x2, y2 } of group) {

@@ -305,6 +305,32 @@ export function collectLines({ heads, rows, columns, weight, offscreenMass, thre
   return { lines, high };
 }
 
+/**
+ * The lines that make up a share of each row, strongest first; lines that leave the window stay.
+ * @param {Line[]} lines
+ * @param {number} share
+ * @returns {Line[]}
+ */
+export function strongestShare(lines, share) {
+  /** @type {Map<string, Line[]>} */
+  const rows = new Map();
+  for (const line of lines) {
+    const name = `${line.head} ${line.query}`;
+    rows.set(name, [...(rows.get(name) ?? []), line]);
+  }
+  return [...rows.values()].flatMap((row) => {
+    const inside = row.filter((line) => !isOffscreen(line)).sort((one, other) => Math.abs(other.weight) - Math.abs(one.weight));
+    const total = inside.reduce((sum, { weight }) => sum + Math.abs(weight), 0);
+    let sum = 0;
+    const kept = inside.filter(({ weight }) => {
+      const before = sum;
+      sum += Math.abs(weight);
+      return before < share * total;
+    });
+    return [...kept, ...row.filter(isOffscreen)];
+  });
+}
+
 /** @param {number[]} numbers @returns {number} */
 function meanOf(numbers) {
   return numbers.reduce((sum, number) => sum + number, 0) / numbers.length;

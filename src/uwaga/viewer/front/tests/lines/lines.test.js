@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { makeClient } from "../../client.js";
 import { drawLines, placeLines } from "../../lines/drawing.js";
-import { collectLines, isOffscreen, manyHeads, strongestLines } from "../../lines/weights.js";
+import { collectLines, isOffscreen, manyHeads, strongestLines, strongestShare } from "../../lines/weights.js";
 import { headColour } from "../../lines/drawing.js";
 import { OffscreenMass } from "../../lines/weights.js";
 import { LineWeights } from "../../lines/weights.js";
@@ -60,7 +60,7 @@ test("keys out of view are one line to the edge, with the sum of their weights",
     [{ head: 0, query: 3, key: Infinity, weight: 0.5 }]);
   const [placed] = placeLines([offscreen[0]], { left: (item) => item * 10, right: () => 0, x1: 5, x2: 95, height: 300, colour: () => "#123456",
     opacity: (amount) => amount, offscreen: 0.5 });
-  assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, offscreen: true });
+  assert.deepEqual(placed, { x1: 5, y1: 20, x2: 95, y2: 300, colour: "#123456", opacity: 0.25, width: 4.5, offscreen: true });
 });
 
 test("lines are sorted by weight, largest first", () => {
@@ -71,8 +71,8 @@ test("many lines are drawn with few strokes", () => {
   let strokes = 0, segments = 0;
   const context = { beginPath() {}, moveTo() {}, lineTo: () => (segments += 1), stroke: () => (strokes += 1), setLineDash() {} };
   const lines = Array.from({ length: 5000 },
-    (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, offscreen: false }));
-  drawLines(context, lines, 1);
+    (_, i) => ({ x1: 0, y1: i, x2: 1, y2: i, colour: i % 2 ? "#f00" : "#00f", opacity: (i % 100) / 100, width: 1, offscreen: false }));
+  drawLines(context, lines);
   assert.equal(segments, 4950); // those of opacity 0 are none
   assert.ok(strokes <= 48, `${strokes}`);
 });
@@ -184,4 +184,10 @@ test("a saved page without any tile shows that weights are missing", async () =>
   await new Promise((resolve) => setImmediate(resolve));
   assert.equal(weights.cell, 0);
   assert.equal(weights.weight(0, 1, 1), NaN);
+});
+
+test("the lines that make up 80 % of a row are drawn, the strongest first; those that leave the window stay", () => {
+  const row = [0.5, 0.05, 0.3, 0.1, 0.05].map((weight, key) => ({ head: 0, query: 1, key, weight }));
+  const leaving = { head: 0, query: 1, key: Infinity, weight: 0.2 }, other = { head: 0, query: 2, key: 0, weight: 0.01 };
+  assert.deepEqual(strongestShare([...row, leaving, other], 0.8), [row[0], row[2], leaving, other]);
 });
