@@ -105,12 +105,10 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_
     page = open_page(f"{serve(make_maps(20)).address}&layer=0")
     page.wait_for_selector(".uwaga-tabs")
     page.wait_for_load_state("networkidle")  # the requests of the first view have ended
-    answered = 0
+    broken = True
 
     def answer(route: Any) -> None:
-        nonlocal answered
-        answered += 1
-        if answered == 1:
+        if broken:
             route.fulfill(status=200, content_type="application/octet-stream", body=b"no")
         else:
             route.continue_()
@@ -121,6 +119,7 @@ def test_errors_are_shown_and_can_be_dismissed(serve: Any, make_maps: Any, open_
     alert = page.get_by_role("alert").first
     alert.wait_for()
     assert "reply:" in alert.inner_text()
+    broken = False
     while page.get_by_role("alert").count():
         page.get_by_role("alert").first.get_by_role("button").click()
 
@@ -188,3 +187,53 @@ def test_the_file_that_is_opened_in_a_browser_redirects_to_the_page(
     assert page.url.startswith(f"http://127.0.0.1:{view._server.port}/")
     assert "code=" not in page.url
     context.close()
+
+
+def test_explore_is_driven_by_the_rail_the_text_and_the_keys(serve: Any, make_maps: Any, open_page: Any) -> None:
+    words = ["[CLS]", "the", "cat", "saw", "the", "dog", "and", "ran", "[SEP]"]
+    maps = make_maps(len(words), layers=3, heads=4)
+    page = open_page(serve(maps, tokens=words).address)
+    rail = page.get_by_role("listbox", name="Telling heads")
+    chosen = rail.get_by_role("option", selected=True)
+    chosen.wait_for()
+    cards = rail.get_by_role("option").count()
+    assert 2 <= cards <= 8
+    first = part(page, "layer"), part(page, "head")
+    rail.focus()
+    page.keyboard.press("ArrowDown")
+    page.wait_for_function("([layer, head]) => !location.hash.includes(`layer=${layer}&head=${head}`)", arg=list(first))
+    assert rail.get_by_role("option").nth(1).get_attribute("aria-selected") == "true"
+
+    page.locator('.uwaga-prose [data-item="5"]').click()
+    page.locator(".uwaga-headline", has_text="\u201cdog\u201d looks mostly at").wait_for()
+    row = maps["encoder", int(part(page, "layer") or 0)][0, int(part(page, "head") or 0), 5].clone()
+    total = float(row.sum())
+    shown = page.locator(".uwaga-bars button").evaluate_all("all => all.map(e => Number(e.dataset.key))")
+    assert shown == row.argsort(descending=True)[:5].tolist()
+    assert total == pytest.approx(1, abs=1e-5)
+    bands = page.locator(".uwaga-prose [data-item]").evaluate_all("all => all.map(e => Number(e.dataset.band ?? 0))")
+    assert bands[0] == bands[-1] == 0, "special tokens are no colour"
+    limits = (0.01, 0.03, 0.08, 0.2, 0.5)
+    assert bands[1:-1] == [sum(float(weight) >= least for least in limits) for weight in row[1:-1]]
+
+    page.locator(".uwaga-map-frame").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.uwaga-map-frame [role=gridcell]:not(:empty)')")
+    grid = page.get_by_role("grid", name="Attention map")
+    assert (grid.get_attribute("aria-rowcount"), grid.get_attribute("aria-colcount")) == ("9", "9")
+    said = page.locator(f"#{grid.get_attribute('aria-activedescendant')}").text_content()
+    assert re.fullmatch(r"\S+ to \S+, (<0\.1|[\d.]+) %, \d+(st|nd|rd|th) of 9", said), said
+
+
+def test_a_phone_has_a_tab_bar_and_a_bottom_sheet(serve: Any, make_maps: Any, open_page: Any) -> None:
+    page = open_page(serve(make_maps(12)).address, width=360, height=780)
+    sheet = page.locator(".uwaga-side")
+    sheet.locator(".uwaga-bars li").first.wait_for(state="attached")
+    tabs = page.get_by_role("tablist").bounding_box()
+    assert (tabs["y"] + tabs["height"], tabs["height"]) == (780, 56)
+    low = sheet.bounding_box()
+    assert low["y"] + low["height"] == 780 - 56
+    page.get_by_role("button", name="Details: smaller or larger").click()
+    page.wait_for_function("() => document.querySelector('.uwaga-side').getBoundingClientRect().height > 250")
+    page.get_by_role("tab", name="Lines").click()
+    assert not sheet.is_visible()

@@ -1,7 +1,7 @@
 // The items of the largest weights, as a list of buttons.
 
 import { el, tokenElement } from "./dom.js";
-import { weightText } from "./format.js";
+import { percentText, weightText } from "./format.js";
 
 /** @typedef {import("./types.js").Items} Items */
 
@@ -39,8 +39,8 @@ function strongestNote({ weights, note }) {
   if (!weights) return note;
   const { complete, cell } = weights;
   const known = weights.weights.reduce((sum, weight) => (Number.isNaN(weight) ? sum : sum + weight), 0);
-  const parts = [complete < 1 ? `Total ${weightText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
-    : `Total ${weightText(known)}.`];
+  const parts = [complete < 1 ? `Total ${percentText(known)} so far, ${Math.floor(100 * complete)} % of the text read.`
+    : `Total ${percentText(known)}.`];
   if (cell > 1) parts.push(`Means over ${cell} by ${cell} items: this saved page contains nothing finer here.`);
   return [...parts, note].filter((part) => part !== "").join(" ");
 }
@@ -48,13 +48,12 @@ function strongestNote({ weights, note }) {
 /** @param {Float32Array} weights @param {StrongestContent} shown @param {(item: number) => void} onOpen @returns {HTMLElement} */
 function strongestItemsList(weights, { items, count }, onOpen) {
   const best = strongestItems(weights, count);
-  const most = best.length ? Math.abs(weights[best[0]]) : 1;
   return el("ol", { class: "uwaga-text-list" }, best.map((item) => {
     const button = el("button",
       { type: "button", class: "uwaga-text-go", "data-weight": weights[item], "data-goes": item, on: { click: () => onOpen(item) } },
       el("span", { class: "uwaga-text-place", text: String(item) }), tokenElement(items.labels[item]),
-      el("span", { class: "uwaga-text-weight", text: weightText(weights[item]) }));
-    button.style.setProperty("--text-part", `${(100 * Math.abs(weights[item])) / most}%`);
+      el("span", { class: "uwaga-text-weight", text: percentText(weights[item]), title: weightText(weights[item]) }));
+    button.style.setProperty("--text-part", `${Math.min(100, 100 * Math.abs(weights[item]))}%`);
     return el("li", {}, button);
   }));
 }

@@ -1,7 +1,7 @@
 // The numbers of the hovered cell and of the selected one, and how exact the picture is, in words.
 
 import { el, tokenElement } from "../dom.js";
-import { countText, numberText, ordinalText } from "../format.js";
+import { countText, numberText, ordinalText, percentText } from "../format.js";
 import { isAbort } from "../hosts.js";
 import { finestKnownCell, mapTileAt } from "./tiles.js";
 
@@ -18,7 +18,7 @@ const hoverPause = 120;
  * @param {string} options.title
  * @param {string} options.name  of the line
  * @param {string} options.empty  the text while there is no cell
- * @param {(text: string) => void} options.onText  called with the cell's description once it is complete
+ * @param {(text: string, query: number, key: number) => void} options.onText  called with the cell's description once it is complete
  */
 export function makeMapReadout({ app, title, name, empty, onText }) {
   const body = el("span", { class: "uwaga-map-read" });
@@ -105,7 +105,7 @@ export function makeMapReadout({ app, title, name, empty, onText }) {
     const words = panels.map((panel, at) => entryText(panel, entries[at], panels.length > 1)).filter(Boolean).join("; ");
     const first = panels.find((panel) => panelContains(panel, query, key)) ?? panels[0];
     const token = (/** @type {import("./axes.js").MapAxis | null} */ axis, /** @type {number} */ item) => axis?.items.labels[item] ?? "";
-    onText(`${token(first.queries, query)} ${query} to ${token(first.keys, key)} ${key}: ${words || "not there"}`);
+    onText(`${token(first.queries, query)} to ${token(first.keys, key)}, ${words || "not there"}`, query, key);
   }
 
   return {
@@ -217,7 +217,7 @@ function coarseCellElement(panel, query, key, cell) {
 /** @param {MapPanel} panel @param {MapEntry | null} entry @param {boolean} many */
 function entryText(panel, entry, many) {
   if (!entry) return "";
-  const parts = [`${panel.side.signed ? "difference" : "weight"} ${numberText(entry.weight)}`];
+  const parts = [panel.side.signed ? `difference ${percentText(entry.weight)}` : percentText(entry.weight)];
   if (!entry.visible) parts.push("masked");
   if (entry.rank !== null) parts.push(`${ordinalText(entry.rank)} of ${countText(panel.sizes.keys)}`);
   return `${many ? `${panel.side.title} ` : ""}${parts.join(", ")}`;

@@ -58,7 +58,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   const tiles = makeMapTiles({ client: app.client, onTile: onTile, onForget: stage.forget, onFail: () => report() });
   const navigation = makeMapNavigation({ display, store, moved, pointed });
   const hoverReadout = makeMapReadout({ app, title: "Here", name: "here", empty: "Point at a cell, or move with the arrow keys.",
-    onText: (text) => { if (byKeys) app.announce(text); } });
+    onText: (text, query, key) => { if (byKeys && !showActiveCell(text, query, key)) app.announce(text); } });
   const selectedReadout = makeMapReadout({ app, title: "Picked", name: "picked", empty: "Click a cell, or press Enter.", onText: () => {} });
   const sidePanel = makeMapSidePanel({ app, go: (query, key) => {
     store.set({ query, key });
@@ -68,7 +68,7 @@ export function mapView(app, { renderer = "auto" } = {}) {
   } });
   const bars = [makeMapColourBar(), makeMapColourBar()];
   let byKeys = false;
-  const { element, frame, note } = makeMapElements({
+  const { element, frame, note, showActiveCell } = makeMapElements({
     stage: stage.element, bars: bars.map((bar) => bar.element), lines: [hoverReadout.element, selectedReadout.element],
     sidePanel: sidePanel.element, zoom: navigation.zoomMiddle, fit: navigation.fit,
   });
@@ -163,6 +163,8 @@ export function mapView(app, { renderer = "auto" } = {}) {
     note.textContent = panels.map((panel) => panel.missing).filter(Boolean).join(". ");
     note.hidden = !note.textContent;
     frame.setAttribute("aria-label", mapLabel(app, panels));
+    frame.setAttribute("aria-rowcount", String(display.sizes.queries));
+    frame.setAttribute("aria-colcount", String(display.sizes.keys));
     element.dataset.panels = String(panels.length);
     coloursDue = true;
     percent = -1;
@@ -314,13 +316,32 @@ export function mapView(app, { renderer = "auto" } = {}) {
  * @param {HTMLElement} parts.sidePanel
  * @param {(factor: number) => void} parts.zoom
  * @param {() => void} parts.fit
- * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement}} frame: takes the focus; note: a message over the stage
+ * @returns {{element: HTMLElement, frame: HTMLElement, note: HTMLElement, showActiveCell: (text: string, query: number, key: number) => boolean}}
+ *   frame: takes the focus; note: a message over the stage
  */
 function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
   const button = (/** @type {string} */ text, /** @type {string} */ name, /** @type {() => void} */ click) =>
     el("button", { type: "button", text, "aria-label": name, title: name, on: { click } });
   const note = el("p", { class: "uwaga-map-note", hidden: true });
-  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "application", "aria-roledescription": "map" }, stage, note);
+  // Two cells in turn: a screen reader reads a step only if aria-activedescendant changes.
+  const prefix = `uwaga-${Math.random().toString(36).slice(2)}`;
+  const cells = [0, 1].map((at) => el("div", { class: "uwaga-visually-hidden", role: "gridcell", id: `${prefix}-${at}` }));
+  const line = el("div", { role: "row" }, cells);
+  const frame = el("div", { class: "uwaga-map-frame", tabindex: 0, role: "grid" }, line, stage, note);
+  let turn = 0;
+  /**
+   * Names the cell that the keys have moved to.
+   * @param {string} text @param {number} query @param {number} key
+   * @returns {boolean} whether a screen reader reads it: the grid has the focus
+   */
+  function showActiveCell(text, query, key) {
+    const cell = cells[(turn = 1 - turn)];
+    cell.textContent = text;
+    cell.setAttribute("aria-colindex", String(key + 1));
+    line.setAttribute("aria-rowindex", String(query + 1));
+    frame.setAttribute("aria-activedescendant", cell.id);
+    return frame === /** @type {Document | ShadowRoot} */ (frame.getRootNode()).activeElement;
+  }
   const element = el("section", { class: "uwaga-map", "aria-label": "Map" },
     el("div", { class: "uwaga-map-main" }, frame, sidePanel),
     el("div", { class: "uwaga-map-bar" }, bars,
@@ -330,7 +351,7 @@ function makeMapElements({ stage, bars, lines, sidePanel, zoom, fit }) {
       el("span", { class: "uwaga-map-hint", text: "Rows ask, columns are looked at. Drag to move, wheel or pinch to zoom, click to pick" })),
     el("div", { class: "uwaga-map-readout" }, lines));
   stage.addEventListener("pointerdown", () => frame.focus({ preventScroll: true }));
-  return { element, frame, note };
+  return { element, frame, note, showActiveCell };
 }
 
 // The side panel of a wide page: the strongest keys of the selected query, and the strongest queries of the selected key.

@@ -35,7 +35,7 @@ export function overviewLayout(parts, width, height, rem, zoom) {
   const fits = (width - left - 0.5 * rem) / most - gap;
   // Few heads take the width as far as four layers of them are in view; many share it.
   const largest = Math.max(7 * rem, (height - top) / Math.max(1, Math.min(rows, 4)) - gap);
-  const cell = Math.round(Math.max(1.25 * rem, Math.min(largest, Math.max(2 * rem, fits)) * zoom));
+  const cell = Math.round(Math.max(1.1 * rem, Math.min(largest, Math.max((width < 42 * rem ? 1.1 : 2) * rem, fits)) * zoom));
   const layout = { rows: /** @type {OverviewRow[]} */ ([]), bands: /** @type {OverviewBand[]} */ ([]), cell, pitch: cell + gap,
     left, top, width: left + most * (cell + gap) + 0.25 * rem, height: 0 };
   let y = top;
