@@ -4,10 +4,12 @@ import ast
 import doctest
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import uwaga
 from uwaga._base import env
@@ -88,6 +90,39 @@ def test_every_form_runs(call: str) -> None:
     result = eval(call, names)
     finite = result.values if isinstance(result, uwaga.Ragged) else result
     assert torch.isfinite(finite).all()
+
+
+def written_out(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = None, hidden: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """Softmax attention by its formula, in float64; `hidden` is a function of j - i."""
+    q, k, v = q.double(), k.double(), v.double()
+    scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if hidden is not None:
+        queries, keys = scores.shape[-2:]
+        offsets = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
+        scores = scores.masked_fill(hidden(offsets), -torch.inf)
+    return scores.softmax(-1).nan_to_num(0.0) @ v
+
+
+FORMULAS: dict[str, Callable[..., Tensor]] = {
+    "crude attention": lambda X, **_: X.double() @ X.double().mT @ X.double(),
+    "strictly past; the first": lambda q, k, v, **_: written_out(q, k, v, hidden=lambda d: d >= 0),
+    "causal": lambda q, k, v, **_: written_out(q, k, v, hidden=lambda d: d > 0),
+    "a sliding window": lambda q, k, v, **_: written_out(q, k, v, hidden=lambda d: (d > 0) | (d < -3)),
+    "unscaled softmax": lambda q, k, v, **_: written_out(q, k, v, scale=1.0),
+    "strictly past, unscaled": lambda q, k, v, **_: written_out(q, k, v, scale=1.0, hidden=lambda d: d >= 0),
+    "no softmax": lambda q, k, v, **_: q.double() @ k.double().mT @ v.double(),
+}
+
+
+@pytest.mark.parametrize("form", FORMULAS)
+def test_a_form_gives_what_its_row_says(form: str) -> None:
+    (call,) = (calls.strip("`") for says, calls in rows(ROOT / "docs/attention.md", "form") if says.startswith(form))
+    names = names_for_forms()
+    names |= {name: torch.randn(1, 3, 6, 4) for name in "qkv"}
+    expected = FORMULAS[form](**{name: names[name] for name in ("X", "q", "k", "v")})
+    torch.testing.assert_close(eval(call, names).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_variables_are_those_of_the_code() -> None:

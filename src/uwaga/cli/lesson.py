@@ -103,7 +103,8 @@ def _print_step(console: "Console", step: "Step", tokens: Sequence[str], query: 
         console.print(Text(one_line(paragraph)))
     for section in step.sections:
         _print_section(console, section, tokens, query, shown)
-    console.print(Text(f"  {step.code}", style="bold"))
+    if step.code:
+        console.print(Text(f"  {step.code}", style="bold"))
     console.print()
 
 

@@ -82,7 +82,7 @@ def build_steps(example: Example) -> tuple[Step, ...]:
         calculation.scale_step(example, head, scored),
         calculation.softmax_step(example, scored),
         calculation.weighting_step(scored, projected, mixed),
-        calculation.sum_step(scored, projected, mixed),
+        calculation.sum_step(example, scored, projected, mixed),
         masks.step(example, head),
         database.step(example, head, scored.weights, projected),
         heads.step(example, projected),

@@ -71,7 +71,15 @@ class Example:
 
     @property
     def width_names(self) -> tuple[str, ...]:
-        return width_names(self.x_NM.shape[1])
+        """Names of the components of the tokens' vectors: words where the vectors were made by hand, else numbers."""
+        width = self.x_NM.shape[1]
+        by_hand = width == len(WIDTH_NAMES) and all(token in _VECTORS for token in self.tokens)
+        return WIDTH_NAMES if by_hand else numbered("x", width)
+
+    @property
+    def scale_argument(self) -> str:
+        """What a call of `uwaga.attention` needs for this example's scaling."""
+        return "" if self.scaled else ", scale=1.0"
 
     def request(self) -> dict[str, Any]:
         """The request that gives this example, with all arguments."""
@@ -309,11 +317,6 @@ def weight(name: str, rows: int, columns: int) -> Tensor:
     if rows == columns == len(WIDTH_NAMES):
         return torch.tensor(_BY_HAND[name])
     return torch.randint(-4, 5, (rows, columns), generator=_seeded(f"weight {name}")) / 4.0
-
-
-def width_names(width: int) -> tuple[str, ...]:
-    """Names of the components of a token's vector."""
-    return WIDTH_NAMES if width == len(WIDTH_NAMES) else numbered("x", width)
 
 
 def numbered(letter: str, count: int) -> tuple[str, ...]:

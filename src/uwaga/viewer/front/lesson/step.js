@@ -53,10 +53,11 @@ export function makeStepPage(lesson, step, query, actions) {
   const heading = el("h2", { class: "lesson-title", tabindex: "-1" });
   const words = el("div", { class: "lesson-words" });
   const code = el("code", {});
+  const codeLine = el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code);
   const parts = lesson.steps[step].sections.map((_, at) => makeSection(lesson, step, at, query, actions));
   const heads = stepHeads(lesson, step).map((head) => makeModelHead(actions.app, head));
   const element = el("article", { class: "lesson-page" }, heading, words, placeSections(parts),
-    el("p", { class: "lesson-code" }, el("span", { class: "uwaga-label", text: "In Python: " }), code),
+    codeLine,
     heads.length ? el("section", { class: "lesson-section", "aria-label": "In a real model" },
       el("h3", { text: "In a real model" }), heads.map((head) => head.element)) : null);
 
@@ -66,6 +67,7 @@ export function makeStepPage(lesson, step, query, actions) {
     heading.textContent = number ? `${title} (${number})` : title;
     words.replaceChildren(...text.map((paragraph) => el("p", { text: paragraph })));
     code.textContent = python;
+    codeLine.hidden = python === "";
     for (const part of parts) part.update(next, at);
   }
   update(lesson, query);

@@ -171,7 +171,7 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
         number="2 of 6",
         text=(
             "Every query is compared with every key: the sum of the products of their numbers is their score.",
-            "A token looks for something by its query and is found by its key: the table is no longer symmetric.",
+            _roles(example, scored),
         ),
         sections=(
             Section(title="All at once: Q Kᵀ", form="matrix", matrices=(projected.q, projected.k, scored.raw)),
@@ -187,6 +187,19 @@ def scores_step(example: Example, projected: Projected, scored: Scored) -> Step:
     )
 
 
+def _roles(example: Example, scored: Scored) -> str:
+    """Whether the scores of these numbers are symmetric."""
+    says = "A token looks for something by its query and is found by its key"
+    scores_NN = scored.raw.numbers
+    apart_NN = (scores_NN - scores_NN.T).abs()
+    i, j = divmod(int(apart_NN.argmax()), len(scores_NN))
+    there, back = shown(float(scores_NN[i, j])), shown(float(scores_NN[j, i]))
+    if there == back:
+        return f"{says}. So the table need not be symmetric; with these numbers it is."
+    a, b = example.tokens[i], example.tokens[j]
+    return f"{says}: the table is no longer symmetric. “{a}” has a score of {there} with “{b}”, and “{b}” one of {back} with “{a}”."
+
+
 def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
     d = head.q_ND.shape[1]
     if example.scaled:
@@ -195,11 +208,12 @@ def scale_step(example: Example, head: OneHead, scored: Scored) -> Step:
         text = "Scaling is switched off: scores stay as they are, which is scale=1.0."
     return Step(
         id="scale",
-        title="Scale: 1/√d_k",
+        title="Scale: 1/√d_k" if example.scaled else "Scale: none",
         number="3 of 6",
         text=(text, "The wider queries and keys are, the larger their products grow. “Why √d_k” measures it."),
         sections=(Section(title="", matrices=(scored.raw, scored.scaled), controls=("scaled",)),),
-        code="scale=None     # 1/√d_k, the default of uwaga.attention",
+        code="uwaga.attention(q, k, torch.eye(len(k))"
+        + (", normalize=None)     # the default is scale=1/√d_k" if example.scaled else ", scale=1.0, normalize=None)"),
     )
 
 
@@ -232,7 +246,7 @@ def softmax_step(example: Example, scored: Scored) -> Step:
                 ),
             ),
         ),
-        code="uwaga.attend(q, k, v).map.to_dense()",
+        code=f"uwaga.attend(q, k, v{example.scale_argument}).map.to_dense()",
     )
 
 
@@ -373,7 +387,7 @@ def weighting_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     )
 
 
-def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
+def sum_step(example: Example, scored: Scored, projected: Projected, mixed: Mixed) -> Step:
     furthest = float((mixed.output.numbers - mixed.one_by_one.numbers[:, 0]).abs().max())
     apart = "to the last bit" if furthest == 0 else f"up to rounding, {furthest:.1g}"
     return Step(
@@ -381,7 +395,8 @@ def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
         title="Sum: the output of each token",
         number="6 of 6",
         text=(
-            "Summed, the weighted values are the query's output. The whole calculation: attention(Q, K, V) = softmax(Q Kᵀ/√d_k) V.",
+            "Summed, the weighted values are the query's output. The whole calculation: attention(Q, K, V) = "
+            f"softmax(Q Kᵀ{'/√d_k' if example.scaled else ''}) V.",
         ),
         sections=(
             Section(title="All at once: A V", form="matrix", matrices=(scored.weights, projected.v, mixed.output)),
@@ -400,7 +415,7 @@ def sum_step(scored: Scored, projected: Projected, mixed: Mixed) -> Step:
                 ),
             ),
         ),
-        code="uwaga.attention(q, k, v)",
+        code=f"uwaga.attention(q, k, v{example.scale_argument})",
     )
 
 

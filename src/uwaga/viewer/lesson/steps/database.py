@@ -13,7 +13,7 @@ from uwaga.viewer.lesson.steps.calculation import Projected
 
 
 def step(example: Example, head: OneHead, weights: Matrix, projected: Projected) -> Step:
-    payload = _payload(example)
+    payload, scale = _payload(example), example.scale_argument
     sharp_scores, sharp = _sharpened(example, head)
     i = int(sharp.numbers.amax(-1).argmax())
     j = int(sharp.numbers[i].argmax())
@@ -45,7 +45,7 @@ def step(example: Example, head: OneHead, weights: Matrix, projected: Projected)
                 ),
             ),
         ),
-        code="uwaga.attention(q, keys, keys); uwaga.attention(q, keys, payload)",
+        code=f"uwaga.attention(q, k, k{scale}); uwaga.attention(q, k, payload{scale})",
     )
 
 

@@ -41,12 +41,20 @@ def step(example: Example, projected: Projected) -> Step:
                 findings=_findings(example, heads),
             ),
         ),
-        code=f"uwaga.nn.MultiHeadAttention({example.x_NM.shape[1]}, num_heads={example.heads}, bias=False)(X)",
+        code=f"layer(X)     # {_constructor(example)} with these weights",
         head={
             "statistic": "normalized_entropy",
             "sense": "largest",
             "why": "the head with the most uniform weights: nearly the same on all tokens",
         },
+    )
+
+
+def _constructor(example: Example) -> str:
+    (width, inner), values = example.wq_MD.shape, example.wv_ME.shape[1]
+    widths = "" if inner == values == width else f", d_k={inner // example.heads}, d_v={values // example.heads}"
+    return (
+        f"uwaga.nn.MultiHeadAttention({width}, num_heads={example.heads}{widths}, bias=False{example.scale_argument})"
     )
 
 

@@ -64,7 +64,7 @@ def step(example: Example, head: OneHead) -> Step:
                 controls=("length",),
             ),
         ),
-        code="uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False))",
+        code=f"uwaga.attention(q, k, v, mask=uwaga.Causal(include_self=False){example.scale_argument})",
         head={
             "statistic": "previous_token",
             "sense": "largest",

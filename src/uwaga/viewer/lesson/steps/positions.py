@@ -46,7 +46,7 @@ def step(example: Example, x: Matrix) -> Step:
             _similarity(),
             _repeats(),
         ),
-        code="uwaga.nn.SinusoidalPositions(width)(X)",
+        code=f"uwaga.nn.SinusoidalPositions({m})(X)" if (m := example.x_NM.shape[1]) % 2 == 0 else "",
         head={
             "statistic": "distance",
             "sense": "largest",

@@ -35,7 +35,7 @@ def step(seed: int) -> Step:
             " products, and its variance is d_k: the wider the vectors, the larger the scores. Here it is measured.",
         ),
         sections=(_variance(variance), _saturation(softmax), _gradients(softmax)),
-        code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True)",
+        code="uwaga.attend(q, k, v, scale=1.0).map.entropy(normalize=True).mean()",
         head={
             "statistic": "peak",
             "sense": "largest",

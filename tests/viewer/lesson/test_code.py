@@ -1,0 +1,153 @@
+"""The line of Python beside each step, executed with the step's own numbers, gives the matrices of that step whatever the options; and the words about numbers are true of them."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import uwaga
+from uwaga.nn import MultiHeadAttention, SinusoidalPositions
+from uwaga.viewer.lesson.build import build_steps
+from uwaga.viewer.lesson.compute import layer_of
+from uwaga.viewer.lesson.document import Step
+from uwaga.viewer.lesson.example import Example, parse_example, vector
+
+SENTENCES = st.lists(st.sampled_from(["this", "is", "a", "pen", ".", "猫", "nobody", "é"]), min_size=1, max_size=6)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    tokens = draw(SENTENCES)
+    width = draw(st.integers(1, 6))
+    inner, values = draw(st.sampled_from([(width, width), (2, 4), (3, 1), (4, 4)]))
+    numbers = st.integers(-8, 8).map(lambda n: n / 4)
+
+    def matrix(rows: int, columns: int) -> list[list[float]]:
+        return draw(st.lists(st.lists(numbers, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
+
+    request: dict[str, Any] = {"tokens": tokens, "settings": {"scaled": draw(st.booleans())}}
+    if draw(st.booleans()):
+        request["x"] = matrix(len(tokens), width)
+        request["settings"] |= {"wq": matrix(width, inner), "wk": matrix(width, inner), "wv": matrix(width, values)}
+    return parse_example({"ask": "lesson", **request})
+
+
+def matrix(step: Step, name: str) -> torch.Tensor:
+    return next(m.numbers for section in step.sections for m in section.matrices if m.id == name)
+
+
+def run(code: str, names: dict[str, Any]) -> list[Any]:
+    """The values of the expressions, or of the names that are bound."""
+    bound, _, expression = code.partition("     #")[0].rpartition(" = ")
+    with torch.no_grad():
+        if bound:
+            exec(f"{bound} = {expression}", names)
+            return [names[name.strip()] for name in bound.split(",")]
+        return [eval(part, names) for part in expression.split("; ")]
+
+
+# What each line gives: matrices of its step.
+GIVES = {
+    "crude": ["crude"],
+    "vectors": ["q", "k", "v"],
+    "scores": ["scores"],
+    "scale": ["scaled"],
+    "softmax": ["weights"],
+    "sum": ["output"],
+    "masks": ["past_output"],
+    "database": ["keys_output", "payload_output"],
+    "heads": ["layer_output"],
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(examples())
+def test_every_line_gives_the_numbers_beside_it(example: Example) -> None:
+    steps = {step.id: step for step in build_steps(example)}
+    x = example.x_NM
+    with torch.no_grad():
+        single = layer_of(example, heads=1)
+        q, k, v = (each.squeeze(0) for each in single.project(x, x, x))
+    names = {"torch": torch, "uwaga": uwaga, "X": x, "payload": example.payload_NP, "q": q, "k": k, "v": v}
+    for name, wanted in GIVES.items():
+        step = steps[name]
+        layer = layer_of(example, heads=1 if name == "vectors" else example.heads)
+        found = run(step.code, names | {"layer": layer})
+        for each, id in zip(found, wanted, strict=True):
+            torch.testing.assert_close(each.reshape(matrix(step, id).shape), matrix(step, id))
+    weights = matrix(steps["softmax"], "weights")
+    for i in range(len(example.tokens)):
+        (found,) = run(steps["weighted"].code, names | {"weights": weights, "i": i})
+        assert torch.equal(found, matrix(steps["weighted"], "weighted")[i])
+    if x.shape[1] % 2 == 0:
+        (found,) = run(steps["positions"].code, names)
+        assert torch.equal(found, matrix(steps["positions"], "x_placed"))
+        assert isinstance(SinusoidalPositions(x.shape[1]), torch.nn.Module)
+    else:
+        assert steps["positions"].code == ""
+
+
+@settings(max_examples=20, deadline=None)
+@given(examples())
+def test_the_layer_that_is_named_is_the_layer(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "heads")
+    constructor = re.search(r"# (uwaga\.nn\..*) with these weights", step.code)
+    assert constructor is not None
+    layer = eval(constructor[1], {"uwaga": uwaga})
+    assert isinstance(layer, MultiHeadAttention)
+    layer.load_state_dict(layer_of(example, example.heads).state_dict())
+    with torch.no_grad():
+        torch.testing.assert_close(layer(example.x_NM), matrix(step, "layer_output"))
+
+
+def test_the_packed_and_the_padded_batch() -> None:
+    example = parse_example({"ask": "lesson"})
+    step = next(step for step in build_steps(example) if step.id == "batches")
+    sentences = [torch.tensor([vector(word, 4) for word in sentence]) for sentence in example.sentences]
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    padded = torch.nn.utils.rnn.pad_sequence(sentences, batch_first=True)
+    names = {"uwaga": uwaga, "layer": layer_of(example, example.heads), "sentences": sentences}
+    packed, rectangle = run(step.code, names | {"padded": padded, "lengths": lengths})
+    assert torch.equal(packed.values, matrix(step, "packed"))
+    rows = torch.cat([row[:length] for row, length in zip(rectangle, lengths.tolist(), strict=True)])
+    assert torch.equal(rows, matrix(step, "padded"))
+
+
+def test_the_entropy_of_the_scaling_step() -> None:
+    step = next(step for step in build_steps(parse_example({"ask": "lesson"})) if step.id == "root")
+    measured = matrix(step, "saturation")
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(n, int(measured[0, 0]), generator=generator) for n in (256, 32))
+    (found,) = run(step.code, {"uwaga": uwaga, "q": q, "k": k, "v": torch.zeros(len(k), 1)})
+    torch.testing.assert_close(found, measured[0, 1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(examples())
+def test_scores_are_called_symmetric_only_where_they_are(example: Example) -> None:
+    step = next(step for step in build_steps(example) if step.id == "scores")
+    scores, says = matrix(step, "scores"), step.text[1]
+    quoted = re.search(r"“(.*?)” has a score of (\S+) with “(.*?)”, and “.*?” one of (\S+) with", says)
+    if quoted is None:
+        assert "with these numbers it is" in says
+        assert float((scores - scores.T).abs().max()) < 0.01
+    else:
+        assert "no longer symmetric" in says
+        assert quoted[2] != quoted[4]
+
+
+def test_columns_have_names_only_where_the_vectors_were_made_by_hand() -> None:
+    assert parse_example({"ask": "lesson"}).width_names == ("pointing", "acting", "thing", "ending")
+    assert parse_example({"ask": "lesson", "tokens": ["this", "nobody"]}).width_names == ("x1", "x2", "x3", "x4")
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_titles_say_whether_scores_are_scaled(scaled: bool) -> None:
+    steps = build_steps(parse_example({"ask": "lesson", "settings": {"scaled": scaled}}))
+    said = "\n".join(text for step in steps if step.number for text in (step.title, step.code, *step.text))
+    assert ("softmax(Q Kᵀ/√d_k) V" in said) == scaled
+    assert ("softmax(Q Kᵀ) V" in said) == (not scaled)
+    assert ("scale=1.0" in steps[6].code) == (not scaled)
