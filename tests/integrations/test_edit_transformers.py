@@ -411,3 +411,47 @@ def test_two_threads_edit_one_model_each_by_itself() -> None:
     assert torch.equal(found["after the other left"], right[1])
     assert torch.equal(run(model, given), before)
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_the_mean_leaves_padding_out_or_says_that_it_cannot(family: str, implementation: str) -> None:
+    model, given = model_of(family, implementation), inputs_of(family, padded=True)
+    where, _, path = last_layers(model)[0]
+    seen: list[Tensor] = []
+    remove = (
+        output_map(family, model, path)
+        .register_forward_pre_hook(lambda _, into: seen.append(into[0].unflatten(-1, (4, -1))[:, :, HEAD]))
+        .remove
+    )
+    run(model, given)
+    remove()
+    assert where[0] == ("encoder" if family in ("bert", "t5") else "decoder")
+    if implementation == "uwaga" and where[0] == "decoder":  # padding on the left is a mask of documents there
+        with (
+            pytest.raises(ValueError, match=r'"mean" cannot tell padding in a mask of documents; give the vector$'),
+            uwaga.edit(model, heads={(*where, HEAD): "mean"}),
+        ):
+            run(model, given)
+        return
+    found = []
+    for value in ("mean", seen[0][given["attention_mask"].bool()].mean(0)):
+        with uwaga.edit(model, heads={(*where, HEAD): value}):
+            states = run(model, given)
+            found.append(states if family == "t5" else states[given["attention_mask"].bool()])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@torch.no_grad()
+def test_a_compiled_model_is_edited_too(implementation: str) -> None:
+    model, given = model_of("bert", implementation), inputs_of("bert")
+    compiled = torch.compile(model, backend="eager")
+    before = run(compiled, given)
+    with uwaga.edit(model, heads={("encoder", 1, 0): 0.0}):
+        found, expected = run(compiled, given), run(model, given)
+    torch.testing.assert_close(found, expected)
+    assert not torch.equal(found, before)
+    assert torch.equal(run(compiled, given), before)
+    torch.compiler.reset()

@@ -6,6 +6,7 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 """
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ def _switch(config: Any) -> bool:
     """Give a config the edited implementation of its own. Returns whether `_switch_back` must follow."""
     with _LOCK:
         name = config._attn_implementation_internal or "eager"
-        if name == UWAGA:
+        if name == UWAGA and not _may_be_compiled():
             return False
         _, former, count = _SWITCHED.get(id(config), (config, name, 0))
         _SWITCHED[id(config)] = (config, former, count + 1)
@@ -125,10 +126,18 @@ def _switch_back(config: Any) -> None:
             config._attn_implementation_internal = former
 
 
+def _may_be_compiled() -> bool:
+    """Whether torch.compile was used in this process: then another name makes compiled models trace their attention anew."""
+    return "torch._dynamo" in sys.modules
+
+
 def _register(name: str) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(name + _SUFFIX, partial(_edited, name))
+    edited: Callable = AttentionInterface()[UWAGA] if name == UWAGA else partial(_edited, name)
+    if _may_be_compiled():  # called between two graphs; importing the compiler takes seconds
+        edited = torch.compiler.disable(edited)
+    AttentionInterface.register(name + _SUFFIX, edited)
     AttentionMaskInterface.register(name + _SUFFIX, AttentionMaskInterface()[name])
 
 
