@@ -98,6 +98,8 @@ def _fit(
     if checkpoint is not None:
         state = _resumed_state(checkpoint, config, corpus)
         checkpoint_files.read_model(checkpoint, model)
+    elif config.run.init_from is not None:
+        checkpoint_files.read_model(Path(config.run.init_from), model)
     trainable = TrainableModel(model, config, world, fsdp=fsdp)
     if checkpoint is not None:
         trainable.load_optimizer(checkpoint, state.step)
@@ -192,7 +194,8 @@ def _show_start(
     display: ProgressDisplay, config: Config, model: nn.Module, checkpoint: Path | None, world: World
 ) -> None:
     weights = sum(weight.numel() for weight in model.parameters())
-    where = "from the start" if checkpoint is None else f"from {checkpoint}"
+    begun = "from the start" if config.run.init_from is None else f"from the weights of {config.run.init_from}"
+    where = begun if checkpoint is None else f"from {checkpoint}"
     display.message(f"{weights:,} weights, {config.schedule.steps:,} steps, {where}")
     count = config.batch.gradient_accumulation_steps
     if count < world.size:

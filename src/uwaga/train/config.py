@@ -175,6 +175,7 @@ class RunConfig:
     """Where a run is stored, and what it logs."""
 
     output_dir: str  # the folder of checkpoints and metrics
+    init_from: str | None = None  # a model's directory whose weights training starts with; None: random ones
     seed: int = 0  # of initial weights, data order, masks and dropout
     log_every: int = 10  # steps; all of *_every are
     eval_every: int = 250
@@ -191,7 +192,7 @@ class RunConfig:
     device: str = "auto"  # "auto": CUDA where it is available
 
     KINDS: ClassVar[Mapping[str, Kind]] = {
-        "output_dir": NAME, "seed": COUNT, "log_every": SIZE, "eval_every": SIZE, "eval_tokens": SIZE, "save_every": SIZE,
+        "output_dir": NAME, "init_from": NAME, "seed": COUNT, "log_every": SIZE, "eval_every": SIZE, "eval_tokens": SIZE, "save_every": SIZE,
         "keep_last": SIZE, "sample_every": COUNT, "sample_prompts": NAMES, "sample_tokens": SIZE, "attention_every": COUNT,
         "tensorboard": SWITCH, "threads": SIZE, "compile": SWITCH, "device": one_of("auto", "cpu", "cuda"),
     }  # fmt: skip

@@ -95,7 +95,8 @@ def model_config(model: Mapping[str, Any], objective: str, tokens: Mapping[str, 
             raise ConfigError(f"model.{name} is not configurable: the tokenizer and the objective decide it")
         elif f"model.{name}" not in known:
             raise unknown(f"model.{name}", known)
-    settings = {name: value for name, value in model.items() if name != "family"}
+    # TOML has arrays where configs have tuples.
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in model.items() if k != "family"}
     try:
         made = family.config_class(**settings | dict(fixed) | dict(tokens))
     except (ValueError, TypeError) as error:

@@ -106,6 +106,8 @@ def _read_own(found: Mapping[str, Any], where: str) -> TransformerConfig:
     renamed.refuse(where, found, RENAMED, CheckpointError)
     defaults = {each.name: each.default for each in fields(TransformerConfig)}
     keys = {name: key._replace(default=defaults[name]) for name, key in _OWN.items()}
+    if isinstance(found.get("alibi_slopes"), list):  # JSON has no tuples
+        found = {**found, "alibi_slopes": tuple(found["alibi_slopes"])}
     read = config_json.read(found, where, keys=keys | {"eos_token_ids": Key("eos_token_ids", EOS_TOKEN_ID, 0)}, only={})
     return TransformerConfig(
         kept=read.kept, **(read.settings | {"eos_token_ids": read_eos_token_id(read.settings["eos_token_ids"])})

@@ -4,11 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from uwaga._base import renamed
-from uwaga._base.options import POSITIVE, SWITCH, check, one_of
+from uwaga._base.options import POSITIVE, SWITCH, Kind, check, is_number, one_of, optional
 from uwaga.models.config_json import COUNT, IDS, OPTIONAL_COUNT, OPTIONAL_SIZE, PROBABILITY, SIZE
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 MODEL_TYPES = ("marian", "uwaga-transformer")
+
+_SLOPES = Kind(
+    "a tuple of numbers from 0 to 1024",
+    lambda x: isinstance(x, tuple) and all(is_number(each) and 0 <= each <= 1024 for each in x),
+)
 
 KINDS = {
     "vocab_size": SIZE,
@@ -24,6 +29,7 @@ KINDS = {
     "norm": one_of("post", "pre"),
     "norm_eps": POSITIVE,
     "position_encoding": one_of("sinusoidal", "alibi"),
+    "alibi_slopes": optional(_SLOPES),
     "sinusoid_layout": one_of("interleaved", "halves"),
     "scale_embedding": SWITCH,
     "tie_word_embeddings": SWITCH,
@@ -85,6 +91,8 @@ class TransformerConfig:
     norm: str = "post"  # "pre": before attention and feed-forward layers, with a final norm
     norm_eps: float = 1e-5  # of the norms
     position_encoding: str = "sinusoidal"  # added to the embeddings; "alibi": a bias of the scores of self-attention
+    # Of ALiBi, one for each head; a head of slope 0 has no positions (NoPE; Kazemnejad et al. 2023). None: the paper's.
+    alibi_slopes: tuple[float, ...] | None = None
     sinusoid_layout: str = "interleaved"  # sines and cosines alternate; "halves": all sines first
     scale_embedding: bool = True  # the embedding is multiplied by sqrt(M)
     tie_word_embeddings: bool = (
@@ -106,6 +114,12 @@ class TransformerConfig:
         for heads in (self.num_heads, self.num_decoder_heads or self.num_heads):
             if self.d_model % heads:
                 raise ValueError(f"TransformerConfig: d_model {self.d_model} is not a multiple of {heads} heads")
+            if self.alibi_slopes is not None and len(self.alibi_slopes) != heads:
+                raise ValueError(f"TransformerConfig: alibi_slopes has {len(self.alibi_slopes)} slopes for {heads} heads")
+        if self.alibi_slopes is not None and self.position_encoding != "alibi":
+            raise ValueError(
+                f"TransformerConfig: alibi_slopes is for position_encoding 'alibi', not {self.position_encoding!r}"
+            )
         if self.d_model % 2 and self.position_encoding == "sinusoidal":
             raise ValueError(f"TransformerConfig: d_model {self.d_model} must be even for sinusoidal positions")
         if self.decoder_vocab_size is not None and not (self.num_layers and self.num_decoder_layers):

@@ -199,7 +199,8 @@ class Transformer(nn.Module):
         """The ALiBi bias of self-attention, None with other positions. Not a buffer: one that is not saved would be lost on loading."""
         if self.positions is not None:
             return None
-        return AlibiBias(torch.tensor(alibi_slopes(heads), device=self.token_embedding.weight.device))
+        slopes = self.config.alibi_slopes or alibi_slopes(heads)
+        return AlibiBias(torch.tensor(slopes, dtype=torch.float32, device=self.token_embedding.weight.device))
 
     def _output(self, encoded: StackOutput | None, decoded: StackOutput | None) -> TransformerOutput:
         found = TransformerOutput()
