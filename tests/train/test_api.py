@@ -68,6 +68,27 @@ def test_the_loaded_checkpoint_has_the_validation_loss_that_training_reported(
 
 
 @pytest.mark.slow
+def test_training_starts_from_the_weights_of_a_model(
+    train: Callable[..., Result], make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a learning rate too small to change anything, a run ends with the loss that the first one ended with."""
+    first = train("optimizer.lr=1e-2")
+    again = make(f"run.init_from={first.checkpoint}", f"run.output_dir={tmp_path}/again", "optimizer.lr=1e-12")
+    assert fit(again).validation_losses[6] == pytest.approx(first.validation_losses[6], abs=1e-6)
+    assert f"from the weights of {first.checkpoint}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_training_from_the_weights_of_another_model_is_refused(train: Callable[..., Result], tmp_path: Path) -> None:
+    first = train()
+    with pytest.raises(CheckpointError, match="model.safetensors"):
+        train(f"run.init_from={first.checkpoint}", f"run.output_dir={tmp_path}/again", "model.d_ff=40")
+    with pytest.raises(CheckpointError) as caught:
+        train(f"run.init_from={tmp_path}/absent", f"run.output_dir={tmp_path}/again", "run.seed=2")
+    assert str(caught.value) == f"there is no {tmp_path}/absent/model.safetensors"
+
+
+@pytest.mark.slow
 def test_the_saved_configuration_is_the_one_that_was_trained(train: Callable[..., Result], make: Make) -> None:
     result = train("optimizer.lr=0.002")
     assert Config.read(result.checkpoint / "config.toml") == make("optimizer.lr=0.002")

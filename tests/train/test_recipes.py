@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,22 +33,42 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
     data = Path(__file__).parents[3] / "shared" / "data"
     if not data.is_dir():
         pytest.skip("there is no folder shared/data beside the repository")
-    folder = tmp_path_factory.mktemp("prepared")
+    folder, made = tmp_path_factory.mktemp("prepared"), tmp_path_factory.mktemp("made")
 
     def prepare(name: str) -> tuple[Config, Corpus]:
         config = Config.read(_FOLDER / name)
-        return config, Corpus.prepare(config, folder)
+        if config.tokenizer.kind == "given":  # that of the run before, which is the bundled one
+            config = Config.read(_FOLDER / name, [f"tokenizer.path={directories.bundled_folder('copyist')}"])
+        is_made = any(each.files[0].startswith("repetitions") for each in config.data.sources.values())
+        if is_made and not any(made.iterdir()):
+            with pytest.MonkeyPatch.context() as patch:
+                sources = [str(data / file) for file in ("tinyshakespeare.txt", "peps.jsonl.gz")]
+                patch.setattr(sys, "argv", ["repetitions.py", *sources, str(made)])
+                _program("repetitions").main()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("UWAGA_DATA", str(made if is_made else data))
+            return config, Corpus.prepare(config, folder)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UWAGA_DATA", str(data))
-        yield prepare
+    yield prepare
+
+
+def _program(name: str) -> Any:
+    """A program of recipes/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, _FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    sys.modules[name] = program  # where a dataclass looks for its module
+    spec.loader.exec_module(program)
+    return program
 
 
 def test_every_recipe_is_in_the_readme() -> None:
     text = (_FOLDER / "README.md").read_text()
     assert sorted(re.findall(r"`uwaga train recipes/(\S+\.toml)`", text)) == _RECIPES
     assert _RECIPES == [
-        "bard.toml", "peps-mlm.toml", "shakespeare-cpu.toml", "shakespeare-gpu.toml", "speller-large.toml", "speller.toml",
+        "bard.toml", "copyist-2048.toml", "copyist-256.toml", "copyist.toml", "peps-mlm.toml", "shakespeare-cpu.toml",
+        "shakespeare-gpu.toml", "speller-large.toml", "speller.toml",
     ]  # fmt: skip
 
 
@@ -99,7 +120,7 @@ def test_a_recipe_with_its_real_data(name: str, prepared: Callable[[str], tuple[
             families.model_config(config.model, config.objective, corpus.model_settings)
         )
     size = 4 * sum(weight.numel() for weight in model.parameters())
-    if name in ("bard.toml", "speller.toml"):
+    if name in ("bard.toml", "copyist.toml", "speller.toml"):
         assert size < _LARGEST_BUNDLED - 100_000  # the tokenizer and config.json
     batch = corpus.train.batch(corpus.train.micro_batches(0)[0])
     assert (
@@ -146,11 +167,7 @@ def test_peps_py_writes_the_public_domain_peps_of_a_checkout(tmp_path: Path, mon
     free = "PEP: 1\nTitle: On naïve é\n\nThis document is placed in the public\ndomain or under the CC0-1.0-Universal license.\n"
     (tmp_path / "peps" / "pep-0001.rst").write_text(free)
     (tmp_path / "peps" / "pep-0002.rst").write_text("PEP: 2\nTitle: Other\n\nOpen Publication License.\n")
-    spec = importlib.util.spec_from_file_location("peps", _FOLDER / "peps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
+    program = _program("peps")
     target = tmp_path / "peps.jsonl.gz"
     monkeypatch.setattr(sys, "argv", ["peps.py", str(tmp_path), str(target)])
     program.main()
@@ -166,3 +183,23 @@ def test_checksums_are_of_the_unpacked_file(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"text"))
     (tmp_path / "a").write_bytes(b"text")
     assert sources.sha256(tmp_path / "a.gz") == sources.sha256(tmp_path / "a")
+
+
+def test_repetitions_py_writes_passages_that_return(tmp_path: Path) -> None:
+    """As many characters as were asked for, the same each time; the last tenth is of the last tenths of the sources alone."""
+    program = _program("repetitions")
+    style = program.Style(characters=20_000, longest=100, farthest=500, copies=0.5, shuffled=0.3)
+    plays = "".join(f"play{n:04d} " for n in range(1000))
+    proposals = ["".join(f"pep{n}x{m:03d} " for m in range(200)) for n in range(10)]
+    for name in ("one", "two"):
+        program.write(tmp_path / name, style, plays, proposals)
+    text = (tmp_path / "one").read_text()
+    assert text == (tmp_path / "two").read_text()
+    assert len(text) == 20_000
+    learned, held_out = text[:18_000], text[18_000:]
+    assert {int(n) for n in re.findall(r"\bplay(\d{4})\b", learned)} <= set(range(900))
+    assert {int(n) for n in re.findall(r"\bplay(\d{4})\b", held_out)} <= set(range(900, 1000))
+    assert set(re.findall(r"\bpep(\d)x\d{3}\b", held_out)) == {"9"}
+    lines = [line for line in learned.splitlines()[1:-1] if len(line) > 30]
+    returned = sum(line in learned[: learned.index("\n" + line + "\n") + 1] for line in lines)
+    assert len(lines) / 3 < returned < len(lines) * 2 / 3

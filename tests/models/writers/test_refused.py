@@ -37,6 +37,18 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         lambda: TransformerConfig(d_model=16, num_heads=2, num_decoder_heads=3),
         "TransformerConfig: d_model 16 is not a multiple of 3 heads",
     ),
+    "a slope below 0": (
+        lambda: TransformerConfig(position_encoding="alibi", num_heads=2, alibi_slopes=(1.0, -1.0)),
+        "TransformerConfig: alibi_slopes must be None or a tuple of numbers from 0 to 1024, not (1.0, -1.0)",
+    ),
+    "slopes of other heads": (
+        lambda: TransformerConfig(position_encoding="alibi", num_heads=2, alibi_slopes=(1.0, 0.5, 0.0)),
+        "TransformerConfig: alibi_slopes has 3 slopes for 2 heads",
+    ),
+    "slopes of positions that have none": (
+        lambda: TransformerConfig(d_model=16, num_heads=2, alibi_slopes=(1.0, 0.0)),
+        "TransformerConfig: alibi_slopes is for position_encoding 'alibi', not 'sinusoidal'",
+    ),
     "two vocabularies of one stack": (
         lambda: TransformerConfig(num_layers=0, decoder_vocab_size=5),
         "TransformerConfig: decoder_vocab_size needs an encoder and a decoder",

@@ -33,6 +33,7 @@ KINDS = {
     "decoder alone, pre-norm": {"num_layers": 0, "norm": "pre", "activation": "gelu", "scale_embedding": False},
     "both, distances": {"position_encoding": "alibi", "num_decoder_heads": 4},
     "decoder alone, distances": {"position_encoding": "alibi", "num_layers": 0},
+    "decoder alone, slopes": {"position_encoding": "alibi", "num_layers": 0, "alibi_slopes": (2.0, 0.0)},
 }
 
 
@@ -120,6 +121,18 @@ def test_text_behind_another_is_far_away_for_alibi() -> None:
     with torch.no_grad():
         logits = model(words).logits
     torch.testing.assert_close(logits[:, -6:], logits[:, -606:-600], atol=1e-5, rtol=1e-5)
+
+
+def test_a_head_of_slope_0_has_no_positions() -> None:
+    """Without a mask its output is the same for tokens in any order; that of a head with a slope is not."""
+    torch.manual_seed(0)
+    layers = {"num_layers": 1, "num_decoder_layers": 0, "position_encoding": "alibi"}
+    words = torch.randint(30, (1, 9))
+    for slopes, is_same in (((0.0, 0.0), True), ((0.0, 0.5), False)):
+        model = Transformer(TransformerConfig(**_SIZES | layers, alibi_slopes=slopes)).eval().double()
+        with torch.no_grad():
+            as_is, rolled = model(words).memory, model(words.roll(4, 1)).memory.roll(-4, 1)
+        assert torch.allclose(as_is, rolled, rtol=0, atol=1e-12) == is_same
 
 
 def _copy_to_torch(model: Transformer, peer: nn.Transformer) -> None:
