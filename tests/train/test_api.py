@@ -81,7 +81,7 @@ def test_training_starts_from_the_weights_of_a_model(
 @pytest.mark.slow
 def test_training_from_the_weights_of_another_model_is_refused(train: Callable[..., Result], tmp_path: Path) -> None:
     first = train()
-    with pytest.raises(CheckpointError, match="model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         train(f"run.init_from={first.checkpoint}", f"run.output_dir={tmp_path}/again", "model.d_ff=40")
     with pytest.raises(CheckpointError) as caught:
         train(f"run.init_from={tmp_path}/absent", f"run.output_dir={tmp_path}/again", "run.seed=2")

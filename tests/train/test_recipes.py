@@ -5,7 +5,7 @@ import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ _LARGEST_BUNDLED = 8_000_000  # bytes
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], tuple[Config, Corpus]]]:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Config, Corpus]]:
     """The configuration and prepared corpus of a recipe; recipes of the same data share the corpus."""
     data = Path(__file__).parents[3] / "shared" / "data"
     if not data.is_dir():
@@ -49,7 +49,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
             patch.setenv("UWAGA_DATA", str(made if is_made else data))
             return config, Corpus.prepare(config, folder)
 
-    yield prepare
+    return prepare
 
 
 def _program(name: str) -> Any:

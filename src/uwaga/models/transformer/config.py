@@ -115,7 +115,9 @@ class TransformerConfig:
             if self.d_model % heads:
                 raise ValueError(f"TransformerConfig: d_model {self.d_model} is not a multiple of {heads} heads")
             if self.alibi_slopes is not None and len(self.alibi_slopes) != heads:
-                raise ValueError(f"TransformerConfig: alibi_slopes has {len(self.alibi_slopes)} slopes for {heads} heads")
+                raise ValueError(
+                    f"TransformerConfig: alibi_slopes has {len(self.alibi_slopes)} slopes for {heads} heads"
+                )
         if self.alibi_slopes is not None and self.position_encoding != "alibi":
             raise ValueError(
                 f"TransformerConfig: alibi_slopes is for position_encoding 'alibi', not {self.position_encoding!r}"
