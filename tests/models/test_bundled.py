@@ -1,5 +1,7 @@
 """The models that come with the package: small, whole, documented, what their recipes build, and there without a network."""
 
+import random
+import re
 import socket
 import subprocess
 import sys
@@ -49,8 +51,8 @@ def run_offline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     return run
 
 
-def test_there_are_two() -> None:
-    assert OWN == ["bard", "speller"]
+def test_there_are_three() -> None:
+    assert OWN == ["bard", "copyist", "speller"]
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -70,7 +72,8 @@ def test_it_is_what_its_recipe_builds(name: str) -> None:
     wanted = tomllib.loads((RECIPES / f"{name}.toml").read_text())["model"]
     config = load(name).config
     assert wanted.pop("family") == "transformer"
-    assert {key: getattr(config, key) for key in wanted} == wanted
+    found = {key: getattr(config, key) for key in wanted}
+    assert {key: list(x) if isinstance(x, tuple) else x for key, x in found.items()} == wanted
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -160,8 +163,42 @@ def test_bard_reads_far_behind_what_it_learned_from() -> None:
     assert losses[-460:].mean() < losses[:460].mean()
 
 
+def test_copyists_weights_are_the_same_bits_each_time() -> None:
+    first, second = load("copyist").state_dict(), load("copyist").state_dict()
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert all(weight.dtype == torch.float32 for weight in first.values())
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_copyists_induction_heads_are_where_its_card_says() -> None:
+    """4,096 tokens of words in random order, twice. The head that the card names has the highest induction score, and over half of
+    its weight is on what followed the same word 4,096 tokens before; the second time the loss is a fraction of the first."""
+    folder, model = directories.bundled_folder("copyist"), load("copyist")
+    named = re.search(r"layer (\d), head (\d)", (folder / "README.md").read_text())
+    assert named is not None
+    backend = Tokenizer.load(folder).backend
+    # Words that are one token each: G with a dot above is the byte-pair tokenizer's space.
+    words = sorted(token for token in backend.get_vocab() if token[0] == "\u0120" and token[1:].isalpha())
+    once = [backend.token_to_id(word) for word in random.Random(0).choices(words, k=4096)]
+    ids = torch.tensor([once + once])
+    with uwaga.watch(model) as recording, torch.no_grad():
+        logits = model(ids).logits[0]
+    maps = list(recording.maps.values())
+    scores = torch.stack([uwaga.maps.induction(m, ids) for m in maps])
+    layer, head = divmod(int(scores.argmax()), model.config.num_heads)
+    assert (str(layer), str(head)) == named.groups()
+    assert model.config.alibi_slopes[head] == 0
+    looks_back = maps[layer].diagonal(1 - 4096)[0, head]
+    losses = torch.nn.functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+    print(scores, looks_back.mean(), losses[:4095].mean(), losses[4095:].mean())
+    assert scores[layer, head] > 0.5
+    assert looks_back.mean() > 0.5
+    assert losses[4095:].mean() < losses[:4095].mean() / 2
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "text"), [("speller", "attention"), ("bard", "FILE")])
+@pytest.mark.parametrize(("name", "text"), [("speller", "attention"), ("bard", "FILE"), ("copyist", "FILE")])
 def test_it_is_viewed_without_a_network(name: str, text: str, tmp_path: Path, run_offline: Callable[..., str]) -> None:
     pytest.importorskip("starlette")
     if text == "FILE":

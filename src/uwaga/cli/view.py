@@ -35,7 +35,7 @@ class _Options(NamedTuple):
 def view(
     text: Annotated[str, typer.Argument(help="A text, a text file, or - for standard input.")],
     model: Annotated[
-        str, typer.Option(help="minilm, bard, speller, a directory, or a model id of the Hugging Face Hub.")
+        str, typer.Option(help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub.")
     ] = "minilm",
     second: Annotated[str | None, typer.Option(help="A second text to compare with, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,

