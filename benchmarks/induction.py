@@ -18,6 +18,7 @@ from torch.nn import functional
 
 import uwaga
 from uwaga.cli.record import load
+from uwaga.maps import induction
 from uwaga.train import Config
 from uwaga.train.data import sources
 
@@ -44,7 +45,7 @@ def measure(model: Any, passages: Tensor, filler: Tensor, distance: int) -> Foun
     maps = list(recording.maps.values())
     # Query i of the second occurrence stands on what stands at i - distance, which is followed by the key i - distance + 1.
     weights = torch.stack([m.diagonal(1 - distance)[0, :, 1 - len(passages) :].mean(-1) for m in maps])
-    scores = torch.stack([uwaga.maps.induction(m, ids[None]) for m in maps])
+    scores = torch.stack([induction(m, ids[None]) for m in maps])
     first, second = losses[: len(passages) - 1], losses[1 - len(passages) :]
     return Found(first.mean(), second.mean(), weights, scores)
 

@@ -15,6 +15,7 @@ import torch
 import uwaga
 from uwaga._base.errors import CheckpointError
 from uwaga.cli import main
+from uwaga.maps import induction
 from uwaga.models import Transformer, directories, load
 from uwaga.models.text.tokenizer import Tokenizer
 
@@ -185,7 +186,7 @@ def test_copyists_induction_heads_are_where_its_card_says() -> None:
     with uwaga.watch(model) as recording, torch.no_grad():
         logits = model(ids).logits[0]
     maps = list(recording.maps.values())
-    scores = torch.stack([uwaga.maps.induction(m, ids) for m in maps])
+    scores = torch.stack([induction(m, ids) for m in maps])
     layer, head = divmod(int(scores.argmax()), model.config.num_heads)
     assert (str(layer), str(head)) == named.groups()
     assert model.config.alibi_slopes[head] == 0

@@ -33,7 +33,7 @@ BUNDLED = {
     ),
     "copyist": BundledModel(
         title="copyist",
-        sha256="791fde3bdf8ad026de1dd5cbe9afedf58c61d44e67f0ebf4c81bd9186ade172f",
+        sha256="79ecbbc8afacd633f97970228068a3d3291d3bf782d9fae8cce932471ebe9cc1",
         folder="shipped/copyist",
     ),
     "minilm": BundledModel(
