@@ -1,7 +1,5 @@
 """The models that come with the package: small, whole, documented, what their recipes build, and there without a network."""
 
-import random
-import re
 import socket
 import subprocess
 import sys
