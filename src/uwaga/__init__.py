@@ -10,6 +10,7 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga._base.errors import ShapeError
     from uwaga.integrations.edit import edit
+    from uwaga.integrations.view_text import view
     from uwaga.integrations.watch import watch
     from uwaga.maps.attended import attend
     from uwaga.maps.map import AttentionMap
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from uwaga.ops.linear.api import linear
     from uwaga.ops.masks import Causal, Documents, KeyLengths, Window
     from uwaga.ops.ragged import Ragged
-    from uwaga.viewer.api import view
     from uwaga.viewer.lesson.api import lesson
 
 __version__ = "0.1.0"
@@ -73,7 +73,7 @@ _HOME = {
     "explain": "uwaga.ops.attention.api",
     "lesson": "uwaga.viewer.lesson.api",
     "linear": "uwaga.ops.linear.api",
-    "view": "uwaga.viewer.api",
+    "view": "uwaga.integrations.view_text",
     "watch": "uwaga.integrations.watch",
 }
 

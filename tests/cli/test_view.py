@@ -136,7 +136,7 @@ def test_an_encoder_and_a_decoder_are_given_the_answer(t5: Path, tmp_path: Path)
 
 def test_a_bar_moves_on_with_every_layer(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[str, list[float]] = {}
-    monkeypatch.setattr("uwaga.cli.record.progress_bar", lambda title: nullcontext(told.setdefault(title, []).append))
+    monkeypatch.setattr("uwaga.cli.view.progress_bar", lambda title: nullcontext(told.setdefault(title, []).append))
     saved(tmp_path / "page.html", "a cat", "--model", gpt2)
     assert told == {"reading": [1 / 3, 2 / 3, 1.0]}
 
@@ -266,7 +266,7 @@ def test_it_serves_until_it_is_told_to_end(
         ),
         (["cat", "--save", "page.html", "--exact", "encoder/7/0"], "exact: there is no head 0 of encoder layer 7"),
         (["cat", "--save", "no/such/page.html"], "--save no/such/page.html: the directory no/such does not exist"),
-        (["cat", "--target", "dog"], "bert reads one text; --target is for models with an encoder and a decoder"),
+        (["cat", "--target", "dog"], "bert reads one text; a target is for models with an encoder and a decoder"),
     ],
     ids=lambda x: "",
 )

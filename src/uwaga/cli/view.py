@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import typer
 
 from uwaga._base.errors import CheckpointError
-from uwaga.cli.record import LoadedModel, RecordError, load, read_prompt_text, record_text, reporting_errors
+from uwaga.cli.record import read_prompt_text
 from uwaga.cli.terminal import echo, fail, progress_bar
+from uwaga.integrations.view_text import (
+    LoadedModel,
+    RecordError,
+    TextTooLongError,
+    first_line,
+    load,
+    record_text,
+    reporting_errors,
+)
 
 if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
@@ -95,35 +104,33 @@ def _view_model(text: str, model: str, second: str | None, second_model: str | N
     reader = load(model, options.dtype)
     seen = _record(reader, first, options)
     if second is None and second_model is None:
-        return ViewModel.create(seen, title=_title(first), model=reader.title)
+        return ViewModel.create(seen, title=first_line(first), model=reader.title)
     again = reader if second_model is None else load(second_model, options.dtype)
     beside = _record(again, other, options)
     with reporting_errors():
         return ViewModel.create(
             seen,
-            title=_title(first),
+            title=first_line(first),
             model=reader.title,
             second=beside,
-            second_title=_title(other),
+            second_title=first_line(other),
             second_model=again.title,
         )
 
 
-def _title(text: str) -> str:
-    """The first line of a text as it was given: a tokenizer may lower its case."""
-    line = " ".join(text.strip().partition("\n")[0].split())
-    return line if len(line) <= 60 else f"{line[:59]}…"
-
-
 def _record(reader: LoadedModel, text: str, options: _Options) -> "Recording":
-    return record_text(
-        reader,
-        text,
-        target=options.target,
-        new_tokens=options.new_tokens,
-        truncate=options.truncate,
-        layers=options.layers,
-    )
+    try:
+        return record_text(
+            reader,
+            text,
+            target=options.target,
+            new_tokens=options.new_tokens,
+            truncate=options.truncate,
+            layers=options.layers,
+            progress=progress_bar("reading"),
+        )
+    except TextTooLongError as error:
+        raise RecordError(f"{error}; --truncate shortens it to that") from error
 
 
 def _serve(view_model: "ViewModel", port: int, *, opens: bool) -> None:
