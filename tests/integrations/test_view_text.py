@@ -1,6 +1,7 @@
 """uwaga.view of texts: which model reads them, the answer of an encoder-decoder, pairs, and what it says of bad input."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,11 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
 
 
 def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
-    first, second, _ = sides("the cat sat", second="the dog", model=bert)
+    first, second = sides("the cat sat", second="the dog", model=bert)
     assert [first["title"], second["title"], second["model"]] == ["the cat sat", "the dog", "bert"]
     assert second["stacks"]["encoder"]["tokens"] == 4
     other = write_model(tmp_path / "other", seed=1)
-    first, second, _ = sides("the cat sat", model=bert, second_model=other)
+    first, second, *_ = sides("the cat sat", model=bert, second_model=other)
     assert [first["model"], second["model"], second["title"]] == ["bert", "other", "the cat sat"]
 
 
@@ -60,11 +61,10 @@ def test_an_encoder_decoder_generates_or_reads_the_target() -> None:
 
 
 def test_layers_are_reported(bert: Path) -> None:
-    from contextlib import nullcontext
-
     told: list[float] = []
     record_text(load(str(bert), "float32"), "the cat sat", progress=nullcontext(told.append))
-    assert told and told == sorted(told) and told[-1] == 1
+    assert told == sorted(told)
+    assert told[-1] == 1
 
 
 @pytest.mark.parametrize(
