@@ -138,7 +138,7 @@ def test_a_bar_moves_on_with_every_layer(gpt2: Path, tmp_path: Path, monkeypatch
     told: dict[str, list[float]] = {}
     monkeypatch.setattr("uwaga.cli.view.progress_bar", lambda title: nullcontext(told.setdefault(title, []).append))
     saved(tmp_path / "page.html", "a cat", "--model", gpt2)
-    assert told == {"reading": [1 / 3, 2 / 3, 1.0]}
+    assert told["reading"] == [1 / 3, 2 / 3, 1.0]
 
 
 def test_a_file_and_stdin(bert: Path, tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Pat
     ],
 )
 def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> None:
-    from uwaga.cli.view import _title
+    from uwaga.integrations.view_text import first_line
 
-    assert _title(text) == title
+    assert first_line(text) == title
 
 
 def test_a_message_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 import uwaga
 from uwaga.integrations.view_text import load, record_text
+from uwaga.viewer.api import View
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 pytestmark = pytest.mark.usefixtures("small_front", "one_thread")
@@ -20,8 +21,14 @@ def bert(tmp_path: Path, write_model: Callable[..., Path]) -> Path:
     return write_model(tmp_path / "bert")
 
 
+def served(*arguments: Any, **options: Any) -> View:
+    view = uwaga.view(*arguments, browser=False, block=False, **options)
+    assert isinstance(view, View)
+    return view
+
+
 def sides(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-    with uwaga.view(*arguments, browser=False, block=False, **options) as view:
+    with served(*arguments, **options) as view:
         return list(view.service.answer({"ask": "about"}).meta["sides"])
 
 
@@ -36,11 +43,12 @@ def test_the_maps_are_those_of_the_model(bert: Path) -> None:
     ids = reader.tokenizer.encode(["the cat sat"], with_offsets=False)[0].ids
     with uwaga.watch(reader.model) as expected, torch.no_grad():
         reader.model(torch.tensor([[*reader.tokenizer.prefix_ids, *ids, *reader.tokenizer.suffix_ids]]))
-    with uwaga.view("the cat sat", model=bert, browser=False, block=False) as view:
+    with served("the cat sat", model=bert) as view:
         (side,) = view.service.view_model.sides
     assert list(side.maps) == list(expected.maps)
     for name, found in side.maps.items():
-        assert torch.equal(found[:, :, :], expected.maps[name][0, :, :, :]), name
+        same = torch.equal(cast("Any", found[:, :, :]), cast("Any", expected.maps[name][0, :, :, :]))
+        assert same, name
 
 
 def test_two_texts_and_two_models(bert: Path, tmp_path: Path, write_model: Callable[..., Path]) -> None:
