@@ -26,17 +26,26 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pyarrow import parquet
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
 from uwaga.cli import record, vectors
+from uwaga.cli import view as view_command
+from uwaga.integrations.watch import watch
+from uwaga.maps.recordings.recording import Recording
+from uwaga.maps.recordings.stack import AttentionId
 from uwaga.models import BertConfig, BertModel, load, save
 from uwaga.models.text.corpus import DocumentFile
 from uwaga.models.text.encoder import TextEncoder
 from uwaga.models.text.sentence_config import fingerprint
 from uwaga.models.text.tokenizer import Tokenizer
 from uwaga.ops import engine_profile
+from uwaga.ops.biases import AlibiBias
+from uwaga.ops.masks import Causal, Documents
+from uwaga.ops.ragged import Ragged
 from uwaga.train import checkpoint, run_folder
 from uwaga.train.checkpoint import TrainingState
 from uwaga.train.config import Config
@@ -129,16 +138,12 @@ def _sharded_model(folder: Path) -> None:
 
 
 def load_names(path: Path) -> list[str]:
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         return list(file.keys())
 
 
 def _pickled_model(is_zip: bool) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        from safetensors.torch import load_file
-
         _model(folder)
         weights = load_file(folder / "model.safetensors")
         torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
@@ -214,8 +219,6 @@ def _checkpoint(folder: Path) -> None:
     _model(folder / "step-000001")
     step = folder / "step-000001"
     TrainingState(step=1, tokens=9, seconds=1.0, best=None, metrics=0, seed=0, data="x").write(step)
-    from safetensors.torch import save_file
-
     save_file({"a": torch.zeros(3)}, step / "optimizer.safetensors")
     (step / "config.toml").write_text(_config(folder, "a", "text").text())
     (folder / "last").write_text("step-000001\n")
@@ -260,7 +263,33 @@ def _resumed(folder: Path) -> None:
     list(made.finish())
 
 
-_JSON = ("uwaga.models.json_files:_read",)
+def _recording(folder: Path) -> None:
+    """Of a model with masks, biases, values and tokens; every part of the description is there."""
+    folder.mkdir()
+    torch.manual_seed(0)
+    model = BertModel(
+        BertConfig(vocab_size=8, d_model=8, num_layers=1, num_heads=2, d_ff=16, max_position_embeddings=12)
+    )
+    lists = [torch.tensor([2, 5, 6]), torch.tensor([2, 7])]
+    with torch.no_grad(), watch(model, values=True, tokens=[list("abc"), list("de")]) as recording:
+        model(Ragged.from_list(lists))
+    options = recording._stacks["encoder"].attentions[AttentionId("encoder", 0)].options
+    options["mask"] = Causal() & Documents(torch.zeros(5, dtype=torch.int64))
+    options["bias"], options["sinks"] = AlibiBias(torch.ones(2)), torch.ones(2)
+    recording.save(folder / "a.safetensors")
+
+
+def _read_recording(folder: Path) -> None:
+    for m in Recording.load(folder / "a.safetensors").maps.values():
+        m.entropy()
+
+
+def _view_recording(folder: Path) -> None:
+    options = view_command._Options("float32", None, 4, False, None)
+    view_command._saved(str(folder / "a.safetensors"), options)
+
+
+_JSON = ("uwaga._base.json_files:_read",)
 _LINES_OF_TRAINING = (
     "uwaga.models.text.corpus:lines",
     "uwaga.models.text.corpus:__iter__",
@@ -295,14 +324,14 @@ KINDS = {
         read=fingerprint,
     ),
     "model.safetensors": Kind(
-        covers=("uwaga.models.safetensors_files:_header",), file="model.safetensors", make=_model, read=_encode,
+        covers=("uwaga._base.safetensors_files:_header",), file="model.safetensors", make=_model, read=_encode,
         faults="binary",
     ),
     "index of safetensors": Kind(
         covers=_JSON, file="model.safetensors.index.json", make=_sharded_model, read=_encode, faults="json"
     ),
     "shard of safetensors": Kind(
-        covers=("uwaga.models.safetensors_files:_header",), file="model-1.safetensors", make=_sharded_model, read=_encode,
+        covers=("uwaga._base.safetensors_files:_header",), file="model-1.safetensors", make=_sharded_model, read=_encode,
         faults="binary",
     ),
     "pytorch_model.bin": Kind(
@@ -358,11 +387,11 @@ KINDS = {
         read=lambda folder: TrainingState.read(folder / "step-000001"),
     ),
     "optimizer.safetensors": Kind(
-        covers=("uwaga.models.safetensors_files:_header",), file="step-000001/optimizer.safetensors", make=_checkpoint,
+        covers=("uwaga._base.safetensors_files:_header",), file="step-000001/optimizer.safetensors", make=_checkpoint,
         read=_optimizer, faults="binary",
     ),
     "weights of a checkpoint": Kind(
-        covers=("uwaga.models.safetensors_files:_header",), file="step-000001/model.safetensors", make=_checkpoint,
+        covers=("uwaga._base.safetensors_files:_header",), file="step-000001/model.safetensors", make=_checkpoint,
         read=_read_weights, faults="binary",
     ),
     "metrics.jsonl": Kind(
@@ -390,6 +419,14 @@ KINDS = {
     "documents parquet": Kind(
         covers=("uwaga.models.text.corpus:_parquet",), file="a.parquet", faults="parquet", make=_texts("a.parquet", _parquet),
         read=lambda folder: deque(DocumentFile(folder / "a.parquet"), 0),
+    ),
+    "recording": Kind(
+        covers=("uwaga._base.safetensors_files:_header",), file="a.safetensors", make=_recording, read=_read_recording,
+        faults="binary",
+    ),
+    "recording of view": Kind(
+        covers=("uwaga._base.safetensors_files:_header", "uwaga.maps.recordings.files:is_recording"), file="a.safetensors",
+        make=_recording, read=_view_recording, faults="binary",
     ),
     "text of view": Kind(
         covers=("uwaga.cli.record:_read",), file="a.txt", faults="lines",

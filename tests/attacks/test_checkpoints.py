@@ -18,9 +18,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import BertConfig, BertModel, json_files, load, pickle_files, save, weight_files
+from uwaga.models import BertConfig, BertModel, load, pickle_files, save, weight_files
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ OTHER_OPENERS = {
     "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
     "uwaga.models.directories": "files of the package",
     "uwaga.models.pickle_files": "maps and unpacks what untrusted.open_regular has opened",
-    "uwaga.models.safetensors_files": "after its header was read by untrusted.open_regular",
+    "uwaga._base.safetensors_files": "after its header was read by untrusted.open_regular",
     "uwaga.train.data.store": "writes; maps after untrusted.stat_regular",
     "uwaga.train.api": "a lock",
     "uwaga.train.metrics.logger": "writes after untrusted.stat_regular",
@@ -51,7 +51,7 @@ OTHER_OPENERS = {
 # Readers that no file of a stranger reaches, or that stdin alone does.
 NOT_IN_TABLE = {
     "uwaga.models.directories:bundled_folder": "the weights of an installed package, compared with a digest",
-    "uwaga.models.json_files:parse": "what was read already: the header of a safetensors file",
+    "uwaga._base.json_files:parse": "what was read already: the header of a safetensors file",
     "uwaga.cli.generate:_text": "standard input",
 }
 

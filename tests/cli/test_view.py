@@ -14,12 +14,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import typer
 from typer.testing import CliRunner
 
 from uwaga.cli import app
+from uwaga.integrations import view_text
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, directories, save
 from uwaga.viewer.messages import Reply
 
@@ -361,3 +363,30 @@ def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
     assert side["model"] == "all-MiniLM-L6-v2"
     assert [each["heads"] for each in side["maps"]] == [12] * 6
     assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+
+
+def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path) -> None:
+    reader = view_text.load(str(bert), "float32")
+    recording = view_text.record_text(reader, "the cat sat")
+    path = tmp_path / "a.safetensors"
+    recording.save(path)
+    of_text = saved(tmp_path / "of a text.html", "the cat sat", "--model", bert)
+    of_recording = saved(tmp_path / "of a recording.html", path)
+    assert of_recording.keys() == of_text.keys()
+    assert about(of_recording) == about(of_text)
+    for question, reply in of_text.items():
+        for one, other in zip(reply.arrays, of_recording[question].arrays, strict=True):
+            np.testing.assert_array_equal(one, other)
+    sides = about(saved(tmp_path / "both.html", "the cat", "--model", bert, "--second", path))["sides"]
+    assert [(side["title"], side["model"]) for side in sides] == [("the cat", "bert"), ("the cat sat", "bert")]
+
+
+def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
+    reader = view_text.load(str(bert), "float32")
+    path = tmp_path / "a.safetensors"
+    view_text.record_text(reader, "the cat").save(path)
+    assert refusal(path, "--layers", "0") == f"--layers says what a model reads; {path} is a recording"
+    assert refusal(path, "--target", "x") == f"--target says what a model reads; {path} is a recording"
+    assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"
+    weights = bert / "model.safetensors"
+    assert refusal(weights) == f"{weights}: a safetensors file, but no recording of uwaga"

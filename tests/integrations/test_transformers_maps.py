@@ -263,7 +263,7 @@ def test_an_observer_is_told_of_every_attention() -> None:
     model.set_attn_implementation("uwaga")
     seen: list[tuple[nn.Module, AttentionMap]] = []
     inputs = {"input_ids": IDS, "attention_mask": RIGHT, "decoder_input_ids": IDS[:, :3]}
-    with observing(lambda module, query, key, options: seen.append((module, AttentionMap(query, key, **options)))):
+    with observing(lambda module, query, key, _, options: seen.append((module, AttentionMap(query, key, **options)))):
         made = asked(model, **inputs)
     asked(model, **inputs)
     names = {module: name for name, module in model.named_modules()}

@@ -14,7 +14,7 @@ before memory or time is spent. The limits:
     LINE_BYTES          a line of text, or a whole text
     DECOMPRESSION_RATIO      decompressed bytes per byte of gzip or parquet, beyond the first LINE_BYTES of a file
 
-Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga.models.safetensors_files`,
+Tensors need no limit of their own: their sizes are compared with the size of the file (`uwaga._base.safetensors_files`,
 `uwaga.models.pickle_files`) and their shapes with what config.json describes, before anything is allocated.
 """
 

@@ -1,4 +1,4 @@
-"""`uwaga view`: the attention of a model over a text, in a browser, in the terminal, or as a file."""
+"""`uwaga view`: the attention of a model over a text, or a saved recording, in a browser, in the terminal, or as a file."""
 
 import re
 import signal
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from uwaga._base.errors import CheckpointError
+from uwaga._base.errors import CheckpointError, DataError
 from uwaga.cli.record import read_prompt_text
 from uwaga.cli.terminal import echo, fail, progress_bar
 from uwaga.integrations.view_text import (
@@ -42,11 +42,11 @@ class _Options(NamedTuple):
 
 
 def view(
-    text: Annotated[str, typer.Argument(help="A text, a text file, or - for standard input.")],
+    text: Annotated[str, typer.Argument(help="A text, a text file, - for standard input, or a saved recording.")],
     model: Annotated[
         str, typer.Option(help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub.")
     ] = "minilm",
-    second: Annotated[str | None, typer.Option(help="A second text to compare with, as TEXT.")] = None,
+    second: Annotated[str | None, typer.Option(help="A second text or recording to compare with, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
     target: Annotated[
         str | None, typer.Option(help="Text for the decoder to read; without it the decoder generates.")
@@ -67,7 +67,7 @@ def view(
     port: Annotated[int, typer.Option(help="TCP port to serve on; 0: any free one.", min=0, max=65535)] = 0,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the URL, but open no browser.")] = False,
 ) -> None:
-    """Show what a model attends to in a text, in a browser. Ctrl-C ends it."""
+    """Show what a model attends to in a text, or what was recorded of one, in a browser. Ctrl-C ends it."""
     try:
         options = _Options(
             dtype, None if target is None else read_prompt_text(target), max_new_tokens, truncate, _layers(layers)
@@ -99,23 +99,51 @@ def _view_model(text: str, model: str, second: str | None, second_model: str | N
     """Run the models over the texts. Raises RecordError, CheckpointError."""
     from uwaga.viewer.view_model import ViewModel
 
-    first = read_prompt_text(text)
-    other = first if second is None else read_prompt_text(second)
-    reader = load(model, options.dtype)
-    seen = _record(reader, first, options)
+    recorded = [None if each is None else _saved(each, options) for each in (text, second)]
+    if second_model is not None and (recorded[0] if second is None else recorded[1]) is not None:
+        raise RecordError(f"--second-model reads a text; {text if second is None else second} is a recording")
+    known: dict[str, LoadedModel] = {}
+
+    def seen(recording: "Recording | None", of: str, by: str) -> tuple["Recording", str | None, str]:
+        """The recording, its title and the name of its model."""
+        if recording is not None:
+            return recording, None, recording.model
+        read = read_prompt_text(of)
+        known[by] = known.get(by) or load(by, options.dtype)
+        return _record(known[by], read, options), first_line(read), known[by].title
+
+    first = seen(recorded[0], text, model)
     if second is None and second_model is None:
-        return ViewModel.create(seen, title=first_line(first), model=reader.title)
-    again = reader if second_model is None else load(second_model, options.dtype)
-    beside = _record(again, other, options)
+        return ViewModel.create(first[0], title=first[1], model=first[2])
+    beside = seen(recorded[1], text if second is None else second, model if second_model is None else second_model)
     with reporting_errors():
         return ViewModel.create(
-            seen,
-            title=first_line(first),
-            model=reader.title,
-            second=beside,
-            second_title=first_line(other),
-            second_model=again.title,
+            first[0],
+            title=first[1],
+            model=first[2],
+            second=beside[0],
+            second_title=beside[1],
+            second_model=beside[2],
         )
+
+
+def _saved(argument: str, options: _Options) -> "Recording | None":
+    """The recording in a file of that name; None for a text. Raises RecordError."""
+    from uwaga.maps.recordings import files
+    from uwaga.maps.recordings.recording import Recording
+
+    try:
+        if not Path(argument).is_file() or not files.is_recording(Path(argument)):
+            return None
+    except (OSError, ValueError):  # no path, or a file that cannot be read, as the reading of a text says
+        return None
+    if options.target is not None or options.layers is not None:
+        option = "--layers" if options.target is None else "--target"
+        raise RecordError(f"{option} says what a model reads; {argument} is a recording")
+    try:
+        return Recording.load(argument)
+    except DataError as error:
+        raise RecordError(str(error)) from error
 
 
 def _record(reader: LoadedModel, text: str, options: _Options) -> "Recording":

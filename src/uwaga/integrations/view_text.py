@@ -54,7 +54,8 @@ def load(name: str, dtype: str) -> LoadedModel:
     """A bundled model, one in a directory, or one from the hub. Raises CheckpointError."""
     import torch
 
-    from uwaga.models import checkpoints, directories, json_files
+    from uwaga._base import json_files
+    from uwaga.models import checkpoints, directories
     from uwaga.models.text.tokenizer import Tokenizer
 
     folder = directories.transformer(directories.find(name, None))
@@ -104,6 +105,7 @@ def record_text(
     called = {"encoder": own, "decoder": target_own if has_both else own}
     watching = watch(model, layers=layers, tokenizer=called)
     with reporting_errors(), torch.no_grad(), watching as recording:
+        recording.model = reader.title
         if has_both and target is None:
             _write(model, ids, new_tokens)
             return recording

@@ -1,4 +1,4 @@
-"""Record queries and keys of a model's attention, while the model keeps its fast path.
+"""Record queries and keys of a model's attention, and values on request, while the model keeps its fast path.
 
 Letters: Q queries, K keys, N packed tokens.
 """
@@ -25,6 +25,7 @@ def watch(
     kinds: Collection[str] | None = None,
     heads: Sequence[int] | None = None,
     dtype: torch.dtype | None = None,
+    values: bool = False,
     tokenizer: object = None,
     tokens: TokenLists | Mapping[str, TokenLists] | None = None,
 ) -> Iterator[Recording]:
@@ -48,6 +49,7 @@ def watch(
         kinds: of "encoder", "decoder" (self-attention that continues a text) and "cross"; None for all.
         heads: which query heads, in every layer; None for all. Of grouped heads, the keys that these read.
         dtype: of the stored queries and keys; None for their own. torch.bfloat16 takes half the memory of float32.
+        values: whether the values are kept too, as `recording.values`.
         tokenizer, tokens: the strings of tokens: a tokenizer (of transformers or tokenizers, or a function from a list of
             ids to strings), or as strings: a list for one row, or a list of lists. A dict by "encoder" and "decoder" of
             either, where these have different ones.
@@ -58,10 +60,12 @@ def watch(
     """
     found = AttentionLayers.of([*builtin.find_attentions(model), *huggingface.find_attentions(model)])
     wanted = found.select(type(model).__name__, layers, kinds)
-    recording = SpeculativeRecording(heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens))
+    recording = SpeculativeRecording(
+        heads=heads, dtype=dtype, strings=TokenStrings(tokenizer, tokens), model=_model_name(model)
+    )
     embedded_ids: list[Tensor] = []  # the last ids that the model has embedded, until a pass begins with them
 
-    def on_call(module: nn.Module, query: Operand, key: Operand, options: Mapping) -> None:
+    def on_call(module: nn.Module, query: Operand, key: Operand, value: Operand, options: Mapping) -> None:
         where = found.ids.get(module)
         if where is None:
             return
@@ -75,7 +79,7 @@ def watch(
         if recording.record(where, query, key, map_options, embedded_ids[-1] if embedded_ids else None):
             embedded_ids.clear()
         if where in wanted:
-            recording.store(where, query, key, map_options)
+            recording.store(where, query, key, map_options, value if values else None)
 
     with ExitStack() as stack:
         for embedding in token_embeddings(model):
@@ -90,3 +94,9 @@ def watch(
             f"watch: nothing was recorded: {type(model).__name__} computed no attention in this thread, outside "
             "torch.compile, while it was watched"
         )
+
+
+def _model_name(model: nn.Module) -> str:
+    """The directory or hub id that a model of transformers was loaded from, else the name of its class."""
+    name = getattr(getattr(model, "config", None), "name_or_path", "")
+    return name if isinstance(name, str) and name else type(model).__name__

@@ -13,10 +13,10 @@ from typing import cast
 import torch
 from torch import nn
 
-from uwaga._base import durable
+from uwaga._base import durable, json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import directories, json_files, state_dict_check, weight_files
+from uwaga.models import directories, state_dict_check, weight_files
 from uwaga.models.tables import Config, Family, Table
 from uwaga.models.weight_files import Weights
 

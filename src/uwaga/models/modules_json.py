@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from uwaga._base import json_files
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import json_files
 
 # In the order in which sentence-transformers concatenates several.
 _POOLING = {

@@ -11,11 +11,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from torch import Tensor
 
+from uwaga._base import json_files, safetensors_files
 from uwaga._base.errors import CheckpointError
+from uwaga._base.safetensors_files import Stored
 from uwaga._base.terminal import printable
-from uwaga.models import json_files, pickle_files, safetensors_files
+from uwaga.models import pickle_files
 from uwaga.models.pickle_files import Described, PickleError
-from uwaga.models.safetensors_files import Stored
 
 SINGLE, SHARDED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_SHARDED = "pytorch_model.bin", "pytorch_model.bin.index.json"

@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from uwaga._base import durable
+from uwaga._base import durable, json_files, safetensors_files
 from uwaga._base.durable import create_file
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import is_number
 from uwaga._base.terminal import printable
-from uwaga.models import checkpoints, json_files, safetensors_files, state_dict_check, weight_files
+from uwaga.models import checkpoints, state_dict_check, weight_files
 from uwaga.train import run_folder
 from uwaga.train.errors import TrainingError
 from uwaga.train.optimizer import Moment

@@ -14,9 +14,9 @@ from tokenizers import Regex
 from tokenizers import Tokenizer as Backend
 from tokenizers.pre_tokenizers import Split
 
+from uwaga._base import json_files
 from uwaga._base.durable import atomic_replace
 from uwaga._base.errors import CheckpointError
-from uwaga.models import json_files
 from uwaga.models.text.tokenizer import Tokenizer as Checked
 from uwaga.models.text.tokenizer import library_errors, read
 from uwaga.train.errors import ConfigError

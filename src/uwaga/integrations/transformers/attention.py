@@ -102,7 +102,7 @@ def uwaga_attention(
             MapOptions(mask=None, bias=None, scale=scaling, softcap=softcap, sinks=s_aux),
             dropout,
         )
-    seen = notify_observers(layer, query, key, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
+    seen = notify_observers(layer, query, key, value, scale=scaling, softcap=softcap, sinks=s_aux, is_wanted=wants_map)
     call = attention_call(layer, (query, key, value))
     attend = partial(attention, scale=scaling, softcap=softcap, sinks=s_aux, dropout=dropout)
     output = attend(call.query, call.key, call.value, mask=call.mask, bias=call.bias)
@@ -131,7 +131,9 @@ def _edited(
     scale, softcap, sinks = own["scale"], own["softcap"], own["sinks"]
     seen: list[ObservedCall | None] = []
     if not any(getattr(editor, "needs_operands", True) for editor in editors):
-        seen.append(notify_observers(layer, query, key, scale=scale, softcap=softcap, sinks=sinks, is_wanted=wants_map))
+        seen.append(
+            notify_observers(layer, query, key, value, scale=scale, softcap=softcap, sinks=sinks, is_wanted=wants_map)
+        )
         call = attention_call(layer, tensors)
         start = None
     else:
@@ -150,8 +152,9 @@ def _edited(
         if is_first and not seen:
             assert isinstance(query, Tensor)
             assert isinstance(key, Tensor)
+            assert isinstance(value, Tensor)
             at = MapOptions(mask=options["mask"], bias=options["bias"], scale=scale, softcap=softcap, sinks=sinks)
-            seen.append(notify(layer.module, query, key, at, is_wanted=wants_map))
+            seen.append(notify(layer.module, query, key, value, at, is_wanted=wants_map))
         output: Operand = attention(query, key, value, **options)
         if call.last is not None:
             last = attention(

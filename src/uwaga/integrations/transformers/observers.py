@@ -32,7 +32,7 @@ class MapOptions(TypedDict):
     sinks: Tensor | None
 
 
-Observer = Callable[[nn.Module, Tensor, Tensor, MapOptions], None]
+Observer = Callable[[nn.Module, Tensor, Tensor, Tensor, MapOptions], None]
 
 _HERE = threading.local()  # .observers: of this thread, the outermost first
 
@@ -41,8 +41,8 @@ _HERE = threading.local()  # .observers: of this thread, the outermost first
 def observing(observer: Observer) -> Iterator[None]:
     """Within it, `observer` is called for every attention that this thread computes with attn_implementation="uwaga".
 
-    It is called as observer(module, query, key, options) before the layer's output exists, where `module` is the
-    attention layer, query (B, H, Q, D) and key (B, G, K, D) are plain tensors of the whole batch, padding included, and
+    It is called as observer(module, query, key, value, options) before the layer's output exists, where `module` is the
+    attention layer, query (B, H, Q, D), key (B, G, K, D) and value (B, G, K, E) are plain tensors of the whole batch, padding included, and
     AttentionMap(query, key, **options) is the map (B, H, Q, K) of the weights. A packed batch is one sequence, B = 1,
     whose mask keeps its documents apart. No matrix Q x K is made. The tensors are those of the model, neither
     detached nor copied (a static cache overwrites its keys later). Observers may be nested: all are called. Under
@@ -73,6 +73,7 @@ def notify_observers(
     layer: LayerArguments,
     query: Tensor,
     key: Tensor,
+    value: Tensor,
     *,
     scale: float | None,
     softcap: float | None,
@@ -82,20 +83,20 @@ def notify_observers(
     """Call all observers; None where there are none and no map is wanted."""
     if not (is_wanted or observers()):
         return None
-    query, key = plain_tensors(query, key)
+    query, key, value = plain_tensors(query, key, value)
     mask, bias = whole_mask(layer, query, key)
     options = MapOptions(mask=mask, bias=bias, scale=scale, softcap=softcap, sinks=sinks)
-    return notify(layer.module, query, key, options, is_wanted=is_wanted)
+    return notify(layer.module, query, key, value, options, is_wanted=is_wanted)
 
 
 def notify(
-    module: nn.Module, query: Tensor, key: Tensor, options: MapOptions, *, is_wanted: bool
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, options: MapOptions, *, is_wanted: bool
 ) -> ObservedCall | None:
     """The same for plain tensors of the whole batch, whose options are known."""
     if not (is_wanted or observers()):
         return None
     for observer in observers():
-        observer(module, query, key, options)
+        observer(module, query, key, value, options)
     return ObservedCall(query, key, options)
 
 

@@ -14,7 +14,7 @@ from uwaga.nn.attention import Watcher
 from uwaga.nn.layers import DecoderLayer
 from uwaga.ops.ragged import Operand
 
-OnCall = Callable[[nn.Module, Operand, Operand, dict[str, Any]], None]
+OnCall = Callable[[nn.Module, Operand, Operand, Operand, dict[str, Any]], None]
 
 
 def find_attentions(model: nn.Module) -> list[AttentionLayer]:
@@ -69,4 +69,4 @@ def _call(
 ) -> None:
     if previous is not None:
         previous(query, key, value, options)
-    on_call(module, query, key, options)
+    on_call(module, query, key, value, options)

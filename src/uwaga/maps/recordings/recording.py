@@ -5,17 +5,21 @@ Letters: B batch, H query heads, G key/value heads, Q queries, K keys, D query/k
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from uwaga.maps.base import format_bytes
 from uwaga.maps.map import AttentionMap
+from uwaga.maps.recordings import files
 from uwaga.maps.recordings.copies import HeadSelection, MapOptions, tensors
 from uwaga.maps.recordings.passes import Segment
-from uwaga.maps.recordings.stack import AttentionId, Stack
+from uwaga.maps.recordings.stack import AttentionId, RecordedAttention, Stack
 from uwaga.ops.ragged import Operand, Ragged
 
+_T = TypeVar("_T")
 TokenLists = Sequence[str] | Sequence[Sequence[str]]
 
 
@@ -31,10 +35,12 @@ class TokenStrings:
     def __init__(self, tokenizer: object, tokens: TokenLists | Mapping[str, TokenLists] | None) -> None:
         if tokenizer is not None and tokens is not None:
             raise ValueError("watch: tokenizer and tokens cannot be combined: pass one of them")
-        self._converters = {
-            kind: _converter(tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer)
+        self._tokenizers = {
+            kind: tokenizer.get(kind) if isinstance(tokenizer, Mapping) else tokenizer
             for kind in ("encoder", "decoder")
         }
+        for each in self._tokenizers.values():
+            _converter(each)  # raises ValueError
         self._given = tokens
 
     def of(
@@ -50,7 +56,10 @@ class TokenStrings:
         """
         if self._given is not None:
             return self._checked(kind, lengths, kinds)
-        return None if ids is None else [self._converters[kind](row) for row in ids]
+        if ids is None:
+            return None
+        strings = _converter(self._tokenizers[kind])
+        return [strings(row) for row in ids]
 
     def _checked(self, kind: str, lengths: list[int], kinds: list[str]) -> list[list[str]] | None:
         given = self._given
@@ -97,6 +106,9 @@ class Recording:
     maps: from (kind, layer) to an AttentionMap, with kind "encoder", "decoder" or "cross"; created when first read.
     tokens: from "encoder" and "decoder" to a list per row with a string per token; kinds without known tokens are missing.
         The queries of cross-attention are the decoder's tokens, its keys the encoder's.
+    values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), where `uwaga.watch(model, values=True)` kept them;
+        empty otherwise. Of selected heads, the values that belong to the keys of the map.
+    model: the directory or hub id of a model of transformers, else the name of the model's class; "" if it is unknown.
     """
 
     def __init__(
@@ -105,12 +117,15 @@ class Recording:
         heads: Sequence[int] | None = None,
         dtype: torch.dtype | None = None,
         strings: TokenStrings | None = None,
+        model: str = "",
     ) -> None:
         self._heads = None if heads is None else tuple(heads)
         self._strings = TokenStrings(None, None) if strings is None else strings
         self._stacks = {"encoder": Stack(dtype), "decoder": Stack(dtype)}
         self._chosen: list[list[Segment]] | None = None  # of the decoder
+        self.model = model
         self.maps: Mapping[tuple[str, int], AttentionMap] = Maps(self)
+        self.values: Mapping[tuple[str, int], Operand] = Values(self)
 
     @property
     def tokens(self) -> dict[str, list[list[str]]]:
@@ -153,8 +168,41 @@ class Recording:
             paths.append(path)
         chosen = copy(self)
         chosen._stacks = {kind: copy(each) for kind, each in self._stacks.items()}
-        chosen._chosen, chosen.maps = paths, Maps(chosen)
+        chosen._chosen, chosen.maps, chosen.values = paths, Maps(chosen), Values(chosen)
         return chosen
+
+    def save(self, path: str | Path) -> None:
+        """Write the recording to one safetensors file: queries and keys, values where they were kept, masks and biases as data,
+        tokens, and the name of the model. Passes are joined first. A file of that name is replaced when the new one is complete.
+
+        The file has the bits of what was recorded, and is as large as `nbytes`, and some bytes per token more.
+
+        Raises:
+            ValueError: a mask or a bias that is of none of this package's types, token strings or descriptions that are too
+                long for a file, or as `maps` after a beam search; nothing is written then.
+            OSError: the file cannot be written.
+        """
+        tokens = self.tokens
+        stacks = {
+            kind: files.Texts(stack, self._paths(kind), tokens.get(kind))
+            for kind, stack in self._stacks.items()
+            if stack.passes
+        }
+        files.save(files.Saved(self.model, stacks), Path(path))
+
+    @staticmethod
+    def load(path: str | Path) -> "Recording":
+        """The recording of a file that `save` wrote. Queries, keys and values are mapped into memory: a part of the file is read
+        when a weight that needs it is. `of` is not available: the texts were chosen before it was saved.
+
+        Raises:
+            DataError: no recording, or a damaged one; the message begins with the path.
+        """
+        model, stacks = files.load(Path(path))
+        tokens = {kind: texts.tokens for kind, texts in stacks.items() if texts.tokens is not None}
+        found = Recording(strings=TokenStrings(None, tokens), model=model)
+        found._stacks |= {kind: texts.stack for kind, texts in stacks.items()}
+        return found
 
     def record(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, ids: Tensor | None) -> bool:
         """Note a call of attention, whether its map is wanted or not. Returns whether a pass begins with it."""
@@ -165,16 +213,17 @@ class Recording:
         stack.note_call(where, _batched(key))
         return begins
 
-    def store(self, where: AttentionId, query: Operand, key: Operand, options: MapOptions) -> None:
-        """Copy the operands of a call that was noted by `record`.
+    def store(
+        self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, value: Operand | None = None
+    ) -> None:
+        """Copy the operands of a call that was noted by `record`; the value is None where none is wanted.
 
         Raises:
             ValueError: a head that does not exist; passes that cannot be joined.
         """
         query_heads, key_heads = (x.values.shape[1] if isinstance(x, Ragged) else x.shape[-3] for x in (query, key))
-        self._stack(where).store(
-            where, query, key, options, HeadSelection.of(str(where), self._heads, query_heads, key_heads)
-        )
+        heads = HeadSelection.of(str(where), self._heads, query_heads, key_heads)
+        self._stack(where).store(where, query, key, options, heads, value)
 
     def close(self) -> None:
         """Release the model's own tensors."""
@@ -198,11 +247,9 @@ class Recording:
         row, each = text * rows // texts, first_rows // rows
         return range(row * each, (row + 1) * each)
 
-    def _map(self, where: AttentionId) -> AttentionMap:
-        stack = self._stack(where)
-        return stack.attentions[where].map(
-            self._paths("encoder" if where.kind == "encoder" else "decoder"), stack.old_lengths()
-        )
+    def _texts(self, where: AttentionId) -> tuple[list[list[Segment]] | None, list[int]]:
+        """The paths and the old lengths, with which an attention's passes are joined."""
+        return self._paths("encoder" if where.kind == "encoder" else "decoder"), self._stack(where).old_lengths()
 
     def _paths(self, kind: str) -> list[list[Segment]] | None:
         """The segments of each row's text; None if there is one pass."""
@@ -225,20 +272,29 @@ def _batched(x: Operand) -> Operand:
     return x if isinstance(x, Ragged) else x.reshape(-1, *x.shape[-3:])
 
 
-class Maps(Mapping[tuple[str, int], AttentionMap]):
-    """The maps of a recording, each created when it is first read."""
+class _OfLayers(Mapping[tuple[str, int], _T], Generic[_T]):
+    """Something of each attention of a recording, created when it is first read."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._made: dict[AttentionId, tuple[object, AttentionMap]] = {}
+        self._made: dict[AttentionId, tuple[object, _T]] = {}
 
-    def __getitem__(self, name: tuple[str, int]) -> AttentionMap:
+    def _make(self, where: AttentionId) -> _T:
+        raise NotImplementedError
+
+    def _has(self, attention: RecordedAttention) -> bool:
+        raise NotImplementedError
+
+    def _missing(self, name: object) -> str:
+        raise NotImplementedError
+
+    def __getitem__(self, name: tuple[str, int]) -> _T:
         if name not in set(self):
-            raise KeyError(f"Recording: there is no map of {name!r}; there are {describe_layers(self)}")
+            raise KeyError(self._missing(name))
         where = AttentionId(*name)
         state = self._recording._stack(where).state()
         if where not in self._made or self._made[where][0] != state:
-            self._made[where] = (state, self._recording._map(where))
+            self._made[where] = (state, self._make(where))
         return self._made[where][1]
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
@@ -246,13 +302,43 @@ class Maps(Mapping[tuple[str, int], AttentionMap]):
             (where.kind, where.layer)
             for stack in self._recording._stacks.values()
             for where in sorted(stack.attentions)
+            if self._has(stack.attentions[where])
         )
 
     def __len__(self) -> int:
-        return sum(len(stack.attentions) for stack in self._recording._stacks.values())
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
-        return f"Maps({describe_layers(self)})"
+        return f"{type(self).__name__}({describe_layers(self)})"
+
+
+class Maps(_OfLayers[AttentionMap]):
+    """The maps of a recording."""
+
+    def _make(self, where: AttentionId) -> AttentionMap:
+        return self._recording._stack(where).attentions[where].map(*self._recording._texts(where))
+
+    def _has(self, attention: RecordedAttention) -> bool:
+        return True
+
+    def _missing(self, name: object) -> str:
+        return f"Recording: there is no map of {name!r}; there are {describe_layers(self)}"
+
+
+class Values(_OfLayers[Operand]):
+    """The values of a recording."""
+
+    def _make(self, where: AttentionId) -> Operand:
+        value = self._recording._stack(where).attentions[where].value(*self._recording._texts(where))
+        assert value is not None
+        return value
+
+    def _has(self, attention: RecordedAttention) -> bool:
+        return bool(attention.values)
+
+    def _missing(self, name: object) -> str:
+        advice = "" if len(self) else "; uwaga.watch(model, values=True) keeps them"
+        return f"Recording: there are no values of {name!r}; there are {describe_layers(self)}{advice}"
 
 
 def describe_layers(names: Collection[tuple[str, int]]) -> str:

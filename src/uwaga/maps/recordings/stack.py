@@ -123,21 +123,33 @@ def _without_start(mask: Mask | Tensor) -> Mask | None:
     return None
 
 
+class Joined(NamedTuple):
+    """The operands of one attention over whole texts, and the options of its map."""
+
+    query: Operand  # (R, H, Q, D), or Ragged (N, H, D)
+    key: Operand  # (R, G, K, D), or Ragged (N, G, D), of the key heads that are kept
+    value: Operand | None  # (R, G, K, E), or Ragged (N, G, E)
+    options: MapOptions
+
+
 class RecordedAttention:
-    """Copies of one attention's operands: the queries and new keys of each pass; of cross-attention the keys of the first
-    pass only. The masks and biases of later passes take O(T) memory."""
+    """Copies of one attention's operands: the queries, new keys and, if wanted, new values of each pass; of cross-attention the
+    keys and values of the first pass only. The masks and biases of later passes take O(T) memory."""
 
     def __init__(self, name: str, is_cross: bool, heads: HeadSelection) -> None:
         self.name, self.is_cross, self.heads = name, is_cross, heads
         self.queries: list[Operand] = []
         self.keys: list[Operand] = []
+        self.values: list[Operand] = []  # as the keys, or none
         self.options: MapOptions  # of the first pass
         self.seen: list[PassMask] = []  # the masks of all passes, once there are several; likewise `bias`
         self.bias: DistanceBias | None = None
         self.starts: list[int] = []  # per row, the number of keys before the queries of the first pass
 
-    def store(self, query: Operand, key: Operand, options: MapOptions, copier: Copier) -> None:
-        """Copy the operands of a pass.
+    def store(
+        self, query: Operand, key: Operand, options: MapOptions, copier: Copier, value: Operand | None = None
+    ) -> None:
+        """Copy the operands of a pass; the value is None where none is wanted.
 
         Raises:
             ValueError: its mask or bias cannot be joined with those of earlier passes.
@@ -148,20 +160,25 @@ class RecordedAttention:
         this = Pass.of(query, key, 0 if self.is_cross else start_of(options["mask"]))
         if not self.queries:
             self.options, self.starts = kept, this.starts
-            self.keys.append(copier.operand(key, self.heads.key))
+            self._append(key, value, copier)
         else:
             self._extend(kept, query, key, this)
             if not self.is_cross:
-                self.keys.append(copier.operand(new_tokens(key, this), self.heads.key))
+                self._append(new_tokens(key, this), None if value is None else new_tokens(value, this), copier)
         self.queries.append(copier.operand(query, self.heads.query))
+
+    def _append(self, key: Operand, value: Operand | None, copier: Copier) -> None:
+        self.keys.append(copier.operand(key, self.heads.key))
+        if value is not None:
+            self.values.append(copier.operand(value, self.heads.key))
 
     @property
     def kept(self) -> list[object]:
         """All stored objects."""
-        return [self.queries, self.keys, self.options, self.bias, self.seen]
+        return [self.queries, self.keys, self.values, self.options, self.bias, self.seen]
 
-    def map(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> AttentionMap:
-        """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ.
+    def joined(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> Joined:
+        """The operands of all rows, ragged where their lengths differ.
 
         Args:
             paths: per row, the segments of its text; None if there is one pass.
@@ -171,7 +188,7 @@ class RecordedAttention:
             ValueError: layers with different numbers of keys from before the first pass.
         """
         if paths is None:
-            return self._map(self.queries[0], self.keys[0], self.options)
+            return Joined(self.queries[0], self.keys[0], self.values[0] if self.values else None, self.options)
         if not self.is_cross and self.starts != old:
             raise self._cannot_join("layers have different numbers of keys from before the first pass")
         query_paths = [of_queries(path, old) for path in paths]
@@ -186,18 +203,32 @@ class RecordedAttention:
         is_padded = isinstance(self.queries[0], Tensor) and len(sizes) == 1
         self._prepare_join()
         mask = self._mask(query_paths, key_paths, is_padded, keys[0].device)
-        query, key = (torch.stack(x).transpose(1, 2) if is_padded else Ragged.from_list(x) for x in (asked, keys))
-        return self._map(query, key, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
+        values = join(self.values, key_paths) if self.values else None
+        query, key, value = (
+            None if x is None else torch.stack(x).transpose(1, 2) if is_padded else Ragged.from_list(x)
+            for x in (asked, keys, values)
+        )
+        assert query is not None
+        assert key is not None
+        return Joined(query, key, value, MapOptions(**self.options | {"mask": mask, "bias": self.bias}))
 
-    def _map(self, query: Operand, key: Operand, options: MapOptions) -> AttentionMap:
-        pairs = self.heads.pairs
-        if pairs is not None:
-            picked = torch.tensor(pairs, device=key.values.device if isinstance(key, Ragged) else key.device)
-            if isinstance(key, Ragged):
-                key = key.with_values(key.values.index_select(1, picked))
-            else:
-                key = key.index_select(-3, picked)
-        return AttentionMap(query, key, **options)
+    def map(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> AttentionMap:
+        """The map (R, H, Q, K) of all rows, or a ragged one where their lengths differ; arguments and errors as of `joined`."""
+        query, key, _, options = self.joined(paths, old)
+        return AttentionMap(query, self._of_pairs(key), **options)
+
+    def value(self, paths: Sequence[Sequence[Segment]] | None, old: list[int]) -> Operand | None:
+        """The values (R, G, K, E), or Ragged (N, G, E), with the G of the map's keys; None where none were kept."""
+        value = self.joined(paths, old).value
+        return None if value is None else self._of_pairs(value)
+
+    def _of_pairs(self, x: Operand) -> Operand:
+        """The heads of a key or value that the map has."""
+        if self.heads.pairs is None:
+            return x
+        if isinstance(x, Ragged):
+            return x.with_values(x.values.index_select(1, torch.tensor(self.heads.pairs, device=x.values.device)))
+        return x.index_select(-3, torch.tensor(self.heads.pairs, device=x.device))
 
     def _mask(
         self,
@@ -322,11 +353,33 @@ class Stack:
         self._called.add(where)
 
     def store(
-        self, where: AttentionId, query: Operand, key: Operand, options: MapOptions, heads: HeadSelection
+        self,
+        where: AttentionId,
+        query: Operand,
+        key: Operand,
+        options: MapOptions,
+        heads: HeadSelection,
+        value: Operand | None,
     ) -> None:
-        """Copy the operands of a call."""
+        """Copy the operands of a call; the value is None where none is wanted."""
         attention = self.attentions.setdefault(where, RecordedAttention(str(where), where.is_cross, heads))
-        attention.store(query, key, options, self._copier)
+        attention.store(query, key, options, self._copier, value)
+
+    def starts_and_lengths(self, paths: list[list[Segment]] | None) -> tuple[list[int], list[int]]:
+        """Per row of `tokens(paths)`, the number of keys from before the first pass, and of tokens."""
+        old = self.old_lengths()
+        return old if paths is None else [old[path[0].row] for path in paths], self.tokens(paths)
+
+    @classmethod
+    def of_one_pass(
+        cls, starts: list[int], lengths: list[int], attentions: "dict[AttentionId, RecordedAttention]"
+    ) -> "Stack":
+        """A stack whose texts were read in one pass, from their `starts_and_lengths`."""
+        made = cls(None)
+        made.attentions = attentions
+        made.passes = [Pass(starts=starts, queries=[n - start for n, start in zip(lengths, starts, strict=True)])]
+        made.ids = [None]
+        return made
 
     def ends(self) -> list[list[Segment]] | None:
         """Per row of the first pass, the segments of its text; None if several rows continue one, as in beam search."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from uwaga._base import untrusted
+from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import json_files, modules_json
+from uwaga.models import modules_json
 
 # transformers writes 1e30 where a tokenizer has no limit.
 _NO_LIMIT = 1 << 40

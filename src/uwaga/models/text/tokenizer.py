@@ -14,10 +14,9 @@ from tokenizers.decoders import DecodeStream
 from tokenizers.normalizers import Lowercase
 from tokenizers.normalizers import Sequence as Chain
 
-from uwaga._base import untrusted
+from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
 from uwaga._base.terminal import printable
-from uwaga.models import json_files
 
 _FILE = "tokenizer.json"
 TARGET_FILE = f"target_{_FILE}"

@@ -20,12 +20,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from uwaga._base import durable, untrusted
+from uwaga._base import durable, json_files, untrusted
 from uwaga._base.durable import atomic_replace, file_lock, fsync
 from uwaga._base.errors import CheckpointError
 from uwaga._base.options import one_of
 from uwaga._base.terminal import printable
-from uwaga.models import json_files
 from uwaga.train.config import Config
 from uwaga.train.data import sources
 from uwaga.train.data.splits import (

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from uwaga._base import untrusted
+from uwaga._base import json_files, untrusted
 from uwaga._base.errors import CheckpointError
-from uwaga.models import json_files
 
 # The format's names of dtypes that weights may have; others are shown in messages unchanged.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_METADATA = "__metadata__"  # of the header: a JSON object of strings
 
 
 class Stored(NamedTuple):
@@ -27,8 +27,21 @@ class Stored(NamedTuple):
     file: str  # the name of the file
 
 
+class SafetensorsFile(NamedTuple):
+    """An open file: the descriptions of its tensors by name, a function that maps one of them into memory, and its metadata."""
+
+    stored: Mapping[str, Stored]
+    get: Callable[[str], Tensor]
+    metadata: Mapping[str, str]
+
+
 def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
     """The weights' descriptions by name, and a function that reads one weight. Raises CheckpointError."""
+    return open_file(path)[:2]
+
+
+def open_file(path: Path) -> SafetensorsFile:
+    """Open a file; its tensors are read when their elements are. Raises CheckpointError."""
     from safetensors import SafetensorError, safe_open
 
     header = _header(path)
@@ -36,12 +49,12 @@ def read(path: Path) -> tuple[Mapping[str, Stored], Callable[[str], Tensor]]:
         file = safe_open(path, framework="pt").__enter__()
     except (SafetensorError, OSError, MemoryError) as error:
         raise CheckpointError(f"{path} is not a valid safetensors file: {error}") from error
-    header.pop("__metadata__", None)
+    metadata = header.pop(_METADATA, None) or {}
     stored = {
         name: Stored(shape=tuple(entry["shape"]), dtype=_DTYPES.get(entry["dtype"], entry["dtype"]), file=path.name)
         for name, entry in header.items()
     }
-    return stored, file.get_tensor
+    return SafetensorsFile(stored, file.get_tensor, metadata)
 
 
 def _header(path: Path) -> dict:
