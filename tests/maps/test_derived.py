@@ -1,5 +1,7 @@
 """Maps computed from other maps: differences, some tokens alone, tokens merged into words."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -36,6 +38,77 @@ def test_ragged_maps_differ_sequence_by_sequence() -> None:
     m = DifferenceMap(left, right)
     assert len(m) == 2
     assert torch.equal(m[1].to_dense(), left[1].to_dense() - right[1].to_dense())
+
+
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_the_largest_differences_in_size(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 25)
+    m = DifferenceMap(difference_operand(2), difference_operand(2))
+    dense, (weights, positions) = m.to_dense(), m.topk(k)
+    assert weights.shape == positions.shape == (2, 2, 4, k)
+    order = dense.abs().sort(dim=-1, descending=True, stable=True).indices[..., :k]
+    assert torch.equal(positions[..., :5], order)
+    assert torch.equal(weights[..., :5], dense.gather(-1, order))
+    assert bool((weights[..., 5:] == 0).all())
+    assert bool((positions[..., 5:] == -1).all())
+
+
+def test_the_largest_differences_of_ragged_maps() -> None:
+    left, right = (uwaga.Ragged.from_list([torch.randn(n, 2, 3).double() for n in (2, 4)]) for _ in range(2))
+    m = DifferenceMap(AttentionMap(left, left), AttentionMap(right, right))
+    found = m.topk(2)
+    for r in range(2):
+        assert torch.equal(found.weights.to_list()[r].movedim(0, -2), m[r].topk(2).weights)
+        assert torch.equal(found.positions.to_list()[r].movedim(0, -2), m[r].topk(2).positions)
+    pooled = m.pool(2, 2, how="max")
+    for r in range(2):
+        assert torch.equal(pooled.weights[r], m[r].pool(2, 2, how="max").weights)
+
+
+@pytest.mark.parametrize("edges", [(2, 3), ([0, 1, 1, 4], [1, 2, 4]), (7, 7), ([2, 2], [0, 5]), (1, [3, 3])])
+def test_a_difference_is_pooled(edges: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "_MAX_WEIGHTS", 10)
+    left, right = difference_operand(3), difference_operand(3)
+    m = DifferenceMap(left, right)
+    torch.testing.assert_close(m.pool(*edges).weights, left.pool(*edges).weights - right.pool(*edges).weights)
+    found, dense = m.pool(*edges, how="max"), m.to_dense()
+    rows, cols = (
+        [e * n // edge for e in range(edge + 1)] if isinstance(edge, int) else edge
+        for edge, n in zip(edges, (4, 5), strict=True)
+    )
+    for b in range(3):
+        for h in range(2):
+            for r, (a, z) in enumerate(pairwise(rows)):
+                for c, (x, y) in enumerate(pairwise(cols)):
+                    cell = dense[b, h, a:z, x:y]
+                    weight, place = found.weights[b, h, r, c], found.positions[b, h, r, c].tolist()
+                    if not cell.numel():
+                        assert (float(weight), place) == (0.0, [-1, -1])
+                        continue
+                    at = int(cell.abs().argmax())
+                    assert place == [a + at // (y - x), x + at % (y - x)]
+                    assert float(weight) == float(cell.flatten()[at])
+
+
+def test_of_equal_sizes_the_first_is_taken() -> None:
+    x = torch.zeros(1, 4, 2)
+    m = DifferenceMap(AttentionMap(x, x), AttentionMap(x, x, mask=uwaga.Causal()))
+    # Row i: 1/4 - 1/(i + 1) before the diagonal and on it, 1/4 after it.
+    assert m.topk(2).positions[0].tolist() == [[0, 1], [0, 1], [3, 0], [0, 1]]
+    assert m.pool(1, 2, how="max").positions[0, 0].tolist() == [[0, 0], [0, 2]]
+
+
+def test_bad_arguments_of_a_difference() -> None:
+    m = DifferenceMap(difference_operand(), difference_operand())
+    for call, said in (
+        (lambda: m.topk(0), "DifferenceMap.topk: k must be at least 1, not 0"),
+        (lambda: m.pool(1, 1, how="sum"), "DifferenceMap.pool: how must be 'mass' or 'max', not 'sum'"),
+        (lambda: m.pool(0, 1), "DifferenceMap.pool: rows must be at least 1, not 0"),
+        (lambda: m.pool(1, [0, 9]), "DifferenceMap.pool: edges of cols must lie in 0..5, not 9"),
+    ):
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == said
 
 
 def test_difference_it_says_what_it_is() -> None:

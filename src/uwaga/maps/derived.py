@@ -3,15 +3,20 @@
 Letters: S sequences, H query heads, Q and K queries and keys, W words.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from uwaga.maps.base import Shape, WeightMap
-from uwaga.maps.indexing import expand
+from uwaga.maps.indexing import expand, integer
+from uwaga.maps.map import Pooled, TopK
 from uwaga.maps.spec import Selection
+from uwaga.maps.statistics.pooling import Bins, bin_edges
+from uwaga.ops.ragged import Ragged
 
 _MAX_WEIGHTS = 1 << 22  # read at once
 # Which tokens are a word: an id per token (None for a special token), or (start, stop) pairs.
@@ -73,11 +78,136 @@ class DifferenceMap(WeightMap):
     def read(self, selection: Selection, keys: Tensor) -> Tensor:
         return self.left.read(selection, keys) - self.right.read(selection, keys)
 
-    def parts(self) -> Sequence[WeightMap] | None:
+    def parts(self) -> "Sequence[DifferenceMap] | None":
         left, right = self.left.parts(), self.right.parts()
         if left is None or right is None:
             return None
         return [DifferenceMap(one, other) for one, other in zip(left, right, strict=True)]
+
+    def topk(self, k: int) -> TopK:
+        """The k differences of each query that are largest in size, with their signs, and their keys; equal sizes by position.
+
+        (..., H, Q, k), or Ragged (N, H, k); 0 and position -1 where there are fewer than k keys. All weights are read once,
+        block by block. Raises ValueError for k below 1.
+        """
+        if (k := integer(k, "DifferenceMap.topk: k")) < 1:
+            raise ValueError(f"DifferenceMap.topk: k must be at least 1, not {k}")
+        parts = self.parts()
+        if parts is None:
+            return TopK(*self._top(k))
+        found = [part._top(k) for part in parts]
+        queries = torch.tensor([0, *(part.shape[-2] for part in parts)], device=self.device).cumsum(0)
+        none = torch.zeros((0, *self.shape[1:-2], k), dtype=self.dtype, device=self.device)
+        weights = torch.cat([none, *(x.movedim(-2, 0) for x, _ in found)])
+        positions = torch.cat([none.long(), *(x.movedim(-2, 0) for _, x in found)])
+        return TopK(Ragged(weights, queries), Ragged(positions, queries))
+
+    def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
+        """The differences in ranges of queries and keys, (..., H, rows, cols); arguments and errors as of `AttentionMap.pool`.
+
+        how="mass" is the pooled left map minus the pooled right one; "max" is the difference of the largest size in a cell,
+        with its sign, query and key, of equal ones the smallest query, then key; 0 and (-1, -1) in a cell without entries.
+        """
+        if how not in ("mass", "max"):
+            raise ValueError(f"DifferenceMap.pool: how must be 'mass' or 'max', not {how!r}")
+        parts = self.parts()
+        batch = tuple(self.shape[:-3]) if parts is None else (len(parts),)
+        sizes = [(part.shape[-2], part.shape[-1]) for part in parts or [self] * math.prod(batch)]
+        queries_B, keys_B = torch.tensor(sizes, dtype=torch.int64, device=self.device).reshape(-1, 2).unbind(1)
+        row_edges = bin_edges(rows, queries_B, batch, "rows", "DifferenceMap.pool")
+        column_edges = bin_edges(cols, keys_B, batch, "cols", "DifferenceMap.pool")
+        cells = [
+            (self if parts is None else parts[b])._cells(0 if parts else b, row_edges[b], column_edges[b], how)
+            for b in range(len(queries_B))
+        ]
+        leading = self.shape[:-2]
+        empty = torch.zeros((0, *leading[-1:], row_edges.shape[1] - 1, column_edges.shape[1] - 1), device=self.device)
+        weights = torch.stack([x for x, _ in cells]) if cells else empty.to(self.dtype)
+        weights = weights.reshape(*leading, *weights.shape[-2:])
+        if how == "mass":
+            return Pooled(weights, None)
+        positions = torch.stack([x for _, x in cells]) if cells else empty.long()[..., None].expand(*empty.shape, 2)
+        return Pooled(weights, positions.reshape(*weights.shape, 2))
+
+    def _blocks(self, sequences: int, first: int = 0, last: int | None = None) -> Iterator[Tensor]:
+        """Positions of consecutive queries whose rows are read at once."""
+        heads = self.shape[-3] if len(self.shape) > 2 else 1
+        height = max(_MAX_WEIGHTS // max(sequences * heads * self.shape[-1], 1), 1)
+        last = self.shape[-2] if last is None else last
+        for at in range(first, last, height):
+            yield torch.arange(at, min(at + height, last), device=self.device)
+
+    def _selection(self, sequences: range, queries: Tensor) -> Selection:
+        heads = self.shape[-3] if len(self.shape) > 2 else 1
+        return Selection(tuple(sequences), tuple(range(heads)), queries)
+
+    def _top(self, k: int) -> tuple[Tensor, Tensor]:
+        """`topk` of a dense map."""
+        sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
+        blocks: list[tuple[Tensor, Tensor]] = []
+        for queries in self._blocks(len(sequences)):
+            block = self.read(self._selection(sequences, queries), keys)
+            order = block.abs().sort(dim=-1, descending=True, stable=True).indices[..., :k]
+            blocks.append((block.gather(-1, order), order))
+        shape = (*self.shape[:-1], min(k, len(keys)))
+        if not blocks or 0 in shape:
+            blocks = [(torch.zeros(shape, dtype=self.dtype, device=self.device),) * 2]
+        weights, positions = (torch.cat(each, -2).reshape(shape) for each in zip(*blocks, strict=True))
+        missing = (0, k - shape[-1])
+        pad = torch.nn.functional.pad
+        return pad(weights, missing), pad(positions.long(), missing, value=-1)
+
+    def _cells(self, sequence: int, row_edges: Tensor, column_edges: Tensor, how: str) -> tuple[Tensor, Tensor]:
+        """(H, rows, cols) and (H, rows, cols, 2): the cells of one sequence; the positions have no meaning for "mass"."""
+        keys = torch.arange(int(column_edges[0]), int(column_edges[-1]), device=self.device)
+        # The last of equal edges: a position is in no empty range.
+        column = torch.searchsorted(column_edges, keys, right=True) - 1
+        heads, cols = self.shape[-3] if len(self.shape) > 2 else 1, len(column_edges) - 1
+        cells = torch.zeros(heads, len(row_edges) - 1, cols, dtype=torch.float64, device=self.device)
+        positions = torch.full((*cells.shape, 2), -1, dtype=torch.int64, device=self.device)
+        if not len(keys):
+            return cells.to(self.dtype), positions
+        for row, (first, last) in enumerate(pairwise(row_edges.tolist())):
+            for queries in self._blocks(1, first, last):
+                block_HQK = self.read(self._selection(range(sequence, sequence + 1), queries), keys)[0]
+                if how == "mass":
+                    sums_HK = block_HQK.double().sum(1) / (last - first)
+                    cells[:, row].index_add_(1, column, sums_HK)
+                    continue
+                sizes_HK, at_HK = _first_maximum(block_HQK.abs())
+                found_HC = sizes_HK.new_full((heads, cols), -1.0).scatter_reduce(
+                    1, column.expand(heads, -1), sizes_HK, "amax"
+                )
+                query_HC, key_HC = _first_of(sizes_HK, at_HK, found_HC, column)
+                has_key = key_HC >= 0
+                better = has_key & ((positions[:, row, :, 0] < 0) | (found_HC > cells[:, row].abs()))
+                signed = block_HQK[
+                    torch.arange(heads, device=self.device)[:, None], query_HC.clamp(min=0), key_HC.clamp(min=0)
+                ]
+                cells[:, row] = torch.where(better, signed.double(), cells[:, row])
+                place = torch.stack((queries[query_HC.clamp(min=0)], keys[key_HC.clamp(min=0)]), -1)
+                positions[:, row] = torch.where(better[..., None], place, positions[:, row])
+        return cells.to(self.dtype), positions
+
+
+def _first_maximum(sizes_HQK: Tensor) -> tuple[Tensor, Tensor]:
+    """(H, K) the largest of each key and the first query that has it."""
+    at_HK = sizes_HQK.argmax(1)
+    return sizes_HQK.gather(1, at_HK[:, None])[:, 0], at_HK
+
+
+def _first_of(sizes_HK: Tensor, at_HK: Tensor, found_HC: Tensor, column_K: Tensor) -> tuple[Tensor, Tensor]:
+    """(H, C) the smallest query, then key, of the keys that have the maximum of their column; -1 in a column without keys."""
+    heads, keys = sizes_HK.shape
+    place_HK = at_HK * keys + torch.arange(keys, device=sizes_HK.device)  # in the order of queries, then keys
+    none = torch.iinfo(torch.int64).max
+    is_it_HK = sizes_HK == found_HC.gather(1, column_K.expand(heads, -1))
+    place_HK = torch.where(is_it_HK, place_HK, none)
+    place_HC = torch.full_like(found_HC, none, dtype=torch.int64).scatter_reduce(
+        1, column_K.expand(heads, -1), place_HK, "amin"
+    )
+    has_key = place_HC < none
+    return torch.where(has_key, place_HC // keys, -1), torch.where(has_key, place_HC % keys, -1)
 
 
 class KeptMap(DerivedMap):

@@ -43,3 +43,34 @@ def test_cross_attention_has_no_distances() -> None:
         ViewService(ViewModel.create(m)).answer({"ask": "statistics", "side": "0", "kind": "cross", "layer": 0}).meta
     )
     assert list(found["columns"]) == ["entropy", "normalized_entropy", "peak", "support", "sink", "learned_sink"]
+
+
+def test_the_difference_is_that_of_the_statistics(maps, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = {name: uwaga.AttentionMap(*torch.randn(2, *m.shape[:-1], 8) * 3) for name, m in maps.items()}
+    service = ViewService(ViewModel.create(maps, second=other))
+
+    def columns(side: str) -> dict:
+        return service.answer({"ask": "statistics", "side": side, "kind": "encoder", "layer": 1}).meta
+
+    for samples in (False, True):
+        if samples:
+            monkeypatch.setattr("uwaga.viewer.queries.statistics._MAX_EXACT", 0)
+            service = ViewService(ViewModel.create(maps, second=other))
+        first, second, found = (columns(side) for side in ("0", "1", "difference"))
+        assert found["complete"] == 1.0
+        assert list(found["columns"]) == [name for name in first["columns"] if name in second["columns"]]
+        for name, column in found["columns"].items():
+            sides = zip(first["columns"][name], second["columns"][name], strict=True)
+            assert column == [None if None in pair else pair[0] - pair[1] for pair in sides], name
+        # A support is at most K: the support of the differences would be huge where the maps agree.
+        assert max(map(abs, found["columns"]["support"])) < 11
+
+
+def test_a_difference_is_computed_in_steps(long_map: uwaga.AttentionMap, follow) -> None:
+    service = ViewService(ViewModel.create(long_map, second=long_map))
+    replies = follow(service, ask="statistics", side="difference", kind="decoder", layer=0)
+    complete = [reply.meta["complete"] for reply in replies]
+    assert complete == sorted(complete)
+    assert complete[-1] == 1.0
+    assert replies[-1].meta["sampled"] == 256
+    assert set(replies[-1].meta["columns"]["entropy"]) == {0.0}

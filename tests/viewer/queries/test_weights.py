@@ -101,3 +101,32 @@ def test_the_difference_of_two_sides(maps, where) -> None:
         {"ask": "tile", **where, "side": "difference", "how": "max", "level": 4, "row": 0, "column": 0}
     )
     assert strongest.arrays[0][0, 0] == found.flat[np.abs(found).argmax()]
+
+
+def test_items_of_a_difference_are_named_by_both_texts(maps) -> None:
+    first = ["[CLS]", "un", "##seen", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+    second = ["[CLS]", "un", "##known", "the", "cat", "lay", "on", "a", "mat", ".", "[SEP]"]
+    model = ViewModel.create(maps, tokens=first, second=maps, second_tokens=second)
+    asked = {"ask": "items", "stack": "encoder", "specials": "show", "first": 0, "count": 20}
+    found = ViewService(model).answer({**asked, "side": "difference", "merge": "tokens"}).meta
+    assert found["labels"] == [
+        "[CLS]",
+        "un",
+        "seen | known",
+        "the",
+        "cat",
+        "sat | lay",
+        "on",
+        "the | a",
+        "mat",
+        ".",
+        "[SEP]",
+    ]
+    assert found["glued"][2] == 0
+    words = ViewService(model).answer({**asked, "side": "difference", "merge": "words"}).meta
+    assert words["labels"][1] == "unseen | unknown"
+    assert ViewService(model).answer({**asked, "side": "1", "merge": "tokens"}).meta["labels"][5] == "lay"
+    longer = ViewModel.create(maps, tokens=first, second=maps, second_tokens=["a", *second[1:2], "##x", *second[3:]])
+    assert (
+        ViewService(longer).answer({**asked, "side": "difference", "merge": "tokens"}).meta["labels"][0] == "[CLS] | a"
+    )

@@ -13,30 +13,33 @@ Spans = Sequence[tuple[int, int]] | Tensor
 _MAX_BINS = 2**28  # their edges take 2 GB
 
 
-def bin_edges(bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str) -> Tensor:
+def bin_edges(
+    bins: Bins, sizes_B: Tensor, batch: tuple[int, ...], name: str, where: str = "AttentionMap.pool"
+) -> Tensor:
     """(B, n+1) int64: the edges of n ranges of an axis whose sizes are (B,).
 
     Args:
         bins: a number n of equal ranges, where range b is [floor(b * Q / n), floor((b + 1) * Q / n)), empty for some b if
             n > Q; or ascending edges, (n+1,) or (batch..., n+1).
+        where: for messages.
 
     Raises:
         ValueError: no range, or edges that descend or lie outside a sequence.
     """
     if isinstance(bins, int) and not isinstance(bins, bool):
         if bins < 1:
-            raise ValueError(f"AttentionMap.pool: {name} must be at least 1, not {bins}")
+            raise ValueError(f"{where}: {name} must be at least 1, not {bins}")
         if bins > _MAX_BINS:
-            raise ValueError(f"AttentionMap.pool: {name} must be at most {_MAX_BINS}, not {bins}")
+            raise ValueError(f"{where}: {name} must be at most {_MAX_BINS}, not {bins}")
         return torch.arange(bins + 1, device=sizes_B.device) * sizes_B[:, None] // bins
-    given = _integers(bins, sizes_B, f"AttentionMap.pool: {name} must be a number or a list of ascending edges")
+    given = _integers(bins, sizes_B, f"{where}: {name} must be a number or a list of ascending edges")
     if given.shape[-1:] == (0,) or not _fits(given.shape[:-1], batch) or given.dim() == 0:
         want = "(n+1,)" if not batch else f"(n+1,) or {(*batch, 'n+1')}".replace("'", "")
-        raise ValueError(f"AttentionMap.pool: edges of {name} must be {want}, not {tuple(given.shape)}")
+        raise ValueError(f"{where}: edges of {name} must be {want}, not {tuple(given.shape)}")
     found = given.expand(*batch, given.shape[-1]).reshape(len(sizes_B), -1)
     if bool((found.diff() < 0).any()):
-        raise ValueError(f"AttentionMap.pool: edges of {name} must be ascending, not {given.tolist()}")
-    _check_inside(found, sizes_B, f"AttentionMap.pool: edges of {name}")
+        raise ValueError(f"{where}: edges of {name} must be ascending, not {given.tolist()}")
+    _check_inside(found, sizes_B, f"{where}: edges of {name}")
     return found.contiguous()
 
 

@@ -3,6 +3,7 @@
 Letters: H query heads, Q queries, K keys, I items (tokens or words) along an axis.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,6 +67,19 @@ class Axis:
             spans=spans.reshape(-1, 2),
             kept=kept,
             words=words,
+        )
+
+    def beside(self, other: "Axis") -> "Axis":
+        """This axis with the labels of both, "it | that", at items that differ; itself where the items have other tokens."""
+        if not np.array_equal(self.spans, other.spans) or self.labels == other.labels:
+            return self
+        pairs = list(zip(self.labels, other.labels, strict=True))
+        differs = [one != two for one, two in pairs]
+        glued = zip(self.glued, other.glued, differs, strict=True)
+        return dataclasses.replace(
+            self,
+            labels=[one if one == two else f"{one} | {two}" for one, two in pairs],
+            glued=[one and two and not differ for one, two, differ in glued],
         )
 
     def __len__(self) -> int:
@@ -133,7 +147,7 @@ class HeadResolver:
 
     def __init__(self, view_model: ViewModel) -> None:
         self.view_model = view_model
-        self._axes: dict[tuple[int, str, str, str], Axis] = {}
+        self._axes: dict[tuple[str, str, str, str], Axis] = {}
         self._head_views: LRUCache[HeadView] = LRUCache(_MAX_HEAD_VIEWS)
 
     @property
@@ -186,12 +200,15 @@ class HeadResolver:
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 
     def axis(self, side: str, stack: str, merge: str, specials: str) -> Axis:
-        """The items along an axis."""
-        number = 0 if side == DIFFERENCE else int(side)
-        key = (number, stack, merge, specials)
+        """The items along an axis; of the difference those of the first side, named by both texts where they differ."""
+        key = (side, stack, merge, specials)
         if key not in self._axes:
-            tokens = self.view_model.sides[number].token_text(stack)
-            self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
+            if side == DIFFERENCE:
+                first, second = (self.axis(str(number), stack, merge, specials) for number in range(2))
+                self._axes[key] = first.beside(second)
+            else:
+                tokens = self.view_model.sides[int(side)].token_text(stack)
+                self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)
         return self._axes[key]
 
     def _sides(self) -> list[str]:

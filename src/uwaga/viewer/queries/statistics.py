@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from uwaga.maps.interpretability.head_table import head_table
 from uwaga.maps.map import AttentionMap
 from uwaga.viewer.messages import Reply
-from uwaga.viewer.queries.heads import HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.view_model import MapName, axes_of
 
 MEANINGS = {
@@ -59,7 +59,7 @@ class Statistics:
         self._rows = min(self._queries, _SAMPLED_QUERIES) if self._samples else self._queries
         self._found: list[dict[str, float]] = []
         self._steps = self._work()
-        self._complete = 0.0
+        self.complete = 0.0  # the completed fraction
 
     @property
     def nbytes(self) -> int:
@@ -69,10 +69,10 @@ class Statistics:
     def advance(self, until: float) -> None:
         """Compute until `time.monotonic()` reaches `until`, at least one step."""
         for complete in self._steps:
-            self._complete = complete
+            self.complete = complete
             if time.monotonic() >= until:
                 return
-        self._complete = 1.0
+        self.complete = 1.0
 
     def reply(self) -> Reply:
         """Columns of H numbers; None where a head is not computed yet, and where a mean is over no query."""
@@ -80,7 +80,7 @@ class Statistics:
         names = [name for name in MEANINGS if any(name in head for head in self._found)]
         columns = {name: [_number(head.get(name, np.nan)) for head in self._found] + missing for name in names}
         is_part = self._rows < self._queries
-        meta = {"columns": columns, "complete": self._complete, "sampled": self._rows if is_part else None}
+        meta = {"columns": columns, "complete": self.complete, "sampled": self._rows if is_part else None}
         return Reply(meta=meta)
 
     def _work(self) -> Iterator[float]:
@@ -116,8 +116,47 @@ class Statistics:
                 sums.setdefault(name, []).append(values)
 
 
-def of_layer(resolver: HeadResolver, side: str, name: MapName) -> Statistics:
-    """The statistics of one layer of a view model."""
+class StatisticsDifference:
+    """The table of a layer on one side, minus that on the other."""
+
+    def __init__(self, first: Statistics, second: Statistics) -> None:
+        self._sides = (first, second)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(side.nbytes for side in self._sides)
+
+    def advance(self, until: float) -> None:
+        """Compute until `time.monotonic()` reaches `until`, at least one step."""
+        for side in self._sides:
+            if side.complete < 1.0:
+                side.advance(until)
+                if time.monotonic() >= until:
+                    return
+
+    def reply(self) -> Reply:
+        """Columns of H numbers that both sides have; None where one of them is not computed yet, or a mean over no query."""
+        metas = [dict(side.reply().meta) for side in self._sides]
+        columns = {
+            name: [None if None in pair else pair[0] - pair[1] for pair in zip(column, other, strict=True)]
+            for name, column in metas[0]["columns"].items()
+            if (other := metas[1]["columns"].get(name)) is not None
+        }
+        sampled = [meta["sampled"] for meta in metas if meta["sampled"] is not None]
+        complete = sum(meta["complete"] for meta in metas) / 2
+        return Reply(meta={"columns": columns, "complete": complete, "sampled": min(sampled, default=None)})
+
+
+def of_layer(resolver: HeadResolver, side: str, name: MapName) -> Statistics | StatisticsDifference:
+    """The statistics of one layer of a view model; of the difference, those of the first side minus those of the second."""
+    if side == DIFFERENCE:
+        first, second = (_of_side(resolver, str(number), name) for number in range(2))
+        return StatisticsDifference(first, second)
+    return _of_side(resolver, side, name)
+
+
+def _of_side(resolver: HeadResolver, side: str, name: MapName) -> Statistics:
     selection = LayerSelection(side, name, "tokens", "show")
     stack, shown = axes_of(name[0])[1], resolver.side(side)
     labels = shown.tokens.get(stack)
@@ -138,7 +177,8 @@ def of_rows(
 ) -> dict[str, NDArray[np.float64]]:
     """Every statistic of the rows (n, K) of queries at the given positions among the keys; (n,) each, NaN where undefined.
 
-    Differences have negative entries: entropy, support and the like are taken of their absolute values.
+    Where entries are negative, as those of a DifferenceMap that is shown as a map, entropy, support and the like are taken of their
+    absolute values.
     """
     sizes = np.abs(weights)
     seen = (sizes > 0).sum(1)
