@@ -32,7 +32,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import record, vectors
+from uwaga.cli import vectors
 from uwaga.cli import view as view_command
 from uwaga.integrations.watch import watch
 from uwaga.maps.recordings.recording import Recording
@@ -429,9 +429,9 @@ KINDS = {
         make=_recording, read=_view_recording, faults="binary",
     ),
     "text of view": Kind(
-        covers=("uwaga.cli.record:_read",), file="a.txt", faults="lines",
+        covers=("uwaga.cli.view:_read",), file="a.txt", faults="lines",
         make=_texts("a.txt", lambda path: path.write_bytes(_LINES)),
-        read=lambda folder: record.read_prompt_text(str(folder / "a.txt")),
+        read=lambda folder: view_command.read_prompt_text(str(folder / "a.txt")),
     ),
     "finished vectors": Kind(
         covers=("uwaga.cli.vectors:finished_digest", "uwaga.cli.vectors:_metadata"), file="v.parquet", faults="parquet",
