@@ -1,9 +1,14 @@
 """Token strings for display, of every kind of tokenizer."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from uwaga.viewer.queries.heads import Axis
-from uwaga.viewer.token_text import join_tokens, token_text, word_ranges
+from uwaga.viewer.token_text import join_tokens, token_text, word_ranges, written
 
 
 @pytest.mark.parametrize(
@@ -27,8 +32,68 @@ def test_tokens_are_grouped_into_words(tokens: list[str], words: list[str]) -> N
     assert [join_tokens(read, *word) for word in word_ranges(read)] == [word.strip(" ") for word in words]
 
 
-def test_a_character_split_over_two_tokens_is_shown_as_incomplete() -> None:
-    assert token_text(["Ġcaf", "Ã", "©"]).labels == ["caf", "\ufffd", "\ufffd"]
+def test_a_character_split_over_two_tokens_is_written_as_bytes() -> None:
+    assert token_text(["Ġcaf", "Ã", "©"]).labels == ["caf", "<0xC3>", "<0xA9>"]
+
+
+TEXT = "The naïve Owl 🦉 didn't\n\ncross—3.14 m."
+
+
+def byte_pairs() -> Tokenizer:
+    """Knows single bytes alone."""
+    tokenizer = Tokenizer(models.BPE(vocab={letter: n for n, letter in enumerate(ByteLevel.alphabet())}, merges=[]))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    return tokenizer
+
+
+def word_pieces() -> Tokenizer:
+    known = ["[UNK]", "[CLS]", "the", "naive", "o", "##wl", "didn", "'", "t", "cross", "3", ".", "14", "m", "—"]
+    tokenizer = Tokenizer(models.WordPiece({piece: n for n, piece in enumerate(known)}, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    return tokenizer
+
+
+def test_word_pieces_are_shown_as_they_were_written() -> None:
+    tokens = word_pieces().encode(TEXT).tokens
+    read = token_text(tokens, written(TEXT, word_pieces(), tokens))
+    assert read.labels == ["The", "naïve", "O", "wl", "🦉", "didn", "'", "t", "cross", "—", "3", ".", "14", "m", "."]
+    assert [join_tokens(read, *word) for word in word_ranges(read)] == [
+        "The", "naïve", "Owl", "🦉", "didn't", "cross", "—", "3.14", "m", ".",
+    ]  # fmt: skip
+
+
+def test_bytes_of_one_character_are_joined_in_the_first() -> None:
+    tokens = byte_pairs().encode(TEXT).tokens
+    read = token_text(tokens, written(TEXT, byte_pairs(), tokens))
+    assert not any("\ufffd" in label for label in read.labels)
+    owl = read.labels.index("🦉")
+    assert read.labels[owl + 1 : owl + 4] == ["<0x9F>", "<0xA6>", "<0x89>"]
+    whole = [label for label in read.labels if not label.startswith("<0x")]
+    assert "".join(whole).replace(" ", "") == TEXT.replace(" ", "")
+
+
+@given(st.text(max_size=40))
+def test_no_letter_is_lost_or_shown_twice(text: str) -> None:
+    tokenizer = byte_pairs()
+    tokens = tokenizer.encode(text).tokens
+    read = token_text(tokens, written(text, tokenizer, tokens))
+    assert len(read.labels) == len(tokens) == len(read.starts)
+    shown = "".join(label for label in read.labels if label not in BYTES)
+    assert shown.replace(" ", "") == "".join(text.split(" "))
+
+
+BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
+
+
+def test_a_decoder_reads_a_start_token_first() -> None:
+    source = written("a b", byte_pairs(), ["<pad>", "a", "Ġ"])
+    assert source is not None
+    assert token_text(["<pad>", "a", "Ġ"], source).labels[:2] == ["<pad>", "a"]
+
+
+def test_a_text_that_gave_other_tokens_has_no_source() -> None:
+    assert written("a b", byte_pairs(), ["a", "x", "b", "c"]) is None
 
 
 def test_special_tokens_are_recognised() -> None:

@@ -6,7 +6,7 @@ Letters: T tokens.
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SPECIAL = re.compile(
     r"\[(PAD|CLS|SEP|MASK|BOS|EOS|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
@@ -31,20 +31,74 @@ class TokenText(NamedTuple):
         return TokenText(labels, glued, special, starts)
 
 
-def token_text(tokens: Sequence[str]) -> TokenText:
+class Written(NamedTuple):
+    """What was written: a text, and which characters [start, end) of it each of T tokens stands for."""
+
+    text: str
+    offsets: Sequence[tuple[int, int]]
+
+
+def written(text: str, tokenizer: Any, tokens: Sequence[str]) -> Written | None:
+    """The offsets of tokens in the text that they were read from; None where the tokenizer does not give these tokens for it, as
+    after a text was cut short. A decoder reads a start token before them and not the last of them.
+
+    Args:
+        text: as it was given to the tokenizer.
+        tokenizer: a `tokenizers.Tokenizer`.
+        tokens: T strings.
+    """
+    encoding = tokenizer.encode(text)
+    if encoding.tokens == list(tokens):
+        return Written(text, encoding.offsets)
+    if list(tokens[1:]) == encoding.tokens[:-1]:
+        return Written(text, [(0, 0), *encoding.offsets[:-1]])
+    return None
+
+
+def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenText:
     """The text of tokens from any tokenizer: WordPiece, byte-level BPE, SentencePiece or single characters.
+
+    With its source, a token is what was written: capital letters that the tokenizer lowers, letters that it does not know, spaces
+    where they were. Of several tokens of one character the first has it, and the others are their bytes.
 
     >>> token_text(["[CLS]", "un", "##seen", "."]).labels
     ['[CLS]', 'un', 'seen', '.']
     >>> token_text(["This", "Ġis", "Ġcaf", "Ã©"])[:2]
     (['This', 'is', 'caf', 'é'], [True, False, False, True])
+    >>> token_text(["didn", "'", "t", "[UNK]"], Written("Didn't 🦉", [(0, 4), (4, 5), (5, 6), (7, 8)]))[:2]
+    (['Didn', "'", 't', '🦉'], [True, True, True, False])
     """
     special = [_SPECIAL.fullmatch(token) is not None for token in tokens]
     decode = _decoder(tokens)
     found = [(token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)]
+    if source is not None:
+        rows = zip(tokens, found, special, _from_source(source), strict=True)
+        found = [
+            own if is_special else read or (_decode_bytes(token)[0], True) for token, own, is_special, read in rows
+        ]
     glued = [is_glued or at == 0 for at, (_, is_glued) in enumerate(found)]
     labels = [label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 1]}…" for label, _ in found]
-    return TokenText(labels, glued, special, _starts(labels, glued, special))
+    starts = _starts(labels, glued, special)
+    if source is not None:
+        starts = _starts_of_words(source, starts)
+    return TokenText(labels, glued, special, starts)
+
+
+def _from_source(source: Written) -> list[tuple[str, bool] | None]:
+    """For each token its characters and whether no space precedes them; None where an earlier token has them."""
+    found: list[tuple[str, bool] | None] = []
+    done = 0  # characters that tokens so far stand for
+    for start, end in source.offsets:
+        begin = max(start, done)
+        letters = source.text[begin:end]
+        if not letters:
+            found.append(None)
+            continue
+        is_glued = begin == done and not letters[0].isspace()
+        # A space belongs to the gap; what is nothing but space, such as a newline, is itself.
+        found.append((letters.lstrip(" ") or letters, is_glued or not letters.strip(" ")))
+        done = max(done, end)
+    return found
 
 
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
@@ -72,6 +126,23 @@ def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[b
     return begins
 
 
+def _starts_of_words(source: Written, starts: list[bool]) -> list[bool]:
+    """Whether each token begins a word by the word boundaries of Unicode (UAX 29): "didn't" is one word, a comma is one of its own.
+    Tokens without characters keep what `starts` says."""
+    import regex
+
+    boundaries = {found.start() for found in regex.finditer(r"(?w)\b", source.text)}
+    begins = []
+    done = 0
+    for (start, end), own in zip(source.offsets, starts, strict=True):
+        begin = max(start, done)
+        while begin < end and source.text[begin].isspace():
+            begin += 1
+        begins.append(begin in boundaries or source.text[begin - 1 : begin].isspace() if begin < end else own)
+        done = max(done, end)
+    return [begins_word or at == 0 for at, begins_word in enumerate(begins)]
+
+
 def _decoder(tokens: Sequence[str]) -> Callable[[str], tuple[str, bool]]:
     """For the tokenizer that the tokens look like: a function from a token to its text and whether no space precedes it."""
     if any(token.startswith(tuple(_BYTE_LEVEL)) for token in tokens):
@@ -87,7 +158,9 @@ def _decode_bytes(token: str) -> tuple[str, bool]:
     table = _byte_of()
     if any(letter not in table for letter in token):
         return token, True
-    text = bytes(table[letter] for letter in token).decode(errors="replace")
+    text = bytes(table[letter] for letter in token).decode(errors="surrogateescape")
+    # Bytes that are no whole character are written as bytes.
+    text = re.sub("[\udc80-\udcff]", lambda lone: f"<0x{ord(lone[0]) - 0xDC00:02X}>", text)
     return (text[1:], False) if text.startswith(" ") and len(text) > 1 else (text, True)
 
 

@@ -4,13 +4,13 @@ Letters: R rows of a batch, H query heads, Q queries, K keys, T tokens of one te
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from uwaga.maps.base import WeightMap
 from uwaga.maps.map import AttentionMap
 from uwaga.maps.recordings.recording import Recording
-from uwaga.viewer.token_text import TokenText, join_tokens, token_text
+from uwaga.viewer.token_text import TokenText, Written, join_tokens, token_text
 
 KINDS = ("encoder", "decoder", "cross")
 _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder"), "cross": ("decoder", "encoder")}
@@ -18,6 +18,7 @@ _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder")
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
 MapsLike = Recording | WeightMap | Mapping[MapName, WeightMap] | Mapping[int, WeightMap] | Sequence[WeightMap]
 Tokens = Sequence[str] | Mapping[str, Sequence[str]]
+Sources = Mapping[str, Written]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class Side:
     maps: by kind and layer, each (H, Q, K) or (Q, K).
     sizes: tokens per stack, "encoder" and "decoder".
     tokens: a string per token, by stack; the tokens of a stack that is missing are shown as numbers.
+    sources: what was written, by stack, where it is known.
     """
 
     title: str
@@ -34,6 +36,7 @@ class Side:
     maps: Mapping[MapName, WeightMap]
     sizes: Mapping[str, int]
     tokens: Mapping[str, Sequence[str]]
+    sources: Mapping[str, Written] = field(default_factory=dict)
     _token_text: dict[str, TokenText] = field(default_factory=dict, repr=False)
 
     @property
@@ -45,7 +48,8 @@ class Side:
         """The tokens of a stack as text to display."""
         if stack not in self._token_text:
             names = self.tokens.get(stack)
-            self._token_text[stack] = token_text(list(map(str, range(self.sizes[stack]))) if names is None else names)
+            strings = list(map(str, range(self.sizes[stack]))) if names is None else names
+            self._token_text[stack] = token_text(strings, self.sources.get(stack))
         return self._token_text[stack]
 
 
@@ -65,11 +69,13 @@ class ViewModel:
         title: str | None = None,
         model: str = "",
         row: int = 0,
+        sources: Sources | None = None,
         second: MapsLike | None = None,
         second_tokens: Tokens | None = None,
         second_title: str | None = None,
         second_model: str | None = None,
         second_row: int = 0,
+        second_sources: Sources | None = None,
     ) -> "ViewModel":
         """The view model of a recording, of a map, or of several.
 
@@ -81,15 +87,17 @@ class ViewModel:
             title: the title of the page; None: the beginning of the text.
             model: the name of the model.
             row: the row of a batch that is shown.
+            sources: what was written, by the keys "encoder" and "decoder", where it is known; it is shown in place of the tokens.
             second, ...: the same for a second text or model, beside the first.
 
         Raises:
             ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
         """
-        first = _side(maps, tokens, title, model, row)
+        first = _side(maps, tokens, title, model, row, sources)
         if second is None:
             return cls(sides=(first,), title=first.title)
-        other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
+        other_model = model if second_model is None else second_model
+        other = _side(second, second_tokens, second_title, other_model, second_row, second_sources)
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
     @classmethod
@@ -103,14 +111,21 @@ def axes_of(kind: str) -> tuple[str, str]:
     return _OF_KIND[kind]
 
 
-def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str, row: int) -> Side:
+def _side(
+    given: MapsLike, tokens: Tokens | None, title: str | None, model: str, row: int, sources: Sources | None
+) -> Side:
     maps = {name: _select_row(m, name, row) for name, m in sorted(_by_name(given).items(), key=_order)}
     if not maps:
         raise ValueError("view: there are no maps to show")
     sizes = _sizes(maps)
     names = _token_strings(given, tokens, sizes, row)
-    side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names)
-    return Side(title=_title(side) if title is None else title, model=model, maps=maps, sizes=sizes, tokens=names)
+    written = {} if sources is None else sources
+    for stack, source in written.items():
+        if len(source.offsets) != sizes.get(stack):
+            rule = f"sources has {len(source.offsets)} offsets, but the {stack} has {sizes.get(stack, 0)} tokens"
+            raise ValueError(f"view: {rule}")
+    side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=written)
+    return replace(side, title=_title(side) if title is None else title)
 
 
 def _order(item: tuple[MapName, object]) -> tuple[int, int]:
