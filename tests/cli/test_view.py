@@ -362,7 +362,7 @@ def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
     (side,) = about(page)["sides"]
     assert side["model"] == "all-MiniLM-L6-v2"
     assert [each["heads"] for each in side["maps"]] == [12] * 6
-    assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
+    assert labels(page, "encoder") == ["[CLS]", "The", "cat", "sat", "on", "the", "mat", ".", "[SEP]"]
 
 
 def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path) -> None:

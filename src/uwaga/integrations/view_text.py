@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from uwaga._base import renamed
 from uwaga.viewer import api
+from uwaga.viewer.token_text import written
 from uwaga.viewer.view_model import MapsLike, Tokens
 
 if TYPE_CHECKING:
@@ -108,11 +109,29 @@ def record_text(
         recording.model = reader.title
         if has_both and target is None:
             _write(model, ids, new_tokens)
+            recording.written = _written(reader, recording, text, None)
             return recording
         read = [ids] if target is None else [ids, _target(reader, target, truncate)]
         with _layer_by_layer(model, nullcontext(_ignore) if progress is None else progress):
             model(*(torch.tensor([each]) for each in read))
+    recording.written = _written(reader, recording, text, target)
     return recording
+
+
+def _written(
+    reader: LoadedModel, recording: "Recording", text: str, target: str | None
+) -> dict[str, list[tuple[str, Sequence[tuple[int, int]]]]]:
+    """What was written for each stack, as far as its tokens are those of the text: one that was cut short has others."""
+    tokens = recording.tokens
+    read = {"encoder" if "encoder" in tokens else "decoder": (text, reader.tokenizer)}
+    if target is not None:
+        read["decoder"] = (target, reader.target_tokenizer)
+    found = {
+        stack: written(source, tokenizer.backend, tokens[stack][0])
+        for stack, (source, tokenizer) in read.items()
+        if stack in tokens
+    }
+    return {stack: [source] for stack, source in found.items() if source is not None}
 
 
 @contextmanager

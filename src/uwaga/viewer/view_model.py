@@ -18,7 +18,6 @@ _OF_KIND = {"encoder": ("encoder", "encoder"), "decoder": ("decoder", "decoder")
 MapName = tuple[str, int]  # kind ("encoder", "decoder", "cross") and layer
 MapsLike = Recording | WeightMap | Mapping[MapName, WeightMap] | Mapping[int, WeightMap] | Sequence[WeightMap]
 Tokens = Sequence[str] | Mapping[str, Sequence[str]]
-Sources = Mapping[str, Written]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +68,11 @@ class ViewModel:
         title: str | None = None,
         model: str = "",
         row: int = 0,
-        sources: Sources | None = None,
         second: MapsLike | None = None,
         second_tokens: Tokens | None = None,
         second_title: str | None = None,
         second_model: str | None = None,
         second_row: int = 0,
-        second_sources: Sources | None = None,
     ) -> "ViewModel":
         """The view model of a recording, of a map, or of several.
 
@@ -87,17 +84,15 @@ class ViewModel:
             title: the title of the page; None: the beginning of the text.
             model: the name of the model.
             row: the row of a batch that is shown.
-            sources: what was written, by the keys "encoder" and "decoder", where it is known; it is shown in place of the tokens.
             second, ...: the same for a second text or model, beside the first.
 
         Raises:
             ValueError: no maps; maps of different texts; a row out of range; a number of tokens that differs from the maps'.
         """
-        first = _side(maps, tokens, title, model, row, sources)
+        first = _side(maps, tokens, title, model, row)
         if second is None:
             return cls(sides=(first,), title=first.title)
-        other_model = model if second_model is None else second_model
-        other = _side(second, second_tokens, second_title, other_model, second_row, second_sources)
+        other = _side(second, second_tokens, second_title, model if second_model is None else second_model, second_row)
         return cls(sides=(first, other), title=" | ".join(dict.fromkeys([first.title, other.title])))
 
     @classmethod
@@ -111,20 +106,19 @@ def axes_of(kind: str) -> tuple[str, str]:
     return _OF_KIND[kind]
 
 
-def _side(
-    given: MapsLike, tokens: Tokens | None, title: str | None, model: str, row: int, sources: Sources | None
-) -> Side:
+def _side(given: MapsLike, tokens: Tokens | None, title: str | None, model: str, row: int) -> Side:
     maps = {name: _select_row(m, name, row) for name, m in sorted(_by_name(given).items(), key=_order)}
     if not maps:
         raise ValueError("view: there are no maps to show")
     sizes = _sizes(maps)
     names = _token_strings(given, tokens, sizes, row)
-    written = {} if sources is None else sources
-    for stack, source in written.items():
-        if len(source.offsets) != sizes.get(stack):
-            rule = f"sources has {len(source.offsets)} offsets, but the {stack} has {sizes.get(stack, 0)} tokens"
-            raise ValueError(f"view: {rule}")
-    side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=written)
+    written = given.written if isinstance(given, Recording) and tokens is None else {}
+    sources = {
+        stack: Written(*rows[row])
+        for stack, rows in written.items()
+        if row < len(rows) and len(rows[row][1]) == sizes.get(stack)
+    }
+    side = Side(title="", model=model, maps=maps, sizes=sizes, tokens=names, sources=sources)
     return replace(side, title=_title(side) if title is None else title)
 
 

@@ -57,6 +57,7 @@ def dense(recording: uwaga.Recording) -> Iterator[tuple[tuple[str, int], list[Te
 
 def assert_same(one: uwaga.Recording, other: uwaga.Recording) -> None:
     assert one.tokens == other.tokens
+    assert one.written == other.written
     assert one.model == other.model
     for (name, weights), (other_name, more) in zip(dense(one), dense(other), strict=True):
         assert name == other_name

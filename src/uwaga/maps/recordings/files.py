@@ -6,7 +6,8 @@ however many layers share it; the numbers of token strings. The metadata `uwaga`
     format, version   "recording" and 1
     model             the name of the model
     stacks            by "encoder" and "decoder": per row the number of tokens (lengths) and of those from before the first
-                      pass (starts), and the token strings, whose numbers are a tensor
+                      pass (starts), and the token strings, whose numbers are a tensor; what was written, as texts and a
+                      tensor of the characters [start, end) of each token
     attentions        kind, layer; query, key and value as operands; heads; the options of the map
 
 A tensor is described as {"tensor": name}, a ragged operand as {"values": name, "offsets": name}, a mask or a bias as its
@@ -50,12 +51,17 @@ def is_recording(path: Path) -> bool:
     return len(beginning) == 9 and beginning[8:] == b"{" and 0 < int.from_bytes(beginning[:8], "little") < 1 << 32
 
 
+# A text, and the characters [start, end) of it that each token stands for.
+Source = tuple[str, Sequence[tuple[int, int]]]
+
+
 class Texts(NamedTuple):
     """The attentions of one stack over its texts."""
 
     stack: Stack
     paths: list[list[Segment]] | None = None  # of its rows; None if there is one pass
     tokens: list[list[str]] | None = None  # per row a string per token
+    written: list[Source] | None = None  # per row what was written
 
 
 class Saved(NamedTuple):
@@ -127,9 +133,14 @@ class _Writer:
         if not any(texts.stack.attentions for texts in saved.stacks.values()):
             raise ValueError("Recording.save: nothing was recorded")
         stacks, attentions = {}, []
-        for kind, (stack, paths, tokens) in saved.stacks.items():
+        for kind, (stack, paths, tokens, written) in saved.stacks.items():
             starts, counts = stack.starts_and_lengths(paths)
-            stacks[kind] = {"starts": starts, "lengths": counts, "tokens": self._tokens(kind, tokens)}
+            stacks[kind] = {
+                "starts": starts,
+                "lengths": counts,
+                "tokens": self._tokens(kind, tokens),
+                "written": self._written(kind, written, counts),
+            }
             attentions += [
                 self._attention(where, stack.attentions[where], paths, stack.old_lengths())
                 for where in sorted(stack.attentions)
@@ -151,6 +162,12 @@ class _Writer:
             "strings": list(numbers),
             "numbers": self._tensor(torch.tensor(of_tokens, dtype=torch.int32), f"{kind}.tokens"),
         }
+
+    def _written(self, kind: str, rows: list[Source] | None, counts: Sequence[int]) -> dict[str, object] | None:
+        if rows is None or [len(offsets) for _, offsets in rows] != list(counts):  # the model went on to generate
+            return None
+        offsets = torch.tensor([pair for _, offsets in rows for pair in offsets], dtype=torch.int32).reshape(-1, 2)
+        return {"texts": [text for text, _ in rows], "offsets": self._tensor(offsets, f"{kind}.offsets")}
 
     def _attention(
         self, where: AttentionId, attention: RecordedAttention, paths: list[list[Segment]] | None, old: list[int]
@@ -261,7 +278,13 @@ class _Reader:
         if not isinstance(model, str):
             raise self._bad("model is not a string")
         stacks = {
-            kind: Texts(Stack.of_one_pass(*sizes[kind], of_stack[kind]), None, tokens.get(kind)) for kind in sizes
+            kind: Texts(
+                Stack.of_one_pass(*sizes[kind], of_stack[kind]),
+                None,
+                tokens.get(kind),
+                self._written(described[kind].get("written"), sizes[kind][1]),
+            )
+            for kind in sizes
         }
         return Saved(model, stacks)
 
@@ -288,6 +311,26 @@ class _Reader:
         for count in counts:
             rows.append(names[at : at + count])
             at += count
+        return rows
+
+    def _written(self, described: object, counts: Sequence[int]) -> list[Source] | None:
+        if described is None or not counts:
+            return None
+        if not isinstance(described, dict):
+            raise self._bad("written is not an object")
+        texts = self._list(described, "texts")
+        offsets = self._tensor(described.get("offsets"), torch.int32)
+        if offsets.shape != (sum(counts), 2) or len(texts) != len(counts):
+            raise self._bad("offsets are not two per token, or texts not one per row")
+        rows: list[Source] = []
+        for text, pairs in zip(texts, offsets.split(list(counts)), strict=True):
+            if (
+                not isinstance(text, str)
+                or ((pairs < 0) | (pairs > len(text))).any()
+                or (pairs[:, 0] > pairs[:, 1]).any()
+            ):
+                raise self._bad("offsets are not of their text")
+            rows.append((text, [(start, end) for start, end in pairs.tolist()]))
         return rows
 
     def _attention(

@@ -109,6 +109,8 @@ class Recording:
     values: from (kind, layer) to the values, (R, G, K, E) or Ragged (N, G, E), where `uwaga.watch(model, values=True)` kept them;
         empty otherwise. Of selected heads, the values that belong to the keys of the map.
     model: the directory or hub id of a model of transformers, else the name of the model's class; "" if it is unknown.
+    written: from "encoder" and "decoder" to, for each row, the text that was read and the characters [start, end) of it that each
+        token stands for; empty where that is not known. `uwaga.view` of a text sets it.
     """
 
     def __init__(
@@ -124,6 +126,7 @@ class Recording:
         self._stacks = {"encoder": Stack(dtype), "decoder": Stack(dtype)}
         self._chosen: list[list[Segment]] | None = None  # of the decoder
         self.model = model
+        self.written: dict[str, list[tuple[str, Sequence[tuple[int, int]]]]] = {}
         self.maps: Mapping[tuple[str, int], AttentionMap] = Maps(self)
         self.values: Mapping[tuple[str, int], Operand] = Values(self)
 
@@ -173,7 +176,7 @@ class Recording:
 
     def save(self, path: str | Path) -> None:
         """Write the recording to one safetensors file: queries and keys, values where they were kept, masks and biases as data,
-        tokens, and the name of the model. Passes are joined first. A file of that name is replaced when the new one is complete.
+        tokens and what was written, and the name of the model. Passes are joined first. A file of that name is replaced when the new one is complete.
 
         The file has the bits of what was recorded, and is as large as `nbytes`, and some bytes per token more.
 
@@ -184,7 +187,7 @@ class Recording:
         """
         tokens = self.tokens
         stacks = {
-            kind: files.Texts(stack, self._paths(kind), tokens.get(kind))
+            kind: files.Texts(stack, self._paths(kind), tokens.get(kind), self.written.get(kind))
             for kind, stack in self._stacks.items()
             if stack.passes
         }
@@ -201,6 +204,7 @@ class Recording:
         model, stacks = files.load(Path(path))
         tokens = {kind: texts.tokens for kind, texts in stacks.items() if texts.tokens is not None}
         found = Recording(strings=TokenStrings(None, tokens), model=model)
+        found.written = {kind: texts.written for kind, texts in stacks.items() if texts.written is not None}
         found._stacks |= {kind: texts.stack for kind, texts in stacks.items()}
         return found
 
