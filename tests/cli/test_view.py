@@ -110,7 +110,7 @@ def test_an_encoder_reads_the_text(bert: Path, tmp_path: Path) -> None:
     (side,) = about(page)["sides"]
     assert (side["model"], side["title"]) == ("bert", "the cat sat unbelievable")
     assert side["maps"] == [{"kind": "encoder", "layer": layer, "heads": 2} for layer in (0, 1)]
-    assert labels(page, "encoder") == ["[CLS]", "The", "cat", "sat", "un", "believ", "able", "[SEP]"]
+    assert labels(page, "encoder") == ["[CLS]", "the", "cat", "sat", "un", "believ", "able", "[SEP]"]
 
 
 def test_a_decoder_reads_the_text(gpt2: Path, tmp_path: Path) -> None:
