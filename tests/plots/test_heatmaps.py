@@ -12,6 +12,8 @@ from uwaga import plots
 from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.interpretability.head_table import HeadTable
 from uwaga.maps.map import AttentionMap
+from uwaga.maps.recordings.recording import TokenStrings
+from uwaga.maps.recordings.stack import AttentionId
 
 TOKENS = ["[CLS]", "Ġthe", "$5", "cost$", "\n"]
 
@@ -277,3 +279,36 @@ def test_a_head_matrix_that_cannot_be_drawn() -> None:
     assert str(caught.value) == (
         "HeadTable: there is no column 'peak': choose one of layer, head, sink, previous_token"
     )
+
+
+def test_changed_heads_show_before_after_and_the_difference() -> None:
+    query, key = torch.randn(1, 4, 5, 4), torch.randn(1, 4, 5, 4)
+    other = query.clone()
+    other[0, 2] *= 3
+    before, after = ({("decoder", 1): AttentionMap(x, key, mask=uwaga.Causal())} for x in (query, other))
+    figure = plots.changed_heads(before, after, top=2)
+    shown = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in shown[:2]] == ["decoder 1, head 2\nbefore", "after"]
+    assert shown[2].get_title().startswith("after minus before\nchanged by 0.")
+    dense = [x["decoder", 1][0, 2].double().numpy() for x in (before, after)]
+    found = [ax.images[0].get_array().filled(numpy.nan) for ax in shown[:3]]
+    for one, expected in zip(found, (*dense, dense[1] - dense[0]), strict=True):
+        numpy.testing.assert_allclose(one, expected, atol=1e-7)
+    with pytest.raises(ValueError) as caught:
+        plots.changed_heads(before, after, top=0)
+    assert str(caught.value) == "changed_heads: top must be at least 1, not 0"
+
+
+def test_changed_heads_of_recordings_have_their_tokens() -> None:
+    recordings = []
+    for letters in ("abc", "abd"):
+        made = uwaga.Recording(strings=TokenStrings(None, list(letters)))
+        options = dict.fromkeys(("mask", "bias", "scale", "softcap", "sinks"))
+        x = torch.randn(1, 2, 3, 4)
+        made.record(AttentionId("encoder", 0), x, x, options, None)
+        made.store(AttentionId("encoder", 0), x, x, options)
+        recordings.append(made)
+    figure = plots.changed_heads(*recordings, top=1)
+    shown = [ax for ax in figure.axes if ax.get_title()]
+    assert [labels(ax.yaxis) for ax in shown] == [list("abc"), list("abd"), list("abd")]
+    assert shown[0].get_title().startswith("encoder 0, head ")

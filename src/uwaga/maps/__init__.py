@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
     from uwaga.maps.interpretability.gradients import GradientMap, gradient_rollout
     from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
-    from uwaga.maps.interpretability.head_table import HeadTable, head_table
+    from uwaga.maps.interpretability.head_table import HeadTable, head_changes, head_table
     from uwaga.maps.interpretability.norms import ScaledMap, value_norms
     from uwaga.maps.interpretability.rollout import rollout
     from uwaga.maps.map import AttentionMap, Peak, Pooled, ScoreMap, Sink, TopK
@@ -36,6 +36,7 @@ __all__ = [
     "attend",
     "duplicate_token",
     "gradient_rollout",
+    "head_changes",
     "head_table",
     "induction",
     "previous_token",
@@ -63,6 +64,7 @@ _HOME = {
     "attend": "uwaga.maps.attended",
     "duplicate_token": "uwaga.maps.interpretability.head_scores",
     "gradient_rollout": "uwaga.maps.interpretability.gradients",
+    "head_changes": "uwaga.maps.interpretability.head_table",
     "head_table": "uwaga.maps.interpretability.head_table",
     "induction": "uwaga.maps.interpretability.head_scores",
     "previous_token": "uwaga.maps.interpretability.head_scores",

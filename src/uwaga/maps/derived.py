@@ -102,6 +102,29 @@ class DifferenceMap(WeightMap):
         positions = torch.cat([none.long(), *(x.movedim(-2, 0) for _, x in found)])
         return TopK(Ragged(weights, queries), Ragged(positions, queries))
 
+    def total_variation(self) -> Tensor | Ragged:
+        """(..., H, Q), or Ragged (N, H): sum_j |left_ij - right_ij| / 2, the total variation distance of rows that sum to 1.
+
+        All weights are read once, block by block.
+        """
+        parts = self.parts()
+        if parts is None:
+            return self._total_variation()
+        found = [part._total_variation() for part in parts]
+        queries = torch.tensor([0, *(x.shape[-1] for x in found)], device=self.device).cumsum(0)
+        none = torch.zeros((0, *self.shape[1:-2]), dtype=self.dtype, device=self.device)
+        return Ragged(torch.cat([none, *(x.movedim(-1, 0) for x in found)]), queries)
+
+    def _total_variation(self) -> Tensor:
+        """`total_variation` of a dense map."""
+        sequences, keys = range(math.prod(self.shape[:-3])), torch.arange(self.shape[-1], device=self.device)
+        sums = [
+            self.read(self._selection(sequences, queries), keys).abs().double().sum(-1) / 2
+            for queries in self._blocks(len(sequences))
+        ]
+        found = torch.cat(sums, -1) if sums else torch.zeros(self.shape[:-1], device=self.device)
+        return found.reshape(self.shape[:-1]).to(self.dtype)
+
     def pool(self, rows: Bins, cols: Bins, how: str = "mass") -> Pooled:
         """The differences in ranges of queries and keys, (..., H, rows, cols); arguments and errors as of `AttentionMap.pool`.
 

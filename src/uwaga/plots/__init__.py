@@ -14,12 +14,13 @@ from uwaga._base.lazy import names
 if TYPE_CHECKING:
     from uwaga.plots.arc_diagram import arcs
     from uwaga.plots.figures import save
-    from uwaga.plots.heatmaps import head_grid, head_matrix, heatmap
+    from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap
 
-__all__ = ["arcs", "head_grid", "head_matrix", "heatmap", "save"]
+__all__ = ["arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "save"]
 
 _HOME = {
     "arcs": "uwaga.plots.arc_diagram",
+    "changed_heads": "uwaga.plots.heatmaps",
     "head_grid": "uwaga.plots.heatmaps",
     "head_matrix": "uwaga.plots.heatmaps",
     "heatmap": "uwaga.plots.heatmaps",

@@ -12,11 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from uwaga.maps.base import WeightMap
+from uwaga.maps.derived import DifferenceMap
+from uwaga.maps.interpretability.head_table import head_changes
+from uwaga.maps.recordings.recording import Recording
 from uwaga.plots import figures, labels
 from uwaga.plots.matrices import MatrixData, Weights, matrix_data, select_matrix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Hashable, Iterable
 
     from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from numpy import ndarray
 
     from uwaga.maps.interpretability.head_table import HeadTable
+    from uwaga.maps.map import AttentionMap
 
 MAX_HEATMAP_SIZE = 256  # queries or keys of a heat map: more cannot be told apart in print
 MAX_PANEL_SIZE = 64  # the same of a panel of a head grid
@@ -255,6 +259,65 @@ def head_matrix(table: HeadTable, statistics: str | Sequence[str], *, ax: Axes |
     return axes[0].figure.figure
 
 
+def changed_heads(
+    before: Recording | Mapping[Hashable, AttentionMap],
+    after: Recording | Mapping[Hashable, AttentionMap],
+    *,
+    top: int = 4,
+    sequence: int = 0,
+    how: str = "mass",
+) -> Figure:
+    """Draw the heads that changed most: a row per head with its map before, after, and after minus before.
+
+    The order is that of `uwaga.maps.head_changes`, whose total variation is in the titles. The tokens of a recording label the maps;
+    where two recordings have different tokens, each its own.
+
+    Args:
+        before, after: two recordings, or maps by layer, of the same number of tokens.
+        top: how many heads.
+        sequence: which sequence of the batch.
+        how: how large maps are pooled, as for `heatmap`.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: as `head_changes`; top below 1.
+        ModuleNotFoundError: matplotlib is not installed.
+    """
+    if top < 1:
+        raise ValueError(f"changed_heads: top must be at least 1, not {top}")
+    rows = head_changes(before, after).rows[:top]
+    figure = figures.new_figure(figures.PAGE_WIDTH, max(len(rows), 1) * figures.PAGE_WIDTH / 3)
+    axes = figure.subplots(max(len(rows), 1), 3, squeeze=False)
+    for panels, row in zip(axes, rows, strict=False):
+        is_recorded = "kind" in row
+        layer = (row["kind"], row["layer"]) if is_recorded else row["layer"]
+        maps = [x.maps if isinstance(x, Recording) else x for x in (before, after)]
+        left, right = (m[layer] for m in maps)  # type: ignore[index]  # the names of both, as head_changes checked
+        head, change = int(str(row["head"])), f"changed by {row['total_variation']:.3f}"
+        at = (sequence, head)[4 - len(left.shape) :]
+        named = f"{labels.layer_name(layer)}, head {head}"
+        for ax, weights, of, title in (
+            (panels[0], left, before, f"{named}\nbefore"),
+            (panels[1], right, after, "after"),
+            (panels[2], DifferenceMap(right, left), after, f"after minus before\n{change}"),
+        ):
+            names = _token_names(of, str(row["kind"]), sequence) if is_recorded else (None, None)
+            heatmap(weights, names[0], key_tokens=names[1], at=at, how=how, ax=ax)
+            ax.set_title(title, fontsize=figures.SMALL, pad=3)
+    return figure
+
+
+def _token_names(of: object, kind: str, sequence: int) -> tuple[list[str] | None, list[str] | None]:
+    """The tokens of the queries and of the keys."""
+    assert isinstance(of, Recording)
+    rows = of.tokens
+    stacks = ("decoder", "encoder") if kind == "cross" else (kind, kind)
+    queries, keys = (rows[stack][sequence] if stack in rows else None for stack in stacks)
+    return queries, keys
+
+
 def _matrix_panels(count: int, layers: int, heads: int) -> list[Axes]:
     """The axes of a new figure with `count` panels, as many in a row as fit on a page."""
     columns = max(1, min(count, int(figures.PAGE_WIDTH / (max(heads, 3) * _MIN_CELL + _MATRIX_MARGIN))))
@@ -270,7 +333,11 @@ def _matrix_panels(count: int, layers: int, heads: int) -> list[Axes]:
 
 def _draw_matrix(ax: Axes, name: str, matrix: ndarray, layers: Sequence[object]) -> None:
     image = ax.imshow(
-        matrix, cmap=figures.sequential(), norm=_color_scale(matrix, None, 1.0), aspect="auto", interpolation="none"
+        matrix,
+        cmap=figures.diverging() if (matrix < 0).any() else figures.sequential(),
+        norm=_color_scale(matrix, None, 1.0),
+        aspect="auto",
+        interpolation="none",
     )
     _add_color_bar(image, ax, ax.figure, "")
     ax.set_title(name.replace("_", " "), fontsize=figures.NORMAL, pad=3)

@@ -1,13 +1,17 @@
 """Head tables: every number is the mean over queries of the statistic of the dense matrix."""
 
+import sys
+
 import pandas
 import pytest
 import torch
 
 import uwaga
 from uwaga.maps.interpretability.head_scores import induction, previous_token
-from uwaga.maps.interpretability.head_table import HeadTable, head_table
+from uwaga.maps.interpretability.head_table import HeadTable, head_changes, head_table
 from uwaga.maps.map import AttentionMap
+from uwaga.maps.recordings.recording import TokenStrings
+from uwaga.maps.recordings.stack import AttentionId
 
 TOKENS = torch.tensor([3, 5, 3, 3, 7, 5])
 
@@ -124,3 +128,95 @@ def test_the_former_name_of_descending_is_refused() -> None:
     with pytest.raises(TypeError) as caught:
         HeadTable(columns={"layer": [0], "head": [0], "sink": [0.5]}).sorted("sink", falling=True)
     assert str(caught.value) == "sorted: falling is now called descending"
+
+
+def recording(*, seed: int = 0, cross: bool = True) -> uwaga.Recording:
+    """Two encoder layers, and one of cross-attention."""
+    torch.manual_seed(seed)
+    found = uwaga.Recording(strings=TokenStrings(None, {"encoder": [list("abaacb")], "decoder": [list("xyz")]}))
+    for where, (q, k) in {("encoder", 0): (6, 6), ("encoder", 1): (6, 6), ("cross", 0): (3, 6)}.items():
+        if where[0] == "encoder" or cross:
+            options = dict.fromkeys(("bias", "scale", "softcap", "sinks", "mask"))
+            operands = torch.randn(1, 2, q, 4).double(), torch.randn(1, 2, k, 4).double()
+            found.record(AttentionId(*where), *operands, options, None)
+            found.store(AttentionId(*where), *operands, options)
+    return found
+
+
+def test_the_table_of_a_recording() -> None:
+    made = recording()
+    table = head_table(made)
+    assert table.columns["kind"] == ["encoder"] * 4 + ["cross"] * 2
+    assert table.columns["layer"] == [0, 0, 1, 1, 0, 0]
+    assert table.layers == [("encoder", 0), ("encoder", 1), ("cross", 0)]
+    tokens = torch.tensor([[0, 1, 0, 0, 2, 1]])
+    for layer in (0, 1):
+        one = head_table(made.maps["encoder", layer], tokens)
+        for name, column in one.columns.items():
+            if name != "layer":
+                assert table.columns[name][2 * layer : 2 * layer + 2] == column, name
+    assert all(value != value for value in table.columns["induction"][4:] + table.columns["distance"][4:])
+    assert table.columns["entropy"][4:] == head_table(made.maps["cross", 0]).columns["entropy"]
+    assert table.matrix("entropy").shape == (3, 2)
+    with pytest.raises(ValueError) as caught:
+        head_table(made, tokens)
+    assert str(caught.value) == "head_table: a recording has tokens of its own; tokens= is for maps"
+
+
+def test_the_data_frame_is_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = head_table(recording())
+    pandas.testing.assert_frame_equal(table.to_pandas(), pandas.DataFrame(table.columns))
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError) as caught:
+        table.to_pandas()
+    assert str(caught.value) == "HeadTable.to_pandas needs pandas, which is not installed: pip install pandas"
+
+
+def test_changes_are_total_variation_and_differences_of_the_statistics() -> None:
+    before, after = recording(), recording(seed=1)
+    found, tables = head_changes(before, after), (head_table(before), head_table(after))
+    assert list(found.columns)[:4] == ["kind", "layer", "head", "total_variation"]
+    change = found.columns["total_variation"]
+    assert change == sorted(change, reverse=True)
+    for row in found.rows:
+        name, head = (row["kind"], row["layer"]), row["head"]
+        pair = [x.maps[name].to_dense()[0, head] for x in (before, after)]
+        assert row["total_variation"] == pytest.approx(float((pair[1] - pair[0]).abs().sum(-1).mean() / 2), rel=1e-12)
+        values = [next(x for x in t.rows if (x["kind"], x["layer"], x["head"]) == (*name, head)) for t in tables]
+        assert row["entropy"] == values[1]["entropy"] - values[0]["entropy"]
+
+
+def test_nothing_changes_between_a_recording_and_itself() -> None:
+    made = recording(cross=False)
+    table = head_changes(made, made)
+    assert table.columns["total_variation"] == [0.0] * 4
+    assert table.columns["support"] == [0.0] * 4
+
+
+def test_one_head_that_changed_comes_first() -> None:
+    query, key = torch.randn(1, 4, 6, 4), torch.randn(1, 4, 6, 4)
+    other = query.clone()
+    other[0, 2] *= 3
+    maps = [{"a": AttentionMap(x, key, mask=uwaga.Causal())} for x in (query, other)]
+    table = head_changes(*maps)
+    assert table.columns["head"][0] == 2
+    assert table.columns["total_variation"][1:] == [0.0] * 3
+    ragged = [
+        {0: AttentionMap(*(uwaga.Ragged.from_list(list(x.transpose(1, 2))) for x in (q, key)))} for q in (query, other)
+    ]
+    dense = [{0: AttentionMap(q, key)} for q in (query, other)]
+    assert head_changes(*ragged).columns["total_variation"] == pytest.approx(
+        head_changes(*dense).columns["total_variation"], abs=1e-6
+    )
+
+
+def test_what_cannot_be_compared() -> None:
+    whole = recording()
+    with pytest.raises(ValueError) as caught:
+        head_changes(whole, recording(cross=False))
+    assert str(caught.value) == "head_changes: cross 0 is in one of the two only"
+    with pytest.raises(ValueError) as caught:
+        head_changes({0: layer()}, {0: AttentionMap(torch.randn(2, 5, 4), torch.randn(2, 5, 4))})
+    assert str(caught.value) == (
+        "head_changes: layer 0 has the shape (2, 6, 6) before and (2, 5, 5) after; compare the same number of tokens and heads"
+    )
