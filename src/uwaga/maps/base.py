@@ -56,6 +56,10 @@ class WeightMap(ABC):
         map's device. A weight has the same bits whatever else is read with it.
         """
 
+    def read_entries(self, selection: Selection, keys: Tensor) -> Tensor:
+        """`read` for m[...], with a gradient where the map has one."""
+        return self.read(selection, keys)
+
     @abstractmethod
     def parts(self) -> "Sequence[WeightMap] | None":
         """The maps (H, Q, K) or (Q, K) of the sequences of a ragged batch; None for a dense map."""
@@ -219,7 +223,7 @@ def _gather(m: WeightMap, found: list[Positions]) -> Tensor:
     sizes = [len(positions.unique) for positions in found]
     if all(sizes):
         selection = Selection(tuple(flat.tolist()), tuple(heads), queries.to(m.device))
-        weights = m.read(selection, keys.to(m.device)).reshape(sizes)
+        weights = m.read_entries(selection, keys.to(m.device)).reshape(sizes)
     else:
         weights = torch.zeros(sizes, dtype=m.dtype, device=m.device)
     for dimension, positions in enumerate(found):

@@ -113,8 +113,9 @@ class AttentionMap(WeightMap):
     place. Dropout is not applied.
 
     Statistics are (..., H, Q) or (..., H, K), without H for plain matrices, and Ragged with values (N, H) for a ragged map;
-    their dtype is float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`, `entropy`
-    and `received` are differentiable, twice; all other results are detached.
+    their dtype is float32 (float64 for float64). Where a query sees no key they are 0, and the lse is -inf. `lse`, `entropy`,
+    `received` and entries `m[...]` are differentiable, twice, where autograd records and an operand needs a gradient; all other
+    results are detached.
 
     Args:
         query: (..., H, Q, D), a plain matrix (Q, D), or Ragged with values (N, H, D) or (N, D).
@@ -169,6 +170,7 @@ class AttentionMap(WeightMap):
         self._query, self._key, self._call, self._mask = query, key, call, mask
         self._rows = RowCache(call, engine, known)
         self._parts: list[AttentionMap] | None = None
+        self._parts_have_graph = False
 
     @property
     def _engine(self) -> ModuleType:
@@ -196,10 +198,16 @@ class AttentionMap(WeightMap):
         with torch.no_grad():
             return self._engine.weights(self._call, normalizer, selection, keys)
 
+    def read_entries(self, selection: Selection, keys: Tensor) -> Tensor:
+        return gradients.attach_weights(self.read(selection, keys), self._call, selection, keys)
+
     def parts(self) -> Sequence["AttentionMap"] | None:
         if not isinstance(self._query, Ragged) or not isinstance(self._key, Ragged):
             return None
-        if self._parts is None:
+        # Parts that were made without gradients are views that have none.
+        needs_graph = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in self._call.operands)
+        if self._parts is None or (needs_graph and not self._parts_have_graph):
+            self._parts_have_graph = torch.is_grad_enabled()
             need_lengths()
             queries, keys = _sequences(self._query), _sequences(self._key)
             normalizers = _split_normalizer(self._rows.known, self._query)

@@ -1,10 +1,11 @@
-"""Derivatives of lse, entropy and received: against finite differences in float64, twice.
+"""Derivatives of lse, entropy, received and entries: against finite differences in float64, twice.
 
 fast_mode compares random projections of the Jacobians: a wrong entry shows in them, and the whole matrices take minutes.
 
 Letters: B batch, H query heads, G key heads, Q queries, K keys, D query/key width.
 """
 
+import resource
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from torch.autograd import forward_ad
 
 from uwaga import AlibiBias, AttentionMap, Causal, KeyLengths, Ragged, RelativeBias, Window, attend, attention
 from uwaga._base import native
+from uwaga.maps.derived import DifferenceMap
 from uwaga.maps.engines import tiles
 
 NATIVE = pytest.param(
@@ -140,7 +142,8 @@ def test_without_gradients_nothing_is_recorded() -> None:
         m = AttentionMap(query, key)
         assert not m.entropy().requires_grad
     assert m.entropy().requires_grad  # what is recorded is the reading
-    assert not m.to_dense().requires_grad
+    assert m.to_dense().requires_grad
+    assert not m.topk(1).weights.requires_grad
     assert not AttentionMap(query.detach(), key.detach()).received().requires_grad
 
 
@@ -205,3 +208,129 @@ def test_what_torch_func_cannot_differentiate_is_said() -> None:
     )
     rows = torch.func.vmap(lambda x: AttentionMap(x, key[0]).entropy())(query)
     assert torch.allclose(rows, AttentionMap(query, key[:1].expand_as(key)).entropy(), atol=1e-6)
+
+
+def dense_weights(
+    query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None, softcap: float | None, sinks: Tensor | None
+):
+    """(B, H, Q, K): softmax of the whole matrix, as one would write it."""
+    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT / query.shape[-1] ** 0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is None:
+        return scores.softmax(-1)
+    column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+
+
+INDICES = {
+    "an entry": (1, 0, 2, 3),
+    "a row": (0, 1, 4),
+    "a column": (..., 2),
+    "everything": (),
+    "in another order, some twice": ([1, 0], slice(None), [3, 0, 3], slice(None, None, -2)),
+}
+
+
+@pytest.mark.usefixtures("_tiles")
+@pytest.mark.parametrize("index", INDICES)
+@pytest.mark.parametrize("kind", ["plain", "causal", "softcap", "bias", "sinks", "alibi"])
+def test_entries_have_the_gradients_of_the_dense_matrix(kind: str, index: str) -> None:
+    query, key, bias, sinks = _random(2, 4, 6, 3), _random(2, 2, 6, 3), _random(2, 4, 6, 6), _random(4)
+    slopes = torch.rand(4, dtype=torch.float64).requires_grad_()
+    causal = torch.ones(6, 6, dtype=torch.bool).tril()
+    j_minus_i = torch.arange(6) - torch.arange(6)[:, None]
+    options = {
+        "plain": ({}, (None, None, None, None)),
+        "causal": ({"mask": Causal()}, (causal, None, None, None)),
+        "softcap": ({"softcap": 1.5}, (None, None, 1.5, None)),
+        "bias": ({"bias": bias}, (None, bias, None, None)),
+        "sinks": ({"sinks": sinks, "mask": Causal()}, (causal, None, None, sinks)),
+        "alibi": ({"bias": AlibiBias(slopes)}, (None, -slopes[:, None, None] * j_minus_i.abs(), None, None)),
+    }
+    given, by_hand = options[kind]
+    m = AttentionMap(query, key, **given)
+    dense = dense_weights(query, key, *by_hand)
+    found = m[INDICES[index]] if INDICES[index] else m.to_dense()
+    expected = dense
+    if index == "in another order, some twice":
+        expected = dense[[1, 0]][:, :, [3, 0, 3]][..., [5, 3, 1]]
+    elif INDICES[index]:
+        expected = dense[INDICES[index]]
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    operands = [
+        query,
+        key,
+        *(x for x in (bias, sinks, slopes) if any(x is y for y in given.values()) or (kind == "alibi" and x is slopes)),
+    ]
+    weight = torch.randn(found.shape, dtype=torch.float64)
+    pairs = [
+        torch.autograd.grad((x * weight).sum() + (x**3).sum(), operands, create_graph=True) for x in (found, expected)
+    ]
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    # Twice: of a function of the first derivatives.
+    twice = [torch.autograd.grad(sum((x * x).sum() for x in pair), operands) for pair in pairs]
+    for one, other in zip(*twice, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_entries_of_float32_have_the_bits_and_nearly_the_gradients_of_float64() -> None:
+    query, key = _random(1, 4, 90, 16, dtype=torch.float32), _random(1, 2, 90, 16, dtype=torch.float32)
+    m = AttentionMap(query, key, mask=Causal())
+    found = m[0, :, 70:]
+    with torch.no_grad():
+        assert torch.equal(found, m[0, :, 70:])
+    weight = torch.randn(found.shape)
+    (found * weight).sum().backward()
+    double = [x.detach().double().requires_grad_() for x in (query, key)]
+    (dense_weights(*double, torch.ones(90, 90).bool().tril(), None, None, None)[0, :, 70:] * weight).sum().backward()
+    for x, other in zip((query, key), double, strict=True):
+        torch.testing.assert_close(x.grad.double(), other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_of_a_ragged_map_has_gradients_though_it_was_read_without() -> None:
+    query, key = (torch.randn(9, 2, 3, dtype=torch.float64).requires_grad_() for _ in range(2))
+    offsets = torch.tensor([0, 4, 9])
+    m = AttentionMap(Ragged(query, offsets), Ragged(key, offsets))
+    with torch.no_grad():
+        assert not m[1, 0, 2].requires_grad
+    found = torch.autograd.grad(m[1, 0, 2, 3], (query, key))
+    one = [x[4:].transpose(0, 1)[None] for x in (query, key)]
+    expected = torch.autograd.grad(dense_weights(*one, None, None, None, None)[0, 0, 2, 3], (query, key))
+    for x, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, other)
+
+
+def test_an_entry_of_a_row_that_sees_nothing_has_no_gradient() -> None:
+    query, key = _operands()
+    m = AttentionMap(query, key, mask=Causal(include_self=False, start=0))
+    for x in torch.autograd.grad(m[0, 0, 0].sum(), (query, key)):
+        assert bool((x == 0).all())
+
+
+def test_derived_maps_and_views_have_none() -> None:
+    query, key = _operands()
+    m = AttentionMap(query, key)
+    assert not DifferenceMap(m, m)[0, 0].requires_grad
+    assert not m.scores[0, 0].requires_grad
+
+
+def test_entries_under_torch_func_say_so() -> None:
+    query, key = _operands()
+    with pytest.raises(NotImplementedError, match=r"AttentionMap: a weight cannot be differentiated by torch\.func"):
+        torch.func.grad(lambda q: AttentionMap(q, key)[0, 0, 0, 0])(query)
+
+
+def test_backward_of_a_row_takes_no_matrix() -> None:
+    """Of 20,000 keys: a tile of rows, and not the 1.6 GB of the matrix."""
+    query, key = (torch.randn(1, 20_000, 8).requires_grad_() for _ in range(2))
+    weight = AttentionMap(query, key, mask=Causal())[0, 19_000, 5]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    weight.backward()
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200
+    assert query.grad.abs().sum((0, 2)).nonzero().flatten().tolist() == [19_000]

@@ -1,4 +1,4 @@
-"""Gradients of lse, entropy and received, by autograd of their definition in engines/tiles.py.
+"""Gradients of lse, entropy, received and weights, by autograd of their definition in engines/tiles.py.
 
 An engine computes the values; `attach` makes them differentiable. First derivatives are accumulated a tile of rows at a
 time, in O(rows * K) memory; second derivatives differentiate all tiles at once, in O(Q * K) memory.
@@ -6,7 +6,7 @@ time, in O(rows * K) memory; second derivatives differentiate all tiles at once,
 Letters: B sequences, H query heads, Q queries, K keys, C queries of a tile.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from uwaga._base.tracing import is_transformed, without_autocast
 from uwaga.maps.engines import tiles
 from uwaga.maps.engines.tiles import Tile
+from uwaga.maps.spec import Selection
 from uwaga.ops.attention.call import DIFFERENTIABLE, Call, Options
 from uwaga.ops.attention.sequences import split
 
@@ -27,15 +28,73 @@ def attach(statistic: str, value: Tensor, call: Call, row_weights: Tensor | None
     Raises:
         NotImplementedError: under a transform of torch.func.
     """
-    inputs = (*call.operands, row_weights)
-    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
+    if not _needs_graph(statistic, (*call.operands, row_weights)):
         return value
-    if is_transformed():
-        raise NotImplementedError(
-            f"AttentionMap: {statistic} cannot be differentiated by torch.func; use torch.autograd.grad, which also gives second derivatives"
-        )
     found: Tensor = _Statistic.apply(value, statistic, call.options, row_weights, *call.tensors)
     return found
+
+
+def attach_weights(value: Tensor, call: Call, selection: Selection, keys: Tensor) -> Tensor:
+    """`value`, (sequences, heads, queries, keys) weights of a dense call, as a differentiable function of the call's operands.
+
+    Raises:
+        NotImplementedError: under a transform of torch.func.
+    """
+    if not _needs_graph("a weight", call.operands):
+        return value
+    found: Tensor = _Weights.apply(value, call.options, selection, keys, *call.tensors)
+    return found
+
+
+def _needs_graph(what: str, inputs: Sequence[Tensor | None]) -> bool:
+    """Whether autograd records this call. Raises NotImplementedError."""
+    if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in inputs):
+        return False
+    if is_transformed():
+        raise NotImplementedError(
+            f"AttentionMap: {what} cannot be differentiated by torch.func; use torch.autograd.grad, which also gives second derivatives"
+        )
+    return True
+
+
+class _Weights(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, value: Tensor, options: Options, selection: Selection, keys: Tensor, *tensors: Tensor | None
+    ) -> Tensor:
+        ctx.options, ctx.selection, ctx.keys = options, selection, keys
+        ctx.save_for_backward(*tensors)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        call, needs = Call.of(ctx.saved_tensors, ctx.options), ctx.needs_input_grad[4:10]
+        creates = torch.is_grad_enabled()
+        with without_autocast(grad.device), torch.enable_grad():
+            if not creates:
+                leaves = [
+                    None if x is None else x.detach().requires_grad_(need)
+                    for x, need in zip(call.operands, needs, strict=True)
+                ]
+                call = _with_operands(call, leaves)
+            inputs = _needed(call.operands, needs)
+            totals = [torch.zeros_like(x) for x in inputs]
+            for inside, weights in _selected_weights(call, ctx.selection, ctx.keys):
+                found = _grad([weights], inputs, [grad[:, :, inside]], create_graph=creates)
+                totals = [total + more for total, more in zip(totals, found, strict=True)]
+        each = iter(totals)
+        found_all = [next(each) if need else None for need in needs]
+        return None, None, None, None, *found_all, *(None,) * (len(call.tensors) - len(found_all))
+
+
+def _selected_weights(call: Call, selection: Selection, keys: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each tile with selected rows: which of the selected queries it has, and their weights on the given keys."""
+    height, part = tiles.height(call), tiles.select_heads(call, selection.sequences, selection.heads)
+    for start in tiles.starts(selection.queries, height):
+        (tile,) = tiles.tiles(part, height, [start])
+        inside = (selection.queries >= start) & (selection.queries < start + height)
+        found = tiles.weights(tile, tiles.normalizer(part, tile))
+        yield inside, found[:, :, selection.queries[inside] - start][..., keys]
 
 
 class _Statistic(torch.autograd.Function):

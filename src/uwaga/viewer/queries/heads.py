@@ -130,7 +130,7 @@ class HeadView:
         """(rows, columns) float32 on the CPU; float64 is rounded."""
         found = self.map[(*self.index, rows, columns)]
         assert isinstance(found, Tensor)
-        return found.to("cpu", torch.float32)
+        return found.detach().to("cpu", torch.float32)
 
 
 class LayerSelection(NamedTuple):
