@@ -317,7 +317,7 @@ def dense_gradient(model: nn.Module, given: tuple[Tensor, ...], layer: int) -> T
         def forward(self, x: Tensor, **options: object) -> Tensor:
             qkv = attention.project(x, x, x)
             m = uwaga.AttentionMap(qkv.query, qkv.key, mask=options.get("mask"), scale=attention.scale)
-            kept.append(m.to_dense().requires_grad_())
+            kept.append(m.to_dense().detach().requires_grad_())
             return attention.output((kept[0] @ qkv.value).transpose(-3, -2).flatten(-2))
 
     replaced.layers[layer].attention = Dense()
