@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import random
+import runpy
 from itertools import islice
 from pathlib import Path
 
@@ -37,10 +39,18 @@ def test_a_short_run_of_a_recipe(name: str, overrides: tuple[str, ...], tmp_path
     config = Config.read(ROOT / "recipes" / f"{name}.toml")
     layers = [key for key in LAYERS[config.model["family"]] if config.model.get(key)]
     more = [f"model.{key}=1" for key in layers]
+    if "alibi_slopes" in config.model:
+        more += ["model.alibi_slopes=[0.5, 0.0]"]  # one slope for each of the two heads
     if config.objective == "encoder-decoder":
         more += [f"data.train=[{_few_words(tmp_path)!r}]", "data.validation_fraction=0.05"]
     if name == "peps-mlm":
         more += [f"data.train=[{_few_peps(tmp_path)!r}]", "tokenizer.vocab_size=400"]
+    if name.startswith("copyist"):
+        more += [f"data.train=[{_few_repetitions(tmp_path)!r}]", "data.context_length=256"]
+    if name == "copyist":  # its tokenizer and its first weights are those of the recipe before
+        first = [*overrides, *more, f"run.output_dir={tmp_path}/first"]
+        folder = fit(Config.read(ROOT / "recipes" / "copyist-256.toml", first), progress=False).checkpoint
+        more += [f"tokenizer.path={folder}", f"run.init_from={folder}"]
     result = fit(Config.read(ROOT / "recipes" / f"{name}.toml", [*overrides, *more]), progress=False)
     assert list(result.losses) == list(range(1, 7))
     assert list(result.validation_losses) == [3, 6]
@@ -58,6 +68,16 @@ def _few_words(folder: Path) -> str:
     source = next(each for each in (DATA / "cmudict", DATA / "cmudict.gz") if each.is_file())
     with (gzip.open if source.suffix else open)(source, "rt", encoding="utf-8") as file:
         path.write_text("".join(islice(file, 0, None, 50)))
+    return str(path)
+
+
+def _few_repetitions(folder: Path) -> str:
+    """20,000 characters in the style of repetitions-256.txt; writing all of them takes half a minute."""
+    program = runpy.run_path(str(ROOT / "recipes" / "repetitions.py"))
+    play = (DATA / "tinyshakespeare.txt").read_text()
+    style = program["STYLES"]["repetitions-256.txt"]
+    path = folder / "repetitions.txt"
+    path.write_text(program["repetitive_text"](style, [play[:50_000], play[50_000:100_000]], 20_000, random.Random(1)))
     return str(path)
 
 
