@@ -4,6 +4,7 @@
 #define UWAGA_TESTS_EMULATE_AVX512_H_
 
 #define SIMDE_ENABLE_NATIVE_ALIASES
+#define SIMDE_NO_INLINE  // inlined into the unrolled kernels, they take the compiler more than ten minutes a file
 #include <immintrin.h>
 #include <simde/x86/avx512.h>
 #include <stdint.h>
