@@ -11,7 +11,8 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga.cli.terminal import echo, fail, progress_bar
-from uwaga.integrations.view_text import (
+from uwaga.integrations.read_text import (
+    DEFAULT_MODEL,
     LoadedModel,
     RecordError,
     TextTooLongError,
@@ -20,12 +21,14 @@ from uwaga.integrations.view_text import (
     record_text,
     reporting_errors,
 )
+from uwaga.integrations.text_runner import EXAMPLES, TextRunner
+from uwaga.viewer.runs import Typed
 
 if TYPE_CHECKING:
     from uwaga.maps.recordings.recording import Recording
     from uwaga.viewer.messages import Service
     from uwaga.viewer.page.snapshot import Exact
-    from uwaga.viewer.view_model import ViewModel
+    from uwaga.viewer.service import ViewService
 
 Storage = Literal["float32", "bfloat16"]
 _TABLE_SECONDS = 3.0  # for the statistics of a long text in the terminal; the page computes the rest
@@ -45,10 +48,16 @@ class _Options(NamedTuple):
 
 
 def view(
-    text: Annotated[str, typer.Argument(help="A text, a text file, - for standard input, or a saved recording.")],
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="A text, a text file, - for standard input, or a saved recording. Without it an example is shown; further texts can be "
+            "typed into the page."
+        ),
+    ] = None,
     model: Annotated[
         str, typer.Option(help="minilm, copyist, bard, speller, a directory, or a model id of the Hugging Face Hub.")
-    ] = "minilm",
+    ] = DEFAULT_MODEL,
     second: Annotated[str | None, typer.Option(help="A second text or recording to compare with, as TEXT.")] = None,
     second_model: Annotated[str | None, typer.Option(help="A second model to compare with, as --model.")] = None,
     target: Annotated[
@@ -80,11 +89,13 @@ def view(
             raise RecordError("--exact needs --save")
         if save is not None and not save.parent.is_dir():
             raise RecordError(f"--save {save}: the directory {save.parent} does not exist")
-        view_model = _view_model(text, model, second, second_model, options)
+        if text is None:
+            text = EXAMPLES.get(model, EXAMPLES[DEFAULT_MODEL])[0]
+        service = _service(text, model, second, second_model, options)
         if save is not None:
-            _save(view_model, save, wanted)
+            _save(service, save, wanted)
         else:
-            _serve(view_model, port, opens=not no_browser)
+            _serve(service, port, opens=not no_browser)
     except (CheckpointError, RecordError, ModuleNotFoundError, OSError) as error:
         fail("view", _message(error))
     except KeyboardInterrupt:
@@ -98,13 +109,16 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _view_model(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewModel":
-    """Run the models over the texts. Raises RecordError, CheckpointError."""
+def _service(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewService":
+    """Run the models over the texts, or load recordings. Raises RecordError, CheckpointError."""
+    from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
     recorded = [None if each is None else _saved(each, options) for each in (text, second)]
     if second_model is not None and (recorded[0] if second is None else recorded[1]) is not None:
         raise RecordError(f"--second-model reads a text; {text if second is None else second} is a recording")
+    if recorded == [None, None]:
+        return _of_texts(text, model, second, second_model, options)
     known: dict[str, LoadedModel] = {}
 
     def seen(recording: "Recording | None", of: str, by: str) -> tuple["Recording", str | None, str]:
@@ -117,17 +131,37 @@ def _view_model(text: str, model: str, second: str | None, second_model: str | N
 
     first = seen(recorded[0], text, model)
     if second is None and second_model is None:
-        return ViewModel.create(first[0], title=first[1], model=first[2])
+        return ViewService(ViewModel.create(first[0], title=first[1], model=first[2]))
     beside = seen(recorded[1], text if second is None else second, model if second_model is None else second_model)
     with reporting_errors():
-        return ViewModel.create(
-            first[0],
-            title=first[1],
-            model=first[2],
-            second=beside[0],
-            second_title=beside[1],
-            second_model=beside[2],
+        return ViewService(
+            ViewModel.create(
+                first[0],
+                title=first[1],
+                model=first[2],
+                second=beside[0],
+                second_title=beside[1],
+                second_model=beside[2],
+            )
         )
+
+
+def _of_texts(text: str, model: str, second: str | None, second_model: str | None, options: _Options) -> "ViewService":
+    from uwaga.viewer.service import ViewService
+
+    typed = Typed(read_prompt_text(text), None if second is None else read_prompt_text(second), options.target)
+    reader = load(model, options.dtype)
+    again = None if second_model in (None, model) else load(second_model, options.dtype)
+    if second_model == model and second is None:
+        again = reader
+    runner = TextRunner(
+        reader=reader, second=again, new_tokens=options.new_tokens, layers=options.layers, truncate=options.truncate
+    )
+    try:
+        first = runner.run(typed, max_tokens=None, progress=lambda: progress_bar("reading"))
+    except TextTooLongError as error:
+        raise _too_long(error) from error
+    return ViewService(first, runner=runner, typed=typed)
 
 
 def _saved(argument: str, options: _Options) -> "Recording | None":
@@ -199,17 +233,20 @@ def _record(reader: LoadedModel, text: str, options: _Options) -> "Recording":
             progress=progress_bar("reading"),
         )
     except TextTooLongError as error:
-        raise RecordError(f"{error}; --truncate shortens it to that") from error
+        raise _too_long(error) from error
 
 
-def _serve(view_model: "ViewModel", port: int, *, opens: bool) -> None:
+def _too_long(error: TextTooLongError) -> RecordError:
+    return RecordError(f"{error}; --truncate shortens it to that")
+
+
+def _serve(service: "ViewService", port: int, *, opens: bool) -> None:
     from uwaga.viewer.api import serve
-    from uwaga.viewer.service import ViewService
 
     # SIGTERM ends it as Ctrl-C does, also while the table is computed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve(ViewService(view_model), view_model.title, port=port, announce=typer.echo) as served:
+        with serve(service, service.view_model.title, port=port, announce=typer.echo) as served:
             # On a line of its own and unbroken, so that a terminal makes a link of it.
             echo(served.address)
             if opens and served.browse():
@@ -225,11 +262,9 @@ def _serve(view_model: "ViewModel", port: int, *, opens: bool) -> None:
     echo("\nuwaga view: closed", err=True)
 
 
-def _save(view_model: "ViewModel", path: Path, exact: list["Exact"]) -> None:
+def _save(service: "ViewService", path: Path, exact: list["Exact"]) -> None:
     from uwaga.viewer.page.snapshot import save_snapshot
-    from uwaga.viewer.service import ViewService
 
-    service = ViewService(view_model)
     with progress_bar("saving") as progress, reporting_errors():
         save_snapshot(service, path, exact=exact, progress=progress)
     _print_heads(service)

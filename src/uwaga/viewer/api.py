@@ -146,12 +146,16 @@ def view(
         second_model=second_model,
         second_row=second_row,
     )
-    service = ViewService(view_model)
+    return display(ViewService(view_model), port=port, browser=browser, block=block)
+
+
+def display(service: ViewService, *, port: int, browser: bool | None, block: bool | None) -> "View | Widget":
+    """A widget in a notebook, elsewhere a served view; port, browser and block: as in `view`."""
     if in_notebook():
         from uwaga.viewer.notebook import widget
 
         return widget(service)
-    return show(service, view_model.title, "view", port=port, browser=browser, block=block)
+    return show(service, service.view_model.title, "view", port=port, browser=browser, block=block)
 
 
 def show(

@@ -109,6 +109,20 @@ class RequestParser:
             raise self.invalid(name, f"one of {', '.join(choices)}", value)
         return value
 
+    def optional_text(self, name: str) -> str | None:
+        """A string, or None where it is null."""
+        value = self._value(name)
+        if value is not None and not isinstance(value, str):
+            raise self.invalid(name, "a string or null", value)
+        return value
+
+    def optional_object(self, name: str) -> dict[str, object] | None:
+        """A JSON object, or None where it is null."""
+        value = self._value(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.invalid(name, "an object or null", value)
+        return value
+
     def integer(self, name: str, low: int, high: int) -> int:
         """An integer with low <= value < high."""
         value = self._value(name)

@@ -1,4 +1,4 @@
-"""The service behind a page: answers queries about its maps, requests for the lesson, and requests for a snapshot."""
+"""The service behind a page: answers queries about its maps, requests for the lesson, for a snapshot, and to run a text."""
 
 from collections.abc import Mapping
 
@@ -7,59 +7,85 @@ import numpy as np
 from uwaga.viewer.lesson.build import answer as answer_lesson
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.page.snapshot import snapshot_html
-from uwaga.viewer.queries.service import QueryService
+from uwaga.viewer.runs import Run, Runner, Runs, Typed
 from uwaga.viewer.view_model import ViewModel
 
 _MAX_EXACT_IN_SNAPSHOT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
-_IN_SNAPSHOT = ("tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson")
+_IN_SNAPSHOT = (
+    "tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson", "predictions",
+)  # fmt: skip
+_OWN = ("predictions", "run", "stop", "page", "lesson")
 
 
 class ViewService:
-    """Answers every request of a page: "page" and "lesson" here, all others by the query service. Thread-safe.
+    """Answers every request of a page. Thread-safe.
+
+    A request may name, as "run", the result of an earlier request to run a text; without it, it is about what the view opened with.
 
     Args:
-        view_model: the maps that are shown.
+        first: what is shown: maps, or what a runner has made of a text.
         lesson: the request whose reply opens the lesson, {"ask": "lesson", ...}; None: the default example.
+        runner: runs further texts; None: the page offers no text box.
+        typed: the text of `first`, where it is known.
     """
 
-    def __init__(self, view_model: ViewModel, *, lesson: Mapping[str, object] | None = None) -> None:
-        self._queries = QueryService(view_model)
+    def __init__(
+        self,
+        first: ViewModel | Run,
+        *,
+        lesson: Mapping[str, object] | None = None,
+        runner: Runner | None = None,
+        typed: Typed | None = None,
+    ) -> None:
+        run = first if isinstance(first, Run) else Run(view_model=first)
+        self._runs = Runs(run, typed, runner)
         self._lesson = {"ask": "lesson"} if lesson is None else dict(lesson)
         self._closed = False
 
     @property
     def view_model(self) -> ViewModel:
-        """The maps that are shown."""
-        return self._queries.view_model
+        """The maps that the view opened with."""
+        return self._runs.queries(0).view_model
 
     def answer(self, request: Request) -> Reply:
         """The reply to a request.
 
         Raises:
             RequestError: an unknown request; an argument that is missing, invalid or unknown; a side, layer or head that does
-                not exist; a view that was closed.
+                not exist; a text that cannot be run, or is no longer kept; a view that was closed.
         """
+        number = request.get("run")
+        request = {name: value for name, value in request.items() if name != "run"}
         parser = RequestParser(request)
         if self._closed:
             raise RequestError("the view is closed")
         if parser.ask == "lesson":
             return answer_lesson(self._lesson if dict(request) == {"ask": "lesson"} else request)
+        if parser.ask == "run":
+            return self._runs.run(parser)
+        if parser.ask == "stop":
+            return self._runs.stop(parser)
+        if parser.ask == "predictions":
+            return self._runs.predictions(parser, number)
         if parser.ask == "page":
-            return self._snapshot(parser)
-        if parser.ask not in self._queries.names:
-            known = ", ".join([*self._queries.names, "page", "lesson"])
-            raise parser.invalid("ask", f"one of {known}", parser.ask)
-        return self._queries.answer(request)
+            return self._snapshot(parser, number)
+        queries = self._runs.queries(number)
+        if parser.ask not in queries.names:
+            raise parser.invalid("ask", f"one of {', '.join([*queries.names, *_OWN])}", parser.ask)
+        reply = queries.answer(request)
+        if parser.ask == "about":
+            return Reply(meta={**reply.meta, **self._runs.about(number)}, arrays=reply.arrays)
+        return reply
 
     def close(self) -> None:
-        """Refuse all further requests; a snapshot that is being made ends at its next request."""
+        """Refuse all further requests; a text that is run and a snapshot that is being made end at their next step."""
         self._closed = True
-        self._queries.close()
+        self._runs.close()
 
-    def _snapshot(self, parser: RequestParser) -> Reply:
+    def _snapshot(self, parser: RequestParser, number: object) -> Reply:
         exact = parser.requests("exact", _MAX_EXACT_IN_SNAPSHOT)
         parser.done()
         for request in exact:
             RequestParser(request).text("ask", _IN_SNAPSHOT)
-        html = snapshot_html(self.answer, exact=exact)
+        html = snapshot_html(lambda request: self.answer({**request, "run": number}), exact=exact)
         return Reply(meta={"name": "attention.html"}, arrays=(np.frombuffer(html, np.uint8),))

@@ -21,6 +21,7 @@ from uwaga._base.durable import atomic_replace
 from uwaga.viewer.messages import Reply, Request, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import saved_html
+from uwaga.viewer.runs import MAX_PREDICTED
 
 # A request as it is; or (kind, layer, head), or (kind, layer, head, rows, columns) with ranges of tokens.
 Exact = Request | tuple[str, int, int] | tuple[str, int, int, tuple[int, int], tuple[int, int]]
@@ -34,6 +35,7 @@ _MAX_EXACT = 1 << 24  # weights, so that the page opens at once
 # Bits of the mantissa of a coarse cell's float32: 3 digits, and half the bytes after compression. Exact weights keep all 23.
 _COARSE_BITS = 10
 _GZIP_LEVEL = 3  # the usual 6 saves 2 % more of such numbers, in four times the time
+_PREDICTED = 1024  # tokens of a side whose predictions are stored
 _GROUP_SHARE = 0.6  # of the bytes that are left, for one group: others follow
 
 
@@ -224,6 +226,7 @@ def groups(about: Mapping[str, Any]) -> Iterator[Group]:
     """
     yield Group(choices=(tuple(_items(about)),), needed=True)
     yield Group(choices=(tuple(_statistics(about)),), needed=True)
+    yield Group(choices=(tuple(_predictions(about)),))
     if about["lesson"]:
         yield Group(choices=(({"ask": "lesson"},),), needed=True)
     for merge, specials in _variants(about):
@@ -290,6 +293,13 @@ def _items(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
 def _statistics(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for where in _layers(about):
         yield {"ask": "statistics", **where}
+
+
+def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
+    """Those of the first tokens of each side, in the blocks that the page asks for."""
+    for side, found in about.get("predictions", {}).items():
+        for first in range(0, min(found["tokens"], _PREDICTED), MAX_PREDICTED):
+            yield {"ask": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
 
 
 def _overviews(about: Mapping[str, Any], how: Mapping[str, object]) -> Iterator[_NewRequest]:

@@ -17,7 +17,7 @@ from uwaga.viewer.messages import RequestError, Service
 from uwaga.viewer.page.bundle import bundle
 from uwaga.viewer.page.html import served_html
 from uwaga.viewer.server.access import COOKIE_PATH, TOKEN_HEADER, AccessControl, CodeUsedError, Refusal
-from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, IdleConnectionReaper
+from uwaga.viewer.server.limits import BusyError, ConcurrencyLimiter, IdleConnectionReaper, Kind
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -46,7 +46,7 @@ _MAX_CODE_BYTES = 1 << 10  # body of a request that exchanges a code
 _BODY_TIMEOUT = 10.0  # seconds until a body must be complete; a stalled one would hold its slot
 _RELOAD_SECONDS = 1.0  # between checks for changed files of the front end, so that edits show at a reload
 _CHUNK = 1 << 14  # bytes of a response that are sent at once; a connection buffers four chunks and one more
-_LONG_REQUESTS = ("page", "npz", "weights")  # may take seconds
+_KINDS: dict[object, Kind] = {"page": "long", "npz": "long", "weights": "long", "run": "run"}  # may take seconds
 
 
 def application(
@@ -107,11 +107,12 @@ class RequestHandler:
         if body is None:
             return None
         request = parse_request(body)
+        ask = request.get("ask")
         try:
             reply = await self._limiter.compute(
                 lambda: self._service.answer(request).to_bytes(),
                 _disconnected(receive),
-                takes_long=request.get("ask") in _LONG_REQUESTS,
+                kind=_KINDS.get(ask, "short") if isinstance(ask, str) else "short",
             )
             return None if reply is None else Response(reply, media_type="application/octet-stream")
         except RequestError as error:

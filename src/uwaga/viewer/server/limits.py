@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 MAX_WAITING = 512  # connections that wait for their peer
 MAX_UNSENT_BYTES = 16 << 20  # of all connections together
@@ -22,6 +22,7 @@ _GRACE = (
 )
 
 Address = tuple[str, int]  # of a peer
+Kind = Literal["short", "long", "run"]  # of work
 Result = TypeVar("Result")
 
 
@@ -36,13 +37,16 @@ class ConcurrencyLimiter:
     Belongs to one event loop; only the computation runs in threads.
 
     Args:
-        at_once: requests computed at a time, in as many threads; and one more of those that take long.
+        at_once: requests computed at a time, in as many threads; beside them one of those that take long, and two that run a text, of
+            which the second one ends the first.
         waiting: further requests that may wait.
     """
 
     def __init__(self, *, at_once: int = 2, waiting: int = 62) -> None:
-        self._threads = ThreadPoolExecutor(at_once + 1, thread_name_prefix="uwaga-view")
-        self._short, self._long = asyncio.Semaphore(at_once), asyncio.Semaphore(1)
+        self._threads = ThreadPoolExecutor(at_once + 3, thread_name_prefix="uwaga-view")
+        self._semaphores = {
+            "short": asyncio.Semaphore(at_once), "long": asyncio.Semaphore(1), "run": asyncio.Semaphore(2),
+        }  # fmt: skip
         self._slots = at_once + waiting
         self.taken = 0
 
@@ -58,15 +62,15 @@ class ConcurrencyLimiter:
             self.taken -= 1
 
     async def compute(
-        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, takes_long: bool = False
+        self, work: Callable[[], Result], disconnected: Coroutine[Any, Any, None], *, kind: Kind = "short"
     ) -> Result | None:
-        """The result of `work`, computed in a thread; None if `disconnected` ends first. Work with `takes_long` waits only for
-        other work with `takes_long`.
+        """The result of `work`, computed in a thread; None if `disconnected` ends first. Work waits only for other work of its
+        kind.
 
         After a disconnect, work that is queued is dropped; work that has begun runs to its end and keeps its thread.
         """
         result, gone = (
-            asyncio.ensure_future(self._run(work, self._long if takes_long else self._short)),
+            asyncio.ensure_future(self._run(work, self._semaphores[kind])),
             asyncio.ensure_future(disconnected),
         )
         try:
