@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -63,7 +64,9 @@ class TextRunner:
 
     def about(self) -> dict[str, Any]:
         """What a page needs to offer a text box, as JSON; see `Runs.about`."""
-        models = [self.reader.name, *([] if self.second is None else [self.second.name])]
+        # A saved page holds the command: it must not tell where the directories of this machine are.
+        readers = [self.reader, *([] if self.second is None else [self.second])]
+        models = [each.title if Path(each.name).is_dir() else each.name for each in readers]
         options = " ".join(
             f"--{option} {shlex.quote(name)}" for option, name in zip(("model", "second-model"), models, strict=False)
         )
@@ -198,7 +201,7 @@ class _Predictions:
             if head is None:
                 return None
             kind, logits = "masked", lambda states: head(states, words)
-        elif stack == "decoder" and model.decoder is not None:
+        elif stack == "decoder":
             kind, logits = "next", model.logits
         else:
             return None

@@ -93,9 +93,12 @@ def view(
             browser=browser,
             block=block,
         )
-    if tokens is not None or second_tokens is not None:
-        given = "second_tokens" if tokens is None else "tokens"
-        raise ValueError(f"view: {given} are those of the text; they can be given for maps only")
+    for wrong, of, at in ((tokens, "the text", row), (second_tokens, "the second text", second_row)):
+        if wrong is not None:
+            given = "tokens" if of == "the text" else "second_tokens"
+            raise ValueError(f"view: {given} are those of {of}; they can be given for maps only")
+        if at:
+            raise ValueError(f"view: row {at} is out of range: {of} is one row")
     if second is not None and not isinstance(second, str):
         raise ValueError("view: second is maps, and the first is a text: give two texts, or maps for both")
     reader = load(name or DEFAULT_MODEL, "float32")

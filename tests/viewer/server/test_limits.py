@@ -121,7 +121,7 @@ def test_long_work_delays_only_other_long_work() -> None:
     async def ask() -> None:
         limiter, advance = ConcurrencyLimiter(at_once=1, waiting=10), threading.Event()
         long = [
-            asyncio.ensure_future(limiter.compute(lambda: advance.wait(20), stays(), takes_long=True)) for _ in range(3)
+            asyncio.ensure_future(limiter.compute(lambda: advance.wait(20), stays(), kind="long")) for _ in range(3)
         ]
         await asyncio.sleep(0.01)
         assert await limiter.compute(lambda: "short", stays()) == "short"
