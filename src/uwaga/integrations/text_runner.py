@@ -128,7 +128,7 @@ class TextRunner:
             # What it generated is read again, so that the tokens are the same.
             target = typed.target if first.written is None else first.written
             readers, readings = [self.reader] * 2, [first, read(self.reader, typed.text, target=target, edits=edits)]
-            titles.append("changed")
+            titles.append("with the changes")
         elif typed.second is not None or self.second is not None:
             text = typed.text if typed.second is None else typed.second
             readers.append(again)

@@ -13,7 +13,7 @@ from uwaga.viewer.messages import Reply, RequestError, RequestParser
 from uwaga.viewer.queries.service import QueryService
 from uwaga.viewer.view_model import ViewModel
 
-MAX_CHARACTERS = 200_000  # of each text of a run
+MAX_CHARACTERS = 60_000  # of each text of a run; the body of a request is bounded too
 MAX_TOKENS = 50_000  # of each text, where the model takes more: a few seconds a layer, after which a run can be stopped
 MAX_SECONDS = 60.0  # of a run
 MAX_PREDICTED = 256  # positions per reply
@@ -154,10 +154,11 @@ class Runs:
         }
 
     def run(self, parser: RequestParser) -> Reply:
-        """Run texts, and give the number of the result.
+        """Run texts: {"run": the number of the result}, or {"error": why there is none}: a text that the model cannot read, the time is
+        over, another text came meanwhile.
 
         Raises:
-            RequestError: a text that is too long or that the model cannot read; the time is over; another text came meanwhile.
+            RequestError: a view without a runner, a text of too many characters, arguments that are invalid.
         """
         typed = _typed(parser)
         runner = self._runner
@@ -173,10 +174,8 @@ class Runs:
                 try:
                     self._check(mine, until)
                     found = runner.run(typed, lambda: self._check(mine, until))
-                except RequestError:
-                    raise
                 except ValueError as error:
-                    raise RequestError(f"run: {error}") from error
+                    return Reply(meta={"error": str(error)})
                 known = self._keep(typed, found)
         return Reply(meta={"run": known})
 
@@ -235,9 +234,9 @@ class Runs:
 
     def _check(self, mine: object, until: float) -> None:
         if self._latest is not mine:
-            raise RequestError("run: it was stopped" if self._latest is None else "run: another text was run instead")
+            raise RequestError("it was stopped" if self._latest is None else "another text was run instead")
         if time.monotonic() > until:
-            raise RequestError(f"run: it takes longer than the {MAX_SECONDS:g} seconds that a page may ask for")
+            raise RequestError(f"it takes longer than the {MAX_SECONDS:g} seconds that a page may ask for")
 
     def _similar(self, kept: _Kept) -> list[tuple[str, float]]:
         if not kept.run.vectors:
@@ -245,7 +244,11 @@ class Runs:
         own = kept.run.vectors[0]
         found: dict[str, float] = {}
         with self._guard:
-            others = [each for each in reversed(self._kept.values()) if each is not kept]
+            others = [
+                each
+                for each in reversed(self._kept.values())
+                if each is not kept and (kept.typed is None or each.typed is None or each.typed.text != kept.typed.text)
+            ]
         for run in (kept.run, *(each.run for each in others)):
             for side, vector in list(zip(run.view_model.sides, run.vectors, strict=True))[
                 1 if run is kept.run else 0 :

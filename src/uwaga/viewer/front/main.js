@@ -16,8 +16,10 @@ import { makePageFrame, makeTabPanel } from "./shell/page.js";
 import { keepSelection } from "./shell/selection.js";
 import { sideBySideView } from "./shell/side_by_side.js";
 import { syncUrl } from "./shell/url_state.js";
+import { storeEqual } from "./store.js";
 import { tableView } from "./table/view.js";
 import { textView } from "./text/view.js";
+import { hostOfRun, makeSession, typedOfHash } from "./typing/session.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Tab} Tab */
@@ -51,21 +53,74 @@ function explorerViews({ sides, lesson }) {
  * Shows the explorer in `root`. If the host refuses, the page shows the error and the promise rejects.
  * @param {HTMLElement} root
  * @param {import("./types.js").Host} host
- * @returns {Promise<{dispose: () => void, app: App}>}
+ * @returns {Promise<{dispose: () => void, app: () => App}>}
  */
 export async function start(root, host) {
-  const frame = makePageFrame(root, host.mode);
+  const opening = makePageFrame(root, host.mode), hash = host.mode === "served" ? window.location.hash : "";
   root.dataset.theme = resolvedTheme("auto");
-  const client = makeClient(host);
-  const unsubscribe = client.subscribe((event) => showConnection(frame, event));
-  try {
+  /** @type {{dispose: () => void, app: App} | null} */
+  let opened = null;
+  /** @type {App["history"]} */
+  const history = { past: [], future: [], first: null };
+  const session = makeSession(host, show);
+
+  /** The client of a result, and what it says of itself. @param {number} run @param {Frame} frame  that shows errors of the connection */
+  async function connect(run, frame) {
+    const client = makeClient(hostOfRun(host, run));
+    const shown = { frame };
+    client.subscribe((event) => showConnection(shown.frame, event));
     const { meta } = await client.ask({ ask: "about" }, { priority: 10 });
-    return openExplorer(root, host, client, /** @type {import("./types.js").About} */ (meta), frame);
+    return { client, about: /** @type {import("./types.js").About} */ (meta), shown };
+  }
+
+  /** Shows a result in place of the one that is shown. @param {number} run @param {import("./types.js").Typed} typed @param {boolean} keep */
+  async function show(run, typed, keep) {
+    const before = opened?.app.store.get(), { client, about, shown } = await connect(run, opening);
+    if (!keep && !typed.edits) { history.past.length = 0; history.future.length = 0; }
+    const isTyping = root.querySelector(".uwaga-typing textarea:focus") !== null;
+    opened?.dispose();
+    shown.frame = makePageFrame(root, host.mode);
+    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, { session, history }, before && carriedState(before, about, keep));
+    if (isTyping) /** @type {HTMLElement | null} */ (root.querySelector(".uwaga-typing textarea"))?.focus();
+    opened.app.announce(typed.edits ? "The model was changed." : "The text was run.");
+  }
+
+  try {
+    const { client, about, shown } = await connect(0, opening);
+    history.first = about.typed ?? null;
+    const typed = about.typing ? typedOfHash(hash) : null;
+    if (typed && !storeEqual(typed, about.typed)) await session.run(typed);
+    opened ??= openExplorer(root, host, client, about, shown.frame, { session, history });
   } catch (error) {
-    frame.panel.replaceChildren(el("p", { class: "uwaga-loading", text: "This page cannot be opened." }));
-    unsubscribe();
+    opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: "This page cannot be opened." }));
     throw error;
   }
+  return {
+    app: () => /** @type {{app: App}} */ (opened).app,
+    dispose() {
+      session.dispose();
+      opened?.dispose();
+      host.dispose?.();
+    },
+  };
+}
+
+/**
+ * What stays when another text or a changed model is shown.
+ * @param {Readonly<import("./types.js").State>} state
+ * @param {import("./types.js").About} about
+ * @param {boolean} keep  the head and the picked words too
+ * @returns {Partial<import("./types.js").State>}
+ */
+function carriedState(state, about, keep) {
+  const { theme, colour, how, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab } = state;
+  const always = { theme, colour, how, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab };
+  if (!keep) return always;
+  const { kind, layer, head, query, key, view } = state;
+  const changed = about.sides.length > 1;
+  /** @type {import("./types.js").SideId} */
+  const side = changed ? (state.side === "difference" ? "difference" : "1") : "0";
+  return { ...always, kind, layer, head, query, key, view, side, compare: side === "difference" ? "difference" : "one" };
 }
 
 /**
@@ -95,14 +150,20 @@ export function render({ model, el: place }) {
  * @param {import("./types.js").Client} client
  * @param {import("./types.js").About} about
  * @param {Frame} frame
+ * @param {Pick<App, "session" | "history">} kept  what outlives a text
+ * @param {Partial<import("./types.js").State>} [carried]  of the text before; the address is then that of this text
+ * @returns {{dispose: () => void, app: App}}
  */
-function openExplorer(root, host, client, about, frame) {
-  const app = makeApp(root, host, client, about, frame);
+function openExplorer(root, host, client, about, frame, kept, carried) {
+  const typed = about.run ? about.typed : null;
+  if (carried && host.mode !== "notebook" && !storeEqual(typed, typedOfHash(window.location.hash))) window.history.pushState(null, "", "#");
+  const app = makeApp(root, host, client, about, frame, kept);
   const views = explorerViews(about);
   const tabs = views.map(({ name, title }) => ({ name, title }));
   const cleanups = [followSystemTheme(app), ...(about.sides.length ? [keepSelection(app)] : [])];
   // The URL of a notebook belongs to the notebook.
-  if (host.mode !== "notebook") cleanups.push(syncUrl(app, window));
+  if (host.mode === "notebook") app.store.set(carried ?? {});
+  else cleanups.push(syncUrl(app, window, carried));
   if (about.sides.length && !hasItems(app, {})) app.store.set({ merge: "tokens", specials: "show" });
   if (!tabs.length) throw new Error("There is nothing to show.");
   if (!tabs.some(({ name }) => name === app.store.get().tab)) app.store.set({ tab: tabs[0].name });
@@ -128,7 +189,6 @@ function openExplorer(root, host, client, about, frame) {
       tabPanel.dispose();
       cleanups.forEach((end) => end());
       client.dispose();
-      host.dispose?.();
       root.removeEventListener("keydown", keydown);
       root.replaceChildren();
     },

@@ -38,6 +38,33 @@
  * @property {StatisticInfo[]} statistics
  * @property {Side[]} sides  empty: only the lesson is shown
  * @property {{side: SideId, kind: Kind, layer: number, head: number} | null} start  null without sides
+ * @property {number} [run]  the number of the text
+ * @property {Typing | null} [typing]  null: no text can be run
+ * @property {Typed | null} [typed]  the text, where the page may run it again
+ * @property {string} [python]  the line that makes the changes; "" without changes
+ * @property {{[side: string]: {kind: "next" | "masked", stack: string, tokens: number}}} [predictions]
+ * @property {[string, number][]} [similar]  other texts, and the cosine of their vectors with this one's
+ */
+
+/**
+ * @typedef {object} Typing  what a text box needs to know
+ * @property {string[]} boxes  "text", and perhaps "second" and "target"
+ * @property {string[]} examples
+ * @property {string} model
+ * @property {string} command  of the command line, with TEXT in the text's place
+ * @property {number} max_tokens
+ * @property {number} max_characters
+ * @property {number} max_seconds
+ * @property {boolean} editable  heads can be switched off
+ */
+
+/** @typedef {{text: string, second: string | null, target: string | null, edits: Edits | null}} Typed */
+
+/**
+ * @typedef {object} Edits  changes of a model, as uwaga.nn.edits.Edits describes them
+ * @property {{kind: string, layer: number, head: number, value: number | "mean"}[]} heads
+ * @property {{kind: string, layer: number, head: number, queries: number[] | null, keys: number[] | null}[]} scores
+ * @property {any[]} weights
  */
 
 /** @typedef {{[key: string]: any, ask: string}} Question */
@@ -179,6 +206,9 @@
  * @property {About} about
  * @property {Store} store
  * @property {Commands} commands
+ * @property {import("./typing/session.js").Session} session  runs texts
+ * @property {{past: Edits[], future: Edits[], first: Typed | null}} history  of changes, to undo and redo, and what the page opened with
+ * @property {{on: boolean}} quiet  while on, changes of the head add no step to the browser's history
  * @property {HTMLElement} root
  * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items
  *   with the store's merge and specials unless `as` is given

@@ -7,6 +7,9 @@ import { mapView } from "../map/view.js";
 import { makeHeadBar } from "../shell/header.js";
 import { strongestItems } from "../strongest_list.js";
 import { sinksOf, WeightsReader } from "../weights.js";
+import { makeTextBox } from "../typing/box.js";
+import { makeChanges } from "../typing/changes.js";
+import { makePredictions } from "../typing/predictions.js";
 import { makeProse } from "./prose.js";
 import { makeRail } from "./rail.js";
 import { askTelling } from "./telling.js";
@@ -25,8 +28,7 @@ const linkBars = 5;
 export function exploreView(app) {
   const { store } = app;
   const map = mapView(app);
-  // The text box and the predictions are put into these places.
-  const places = { text: el("div", { class: "uwaga-place-text" }), predictions: el("div", { class: "uwaga-place-predictions" }) };
+  const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app);
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
   const note = el("p", { class: "uwaga-headline-note" });
   const bands = el("p", { class: "uwaga-band-note", hidden: true });
@@ -40,9 +42,9 @@ export function exploreView(app) {
   const handle = el("button", { type: "button", class: "uwaga-sheet-handle", "aria-label": "Details: smaller or larger", on: { click() {
     side.dataset.sheet = { low: "half", half: "full" }[side.dataset.sheet ?? "low"] ?? "low";
   } } });
-  const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, places.predictions, links.element);
-  const middle = el("div", { class: "uwaga-middle" }, places.text, headline, el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app)),
-    prose.element, bands, map.element);
+  const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, predictions.element, links.element);
+  const middle = el("div", { class: "uwaga-middle" }, box.element, headline,
+    el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app), changes.controls), prose.element, bands, map.element, changes.bar);
   const element = el("section", { class: "uwaga-explore", "aria-label": "Explore" }, rail.element, middle, side);
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
@@ -97,7 +99,10 @@ export function exploreView(app) {
       if (signal.aborted) return;
       telling = found;
       rail.show(telling, texts);
+      // "Back" leads to what was shown before the page opened this head by itself.
+      app.quiet.on = true;
       if (opens && isUntouched() && found.heads.length) openTelling(found.heads[0]);
+      app.quiet.on = false;
       opens = false;
       pickStrongest();
       draw();
@@ -134,6 +139,8 @@ export function exploreView(app) {
       note.textContent = known ? "Pick a word to see what it attends to." : "";
       links.show(null);
     }
+    predictions.show(known);
+    changes.show(known);
     if (!known) return;
     const sinks = state.colour.hideSink ? sinksOf(known.keys, kind) : new Set();
     const one = app.side().kinds[kind].queries === app.side().kinds[kind].keys;
@@ -184,6 +191,9 @@ export function exploreView(app) {
       row.cancel();
       unsubscribe.forEach((end) => end());
       rail.dispose();
+      box.dispose();
+      predictions.dispose();
+      changes.dispose();
       map.dispose();
     },
   };

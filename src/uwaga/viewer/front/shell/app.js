@@ -18,9 +18,10 @@ const visibleTitleLength = 14;
  * @param {import("../types.js").Client} client
  * @param {import("../types.js").About} received
  * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} reporter
+ * @param {Pick<App, "session" | "history">} kept  what outlives a text
  * @returns {App}
  */
-export function makeApp(root, host, client, received, reporter) {
+export function makeApp(root, host, client, received, reporter, kept) {
   const about = { ...received, sides: withDistinctTitles(received.sides) };
   const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
@@ -60,6 +61,9 @@ export function makeApp(root, host, client, received, reporter) {
       store.set({ ...nearestHead(side(id), kind, layer, head), ...stateOfSide(id, store.get().compare), tab: "map" });
     },
     theme: () => resolvedTheme(store.get().theme),
+    history: kept.history,
+    session: kept.session,
+    quiet: { on: false },
     isFresh: host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer"),
     idPrefix: "",
   };

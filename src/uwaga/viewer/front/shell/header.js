@@ -68,7 +68,8 @@ export function makeHeadBar(app) {
   store.subscribe(["side", "compare", "kind", "layer", "head"], draw);
   draw();
   return el("div", { class: "uwaga-head-bar", role: "group", "aria-label": "What is shown" },
-    choices.length > 1 && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
+    // Before, after and difference of a changed model are in the bar of changes.
+    choices.length > 1 && !app.about.python && el("label", {}, el("span", { class: "uwaga-label", text: "Compare " }), side),
     kindsOf(app.about).length > 1 && kinds.element, layer.element, head.element);
 }
 

@@ -51,7 +51,8 @@ export function keepSelection(app) {
   const axes = () => {
     const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
     return { side, queries, keys, numbering: `${merge} ${specials}`,
-      text: `${app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
+      // Before and after a change of the model the text is the same.
+      text: `${app.about.python ? "" : app.side().text_title} ${JSON.stringify(app.side().stacks)}` };
   };
   let before = axes();
   let items = itemsLoader(app, before);

@@ -1,6 +1,7 @@
 // The state in the URL's fragment: a reload returns to the same head, back and forward go through the heads.
 
 import { storeEqual } from "../store.js";
+import { typedOfHash, typedParams, wholeTyped } from "../typing/session.js";
 
 /** @typedef {import("../types.js").State} State */
 
@@ -94,13 +95,15 @@ function parseColourParam(text, defaults) {
  * Keeps the URL's fragment and the store in sync; returns the cleanup function.
  * @param {import("../types.js").App} app
  * @param {Window} window
+ * @param {Partial<State>} [carried]  of the text before
  * @returns {() => void}
  */
-export function syncUrl(app, window) {
+export function syncUrl(app, window, carried = {}) {
   const { store, about } = app;
   const defaults = store.get();
   const known = hashToState(window.location.hash, about, defaults);
-  store.set(known);
+  // An address without a state says nothing against what is carried.
+  store.set(window.location.hash.length > 1 ? { ...carried, ...known } : carried);
   let shown = store.get();
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
@@ -108,6 +111,7 @@ export function syncUrl(app, window) {
   /** @param {boolean} isHistoryStep */
   function write(isHistoryStep) {
     const state = store.get(), params = stateToParams(state, defaults);
+    for (const [name, value] of typedParams(about.run ? about.typed ?? null : null)) params.set(name, value);
     shown = state;
     const address = `#${params}`;
     if (address === window.location.hash) return;
@@ -122,11 +126,18 @@ export function syncUrl(app, window) {
   const unsubscribe = store.subscribe([], (state) => {
     clearTimeout(timer);
     const isHistoryStep = historyKeys.some((key) => state[key] !== shown[key]);
-    if (isHistoryStep) write(true);
+    if (isHistoryStep) write(!app.quiet.on);
     else timer = setTimeout(() => write(false), 300);
   });
   const onPopState = () => {
     clearTimeout(timer);
+    const typed = typedOfHash(window.location.hash);
+    if (about.typing && !storeEqual(typed, about.run ? about.typed : null)) {
+      // Back to another text: a text that is kept needs no second run.
+      const first = app.history.first;
+      if (typed ?? first) void app.session.run(wholeTyped(typed ?? first ?? {}), { keep: false });
+      return;
+    }
     const state = { ...omittedState(defaults), ...hashToState(window.location.hash, about, defaults) };
     shown = { ...store.get(), ...state };
     store.set(state);

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { headFactor, withHead, withLink } from "../../typing/changes.js";
+import { predictedPlaces, predictionBars } from "../../typing/predictions.js";
+import { noEdits } from "../../typing/session.js";
+
+const at = { kind: "encoder", layer: 1, head: 2 };
+/** @param {string[]} labels @returns {any} */
+const items = (labels) => ({ labels, total: labels.length, spans: Int32Array.from(labels.flatMap((_, i) => [i, i + 1])), glued: [], specials: new Set() });
+
+test("a head has one factor", () => {
+  const off = withHead(noEdits(), at, 0);
+  assert.equal(headFactor(off, at), 0);
+  assert.equal(headFactor(off, { ...at, head: 3 }), null);
+  assert.deepEqual(withHead(off, at, 2).heads, [{ ...at, value: 2 }]);
+  assert.deepEqual(withHead(off, at, null), noEdits());
+});
+
+test("a link is cut, and mended by cutting it again", () => {
+  const cut = withLink(noEdits(), at, [3], [1, 2]);
+  assert.deepEqual(cut.scores, [{ ...at, queries: [3], keys: [1, 2] }]);
+  assert.deepEqual(withLink(cut, at, [3], [1, 2]), noEdits());
+  assert.equal(withLink(cut, at, [2], [1]).scores.length, 2);
+});
+
+test("a writer predicts after the picked word and at the end", () => {
+  const info = { kind: "next", tokens: 4 };
+  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 1).map(({ position, title }) => [position, title]), [[1, "After"], [3, "What comes next"]]);
+  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 3).map(({ position }) => position), [3]);
+  assert.deepEqual(predictedPlaces(info, null, null).map(({ position }) => position), [3]);
+});
+
+test("masks come before the picked word", () => {
+  const info = { kind: "masked", tokens: 4 };
+  assert.deepEqual(predictedPlaces(info, items(["a", "[MASK]", "c", "[MASK]"]), 0).map(({ position }) => position), [1]);
+  assert.deepEqual(predictedPlaces(info, items(["a", "[MASK]", "c", "[MASK]"]), 3).map(({ position }) => position), [3]);
+  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), 2).map(({ position, word }) => [position, word]), [[2, "c"]]);
+  assert.deepEqual(predictedPlaces(info, items(["a", "b", "c", "d"]), null), []);
+});
+
+test("bars of now have those of before beside them where they are known", () => {
+  const now = { words: ["x", "y"], probabilities: [0.5, 0.25] }, before = { words: ["y", "z"], probabilities: [0.75, 0.125] };
+  assert.deepEqual(predictionBars(now, before), [{ word: "x", now: 0.5, before: null }, { word: "y", now: 0.25, before: 0.75 }]);
+  assert.deepEqual(predictionBars(now, null).map((bar) => bar.before), [null, null]);
+});

@@ -1,0 +1,155 @@
+// The text box: Enter runs what is typed. A page without a program behind it shows the command in its place.
+
+import { menuButton } from "../controls.js";
+import { el } from "../dom.js";
+import { countText } from "../format.js";
+import { wholeTyped } from "./session.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Typed} Typed */
+
+const boxNames = { text: "Text", second: "Second text", target: "Text of the decoder" };
+const boxHints = { text: "Type a text", second: "A second text, shown beside the first", target: "What the decoder reads; empty: the model writes" };
+
+/**
+ * @param {App} app
+ * @returns {{element: HTMLElement | null, dispose: () => void}}  null: no text can be run
+ */
+export function makeTextBox(app) {
+  const { typing } = app.about;
+  if (!typing) return { element: null, dispose() {} };
+  if (app.host.mode === "saved") return { element: savedCommand(app, typing), dispose() {} };
+  const session = app.session, typed = wholeTyped(app.about.typed ?? {});
+  const boxes = /** @type {("text" | "second" | "target")[]} */ (typing.boxes);
+  const fields = Object.fromEntries(boxes.map((name) => [name, makeField(name, typed[name] ?? "")]));
+  const note = el("p", { class: "uwaga-typing-note", role: "status" });
+  const run = el("button", { type: "submit", class: "uwaga-run", text: "Run",
+    title: `Run ${typing.model} on this text (Enter): up to ${countText(typing.max_tokens)} tokens and ${typing.max_seconds} seconds` });
+  const stop = el("button", { type: "button", text: "Stop", on: { click: () => session.stop() } });
+  const more = el("button", { type: "button", text: "Second text", title: boxHints.second, on: { click() {
+    const hide = !fields.second.hidden;
+    fields.second.hidden = hide;
+    if (hide) inputOf(fields.second).value = "";
+    more.setAttribute("aria-pressed", String(!hide));
+    if (!hide) inputOf(fields.second).focus();
+  } } });
+  if (fields.second) fields.second.hidden = !typed.second || Boolean(app.about.python);
+  more.setAttribute("aria-pressed", String(!(fields.second?.hidden ?? true)));
+  const list = el("ul", { class: "uwaga-typing-list" });
+  const texts = menuButton("Texts", list, drawTexts);
+  const element = el("form", { class: "uwaga-typing", "aria-label": "Text", on: { submit, keydown } },
+    ...boxes.filter((name) => name !== "second").map((name) => fields[name]), fields.second ?? null,
+    el("div", { class: "uwaga-typing-actions" }, run, stop, texts.element, boxes.includes("second") && more), note);
+
+  /** @param {"text" | "second" | "target"} name @param {string} value */
+  function makeField(name, value) {
+    const input = el("textarea", { rows: 1, spellcheck: "false", "aria-label": boxNames[name], placeholder: boxHints[name],
+      maxlength: typing?.max_characters ?? 0, dir: "auto", on: { input: () => fit(input) } });
+    input.value = value;
+    return el("div", { class: "uwaga-typing-field" }, boxes.length > 2 || name === "second" ? el("span", { class: "uwaga-label", "aria-hidden": "true",
+      text: boxNames[name] }) : null, input);
+  }
+
+  /** One to four lines. @param {HTMLTextAreaElement} input */
+  function fit(input) {
+    input.style.height = "auto";
+    if (input.scrollHeight) input.style.height = `${Math.min(input.scrollHeight, 4 * 26 + 12) + 2}px`;
+  }
+
+  /** @param {Event} [event] */
+  function submit(event) {
+    event?.preventDefault();
+    const value = (/** @type {string} */ name) => (fields[name] && !fields[name].hidden ? inputOf(fields[name]).value : "");
+    const next = wholeTyped({ text: value("text"), second: value("second"), target: value("target") });
+    if (!next.text.trim()) {
+      note.textContent = "There is no text yet.";
+      inputOf(fields.text).focus();
+      return;
+    }
+    void session.run(next);
+  }
+
+  /** @param {KeyboardEvent} event */
+  function keydown(event) {
+    if (event.isComposing || !(event.target instanceof HTMLTextAreaElement)) return;
+    if (event.key === "Enter" && !event.shiftKey && !event.altKey) {
+      event.preventDefault();
+      event.stopPropagation();
+      submit();
+    }
+    if (event.key === "Escape" && session.isRunning()) {
+      event.stopPropagation();
+      session.stop();
+    }
+  }
+
+  function drawTexts() {
+    const item = (/** @type {Typed} */ one) => el("li", {}, el("button", { type: "button", on: { click() {
+      texts.open(false);
+      void session.run(one);
+    } } }, el("bdi", { text: shortText(one.text) }), one.second ? el("small", {}, " | ", el("bdi", { text: shortText(one.second) })) : null));
+    const examples = (typing?.examples ?? []).map((text) => wholeTyped({ text }));
+    list.replaceChildren(...(session.recent.length ? [el("li", { class: "uwaga-label", text: "Run before" }), ...session.recent.map(item)] : []),
+      el("li", { class: "uwaga-label", text: "Examples" }), ...examples.map(item));
+  }
+
+  function draw() {
+    const on = session.isRunning();
+    run.disabled = on;
+    stop.hidden = !on;
+    element.toggleAttribute("data-running", on);
+    note.toggleAttribute("data-wrong", Boolean(session.error()) && !on);
+    note.textContent = on ? "computing\u2026" : session.error();
+  }
+  const unsubscribe = session.subscribe(draw);
+  const removeCommand = app.commands.add({ id: "typing.focus", title: "Type a text", keys: ["/"], group: "Text and changes", run() {
+    app.store.set({ tab: "explore" });
+    inputOf(fields.text).focus();
+    inputOf(fields.text).select();
+  } });
+  draw();
+  requestAnimationFrame(() => Object.values(fields).forEach((field) => fit(inputOf(field))));
+  return {
+    element,
+    dispose() {
+      unsubscribe();
+      removeCommand();
+    },
+  };
+}
+
+/** @param {HTMLElement} field @returns {HTMLTextAreaElement} */
+function inputOf(field) {
+  return /** @type {HTMLTextAreaElement} */ (field.querySelector("textarea"));
+}
+
+/** @param {string} text @returns {string} */
+function shortText(text) {
+  const line = text.replace(/\s+/g, " ").trim();
+  return line.length > 70 ? `${line.slice(0, 69)}\u2026` : line;
+}
+
+/** @param {App} app @param {import("../types.js").Typing} typing */
+function savedCommand(app, { command }) {
+  const text = app.about.typed?.text ?? "";
+  const shown = command.replace("TEXT", text.length <= 60 && !/["\\$`!\n]/.test(text) && text ? `"${text}"` : '"another text"');
+  return el("p", { class: "uwaga-typing-command" }, el("span", { text: "Try another text: " }), el("code", { text: shown }), " ", copyButton(app, "Copy", () => shown));
+}
+
+/**
+ * @param {App} app
+ * @param {string} title
+ * @param {() => string} text
+ */
+export function copyButton(app, title, text) {
+  return el("button", { type: "button", text: title, on: { async click() {
+    try {
+      await navigator.clipboard.writeText(text());
+      app.announce("Copied");
+      app.status("Copied");
+    } catch {
+      // A page that is a file may not use the clipboard.
+      app.fail(`This browser does not let the page copy: ${text()}`);
+    }
+  } } });
+}

@@ -1,0 +1,180 @@
+// Changes of the model: a head switched off, a link cut; and the bar that lists them, with before, after and their difference.
+
+import { segmentedControl } from "../controls.js";
+import { el, tokenText } from "../dom.js";
+import { goTo } from "../shell/head_navigation.js";
+import { storeEqual } from "../store.js";
+import { copyButton } from "./box.js";
+import { countEdits, noEdits, wholeTyped } from "./session.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Edits} Edits */
+/** @typedef {import("../types.js").Items} Items */
+
+/** @typedef {{kind: string, layer: number, head: number}} HeadPlace */
+
+/**
+ * @param {Edits} edits @param {HeadPlace} at
+ * @returns {number | null} the factor of the head's output; null: as it is
+ */
+export function headFactor(edits, { kind, layer, head }) {
+  const value = edits.heads.find((one) => one.kind === kind && one.layer === layer && one.head === head)?.value;
+  return typeof value === "number" ? value : null;
+}
+
+/**
+ * @param {Edits} edits @param {HeadPlace} at @param {number | null} factor  null: as it is
+ * @returns {Edits}
+ */
+export function withHead(edits, { kind, layer, head }, factor) {
+  const others = edits.heads.filter((one) => !(one.kind === kind && one.layer === layer && one.head === head));
+  return { ...edits, heads: factor === null ? others : [...others, { kind, layer, head, value: factor }] };
+}
+
+/**
+ * Cuts a link before softmax, or mends it if it is cut.
+ * @param {Edits} edits @param {HeadPlace} at @param {number[]} queries  tokens @param {number[]} keys
+ * @returns {Edits}
+ */
+export function withLink(edits, { kind, layer, head }, queries, keys) {
+  const link = { kind, layer, head, queries, keys };
+  const others = edits.scores.filter((one) => !storeEqual(one, link));
+  return { ...edits, scores: others.length < edits.scores.length ? others : [...others, link] };
+}
+
+/** @param {Items} items @param {number} item @returns {number[]} its tokens */
+export function tokensOfItem(items, item) {
+  const [first, stop] = [items.spans[2 * item], items.spans[2 * item + 1]];
+  return Array.from({ length: stop - first }, (_, i) => first + i);
+}
+
+/**
+ * @param {App} app
+ * @returns {{controls: HTMLElement, bar: HTMLElement, show: (texts: {queries: Items, keys: Items} | null) => void, dispose: () => void}}
+ */
+export function makeChanges(app) {
+  const { store, about, session } = app, controls = el("div", { class: "uwaga-change-controls", role: "group", "aria-label": "Change the model" });
+  const bar = el("div", { class: "uwaga-changes", role: "region", "aria-label": "Changes", hidden: true });
+  const typed = about.typed, can = Boolean(about.typing?.editable && typed && typed.second === null && app.host.mode !== "saved");
+  const edits = typed?.edits ?? noEdits();
+  /** @type {{queries: Items, keys: Items} | null} */
+  let texts = null;
+  if (!about.python && !can) return { controls, bar, show() {}, dispose() {} };
+
+  const head = segmentedControl("This head", [{ name: /** @type {"as is"} */ ("as is"), title: "As is" }, { name: /** @type {"off"} */ ("off"), title: "Off",
+    hint: "The head's output becomes zero" }, { name: /** @type {"double"} */ ("double"), title: "\u00d7 2", hint: "The head's output is doubled" }],
+  (name) => change(withHead(edits, store.get(), { "as is": null, off: 0, double: 2 }[name])));
+  const cut = el("button", { type: "button", class: "uwaga-cut", on: { click: () => app.commands.run("typing.cut") } });
+  const views = segmentedControl("Shown", [{ name: /** @type {"0"} */ ("0"), title: "Before" }, { name: /** @type {"1"} */ ("1"), title: "After" },
+    { name: /** @type {"difference"} */ ("difference"), title: "Difference", hint: "Before minus after" }], (name) => goTo.compare(app, name));
+  if (can) controls.append(head.element, cut);
+
+  /** @param {Edits} next @param {boolean} [isStep]  false: a step back or forth */
+  function change(next, isStep = true) {
+    if (!typed) return;
+    if (isStep) { app.history.past.push(edits); app.history.future.length = 0; }
+    void session.run(wholeTyped({ ...typed, edits: next }), { keep: true });
+  }
+
+  /** @returns {{queries: number[], keys: number[]} | null} the picked link, in tokens */
+  function pickedLink() {
+    const { query, key } = store.get();
+    if (!texts || query === null || key === null || query >= texts.queries.total || key >= texts.keys.total) return null;
+    return { queries: tokensOfItem(texts.queries, query), keys: tokensOfItem(texts.keys, key) };
+  }
+
+  function isCut() {
+    const link = pickedLink(), { kind, layer, head: number } = store.get();
+    return link !== null && edits.scores.some((one) => storeEqual(one, { kind, layer, head: number, ...link }));
+  }
+
+  const remove = !can ? [] : [
+    { id: "typing.cut", title: "Cut the picked link, or mend it", keys: ["d"], when: () => pickedLink() !== null, run() {
+      const link = pickedLink();
+      if (link) change(withLink(edits, store.get(), link.queries, link.keys));
+    } },
+    { id: "typing.undo", title: "Undo a change", keys: ["ctrl+z"], when: () => app.history.past.length > 0, run: () => {
+      const before = app.history.past.pop();
+      if (!before) return;
+      app.history.future.push(edits);
+      change(before, false);
+    } },
+    { id: "typing.redo", title: "Make the change again", keys: ["ctrl+shift+z"], when: () => app.history.future.length > 0, run() {
+      const next = app.history.future.pop();
+      if (!next) return;
+      app.history.past.push(edits);
+      change(next, false);
+    } },
+  ].map((/** @type {Omit<import("../types.js").Command, "group">} */ command) => app.commands.add({ group: "Text and changes", ...command }));
+
+  /** @param {string} name  of the change @param {Edits} without */
+  function chip(name, without) {
+    return el("span", { class: "uwaga-change" }, el("bdi", { text: name }), can && el("button", { type: "button", text: "\u00d7", "aria-label": `Take back: ${name}`, on: { click: () => change(without) } }));
+  }
+
+  /** @param {HeadPlace} at */
+  const where = ({ kind, layer, head: number }) => `${kind === "encoder" ? "" : `${kind} `}layer ${layer}, head ${number}`;
+  const named = (/** @type {Items | undefined} */ items, /** @type {number[] | null} */ tokens) =>
+    (tokens ?? []).map((token) => {
+      const item = items ? Array.from({ length: items.total }, (_, i) => i).find((i) => items.spans[2 * i] <= token && token < items.spans[2 * i + 1]) : undefined;
+      return item === undefined || !items ? String(token) : tokenText(items.labels[item]);
+    }).join(" ");
+
+  function draw() {
+    const state = store.get(), count = countEdits(edits);
+    if (can) {
+      const factor = headFactor(edits, state);
+      head.show(factor === 0 ? "off" : factor === 2 ? "double" : "as is");
+      const link = pickedLink(), on = isCut();
+      cut.disabled = link === null;
+      cut.textContent = on ? "\u2702 Mend link" : "\u2702 Cut link";
+      cut.title = "The query may not see this key: its weight becomes 0 before softmax, and the rest of the row grows (D)";
+    }
+    bar.hidden = !count;
+    if (!count) return;
+    views.show(state.compare === "both" ? "1" : state.side);
+    bar.replaceChildren(
+      el("strong", { text: count === 1 ? "1 change" : `${count} changes` }),
+      el("span", { class: "uwaga-change-list" },
+        edits.heads.map((one) => chip(`${where(one)} ${one.value === 0 ? "off" : `\u00d7 ${one.value}`}`, withHead(edits, one, null))),
+        edits.scores.map((one) => chip(`${named(texts?.queries, one.queries)} \u2192 ${named(texts?.keys, one.keys)} cut in ${where(one)}`,
+          { ...edits, scores: edits.scores.filter((other) => other !== one) }))),
+      views.element,
+      can ? el("span", { class: "uwaga-change-actions" },
+        el("button", { type: "button", text: "Undo", disabled: !app.history.past.length, on: { click: () => app.commands.run("typing.undo") } }),
+        el("button", { type: "button", text: "Clear", on: { click: () => change(noEdits()) } }),
+        copyButton(app, "Copy as Python", () => about.python ?? "")) : "",
+      el("small", { text: edits.scores.length ? "A cut link leaves its row\u2019s weight to the others." : "" }));
+  }
+
+  /** Holding the backslash shows what was before. */
+  /** @type {import("../types.js").SideId | ""} */
+  let held = "";
+  const keydown = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "\\" || held || !countEdits(edits) || event.target instanceof HTMLTextAreaElement) return;
+    held = store.get().side;
+    goTo.compare(app, "0");
+  };
+  const keyup = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "\\" || !held) return;
+    goTo.compare(app, held);
+    held = "";
+  };
+  app.root.addEventListener("keydown", keydown);
+  app.root.addEventListener("keyup", keyup);
+  const unsubscribe = store.subscribe(["side", "compare", "kind", "layer", "head", "query", "key"], draw);
+  draw();
+  return {
+    controls, bar,
+    show(next) {
+      texts = next;
+      draw();
+    },
+    dispose() {
+      unsubscribe();
+      remove.forEach((end) => end());
+      app.root.removeEventListener("keydown", keydown);
+      app.root.removeEventListener("keyup", keyup);
+    },
+  };
+}

@@ -1,0 +1,123 @@
+// What the model makes of the text: the next tokens or those of a mask, with their probabilities, or how alike two texts' vectors are;
+// and beside a change of the model what it was before.
+
+import { el, tokenText } from "../dom.js";
+import { percentText } from "../format.js";
+
+/** @typedef {import("../types.js").App} App */
+/** @typedef {import("../types.js").Items} Items */
+
+const predictedBlock = 256; // positions per reply, as in Python
+const maskTokens = new Set(["[MASK]", "<mask>"]);
+
+/**
+ * The positions that are shown, and the title of each.
+ * @param {{kind: string, tokens: number}} info
+ * @param {Items | null} items  of the stack that predicts, where it is the queries' one
+ * @param {number | null} query  the picked item of it
+ * @returns {{position: number, title: string, word: string | null}[]}
+ */
+export function predictedPlaces({ kind, tokens }, items, query) {
+  const label = (/** @type {number} */ item) => items?.labels[item] ?? "";
+  const last = (/** @type {number} */ item) => (items ? items.spans[2 * item + 1] - 1 : tokens - 1);
+  if (kind === "masked") {
+    const masks = items ? items.labels.flatMap((name, item) => (maskTokens.has(name) ? [item] : [])) : [];
+    const at = query !== null && (!masks.length || masks.includes(query)) ? query : masks[0] ?? null;
+    return at === null ? [] : [{ position: last(at), title: "In place of", word: label(at) }];
+  }
+  const end = { position: tokens - 1, title: "What comes next", word: null };
+  if (!items || query === null || query >= items.total || last(query) >= tokens - 1) return [end];
+  return [{ position: last(query), title: "After", word: label(query) }, end];
+}
+
+/**
+ * Bars of now and, where there is one, of before: every token of either list that is among the five of now.
+ * @param {{words: string[], probabilities: number[]}} now
+ * @param {{words: string[], probabilities: number[]} | null} before
+ * @returns {{word: string, now: number, before: number | null}[]}
+ */
+export function predictionBars(now, before) {
+  return now.words.map((word, i) => {
+    const at = before ? before.words.indexOf(word) : -1;
+    return { word, now: now.probabilities[i], before: at < 0 ? null : /** @type {any} */ (before).probabilities[at] };
+  });
+}
+
+/**
+ * @param {App} app
+ * @returns {{element: HTMLElement, show: (texts: {queries: Items} | null) => void, dispose: () => void}}
+ */
+export function makePredictions(app) {
+  const element = el("div", { class: "uwaga-predictions", hidden: true });
+  let asked = new AbortController();
+  let shown = "";
+
+  /** @param {string} side @param {number} position @param {AbortSignal} signal */
+  async function at(side, position, signal) {
+    const first = Math.floor(position / predictedBlock) * predictedBlock;
+    const reply = await app.client.ask({ ask: "predictions", side, first, count: predictedBlock }, { signal, priority: 3 });
+    const words = reply.meta.words[position - first], count = words.length;
+    const data = /** @type {Float32Array} */ (reply.arrays[0].data);
+    return { words, probabilities: [...data.subarray((position - first) * count, (position - first + 1) * count)] };
+  }
+
+  /** @param {{queries: Items} | null} texts */
+  async function show(texts) {
+    const { side, kind, query } = app.store.get(), predictions = app.about.predictions ?? {};
+    const changed = Boolean(app.about.python);
+    // Beside a change of the model the bars are those with it, on any side, and their outlines those without.
+    const now = changed ? "1" : side === "difference" ? "0" : side;
+    const info = predictions[now];
+    if (!info) return showSimilar();
+    const own = app.side().kinds[kind].queries === info.stack;
+    const places = predictedPlaces(info, own && texts ? texts.queries : null, own ? query : null);
+    const name = JSON.stringify([now, places.map(({ position }) => position)]);
+    if (name === shown) return;
+    shown = name;
+    asked.abort();
+    asked = new AbortController();
+    const { signal } = asked;
+    try {
+      const sections = await Promise.all(places.map(async (place) => {
+        const [after, before] = await Promise.all([at(now, place.position, signal), changed ? at("0", place.position, signal) : null]);
+        return section(place, predictionBars(after, before));
+      }));
+      if (signal.aborted) return;
+      element.hidden = !sections.length;
+      element.replaceChildren(...sections);
+    } catch {
+      if (!signal.aborted) shown = ""; // the client reports the error
+    }
+  }
+
+  /** How alike the vector of the text is to those of others. */
+  function showSimilar() {
+    const similar = app.about.similar ?? [];
+    element.hidden = !similar.length;
+    element.replaceChildren(el("section", {}, el("h2", { text: "How alike its vector is to that of" }),
+      el("ul", { class: "uwaga-bars" }, similar.map(([title, cosine]) => bar(title, Math.max(0, cosine), null, percentText(cosine))))));
+  }
+
+  return {
+    element,
+    show: (texts) => void show(texts),
+    dispose: () => asked.abort(),
+  };
+}
+
+/** @param {{title: string, word: string | null}} place @param {ReturnType<typeof predictionBars>} bars */
+function section({ title, word }, bars) {
+  return el("section", {}, el("h2", {}, title, word === null ? null : [" ", el("bdi", { text: `\u201c${tokenText(word)}\u201d` })]),
+    el("ul", { class: "uwaga-bars" }, bars.map((one) => bar(one.word, one.now, one.before, percentText(one.now)))));
+}
+
+/** @param {string} word @param {number} now @param {number | null} before @param {string} number */
+function bar(word, now, before, number) {
+  const fill = el("i", { class: "uwaga-bar-fill", "data-hue": "key" });
+  fill.style.setProperty("width", `${Math.min(100, 100 * now)}%`);
+  const outline = before === null ? null : el("i", { class: "uwaga-bar-before" });
+  outline?.style.setProperty("width", `${Math.min(100, 100 * /** @type {number} */ (before))}%`);
+  const points = before === null ? null : Math.round(100 * (now - before));
+  return el("li", { class: "uwaga-bar-row" }, el("bdi", { class: "uwaga-token", text: tokenText(word), title: tokenText(word) }), el("span", { class: "uwaga-bar" }, fill, outline),
+    el("span", { class: "uwaga-bar-number" }, number, points ? el("small", { text: ` ${points > 0 ? "+" : "\u2212"}${Math.abs(points)}` }) : null));
+}

@@ -1,0 +1,161 @@
+// Texts that are run while the page is open: the requests, the address of each, what was run before, and changes of the model.
+
+import { HostError } from "../hosts.js";
+import { storeEqual } from "../store.js";
+
+/** @typedef {import("../types.js").Typed} Typed */
+/** @typedef {import("../types.js").Edits} Edits */
+
+const maxAddress = 2000; // characters of a text in the address
+const maxRecent = 8;
+const busyRetries = 20;
+
+/** @returns {Edits} */
+export function noEdits() {
+  return { heads: [], scores: [], weights: [] };
+}
+
+/** @param {Edits | null | undefined} edits @returns {number} */
+export function countEdits(edits) {
+  return edits ? edits.heads.length + edits.scores.length + edits.weights.length : 0;
+}
+
+/**
+ * What the page asks: all keys, null where there is nothing.
+ * @param {Partial<Typed>} typed
+ * @returns {Typed}
+ */
+export function wholeTyped({ text = "", second = null, target = null, edits = null }) {
+  return { text, second: second || null, target: target || null, edits: countEdits(edits) ? edits : null };
+}
+
+/**
+ * Part of the address; [] for what the page opened with and for texts that are too long.
+ * @param {Typed | null} typed
+ * @returns {[string, string][]}
+ */
+export function typedParams(typed) {
+  if (!typed) return [];
+  /** @type {[string, string][]} */
+  const params = [["text", typed.text]];
+  if (typed.second !== null) params.push(["second", typed.second]);
+  if (typed.target !== null) params.push(["target", typed.target]);
+  if (typed.edits !== null) params.push(["edits", JSON.stringify(typed.edits)]);
+  return params.reduce((sum, [, value]) => sum + value.length, 0) > maxAddress ? [] : params;
+}
+
+/**
+ * @param {string} hash
+ * @returns {Typed | null} null: the address names no text
+ */
+export function typedOfHash(hash) {
+  const params = new URLSearchParams(hash.replace(/^#/, "")), text = params.get("text");
+  if (text === null) return null;
+  let edits = null;
+  try {
+    edits = JSON.parse(params.get("edits") ?? "null");
+  } catch {
+    // An address that somebody has cut: the text without its changes.
+  }
+  return wholeTyped({ text, second: params.get("second"), target: params.get("target"), edits: isEdits(edits) ? edits : null });
+}
+
+/** @param {any} edits @returns {boolean} whether the page can show them; Python checks the rest */
+function isEdits(edits) {
+  return Boolean(edits) && typeof edits === "object" && ["heads", "scores", "weights"].every((name) => Array.isArray(edits[name]));
+}
+
+/**
+ * A host whose questions are about one result.
+ * @param {import("../types.js").Host} host
+ * @param {number} run
+ * @returns {import("../types.js").Host}
+ */
+export function hostOfRun(host, run) {
+  if (!run) return host;
+  return { ...host, ask: (question, signal) => host.ask({ ...question, run }, signal), dispose() {} };
+}
+
+/**
+ * The texts of a page. `open` shows a result; it rejects where that is not kept any more.
+ * @param {import("../types.js").Host} host
+ * @param {(run: number, typed: Typed, keep: boolean) => Promise<void>} open
+ */
+export function makeSession(host, open) {
+  /** @type {Typed[]} */
+  const recent = [];
+  /** @type {Set<() => void>} */
+  const listeners = new Set();
+  /** @type {AbortController | null} */
+  let running = null;
+  let error = "";
+
+  const emit = () => listeners.forEach((listener) => listener());
+
+  /** @param {Typed} typed @param {AbortSignal} signal @returns {Promise<number>} */
+  async function ask(typed, signal) {
+    for (let retries = 0; ; retries++) {
+      try {
+        const { meta } = await host.ask({ ask: "run", ...typed }, signal);
+        if (typeof meta.error === "string") throw new Error(meta.error);
+        return meta.run;
+      } catch (failure) {
+        if (!(failure instanceof HostError) || failure.kind !== "busy" || retries >= busyRetries) throw failure;
+        await new Promise((resolve) => setTimeout(resolve, 250));
+      }
+    }
+  }
+
+  return {
+    recent,
+    isRunning: () => running !== null,
+    error: () => error,
+    /** @param {() => void} listener  called when a run begins or ends */
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => void listeners.delete(listener);
+    },
+    /**
+     * Runs a text and shows it; a run that has not ended is given up. Never rejects: `error` says what went wrong.
+     * @param {Typed} typed
+     * @param {{keep?: boolean}} [options]  keep: the head and the picked words stay
+     */
+    async run(typed, { keep = false } = {}) {
+      running?.abort();
+      const mine = new AbortController();
+      running = mine;
+      error = "";
+      emit();
+      try {
+        const run = await ask(typed, mine.signal);
+        if (mine.signal.aborted) return;
+        if (typed.edits === null) {
+          const at = recent.findIndex((one) => storeEqual(one, typed));
+          if (at >= 0) recent.splice(at, 1);
+          recent.unshift(typed);
+          recent.length = Math.min(recent.length, maxRecent);
+        }
+        await open(run, typed, keep);
+      } catch (failure) {
+        if (!mine.signal.aborted) error = (failure instanceof Error ? failure.message : String(failure)).replace(/^run: /, "");
+      } finally {
+        if (running === mine) running = null;
+        emit();
+      }
+    },
+    /** Ends the run; the last picture stays. */
+    stop() {
+      if (!running) return;
+      running.abort();
+      running = null;
+      host.ask({ ask: "stop" }).catch(() => {});
+      emit();
+    },
+    dispose() {
+      running?.abort();
+      listeners.clear();
+    },
+  };
+}
+
+/** @typedef {ReturnType<typeof makeSession>} Session */

@@ -1,0 +1,117 @@
+"""Texts typed into the page, and changes of the model, in a browser."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+import uwaga
+from uwaga.integrations.read_text import load
+from uwaga.integrations.text_runner import TextRunner
+from uwaga.viewer.api import View
+from uwaga.viewer.runs import Typed
+
+pytestmark = pytest.mark.slow
+
+BOX = ".uwaga-typing textarea"
+
+
+@pytest.fixture
+def bard() -> Any:
+    with uwaga.view("To be, or not to", model="bard", browser=False, block=False) as served:
+        yield served
+
+
+def type_text(page: Any, text: str) -> None:
+    page.locator(BOX).first.fill(text)
+    page.keyboard.press("Enter")
+    page.wait_for_function("text => new URLSearchParams(location.hash.slice(1)).get('text') === text", arg=text)
+    page.locator(".uwaga-headline bdi").first.wait_for()
+
+
+def bars(page: Any, title: str) -> list[str]:
+    section = page.locator(".uwaga-predictions section", has=page.locator("h2", has_text=title))
+    section.wait_for()
+    return section.locator(".uwaga-token").all_inner_texts()
+
+
+def test_a_typed_text_is_shown_with_what_comes_next(bard: View, open_page: Callable[..., Any]) -> None:
+    page = open_page(bard.address)
+    assert page.locator(BOX).first.input_value() == "To be, or not to"
+    type_text(page, "ROMEO:\nWhat light is")
+    assert page.locator(".uwaga-prose").inner_text().replace("\n", "").startswith("ROMEO:What light")
+    run = TextRunner(reader=load("bard", "float32"))
+    predictions = run.run(Typed("ROMEO:\nWhat light is")).predictions["0"]
+    words = predictions.top(len(predictions) - 1, len(predictions), 5)[0][0]
+    assert bars(page, "What comes next") == [word.replace(" ", "\u2423").replace("\n", "\u240a") for word in words]
+    page.go_back()
+    page.wait_for_function("() => !location.hash.includes('text=')")
+    page.wait_for_function("box => document.querySelector(box).value === 'To be, or not to'", arg=BOX)
+
+
+def test_a_text_that_cannot_be_read_leaves_the_picture(bard: View, open_page: Callable[..., Any]) -> None:
+    page = open_page(bard.address)
+    page.locator(".uwaga-headline bdi").first.wait_for()
+    before = page.locator(".uwaga-headline").inner_text()
+    page.locator(BOX).first.fill("x" * 50_001)
+    page.keyboard.press("Enter")
+    page.locator(".uwaga-typing-note", has_text="50,001 tokens").wait_for()
+    assert page.locator(".uwaga-headline").inner_text() == before
+
+
+def test_a_head_is_switched_off_and_a_link_cut(bard: View, open_page: Callable[..., Any]) -> None:
+    page = open_page(bard.address)
+    page.locator(".uwaga-headline bdi").first.wait_for()
+    page.locator(".uwaga-change-controls").get_by_role("button", name="Off").click()
+    bar = page.locator(".uwaga-changes")
+    bar.get_by_text("1 change", exact=True).wait_for()
+    where = parse_qs(urlsplit(page.url).fragment)
+    assert where["side"] == ["1"]
+    head = f"layer {where['layer'][0]}, head {where['head'][0]}"
+    assert bar.locator(".uwaga-change").all_inner_texts()[0].startswith(f"decoder {head} off")
+    page.locator(".uwaga-cut").click()
+    bar.get_by_text("2 changes").wait_for()
+    # Nothing goes over the link that was cut.
+    page.wait_for_function("() => /: 0 %|nothing/.test(document.querySelector('.uwaga-headline').textContent)")
+    bar.get_by_role("button", name="Before").click()
+    page.wait_for_function("() => location.hash.includes('side=0')")
+    page.wait_for_function("() => !/: 0 %/.test(document.querySelector('.uwaga-headline').textContent)")
+    bar.get_by_role("button", name="Undo").click()
+    bar.get_by_text("1 change", exact=True).wait_for()
+    bar.get_by_role("button", name="Clear").click()
+    page.wait_for_function("() => document.querySelector('.uwaga-changes').hidden")
+
+
+def test_an_address_with_a_text_and_changes_opens_on_them(bard: View, open_page: Callable[..., Any]) -> None:
+    edits = '{"heads":[{"kind":"decoder","layer":0,"head":1,"value":0}],"scores":[],"weights":[]}'
+    page = open_page(f"{bard.address}&text=Who+is+there&edits={edits}&layer=2&head=3&kind=decoder&side=1")
+    page.locator(".uwaga-change", has_text="layer 0, head 1 off").wait_for()
+    assert page.locator(BOX).first.input_value() == "Who is there"
+    assert page.locator('select[aria-label="Layer"]').first.input_value() == "2"
+
+
+def test_a_saved_page_says_how_to_try_another_text(bard: View, open_page: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    bard.save(path)
+    page = open_page(path.as_uri())
+    page.get_by_text('uwaga view "To be, or not to" --model bard').wait_for()
+    assert len(bars(page, "What comes next")) == 5
+    assert page.locator(BOX).count() == 0
+
+
+@pytest.mark.timing
+def test_a_sentence_is_shown_within_a_second(open_page: Callable[..., Any]) -> None:
+    """From Enter to the overview of every head: MiniLM, 72 heads."""
+    with uwaga.view("the cat sat", browser=False, block=False) as served:
+        page = open_page(served.address)
+        page.locator(".uwaga-headline bdi").first.wait_for()
+        seconds = []
+        for text in ("The animal was tired.", "The street was too wide.", "It was late, and it rained."):
+            began = time.perf_counter()
+            type_text(page, text)
+            page.locator(".uwaga-rail-card").nth(3).wait_for()
+            seconds.append(time.perf_counter() - began)
+        assert sorted(seconds)[1] < 1.0, seconds

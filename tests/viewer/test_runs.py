@@ -1,0 +1,202 @@
+"""Texts that a page runs: one at a time, bounded, the last few kept, and refusals of everything else."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import uwaga
+from uwaga.viewer import runs
+from uwaga.viewer.messages import RequestError
+from uwaga.viewer.runs import Run, Typed
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+Answer = Callable[..., Any]
+
+
+class Runner:
+    """Maps of as many tokens as the text has letters; "wait" waits until it is told to end."""
+
+    def __init__(self) -> None:
+        self.read: list[Typed] = []
+        self.begun = threading.Event()
+
+    def about(self) -> Mapping[str, Any]:
+        return {
+            "boxes": ["text"],
+            "examples": ["abc"],
+            "model": "a model",
+            "command": "uwaga view TEXT",
+            "max_tokens": 9,
+        }
+
+    def run(self, typed: Typed, check: Callable[[], None]) -> Run:
+        self.read.append(typed)
+        if typed.text == "wrong":
+            raise ValueError("the text is wrong")
+        self.begun.set()
+        while typed.text == "wait":
+            check()
+            time.sleep(0.001)
+        return a_run(typed.text)
+
+
+class Letters:
+    kind, stack = "next", "encoder"
+
+    def __len__(self) -> int:
+        return 4
+
+    def top(self, first: int, last: int, count: int) -> tuple[list[list[str]], np.ndarray]:
+        return [["x"] * count for _ in range(first, last)], np.full((last - first, count), 0.2, np.float32)
+
+
+def a_run(text: str) -> Run:
+    query, key = torch.randn(2, 1, len(text), 8)
+    model = ViewModel.create(uwaga.AttentionMap(query, key), tokens=list(text), title=text)
+    vector = np.array([1.0, 0.0], np.float32) if text == "abcd" else np.array([0.6, 0.8], np.float32)
+    return Run(view_model=model, predictions={"0": Letters()}, vectors=[vector])
+
+
+@pytest.fixture
+def runner() -> Runner:
+    return Runner()
+
+
+@pytest.fixture
+def service(runner: Runner) -> ViewService:
+    return ViewService(a_run("abcd"), runner=runner, typed=Typed("abcd"))
+
+
+def outcome(service: ViewService, text: str, **more: Any) -> Mapping[str, Any]:
+    request = {"ask": "run", "text": text, "second": None, "target": None, "edits": None, **more}
+    return service.answer(request).meta
+
+
+def run(service: ViewService, text: str, **more: Any) -> int:
+    return int(outcome(service, text, **more)["run"])
+
+
+def about(service: ViewService, number: int | None = None) -> Mapping[str, Any]:
+    return service.answer({"ask": "about"} if number is None else {"ask": "about", "run": number}).meta
+
+
+def test_a_text_that_is_run_is_shown_beside_the_first(service: ViewService) -> None:
+    number = run(service, "abcdef")
+    assert [about(service, each)["title"] for each in (0, number)] == ["abcd", "abcdef"]
+    assert about(service)["typed"] == {"text": "abcd", "second": None, "target": None, "edits": None}
+    assert about(service, number)["typed"]["text"] == "abcdef"
+    where = {"side": "0", "kind": "encoder", "layer": 0, "head": 0, "merge": "tokens", "specials": "show"}
+    assert service.answer({"ask": "row", **where, "query": 5, "run": number}).arrays[0].shape == (6,)
+    with pytest.raises(RequestError, match="row: query must be from 0 to 3, not 5"):
+        service.answer({"ask": "row", **where, "query": 5})
+
+
+def test_a_text_that_is_kept_is_not_run_again(service: ViewService, runner: Runner) -> None:
+    assert run(service, "abcd") == 0
+    assert run(service, "abc") == run(service, "abc") == 1
+    assert [each.text for each in runner.read] == ["abc"]
+
+
+def test_the_last_four_are_kept_and_the_first_always(service: ViewService) -> None:
+    numbers = [run(service, "x" * size) for size in range(1, 8)]
+    for number in (0, *numbers[-4:]):
+        about(service, number)
+    for number in numbers[:-4]:
+        with pytest.raises(RequestError, match="this text is no longer kept: run it again"):
+            about(service, number)
+
+
+def test_a_new_text_ends_the_one_before(service: ViewService, runner: Runner) -> None:
+    said: list[str] = []
+
+    def wait() -> None:
+        said.append(outcome(service, "wait")["error"])
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert runner.begun.wait(20)
+    assert about(service, run(service, "abc"))["title"] == "abc"
+    waiting.join(20)
+    assert said == ["another text was run instead"]
+
+
+@pytest.mark.parametrize("how", ["stop", "close", "time"])
+def test_a_run_ends_when_it_is_stopped(
+    service: ViewService, runner: Runner, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == "time":
+        monkeypatch.setattr(runs, "MAX_SECONDS", 0.05)
+    said: list[str] = []
+
+    def wait() -> None:
+        said.append(outcome(service, "wait")["error"])
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert runner.begun.wait(20)
+    if how == "stop":
+        service.answer({"ask": "stop"})
+    if how == "close":
+        service.close()
+    waiting.join(20)
+    longer = "it takes longer than the 0.05 seconds that a page may ask for"
+    assert said == [longer if how == "time" else "it was stopped"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text": None}, "run: text must be a string, not None"),
+        ({"text": ["a"]}, r"run: text must be a string, not \['a'\]"),
+        ({"text": "x" * (runs.MAX_CHARACTERS + 1)}, "run: the text has 60,001 characters; at most 60,000 are run"),
+        ({"second": "x" * (runs.MAX_CHARACTERS + 1)}, "run: the second has 60,001 characters"),
+        ({"second": 7}, "run: second must be a string or null, not 7"),
+        ({"target": True}, "run: target must be a string or null, not True"),
+        ({"edits": "off"}, "run: edits must be an object or null, not 'off'"),
+        ({"edits": {}, "second": "b"}, "run: edits are shown beside the text: leave out the second text"),
+        ({"model": "/etc/passwd"}, "run: unknown argument 'model'"),
+    ],
+)
+def test_refusals(service: ViewService, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        run(service, **{"text": "abc", **change})
+    assert about(service)["title"] == "abcd"
+
+
+def test_a_text_that_cannot_be_read_has_no_number(service: ViewService) -> None:
+    assert outcome(service, "wrong") == {"error": "the text is wrong"}
+    assert about(service)["title"] == "abcd"
+
+
+@pytest.mark.parametrize("number", [-1, 1, 2**70, "0", True, [0], {}])
+def test_numbers_that_are_none(service: ViewService, number: Any) -> None:
+    with pytest.raises(RequestError, match=r"no longer kept|must be the number"):
+        service.answer({"ask": "about", "run": number})
+
+
+def test_a_view_of_maps_offers_no_text(runner: Runner) -> None:
+    service = ViewService(a_run("abcd"))
+    assert about(service)["typing"] is None
+    with pytest.raises(RequestError, match="run: this view has no model that could read a text"):
+        run(service, "abc")
+
+
+def test_predictions_and_their_refusals(service: ViewService) -> None:
+    reply = service.answer({"ask": "predictions", "side": "0", "first": 2, "count": 256})
+    assert reply.meta["words"] == [["x"] * 5] * 2
+    assert reply.arrays[0].shape == (2, 5)
+    for change in ({"side": "1"}, {"first": 4}, {"first": -1}, {"count": 0}, {"count": 257}):
+        with pytest.raises(RequestError, match=f"predictions: {next(iter(change))} must be"):
+            service.answer({"ask": "predictions", "side": "0", "first": 0, "count": 1, **change})
+
+
+def test_how_alike_texts_are(service: ViewService) -> None:
+    number = run(service, "abc")
+    assert about(service, number)["similar"] == [("abcd", 0.6)]
+    assert about(service)["similar"] == [("abc", 0.6)]
