@@ -23,7 +23,7 @@ run: setup
 # Four processes of one thread each (many tests wait), and then alone what measures time. `python -m pytest` does the same one by one.
 test: setup native-test front-test
 	OMP_NUM_THREADS=1 python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not timing"
-	python -m pytest -m timing
+	python -m pytest -m timing $$(grep -rl --include='test_*.py' 'mark\.timing' tests)
 
 # What needs no browser, process, training or compiler: within 90 seconds on two cores.
 fast: setup

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import uwaga
-from uwaga.integrations.read_text import load
+from uwaga.integrations.run_text import load
 from uwaga.maps import induction
 from uwaga.train import Config
 from uwaga.train.data import sources

@@ -19,11 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")
 
 import uwaga
 from uwaga.viewer.messages import Reply
+from uwaga.viewer.runs import Run, Typed
 from uwaga.viewer.server.limits import MAX_UNSENT_BYTES, ConnectionTimeouts
 from uwaga.viewer.server.server import Server
 from uwaga.viewer.service import ViewService
@@ -593,6 +595,65 @@ def real_service(tokens: list[str] | None = None, title: str | None = None) -> V
 
 def lives_for_real(server: Server) -> None:
     assert status(server, request(server, b'{"ask":"about"}')) == 200
+
+
+class Reader:
+    """A runner that takes a moment for each text, and counts how many run at a time."""
+
+    def __init__(self) -> None:
+        self.running = self.most = self.ended = 0
+
+    def about(self) -> Mapping[str, object]:
+        return {"boxes": ["text"], "examples": [], "model": "m", "command": "uwaga view TEXT", "max_tokens": 9}
+
+    def run(self, typed: Typed, check: Callable[[], None]) -> Run:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            for _ in range(5):
+                time.sleep(0.001)
+                check()
+            query, key = torch.randn(2, 1, 64, 16)
+            return Run(view_model=ViewModel.create(uwaga.AttentionMap(query, key)))
+        finally:
+            self.running -= 1
+            self.ended += 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+def test_a_thousand_texts_at_once() -> None:
+    """One is run at a time, the others are ended or get 503; the first view stays, and no memory is held for what is gone."""
+    reader = Reader()
+    service = ViewService(real_service().view_model, runner=reader)
+    with Server(service, title="a text") as server:
+        lives_for_real(server)
+        before = megabytes()
+
+        async def ask(number: int) -> int:
+            body = {
+                "ask": "run",
+                "text": f"{number} \u202e<script>",
+                "second": None,
+                "target": None,
+                "edits": {"heads": [[]]},
+            }
+            stream, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(request(server, json.dumps(body).encode()))
+            head = await stream.readuntil(b"\r\n\r\n")
+            writer.close()
+            return int(head.split()[1])
+
+        async def ask_all() -> list[int]:
+            return await asyncio.gather(*map(ask, range(1000)))
+
+        codes = asyncio.run(ask_all())
+        assert set(codes) <= {200, 503}
+        assert 200 in codes
+        assert reader.most == 1
+        until(lambda: reader.running == 0)
+        assert megabytes() - before < 200
+        lives_for_real(server)
 
 
 @pytest.mark.slow

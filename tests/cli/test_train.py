@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.integrations import read_text
+from uwaga.integrations import run_text
 from uwaga.train import Config
 
 CONFIG = """
@@ -119,7 +119,7 @@ def test_a_model_of_pairs_answers_by_its_decoders_tokenizer(tmp_path: Path, shar
     assert done.exit_code == 0, done.stderr
     assert set(json.loads(done.stdout)["text"].split()) <= {"S0", "S1", "S2", "T"}
     assert "T" in json.loads(done.stdout)["text"]
-    reader = read_text.load(f"{tmp_path}/run/step-000040", "float32")
-    seen = read_text.record_text(reader, "w7", target="S1 T", new_tokens=0)
+    reader = run_text.load(f"{tmp_path}/run/step-000040", "float32")
+    seen = run_text.record_text(reader, "w7", target="S1 T", new_tokens=0)
     assert seen.tokens["encoder"][0][:2] == ["w", "7"]
     assert seen.tokens["decoder"][0][1:] == ["S1", "T"]

@@ -21,7 +21,7 @@ import typer
 from typer.testing import CliRunner
 
 from uwaga.cli import app
-from uwaga.integrations import read_text
+from uwaga.integrations import run_text
 from uwaga.models import GPT2Config, GPT2Model, T5Config, T5Model, directories, save
 from uwaga.viewer.messages import Reply
 
@@ -196,7 +196,7 @@ def test_the_terminal_shows_the_heads_with_the_most_extreme_statistics(bert: Pat
     ],
 )
 def test_the_title_is_the_first_line_as_it_was_given(text: str, title: str) -> None:
-    from uwaga.integrations.read_text import first_line
+    from uwaga.integrations.run_text import first_line
 
     assert first_line(text) == title
 
@@ -320,7 +320,7 @@ def test_an_interrupt_ends_quietly(bert: Path, monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("uwaga.integrations.text_runner.read_text", interrupted)
+    monkeypatch.setattr("uwaga.integrations.text_runner.run_text", interrupted)
     result = CliRunner().invoke(app, ["view", "cat", "--model", str(bert)])
     assert result.exit_code == 130
     assert result.stderr == "\nuwaga view: stopped\n"
@@ -366,8 +366,8 @@ def test_the_demo_opens_on_real_weights(tmp_path: Path) -> None:
 
 
 def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path) -> None:
-    reader = read_text.load(str(bert), "float32")
-    recording = read_text.record_text(reader, "the cat sat")
+    reader = run_text.load(str(bert), "float32")
+    recording = run_text.record_text(reader, "the cat sat")
     path = tmp_path / "a.safetensors"
     recording.save(path)
     of_text = saved(tmp_path / "of a text.html", "the cat sat", "--model", bert)
@@ -385,9 +385,9 @@ def test_a_saved_recording_is_shown_without_its_model(bert: Path, tmp_path: Path
 
 
 def test_refusals_of_recordings(bert: Path, tmp_path: Path) -> None:
-    reader = read_text.load(str(bert), "float32")
+    reader = run_text.load(str(bert), "float32")
     path = tmp_path / "a.safetensors"
-    read_text.record_text(reader, "the cat").save(path)
+    run_text.record_text(reader, "the cat").save(path)
     assert refusal(path, "--layers", "0") == f"--layers says what a model reads; {path} is a recording"
     assert refusal(path, "--target", "x") == f"--target says what a model reads; {path} is a recording"
     assert refusal(path, "--second-model", bert) == f"--second-model reads a text; {path} is a recording"

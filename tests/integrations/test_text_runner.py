@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.integrations.read_text import RecordError, TextTooLongError, load, read_text
+from uwaga.integrations.run_text import RecordError, TextTooLongError, load, run_text
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer.runs import Run, Typed
 
@@ -51,7 +51,7 @@ def test_a_writer_predicts_the_next_token(bard: TextRunner) -> None:
 
 def test_what_an_encoder_decoder_writes_is_read_again(speller: TextRunner) -> None:
     run = speller.run(Typed("attention"))
-    reading = read_text(speller.reader, "attention")
+    reading = run_text(speller.reader, "attention")
     assert reading.written is not None
     words, _ = run.predictions["0"].top(0, len(reading.written), 1)
     backend = speller.reader.target_tokenizer.backend

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import uwaga
-from uwaga.integrations.read_text import load, record_text
+from uwaga.integrations.run_text import load, record_text
 from uwaga.viewer.api import View
 
 pytest.importorskip("uvicorn", reason="the server's packages are not installed: pip install 'uwaga[view]'")

@@ -70,13 +70,13 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
 def _trained(sentence: str) -> "ViewModel | None":
     """The sentence in the bundled model; None, with a message, where the model cannot be loaded."""
     from uwaga._base.errors import CheckpointError
-    from uwaga.integrations import read_text
+    from uwaga.integrations import run_text
     from uwaga.viewer.view_model import ViewModel
 
     try:
-        reader = read_text.load("minilm", "float32")
-        seen = read_text.record_text(reader, sentence, truncate=True)
-    except (CheckpointError, read_text.RecordError) as error:
+        reader = run_text.load("minilm", "float32")
+        seen = run_text.record_text(reader, sentence, truncate=True)
+    except (CheckpointError, run_text.RecordError) as error:
         echo(f"uwaga lesson: no trained model beside it: {error}", err=True)
         return None
     return ViewModel.create(seen, model=reader.title)

@@ -11,7 +11,7 @@ import typer
 from uwaga._base import untrusted
 from uwaga._base.errors import CheckpointError, DataError
 from uwaga.cli.terminal import echo, fail, progress_bar
-from uwaga.integrations.read_text import (
+from uwaga.integrations.run_text import (
     DEFAULT_MODEL,
     LoadedModel,
     RecordError,

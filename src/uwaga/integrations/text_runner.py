@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from uwaga.integrations.read_text import (
+from uwaga.integrations.run_text import (
     NEW_TOKENS,
     LoadedModel,
     Progress,
     Reading,
     first_line,
-    read_text,
     reporting_errors,
+    run_text,
 )
 from uwaga.viewer.runs import MAX_TOKENS, Check, Run, Typed
 from uwaga.viewer.token_text import token_text
@@ -53,7 +53,7 @@ class TextRunner:
     Attributes:
         reader: the model.
         second: the model of the second text, which reads the first one where there is no second; None: the same model.
-        new_tokens, layers, truncate: as in `read_text`.
+        new_tokens, layers, truncate: as in `run_text`.
     """
 
     reader: LoadedModel
@@ -96,7 +96,7 @@ class TextRunner:
             check: called after each layer; what it raises ends the run.
             max_tokens: of each text, beside what the model takes; None: no limit.
             title, second_title: of the sides; None: the first line of each text.
-            progress: makes the progress of one reading, as in `read_text`.
+            progress: makes the progress of one reading, as in `run_text`.
 
         Raises:
             Exception: from `check`.
@@ -110,7 +110,7 @@ class TextRunner:
                 edits = Edits.from_dict(typed.edits)
 
         def read(reader: LoadedModel, text: str, **options: Any) -> Reading:
-            return read_text(
+            return run_text(
                 reader,
                 text,
                 new_tokens=self.new_tokens,
@@ -245,7 +245,7 @@ def _vector(reader: LoadedModel, reading: Reading) -> NDArray[np.float32] | None
     from uwaga._base.errors import CheckpointError
     from uwaga.models.bert.model import BertModel
     from uwaga.models.text import sentence_config
-    from uwaga.models.text.inference import pool
+    from uwaga.models.text.pooling import pool
     from uwaga.ops.ragged import Ragged
 
     if not isinstance(reader.model, BertModel) or reader.model.masked_lm is not None:

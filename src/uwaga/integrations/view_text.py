@@ -4,7 +4,7 @@ import os
 from typing import TYPE_CHECKING
 
 from uwaga._base import renamed
-from uwaga.integrations.read_text import DEFAULT_MODEL, RecordError, load
+from uwaga.integrations.run_text import DEFAULT_MODEL, RecordError, load
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer import api
 from uwaga.viewer.runs import Typed

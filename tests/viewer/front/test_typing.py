@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 import uwaga
-from uwaga.integrations.read_text import load
+from uwaga.integrations.run_text import load
 from uwaga.integrations.text_runner import TextRunner
 from uwaga.viewer.api import View
 from uwaga.viewer.runs import Typed

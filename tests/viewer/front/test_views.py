@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 import uwaga
-from uwaga.integrations import read_text
+from uwaga.integrations import run_text
 from uwaga.maps import head_table
 from uwaga.models import directories, load
 from uwaga.models.text.tokenizer import Tokenizer
@@ -167,10 +167,10 @@ def test_two_texts_and_their_difference(view_of: Callable[..., View], open_page:
 
 def test_cross_attention_of_the_bundled_speller(serve: Callable[..., View], open_page: Any, keep: Any) -> None:
     """The cross-attention head with the lowest entropy, for one word."""
-    reader = read_text.load("speller", "float32")
-    recording = read_text.record_text(reader, "transformer")
+    reader = run_text.load("speller", "float32")
+    recording = run_text.record_text(reader, "transformer")
     certainty = torch.stack(
-        [recording.maps["cross", layer][0].peak().weight.mean(-1) for layer in range(4)]
+        [recording.maps["cross", layer].peak().weight[0].mean(-1) for layer in range(4)]
     )  # (layers, heads)
     layer, head = divmod(int(certainty.argmax()), certainty.shape[1])
     page = open_page(serve(recording, title="transformer", model="speller").address)

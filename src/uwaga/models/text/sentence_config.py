@@ -22,7 +22,7 @@ class SentenceConfig:
     """How texts become tokens, and the hidden states of a text one vector."""
 
     folder: Path  # of config.json, the weights and tokenizer.json
-    pooling: tuple[str, ...] = ("mean",)  # keys of inference.POOLING; the vectors of several are concatenated
+    pooling: tuple[str, ...] = ("mean",)  # keys of pooling.POOLING; the vectors of several are concatenated
     normalize: bool = False  # to length 1
     max_length: int | None = None  # tokens, special ones included; None: not given
     limited_by: Path | None = None  # the file that gives max_length

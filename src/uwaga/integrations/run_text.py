@@ -88,7 +88,7 @@ def load(name: str, dtype: str) -> LoadedModel:
     return LoadedModel(name, title, model, tokenizer, Tokenizer.load_target(folder) or tokenizer, found)
 
 
-def read_text(
+def run_text(
     reader: LoadedModel,
     text: str,
     *,
@@ -162,8 +162,8 @@ def record_text(
     layers: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> "Recording":
-    """The recording of `read_text`, whose arguments and errors it has."""
-    return read_text(
+    """The recording of `run_text`, whose arguments and errors it has."""
+    return run_text(
         reader, text, target=target, new_tokens=new_tokens, truncate=truncate, layers=layers, progress=progress
     ).recording
 

@@ -1,0 +1,57 @@
+"""Pooling of hidden states to one vector for each sequence, as in sentence-transformers (Reimers and Gurevych, "Sentence-BERT", 2019;
+"weightedmean": Muennighoff, "SGPT", 2022).
+
+Letters: N packed tokens, S sequences, R rows of the result, M model width.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from uwaga.ops.ragged import Ragged
+
+
+def pool(hidden: Ragged, modes: Sequence[str]) -> Tensor:
+    """(S, M) float32, or (S, M * modes): each sequence by itself, with the same bits in any batch.
+
+    hidden: values (N, M); no sequence may be empty. modes: keys of POOLING.
+    """
+    hidden = hidden.with_values(hidden.values.float())
+    return torch.cat([POOLING[mode](hidden) for mode in modes], dim=-1)
+
+
+def mean_rows(vectors_SM: Tensor, counts_R: Tensor) -> Tensor:
+    """(R, M): the means of the first counts_R[0] vectors, of the next counts_R[1], and so on."""
+    offsets = torch.cat((counts_R.new_zeros(1), counts_R.cumsum(0)))
+    return _reduce(Ragged(vectors_SM, offsets), "mean")
+
+
+def _reduce(hidden: Ragged, mode: str, weights_N: Tensor | None = None) -> Tensor:
+    # The fastest of PyTorch's sums over segments: 0.09 ms for 2048 x 384, where segment_reduce takes 1.1 ms.
+    every_N = torch.arange(hidden.values.shape[0], device=hidden.values.device)
+    return embedding_bag(
+        every_N, hidden.values, hidden.offsets, mode=mode, per_sample_weights=weights_N, include_last_offset=True
+    )
+
+
+def _mean_sqrt_len(hidden: Ragged) -> Tensor:
+    return _reduce(hidden, "sum") / hidden.lengths[:, None].float().sqrt()
+
+
+def _weighted_mean(hidden: Ragged) -> Tensor:
+    token_N = torch.arange(hidden.values.shape[0], device=hidden.values.device)
+    position_N = token_N - hidden.offsets[:-1].repeat_interleave(hidden.lengths) + 1
+    sums = hidden.lengths * (hidden.lengths + 1) / 2
+    return _reduce(hidden, "sum", position_N.float()) / sums[:, None]
+
+
+POOLING: dict[str, Callable[[Ragged], Tensor]] = {
+    "cls": lambda hidden: hidden.values[hidden.offsets[:-1]],
+    "max": lambda hidden: _reduce(hidden, "max"),
+    "mean": lambda hidden: _reduce(hidden, "mean"),
+    "mean_sqrt_len_tokens": _mean_sqrt_len,
+    "weightedmean": _weighted_mean,
+    "lasttoken": lambda hidden: hidden.values[hidden.offsets[1:] - 1],
+}
