@@ -60,8 +60,8 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
     where.pop("head")
     from uwaga.viewer.messages import RequestParser
 
-    head_view = long_service._queries._resolver.head_view(
-        long_service._queries._resolver.selection(RequestParser({"ask": "tile", **where})), 0
+    head_view = long_service._runs.queries(0)._resolver.head_view(
+        long_service._runs.queries(0)._resolver.selection(RequestParser({"ask": "tile", **where})), 0
     )
     first = 0
     for _ in range(20):
@@ -78,8 +78,8 @@ def test_no_step_computes_more_than_its_share(long_service: ViewService, merge: 
 def test_what_is_begun_and_never_asked_again_is_forgotten(long_service: ViewService) -> None:
     for row in range(300):
         request = {**WHERE, "how": "mass", "level": 1, "row": row % 100, "column": row // 100}
-        long_service._queries._resume(("tile", json.dumps(request)), _Heavy)
-    assert sum(weight for _, weight in long_service._queries._unfinished._entries.values()) <= 128 << 20
+        long_service._runs.queries(0)._resume(("tile", json.dumps(request)), _Heavy)
+    assert sum(weight for _, weight in long_service._runs.queries(0)._unfinished._entries.values()) <= 128 << 20
 
 
 class _Heavy:
@@ -102,7 +102,7 @@ def test_a_thousand_heads_are_not_begun_at_once(monkeypatch: pytest.MonkeyPatch)
     for request in (overview, {"ask": "statistics", "side": "0", "kind": "encoder", "layer": 0}):
         reply = service.answer(request)
         assert 0 < reply.meta["complete"] < 0.01
-        assert len(service._queries._resolver._head_views) < 10
+        assert len(service._runs.queries(0)._resolver._head_views) < 10
 
 
 def test_a_token_of_a_million_letters_is_not_one_of_every_token() -> None:

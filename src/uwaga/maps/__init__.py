@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from uwaga.maps.base import WeightMap
     from uwaga.maps.derived import DifferenceMap, KeptMap, WordMap, word_labels, word_spans
     from uwaga.maps.interpretability.gradients import GradientMap, gradient_rollout
+    from uwaga.maps.interpretability.head_labels import head_labels
     from uwaga.maps.interpretability.head_scores import duplicate_token, induction, previous_token
     from uwaga.maps.interpretability.head_table import HeadTable, head_changes, head_table
     from uwaga.maps.interpretability.norms import ScaledMap, value_norms
@@ -37,6 +38,7 @@ __all__ = [
     "duplicate_token",
     "gradient_rollout",
     "head_changes",
+    "head_labels",
     "head_table",
     "induction",
     "previous_token",
@@ -65,6 +67,7 @@ _HOME = {
     "duplicate_token": "uwaga.maps.interpretability.head_scores",
     "gradient_rollout": "uwaga.maps.interpretability.gradients",
     "head_changes": "uwaga.maps.interpretability.head_table",
+    "head_labels": "uwaga.maps.interpretability.head_labels",
     "head_table": "uwaga.maps.interpretability.head_table",
     "induction": "uwaga.maps.interpretability.head_scores",
     "previous_token": "uwaga.maps.interpretability.head_scores",

@@ -12,7 +12,7 @@ from uwaga.viewer.view_model import ViewModel
 
 _MAX_EXACT_IN_SNAPSHOT = 512  # requests, such as for tiles, whose exact replies a page adds to its snapshot
 _IN_SNAPSHOT = (
-    "tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson", "predictions",
+    "tile", "overview", "entry", "row", "column", "between", "statistics", "items", "lesson", "predictions", "labels",
 )  # fmt: skip
 _OWN = ("predictions", "run", "stop", "page", "lesson")
 

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-_SPECIAL = re.compile(
-    r"\[(PAD|CLS|SEP|MASK|BOS|EOS|unused\d+)\]|<(/?s|pad|mask|cls|sep|bos|eos|extra_id_\d+)>|<\|[^<>|\s]*\|>"
-)
+from uwaga.maps.interpretability.head_labels import SPECIAL_TOKEN
+
 _MAX_LABEL = 1000  # characters of a token that are shown
 _MAX_WORD = 32  # tokens of a word: a text without spaces is cut there
 _BYTE_LEVEL = "ĠĊ"  # how GPT-2's byte-level BPE writes a space and a newline
@@ -68,7 +67,7 @@ def token_text(tokens: Sequence[str], source: Written | None = None) -> TokenTex
     >>> token_text(["didn", "'", "t", "[UNK]"], Written("Didn't 🦉", [(0, 4), (4, 5), (5, 6), (7, 8)]))[:2]
     (['Didn', "'", 't', '🦉'], [True, True, True, False])
     """
-    special = [_SPECIAL.fullmatch(token) is not None for token in tokens]
+    special = [SPECIAL_TOKEN.fullmatch(token) is not None for token in tokens]
     decode = _decoder(tokens)
     found = [(token, False) if is_special else decode(token) for token, is_special in zip(tokens, special, strict=True)]
     if source is not None:

@@ -73,6 +73,7 @@ def test_a_short_text_is_stored_completely_and_exactly() -> None:
         "about": 1,
         "items": variants,
         "statistics": 2,
+        "labels": 2 * variants,
         "lesson": 1,
         "overview": 2 * (variants + 1),  # and the largest weights, without merging or hiding
         "tile": 2 * 3 * variants,

@@ -49,8 +49,8 @@ WRONG = [
     ({"ask": 3}, "request: ask must be a string, not 3"),
     (
         {"ask": "nothing"},
-        "nothing: ask must be one of about, items, overview, tile, entry, row, column, between, statistics, weights, npz, "
-        "page, lesson, not 'nothing'",
+        "nothing: ask must be one of about, items, overview, tile, entry, row, column, between, statistics, labels, weights, npz, "
+        "predictions, run, stop, page, lesson, not 'nothing'",
     ),
     ({"ask": "about", "more": 1}, "about: unknown argument 'more'"),
     ({"ask": "row", **HEAD}, "row: query is missing"),
@@ -130,8 +130,8 @@ def test_concurrent_threads_get_the_same_replies(service: ViewService) -> None:
 
 def test_the_caches_are_bounded(long_map: uwaga.AttentionMap, monkeypatch: pytest.MonkeyPatch) -> None:
     service = ViewService(ViewModel.create(long_map))
-    monkeypatch.setattr(service._queries._finished, "_max_weight", 1 << 20)
+    monkeypatch.setattr(service._runs.queries(0)._finished, "_max_weight", 1 << 20)
     where = HEAD | {"kind": "decoder"}
     for row in range(8):
         service.answer({"ask": "tile", **where, "how": "mass", "level": 0, "row": row, "column": 0})
-    assert sum(reply.nbytes for reply, _ in service._queries._finished._entries.values()) <= 1 << 20
+    assert sum(reply.nbytes for reply, _ in service._runs.queries(0)._finished._entries.values()) <= 1 << 20

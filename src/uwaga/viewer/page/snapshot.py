@@ -233,6 +233,7 @@ def groups(about: Mapping[str, Any]) -> Iterator[Group]:
         plain = (merge, specials) == ("tokens", "show")
         variant = {"merge": merge, "specials": specials}
         yield Group(choices=(tuple(_overviews(about, {"how": "mass", **variant})),), needed=plain)
+        yield Group(choices=(tuple(_labels(about, variant)),), needed=plain)
         yield Group(choices=_whole_maps(about, "mass", variant), needed=plain)
         if plain:
             yield Group(choices=(tuple(_overviews(about, {"how": "max", **variant})),))
@@ -300,6 +301,12 @@ def _predictions(about: Mapping[str, Any]) -> Iterator[_NewRequest]:
     for side, found in about.get("predictions", {}).items():
         for first in range(0, min(found["tokens"], _PREDICTED), MAX_PREDICTED):
             yield {"ask": "predictions", "side": side, "first": first, "count": MAX_PREDICTED}
+
+
+def _labels(about: Mapping[str, Any], variant: Mapping[str, str]) -> Iterator[_NewRequest]:
+    for where in _layers(about):
+        if where["side"] != "difference":
+            yield {"ask": "labels", **where, **variant}
 
 
 def _overviews(about: Mapping[str, Any], how: Mapping[str, object]) -> Iterator[_NewRequest]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
-from uwaga.viewer.queries import statistics, weights
+from uwaga.viewer.queries import labels, statistics, weights
 from uwaga.viewer.queries.heads import DIFFERENCE, MERGES, SPECIALS, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
@@ -67,6 +67,7 @@ class QueryService:
             "column": self._column,
             "between": self._between,
             "statistics": self._statistics,
+            "labels": self._labels,
         }
         # These may take seconds. They take the lock for each step, so that other requests are answered in between.
         self._long_handlers: Mapping[str, Callable[[RequestParser], Reply]] = {
@@ -167,6 +168,13 @@ class QueryService:
         side, name = self._resolver.layer(parser)
         parser.done()
         return self._resume(("statistics", side, name), lambda: statistics.of_layer(self._resolver, side, name))
+
+    def _labels(self, parser: RequestParser) -> Reply:
+        selection = self._resolver.selection(parser)
+        parser.done()
+        if selection.side == DIFFERENCE:
+            raise RequestError("labels: heads are labelled in one text, not in a difference")
+        return self._resume(("labels", selection), lambda: labels.Labels(self._resolver, selection))
 
     def _weights(self, parser: RequestParser) -> Reply:
         return Reply(meta={}, arrays=(self._block(parser)[0],))

@@ -1,8 +1,9 @@
 // The telling heads: what each of the most telling ones does in this text, and where its strongest link is.
 //
-// Everything is computed from the small maps of "All heads", without special tokens as queries, and without the sinks' columns:
-// shares are of the weight that is left. A map of more than `overview` tokens is pooled; then only what survives pooling is named.
+// Labels come from Python, with their evidence. Links are those of the small maps of "All heads", without special tokens as queries, and
+// without the sinks' columns.
 
+import { percentText } from "../format.js";
 import { sinkColumns, sinksOf } from "../weights.js";
 
 /** @typedef {import("../types.js").App} App */
@@ -17,7 +18,19 @@ import { sinkColumns, sinksOf } from "../weights.js";
  * @property {number} head
  * @property {string} label  heads of one label do the same; "" if the strongest link is all that is said
  * @property {string} sentence
+ * @property {string} evidence  what the label rests on; "" without one
  * @property {Link} link
+ */
+/**
+ * @typedef {object} HeadLabel  of Python
+ * @property {string} label
+ * @property {number | null} share
+ * @property {number | null} least
+ * @property {number} queries
+ * @property {number} of
+ * @property {number} sink  the share of all weight on sinks
+ * @property {number | null} by_position
+ * @property {number} key
  */
 /**
  * @typedef {object} Telling
@@ -29,23 +42,19 @@ import { sinkColumns, sinksOf } from "../weights.js";
  */
 /** @typedef {{cells: Float32Array, rows: number, columns: number, sinks: Uint8Array | null, queries: Items, keys: Items, kind: Kind}} SmallMap */
 
-/**
- * The least share of the weight off the sinks that gives a head its name; that of entropy is of its maximum. The first that fits.
- * @type {{label: string, least: number, sentence: string}[]}
- */
-export const headLabels = [
-  { label: "previous", least: 0.5, sentence: "Looks at the word before" },
-  { label: "next", least: 0.5, sentence: "Looks at the word after" },
-  { label: "self", least: 0.5, sentence: "Looks at itself" },
-  { label: "induction", least: 0.3, sentence: "Looks after an earlier copy" },
-  { label: "duplicate", least: 0.3, sentence: "Finds the same word elsewhere" },
-  { label: "broad", least: 0.85, sentence: "Spreads over everything" },
-  { label: "ahead", least: 0.8, sentence: "Looks ahead" },
-  { label: "back", least: 0.8, sentence: "Looks back" },
-  { label: "gathers", least: 0.4, sentence: "Most words look at one" },
-];
-/** So many queries must each give that share: what rests on fewer names nothing. */
-const leastQueries = 5;
+/** What a head with a label of Python does (`uwaga.maps.head_labels`). @type {{[label: string]: string}} */
+export const labelSentences = {
+  previous: "Looks at the word before", next: "Looks at the word after", self: "Looks at itself",
+  induction: "Looks after an earlier copy", duplicate: "Finds the same word elsewhere", broad: "Spreads over everything",
+  ahead: "Looks ahead", back: "Looks back", gathers: "Most words look at one",
+};
+/** Where the share of a label's weight goes, in a sentence. @type {{[label: string]: string}} */
+const labelPlaces = {
+  previous: "is on the word before", next: "is on the word after", self: "is on the word itself", induction: "is on what followed an earlier copy",
+  duplicate: "is on other copies of the word", ahead: "is on later words", back: "is on earlier words", gathers: "is on one word",
+};
+/** A label that more than half of the heads have, of at least four, names none of them. */
+const commonShare = 0.5, commonHeads = 4;
 const mostTelling = 8;
 const mostOfALabel = 2;
 
@@ -58,10 +67,16 @@ export async function askTelling(app, signal) {
   const { side: id, kind, how, merge, specials } = app.store.get(), side = app.side(id), axes = side.kinds[kind];
   const [queries, keys] = await Promise.all([app.items(id, axes.queries), app.items(id, axes.keys)]);
   const layers = side.maps.filter((map) => map.kind === kind);
-  /** @type {TellingHead[]} */
+  /** @type {(TellingHead & {gathers: string})[]} */
   const found = [];
   let resting = 0;
+  /** @type {string[]} */
+  const given = [];
   await Promise.all(layers.map(async ({ layer, heads }) => {
+    const named = { ask: "labels", side: id, kind, layer, merge, specials };
+    /** @type {{labels: HeadLabel[], sampled: number | null}} */
+    const known = { labels: [], sampled: null };
+    if (app.host.has(named)) await app.client.follow(named, ({ meta }) => void Object.assign(known, meta), { priority: 2, signal });
     const question = { ask: "overview", side: id, kind, layer, how, merge, specials };
     if (!app.host.has(question)) return;
     const { arrays: [array] } = await app.client.ask(question, { priority: 2, signal });
@@ -69,14 +84,23 @@ export async function askTelling(app, signal) {
     const sinks = sinkColumns(sinksOf(keys, kind), columns, (at) => Math.floor((at * keys.total) / columns));
     for (let head = 0; head < heads; head++) {
       const map = { cells: data.subarray(head * rows * columns, (head + 1) * rows * columns), rows, columns, sinks, queries, keys, kind };
-      const link = strongestLink(map), { label, sentence, rests } = describeHead(map);
+      const link = strongestLink(map), { label = "", sink: rests = 0 } = known.labels[head] ?? {};
+      given.push(label);
       if (rests > 0.5) resting += 1;
-      if (link) found.push({ kind, layer, head, label, sentence: sentence || linkSentence(link, queries, keys), link });
+      if (link) found.push({ kind, layer, head, label, sentence: "", link, evidence: label ? evidenceText(known.labels[head], known.sampled) : "",
+        gathers: label === "gathers" ? keys.labels[known.labels[head].key] : "" });
     }
   }));
+  const common = commonLabels(given);
+  const all = found.map(({ gathers, ...one }) => {
+    const isNamed = one.label !== "" && !common.has(one.label);
+    const sentence = !isNamed ? linkSentence(one.link, queries, keys)
+      : gathers ? `Most words look at \u201c${gathers}\u201d` : labelSentences[one.label];
+    return { ...one, label: isNamed ? one.label : "", evidence: isNamed ? one.evidence : "", sentence };
+  });
   const total = layers.reduce((sum, { heads }) => sum + heads, 0);
   const [sink] = sinksOf(keys, kind);
-  return { heads: mostTellingHeads(found, keys.labels), all: found, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
+  return { heads: mostTellingHeads(all, keys.labels), all, total, resting, sink: sink === undefined ? "" : keys.labels[sink] };
 }
 
 /** @param {Link} link @param {Items} queries @param {Items} keys */
@@ -85,62 +109,34 @@ function linkSentence({ query, key }, queries, keys) {
 }
 
 /**
- * What a head does over the whole text.
- * @param {SmallMap} map
- * @returns {{label: string, sentence: string, rests: number}} rests: the share of its weight on sinks
+ * What the open head does over the whole text; "" where no label fits.
+ * @param {App} app
+ * @param {Items} keys
+ * @returns {Promise<string>}
  */
-export function describeHead({ cells, rows, columns, sinks, queries, keys, kind }) {
-  const isExact = rows === queries.total && columns === keys.total, isSelf = kind !== "cross";
-  /** By label: the sum of the shares, the queries that could have one, and those that do. @type {{[label: string]: [number, number, number]}} */
-  const sums = Object.fromEntries(headLabels.map(({ label }) => [label, [0, 0, 0]]));
-  const leastOf = Object.fromEntries(headLabels.map(({ label, least }) => [label, least]));
-  const columnSums = new Float64Array(columns);
-  let [inSinks, all, asked] = [0, 0, 0];
-  const add = (/** @type {string} */ label, /** @type {number} */ share) => {
-    const one = sums[label];
-    one[0] += share;
-    one[1] += 1;
-    if (share >= leastOf[label]) one[2] += 1;
-  };
-  for (let i = 0; i < rows; i++) {
-    const row = cells.subarray(i * columns, (i + 1) * columns);
-    let off = 0;
-    row.forEach((weight, j) => {
-      if (Number.isNaN(weight)) return;
-      all += weight;
-      if (sinks?.[j]) inSinks += weight;
-      else off += weight;
-    });
-    if (!(off > 0) || (isExact && queries.specials.has(i))) continue;
-    asked += 1;
-    const share = (/** @type {number} */ j) => (j < 0 || j >= columns || sinks?.[j] ? 0 : row[j] / off);
-    let [entropy, ahead, same, after, copies, earlier] = [0, 0, 0, 0, 0, 0];
-    for (let j = 0; j < columns; j++) {
-      const part = share(j);
-      if (part > 0) entropy -= part * Math.log(part);
-      columnSums[j] += part;
-      if (j > i) ahead += part;
-      if (!isExact || !isSelf || j === i || queries.labels[i] !== keys.labels[j]) continue;
-      same += part;
-      copies += 1;
-      // The word after an earlier copy, unless that is the word itself.
-      if (j < i - 1) { after += share(j + 1); earlier += 1; }
-    }
-    const seen = row.reduce((count, weight, j) => count + (weight > 0 && !sinks?.[j] ? 1 : 0), 0);
-    if (seen > 1) add("broad", entropy / Math.log(seen));
-    if (!isSelf) continue;
-    if (isExact && i > 0) add("previous", share(i - 1));
-    if (isExact && i < rows - 1 && kind === "encoder") add("next", share(i + 1));
-    if (isExact) add("self", share(i));
-    if (copies) add("duplicate", same);
-    if (earlier) add("induction", after);
-    if (kind === "encoder") { add("ahead", ahead); add("back", 1 - ahead - share(i)); }
-  }
-  const most = columnSums.indexOf(Math.max(...columnSums));
-  sums.gathers = [columnSums[most], asked, asked];
-  const fits = headLabels.find(({ label, least }) => sums[label][2] >= leastQueries && sums[label][0] / sums[label][1] >= least);
-  const sentence = fits?.label === "gathers" && isExact ? `Most words look at \u201c${keys.labels[most]}\u201d` : fits?.sentence ?? "";
-  return { label: fits?.label ?? "", sentence, rests: all > 0 ? inSinks / all : 0 };
+export async function headSentence(app, keys) {
+  const { side, kind, layer, head, merge, specials } = app.store.get(), question = { ask: "labels", side, kind, layer, merge, specials };
+  if (app.side().signed || !app.host.has(question)) return "";
+  /** @type {HeadLabel[]} */
+  let labels = [];
+  await app.client.follow(question, ({ meta }) => void (labels = meta.labels), { priority: 6 });
+  const own = labels[head];
+  return own?.label === "gathers" ? `Most words look at \u201c${keys.labels[own.key]}\u201d` : labelSentences[own?.label ?? ""] ?? "";
+}
+
+/** @param {string[]} labels  of every head; "" for none @returns {Set<string>} those that most have */
+export function commonLabels(labels) {
+  if (labels.length < commonHeads) return new Set();
+  return new Set(labels.filter((label) => label && labels.filter((other) => other === label).length > commonShare * labels.length));
+}
+
+/** @param {HeadLabel} found @param {number | null} sampled @returns {string} what the label rests on */
+export function evidenceText({ label, share, least, queries, of, by_position: position }, sampled) {
+  const mean = label === "broad" ? `The entropy of its weights off the sinks is ${percentText(share ?? 0)} of the most that it can be`
+    : `${percentText(share ?? 0)} of its weight off the sinks ${labelPlaces[label]}`;
+  const from = sampled === null ? "" : ` From a sample of ${sampled} queries.`;
+  const explained = position === null ? "" : ` Distance alone explains ${percentText(position)} of the differences of its weights.`;
+  return `${mean}, on average; ${queries} of ${of} words reach ${percentText(least ?? 0)}, which the name needs from at least five.${explained}${from}`;
 }
 
 /**

@@ -31,6 +31,7 @@ export function exploreView(app) {
   const box = makeTextBox(app), predictions = makePredictions(app), changes = makeChanges(app);
   const headline = el("h2", { class: "uwaga-headline", "aria-live": "polite" });
   const note = el("p", { class: "uwaga-headline-note" });
+  const evidence = el("details", { class: "uwaga-evidence", hidden: true }, el("summary", { text: "Why this name" }), el("p"));
   const bands = el("p", { class: "uwaga-band-note", hidden: true });
   const prose = makeProse({
     pick: (axis, item) => store.set(axis === "key" ? { key: item } : { query: item, ...(store.get().query === item ? {} : { key: null }) }),
@@ -44,7 +45,7 @@ export function exploreView(app) {
   } } });
   const side = el("aside", { class: "uwaga-side", "aria-label": "Details", "data-sheet": "low" }, handle, predictions.element, links.element);
   const middle = el("div", { class: "uwaga-middle" }, box.element, headline,
-    el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app), changes.controls), prose.element, bands, map.element, changes.bar);
+    el("div", { class: "uwaga-headline-row" }, note, makeHeadBar(app), changes.controls), evidence, prose.element, bands, map.element, changes.bar);
   const element = el("section", { class: "uwaga-explore", "aria-label": "Explore" }, rail.element, middle, side);
   const row = new WeightsReader(app, "row", draw);
   /** @type {{queries: Items, keys: Items, name: string} | null} */
@@ -133,10 +134,11 @@ export function exploreView(app) {
     if (!shown || store.get().tab !== "explore") return;
     const state = store.get(), { kind, layer, head, query, key } = state;
     const known = texts, weights = row.weights?.weights ?? null;
-    const own = telling?.heads.find((one) => one.kind === kind && one.layer === layer && one.head === head);
+    const own = telling?.all.find((one) => one.kind === kind && one.layer === layer && one.head === head);
     if (!known || query === null || query >= known.queries.total) {
       headline.replaceChildren(app.side().text_title);
       note.textContent = known ? "Pick a word to see what it attends to." : "";
+      evidence.hidden = true;
       links.show(null);
     }
     predictions.show(known);
@@ -149,6 +151,8 @@ export function exploreView(app) {
     if (inQueries !== null) {
       headline.replaceChildren(...headlineOf(known, inQueries, key, shownWeights, sinks, app.side().signed));
       note.replaceChildren(noteOf(state, own, shownWeights, sinks));
+      evidence.hidden = !own?.evidence;
+      /** @type {HTMLElement} */ (evidence.lastElementChild).textContent = own?.evidence ?? "";
       links.show(shownWeights && { name: known.queries.labels[inQueries], weights: shownWeights, items: known.keys, sinks, picked: key });
     }
     const common = { picked: inQueries, sinks };

@@ -1,7 +1,7 @@
 // Pictures to show around: a title over every exported picture, and a picture of the picked link, 1200 x 630.
 
 import { overviewPixels, overviewScaleMax } from "../overview/drawing.js";
-import { describeHead, strongestLink } from "../explore/telling.js";
+import { headSentence, strongestLink } from "../explore/telling.js";
 import { tokenText } from "../dom.js";
 import { kindTitle, percentText } from "../format.js";
 import { strongestItems } from "../strongest_list.js";
@@ -97,7 +97,7 @@ export async function shareScene(app) {
   const at = shareMargin + shareMap + shareMargin, space = shareWidth - at - shareMargin;
   const pair = `${tokenText(queries.labels[query] ?? "")} \u2192 ${tokenText(keys.labels[key] ?? "")}`;
   const pairSize = Math.max(40, Math.min(64, space / (Math.max(1, [...pair].length) * letterWidth)));
-  const sentence = describeHead(map).sentence || (key === best ? `\u201c${tokenText(queries.labels[query] ?? "")}\u201d looks mostly there` : "");
+  const sentence = await headSentence(app, keys) || (key === best ? `\u201c${tokenText(queries.labels[query] ?? "")}\u201d looks mostly there` : "");
   const where = [`${kind === "encoder" ? "" : `${kindTitle(kind)} `}layer ${layer}, head ${head}`, side.model, "uwaga"].filter(Boolean).join(" \u00b7 ");
   items.push(
     { kind: "text", x: at, y: 190, text: fittingText(pair, pairSize, space), size: pairSize, anchor: "start", fill: ink },

@@ -1,7 +1,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { describeHead, mostTellingHeads, strongestLink } from "../../explore/telling.js";
+import { askTelling, commonLabels, evidenceText, mostTellingHeads, strongestLink } from "../../explore/telling.js";
 import { proseRange } from "../../explore/prose.js";
+import { makeClient } from "../../client.js";
+import { makeApp } from "../../shell/app.js";
+import { fakeHost } from "../fake_host.js";
 
 const itemsOf = (labels) => ({ labels, glued: labels.map(() => 0), total: labels.length, spans: new Int32Array(2 * labels.length),
   specials: new Set(labels.flatMap((label, at) => (label.startsWith("[") ? [at] : []))) });
@@ -21,36 +24,28 @@ function mapOf(weight, labels = words) {
   sinks[0] = sinks[n - 1] = 1;
   return { cells, rows: n, columns: n, sinks, queries: items, keys: items, kind: "encoder" };
 }
-const label = (weight, labels) => describeHead(mapOf(weight, labels)).label;
-
-test("heads made by construction get their labels, whatever rests on the sink", () => {
-  assert.equal(label((i, j) => Number(j === i - 1)), "previous");
-  assert.equal(label((i, j) => Number(j === i + 1)), "next");
-  assert.equal(label((i, j) => Number(j === i)), "self");
-  assert.equal(label((i, j) => Number(i !== j && words[i] === words[j])), "duplicate");
-  assert.equal(label((i, j) => Number(j > 1 && j < i && words[i] === words[j - 1]) || 0.01), "induction");
-  assert.equal(label(() => 1), "broad");
-  assert.equal(label((i, j) => Number(j === i + 2) + Number(j === i + 4) || 1e-4), "ahead");
-  assert.equal(label((i, j) => Number(j === i - 2) + Number(j === i - 4) || 1e-4), "back");
-  assert.equal(describeHead(mapOf((i, j) => Number(j === 4))).sentence, "Most words look at \u201cd\u201d");
-  assert.ok(describeHead(mapOf((i, j) => Number(j === i))).rests > 0.4);
+test("labels and their evidence are those of Python", async () => {
+  const host = /** @type {any} */ ({ ...fakeHost({ layers: 2, heads: 3, tokens: 20, steps: 2 }), mode: "notebook" }), client = makeClient(host);
+  const { meta } = await client.ask({ ask: "about" });
+  const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({}));
+  const { all, total, resting } = await askTelling(app, new AbortController().signal);
+  assert.deepEqual([total, resting], [6, 0]);
+  assert.deepEqual(all.filter((one) => one.label).map(({ layer, head, sentence }) => [layer, head, sentence]).sort(),
+    [[0, 0, "Looks at the word before"], [1, 1, "Looks at the word before"]]);
+  assert.match(all.find((one) => one.label)?.evidence ?? "", /^90 % of its weight off the sinks is on the word before, on average; 9 of 10 words reach 50 %/);
+  assert.ok(all.every((one) => one.label || (!one.evidence && /looks at/.test(one.sentence))));
 });
 
-test("random weights get no label", () => {
-  let state = 1;
-  const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
-  for (let turn = 0; turn < 200; turn++) {
-    const scores = Float64Array.from({ length: count * count }, () => Math.exp(4 * Math.sqrt(-2 * Math.log(random())) * Math.cos(6.283 * random())));
-    assert.equal(label((i, j) => scores[i * count + j]), "", String(turn));
-  }
+test("a label that most heads have names none", () => {
+  assert.deepEqual([...commonLabels(["broad", "broad", "broad", "self", ""])], ["broad"]);
+  assert.equal(commonLabels(["broad", "broad", "", ""]).size, 0);
+  assert.equal(commonLabels(["broad", "broad", "broad"]).size, 0);
 });
 
-test("what rests on fewer than five queries names nothing", () => {
-  const rare = ["[CLS]", "a", "b", "c", "a", "b", "c", "d", "e", "f", "[SEP]"];
-  const copies = (i, j) => Number(i !== j && rare[i] === rare[j]) || 0.2;
-  assert.equal(label(copies, rare), "duplicate"); // six queries have a copy
-  const rarer = ["[CLS]", "a", "b", "c", "a", "b", "g", "d", "e", "f", "[SEP]"];
-  assert.notEqual(label((i, j) => Number(i !== j && rarer[i] === rarer[j]) || 0.2, rarer), "duplicate"); // four
+test("evidence says where it is from a sample, and that of entropy is no weight", () => {
+  const found = { label: "broad", share: 0.9, least: 0.85, queries: 200, of: 256, sink: 0.1, by_position: null, key: 0 };
+  assert.equal(evidenceText(found, 256), "The entropy of its weights off the sinks is 90 % of the most that it can be, on average; "
+    + "200 of 256 words reach 85 %, which the name needs from at least five. From a sample of 256 queries.");
 });
 
 test("the strongest link is between words, off the sinks", () => {

@@ -1,0 +1,76 @@
+"""Labels of heads on the page: those of `uwaga.maps.head_labels`, for words too, from a sample where a text is long."""
+
+import pytest
+import torch
+
+import uwaga
+from uwaga.integrations.run_text import load, record_text
+from uwaga.viewer.messages import Reply, RequestError
+from uwaga.viewer.queries import labels
+from uwaga.viewer.service import ViewService
+from uwaga.viewer.view_model import ViewModel
+
+PLAIN = {"merge": "tokens", "specials": "show"}
+
+
+def ask(service: ViewService, **where: object) -> Reply:
+    """The complete reply."""
+    request = {"ask": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN, **where}
+    while (reply := service.answer(request)).meta["complete"] < 1:
+        assert reply.meta["labels"] == []
+    return reply
+
+
+def previous_head(size: int, heads: int = 1) -> uwaga.AttentionMap:
+    """Every token looks at the one before."""
+    position = torch.eye(size, dtype=torch.float64)
+    query = torch.cat((position[:1], position[:-1]))
+    return uwaga.AttentionMap(*(40.0 * each.expand(heads, -1, -1) for each in (query, position)), scale=1.0)
+
+
+def test_they_are_those_of_python() -> None:
+    recording = record_text(load("minilm", "float32"), "The animal didn't cross the street because it was too tired.")
+    service = ViewService(ViewModel.create(recording))
+    table = uwaga.maps.head_labels(recording)
+    found = [each for layer in range(6) for each in ask(service, layer=layer).meta["labels"]]
+    common = {"broad"}  # what most heads are names none in the table; the page leaves it out when it knows all layers
+    assert ["" if each["label"] in common else each["label"] for each in found] == [
+        "" if label in common else label for label in table.columns["label"]
+    ]
+    for each, row in zip(found, table.rows, strict=True):
+        assert each["sink"] == pytest.approx(row["sink"], rel=1e-5)
+        if row["label"]:
+            assert (each["queries"], each["of"]) == (row["queries"], row["of"])
+            assert each["share"] == pytest.approx(row["share"], rel=1e-5)
+
+
+def test_words_and_hidden_specials_have_labels_of_their_own() -> None:
+    tokens = ["[CLS]", *(name for word in "abcdefg" for name in (word, f"##{word}")), "[SEP]"]
+    service = ViewService(ViewModel.create(previous_head(len(tokens)), tokens=tokens))
+    assert [each["label"] for each in ask(service).meta["labels"]] == ["previous"]
+    words = ask(service, merge="words", specials="hide").meta["labels"]
+    # Half of a word's weight is on its own first token, half on the word before; six words have one before them.
+    assert (words[0]["label"], words[0]["of"]) in (("previous", 6), ("self", 7))
+
+
+def test_a_long_text_is_sampled() -> None:
+    service = ViewService(ViewModel.create(previous_head(600, heads=2)))
+    reply = ask(service)
+    assert reply.meta["sampled"] == 256
+    assert [each["label"] for each in reply.meta["labels"]] == ["previous"] * 2
+    assert reply.meta["labels"][0]["of"] == 256
+
+
+def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("uwaga.viewer.queries.service._TIME_BUDGET", 0.0)
+    monkeypatch.setattr(labels, "_BLOCK", 100)
+    service = ViewService(ViewModel.create(previous_head(20)))
+    request = {"ask": "labels", "side": "0", "kind": "encoder", "layer": 0, **PLAIN}
+    fractions = [service.answer(request).meta["complete"] for _ in range(4)]
+    assert fractions == [0.25, 0.5, 0.75, 1.0]  # twenty rows, five at a time
+
+
+def test_a_difference_has_none() -> None:
+    service = ViewService(ViewModel.create(previous_head(6), second=previous_head(6)))
+    with pytest.raises(RequestError, match="labels: heads are labelled in one text, not in a difference"):
+        ask(service, side="difference")
