@@ -57,6 +57,8 @@ const labelPlaces = {
 const commonShare = 0.5, commonHeads = 4;
 const mostTelling = 8;
 const mostOfALabel = 2;
+/** What a head that has a name is worth at least, on the scale of a link's weight: a name says more than a weak link. */
+const leastOfNamed = 0.45;
 
 /**
  * @param {App} app
@@ -151,7 +153,8 @@ export function mostTellingHeads(heads, names) {
   const counts = new Map();
   const worth = (/** @type {TellingHead} */ { kind, label, link: { query, key, weight } }) => {
     const far = kind === "cross" ? 1 : Math.min(1, Math.abs(query - key) / 3);
-    return weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
+    const own = weight * far * (kind !== "cross" && names[query] === names[key] ? 0.6 : 1) * (label === "broad" ? 0.5 : 1);
+    return label && label !== "broad" ? Math.max(own, leastOfNamed) : own;
   };
   return [...heads].sort((a, b) => worth(b) - worth(a)).filter(({ label, link }) => {
     const name = label || `${link.query} ${link.key}`;
