@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from uwaga._base.lazy import names
 
 if TYPE_CHECKING:
+    from uwaga.plots.animation import animate
     from uwaga.plots.arc_diagram import arcs
     from uwaga.plots.figures import save
     from uwaga.plots.heatmaps import changed_heads, head_grid, head_matrix, heatmap
 
-__all__ = ["arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "save"]
+__all__ = ["animate", "arcs", "changed_heads", "head_grid", "head_matrix", "heatmap", "save"]
 
 _HOME = {
+    "animate": "uwaga.plots.animation",
     "arcs": "uwaga.plots.arc_diagram",
     "changed_heads": "uwaga.plots.heatmaps",
     "head_grid": "uwaga.plots.heatmaps",
