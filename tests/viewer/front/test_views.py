@@ -8,9 +8,9 @@ import io
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -93,6 +93,13 @@ def view_of(recordings: list[uwaga.Recording], serve: Callable[..., View]) -> Ca
     return make
 
 
+@pytest.fixture
+def text_view(recordings: list[uwaga.Recording]) -> Iterator[View]:
+    """The view of the first sentence as a text that a model reads, with a box for further ones."""
+    with uwaga.view(SENTENCE, browser=False, block=False) as served:  # type: ignore[union-attr]
+        yield cast("View", served)
+
+
 def best_head(recording: uwaga.Recording, statistic: str) -> dict[str, Any]:
     """The head with the largest value of a statistic."""
     tables = {layer: m for (_, layer), m in recording.maps.items()}
@@ -139,11 +146,10 @@ def test_every_view_of_a_real_model(view_of: Callable[..., View], open_page: Any
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_first_screen(view_of: Callable[..., View], open_page: Any, keep: Any, recordings: Any, theme: str) -> None:
+def test_the_first_screen(open_page: Any, keep: Any, recordings: Any, text_view: View, theme: str) -> None:
     """It opens on a telling head whose strongest link is said with its exact weight, at three widths, with nothing cut off."""
-    view = view_of()
     for width, height in ((1400, 900), (800, 900), (360, 780)):
-        page = open_page(view.address, width=width, height=height, color_scheme=theme)
+        page = open_page(text_view.address, width=width, height=height, color_scheme=theme)
         page.locator('.uwaga-rail-card[aria-selected="true"]').wait_for()
         page.locator(".uwaga-headline", has_text="looks mostly at").wait_for()
         assert is_drawn(keep(page, f"explore-{width}-{theme}"))
