@@ -19,7 +19,7 @@ import { syncUrl } from "./shell/url_state.js";
 import { storeEqual } from "./store.js";
 import { tableView } from "./table/view.js";
 import { textView } from "./text/view.js";
-import { hostOfRun, makeSession, typedOfHash } from "./typing/session.js";
+import { hostOfRun, makeSession, typedOfHash, wholeTyped } from "./typing/session.js";
 
 /** @typedef {import("./types.js").App} App */
 /** @typedef {import("./types.js").Tab} Tab */
@@ -62,7 +62,9 @@ export async function start(root, host) {
   let opened = null;
   /** @type {App["history"]} */
   const history = { past: [], future: [], first: null };
-  const session = makeSession(host, show);
+  /** @type {App["rows"]} */
+  const rows = { cross: "written" };
+  const session = makeSession(host, show), kept = { session, history, rows, reopen };
 
   /** The client of a result, and what it says of itself. @param {number} run @param {Frame} frame  that shows errors of the connection */
   async function connect(run, frame) {
@@ -80,9 +82,15 @@ export async function start(root, host) {
     const isTyping = root.querySelector(".uwaga-typing textarea:focus") !== null;
     opened?.dispose();
     shown.frame = makePageFrame(root, host.mode);
-    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, { session, history }, before && carriedState(before, about, keep));
+    opened = openExplorer(root, hostOfRun(host, run), client, about, shown.frame, kept, before && carriedState(before, about, keep));
     if (isTyping) /** @type {HTMLElement | null} */ (root.querySelector(".uwaga-typing textarea"))?.focus();
     opened.app.announce(typed.edits ? "The model was changed." : "The text was run.");
+  }
+
+  /** The same result, after a change of what outlives it. */
+  async function reopen() {
+    const about = opened?.app.about;
+    if (about) await show(about.run ?? 0, about.typed ?? wholeTyped({}), true);
   }
 
   try {
@@ -90,7 +98,7 @@ export async function start(root, host) {
     history.first = about.typed ?? null;
     const typed = about.typing ? typedOfHash(hash) : null;
     if (typed && !storeEqual(typed, about.typed)) await session.run(typed);
-    opened ??= openExplorer(root, host, client, about, shown.frame, { session, history });
+    opened ??= openExplorer(root, host, client, about, shown.frame, kept);
   } catch (error) {
     opening.panel.replaceChildren(el("p", { class: "uwaga-loading", text: "This page cannot be opened." }));
     throw error;
@@ -117,10 +125,11 @@ function carriedState(state, about, keep) {
   const always = { theme, colour, how, merge, specials, shortcuts, overviewScale, textDirection, linesAll, linesThreshold, tab };
   if (!keep) return always;
   const { kind, layer, head, query, key, view } = state;
-  const changed = about.sides.length > 1;
-  /** @type {import("./types.js").SideId} */
-  const side = changed ? (state.side === "difference" ? "difference" : "1") : "0";
-  return { ...always, kind, layer, head, query, key, view, side, compare: side === "difference" ? "difference" : "one" };
+  const there = about.sides.some(({ id }) => id === state.side), changed = Boolean(about.python);
+  // After a change the page shows what came of it, unless it shows the difference.
+  const side = changed && state.side === "0" ? "1" : there ? state.side : "0";
+  return { ...always, kind, layer, head, query, key, view, side,
+    compare: side === "difference" ? "difference" : state.compare === "both" && about.sides.length > 1 ? "both" : "one" };
 }
 
 /**
@@ -150,7 +159,7 @@ export function render({ model, el: place }) {
  * @param {import("./types.js").Client} client
  * @param {import("./types.js").About} about
  * @param {Frame} frame
- * @param {Pick<App, "session" | "history">} kept  what outlives a text
+ * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @param {Partial<import("./types.js").State>} [carried]  of the text before; the address is then that of this text
  * @returns {{dispose: () => void, app: App}}
  */

@@ -208,6 +208,8 @@
  * @property {Commands} commands
  * @property {import("./typing/session.js").Session} session  runs texts
  * @property {{past: Edits[], future: Edits[], first: Typed | null}} history  of changes, to undo and redo, and what the page opened with
+ * @property {{cross: "written" | "read"}} rows  how rows of cross-attention are named
+ * @property {() => Promise<void>} reopen  shows the same again, after a change of `rows`
  * @property {{on: boolean}} quiet  while on, changes of the head add no step to the browser's history
  * @property {HTMLElement} root
  * @property {(side: SideId, stack: string, as?: {merge: string, specials: string}) => Promise<Items>} items

@@ -25,6 +25,9 @@ from uwaga.viewer.view_model import KINDS, MapName, Side, ViewModel, axes_of
 DIFFERENCE = "difference"  # the id of the side that shows the first side minus the second
 MERGES = ("tokens", "words")
 SPECIALS = ("show", "hide")
+WRITTEN = (
+    "written"  # the decoder's axis in cross-attention, each row named by the token that is written there, the next one
+)
 _MAX_HEAD_VIEWS = 256  # heads whose normalizers are cached, O(Q) numbers each
 _MAX_LAYERS = 1 << 20
 _STEP = 1 << 23  # weights per step, as many as a map's engine computes in a few hundredths of a second
@@ -80,6 +83,22 @@ class Axis:
             self,
             labels=[one if one == two else f"{one} | {two}" for one, two in pairs],
             glued=[one and two and not differ for one, two, differ in glued],
+        )
+
+    def written(self, tokens: TokenText) -> "Axis":
+        """This axis of a decoder with the labels of what is written at each item: the tokens after its own. Behind the last one nothing
+        was written that is known."""
+        after = TokenText(
+            [*tokens.labels[1:], "…"],
+            [*tokens.glued[1:], False],
+            [*tokens.special[1:], False],
+            [*tokens.starts[1:], True],
+        )
+        return dataclasses.replace(
+            self,
+            labels=[join_tokens(after, int(start), int(stop)) for start, stop in self.spans],
+            glued=[after.glued[start] or at == 0 for at, (start, _) in enumerate(self.spans)],
+            specials=[at for at, (start, _) in enumerate(self.spans) if after.special[start]],
         )
 
     def __len__(self) -> int:
@@ -199,6 +218,11 @@ class HeadResolver:
         how = selection.merge, selection.specials
         return self.axis(selection.side, queries, *how), self.axis(selection.side, keys, *how)
 
+    def stacks(self, side: str) -> list[str]:
+        """The axes that a side has: its stacks, and WRITTEN where it has cross-attention."""
+        shown = self.side(side)
+        return [*shown.stacks, *([WRITTEN] if any(kind == "cross" for kind, _ in shown.maps) else [])]
+
     def axis(self, side: str, stack: str, merge: str, specials: str) -> Axis:
         """The items along an axis; of the difference those of the first side, named by both texts where they differ."""
         key = (side, stack, merge, specials)
@@ -206,6 +230,9 @@ class HeadResolver:
             if side == DIFFERENCE:
                 first, second = (self.axis(str(number), stack, merge, specials) for number in range(2))
                 self._axes[key] = first.beside(second)
+            elif stack == WRITTEN:
+                tokens = self.view_model.sides[int(side)].token_text("decoder")
+                self._axes[key] = self.axis(side, "decoder", merge, specials).written(tokens)
             else:
                 tokens = self.view_model.sides[int(side)].token_text(stack)
                 self._axes[key] = Axis.of(tokens, merge=merge, specials=specials)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from uwaga.viewer.messages import Reply, Request, RequestError, RequestParser
 from uwaga.viewer.queries import labels, statistics, weights
-from uwaga.viewer.queries.heads import DIFFERENCE, MERGES, SPECIALS, HeadResolver, HeadView, LayerSelection
+from uwaga.viewer.queries.heads import DIFFERENCE, MERGES, SPECIALS, WRITTEN, HeadResolver, HeadView, LayerSelection
 from uwaga.viewer.queries.lru_cache import LRUCache
 from uwaga.viewer.queries.raster import OVERVIEW, TILE, Block, Overview, Tile
 from uwaga.viewer.view_model import ViewModel, axes_of
@@ -106,7 +106,7 @@ class QueryService:
 
     def _items(self, parser: RequestParser) -> Reply:
         side = parser.text("side", self._resolver.ids)
-        stack = parser.text("stack", self._resolver.side(side).stacks)
+        stack = parser.text("stack", self._resolver.stacks(side))
         axis = self._resolver.axis(side, stack, parser.text("merge", MERGES), parser.text("specials", SPECIALS))
         first = parser.integer("first", 0, len(axis) + 1)
         last = min(first + parser.integer("count", 0, _MAX_ITEMS + 1), len(axis))
@@ -266,16 +266,21 @@ def _side(resolver: HeadResolver, side: str) -> dict[str, Any]:
         "text_title": shown.title,
         "signed": side == DIFFERENCE,
         "maps": [{"kind": kind, "layer": layer, "heads": resolver.heads(side, (kind, layer))} for kind, layer in names],
-        "stacks": {stack: _stack(resolver, side, stack) for stack in shown.stacks},
-        "kinds": {kind: dict(zip(("queries", "keys"), axes_of(kind), strict=True)) for kind, _ in names},
+        "stacks": {stack: _stack(resolver, side, stack) for stack in resolver.stacks(side)},
+        "kinds": {kind: _axes(kind) for kind, _ in names},
     }
+
+
+def _axes(kind: str) -> dict[str, str]:
+    queries, keys = axes_of(kind)
+    return {"queries": WRITTEN if kind == "cross" else queries, "keys": keys}
 
 
 def _stack(resolver: HeadResolver, side: str, stack: str) -> dict[str, int]:
     """How many tokens, words and special tokens an axis has."""
-    shown = resolver.side(side)
+    shown, read = resolver.side(side), "decoder" if stack == WRITTEN else stack
     words = len(resolver.axis(side, stack, "words", "show"))
-    return {"tokens": shown.sizes[stack], "words": words, "specials": sum(shown.token_text(stack).special)}
+    return {"tokens": shown.sizes[read], "words": words, "specials": sum(shown.token_text(read).special)}
 
 
 def _difference_title(names: list[str]) -> str:

@@ -18,11 +18,11 @@ const visibleTitleLength = 14;
  * @param {import("../types.js").Client} client
  * @param {import("../types.js").About} received
  * @param {{announce: (text: string) => void, status: (text: string) => void, fail: (message: string) => void}} reporter
- * @param {Pick<App, "session" | "history">} kept  what outlives a text
+ * @param {Pick<App, "session" | "history" | "rows" | "reopen">} kept  what outlives a text
  * @returns {App}
  */
 export function makeApp(root, host, client, received, reporter, kept) {
-  const about = { ...received, sides: withDistinctTitles(received.sides) };
+  const about = { ...received, sides: withDistinctTitles(received.sides).map((one) => withCrossRows(one, kept.rows.cross)) };
   const store = makeStore({ ...initialState(), ...about.start, compare: about.start?.side === "difference" ? "difference" : "one" });
   const commands = makeCommands(() => store.get().shortcuts);
   /** @type {Map<string, Promise<Items>>} */
@@ -63,10 +63,32 @@ export function makeApp(root, host, client, received, reporter, kept) {
     theme: () => resolvedTheme(store.get().theme),
     history: kept.history,
     session: kept.session,
+    rows: kept.rows,
+    reopen: kept.reopen,
     quiet: { on: false },
     isFresh: host.mode === "notebook" || !new URLSearchParams(window.location.hash.replace(/^#/, "")).has("layer"),
     idPrefix: "",
   };
+}
+
+/**
+ * Rows of cross-attention are named by what is written there, or by what the decoder reads.
+ * @param {Side} side
+ * @param {"written" | "read"} rows
+ * @returns {Side}
+ */
+function withCrossRows(side, rows) {
+  if (rows === "written" || !side.kinds.cross) return side;
+  return { ...side, kinds: { ...side.kinds, cross: { ...side.kinds.cross, queries: "decoder" } } };
+}
+
+/**
+ * The stack whose tokens are along an axis.
+ * @param {string} axis  of a side's kinds
+ * @returns {string}
+ */
+export function stackOfAxis(axis) {
+  return axis === "written" ? "decoder" : axis;
 }
 
 /**

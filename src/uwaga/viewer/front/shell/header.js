@@ -143,6 +143,11 @@ function makeSettings(app) {
   const sink = segmentedControl("Sink", [
     { name: "bar", title: "Grey bar", hint: "Weight on special tokens and on the first token is a grey bar: the colours are for the rest" },
     { name: "colour", title: "Colour", hint: "As every other weight" }], (name) => change({ hideSink: name === "bar" }));
+  const rows = segmentedControl("Rows of cross-attention", [
+    { name: /** @type {"written"} */ ("written"), title: "Written", hint: "A row is named by the token that is written there" },
+    { name: /** @type {"read"} */ ("read"), title: "Read", hint: "A row is named by the token that the decoder reads, the one before" },
+  ], (name) => { if (name !== app.rows.cross) { app.rows.cross = name; void app.reopen(); } });
+  const hasCross = app.about.sides.some(({ kinds }) => kinds.cross);
   const how = segmentedControl("Cells of many weights", [
     { name: /** @type {"mass"} */ ("mass"), title: "Mass", hint: "A cell is the weight that its queries give to its keys, on average" },
     { name: /** @type {"max"} */ ("max"), title: "Max", hint: "A cell is its largest weight" },
@@ -173,6 +178,7 @@ function makeSettings(app) {
   const missing = el("p", { class: "uwaga-label" });
   const content = el("div", { class: "uwaga-settings", role: "group", "aria-label": "View" },
     some && [setting("Items", words.element), setting("Specials", specials.element), missing, setting("Sink", sink.element),
+      hasCross && setting("Cross rows", rows.element),
       setting("Cells", how.element), setting("Scale", log.element),
       el("label", {}, el("span", { class: "uwaga-label", text: "Colours" }), el("span", { class: "uwaga-slider" }, scheme, ramp)),
       slider("From", low), slider("To", high), slider("Hide below", threshold)],
@@ -198,6 +204,7 @@ function makeSettings(app) {
     specials.element.querySelectorAll("button").forEach((button, i) => { button.disabled = !no[1] && (i === 1) !== (hidden === "hide"); });
     missing.textContent = no[0] && no[1] ? "" : "This saved page was too large to hold the other settings.";
     missing.hidden = no[0] && no[1];
+    rows.show(app.rows.cross);
     sink.show(colour.hideSink ? "bar" : "colour");
     how.show(cells);
     log.show(colour.log ? "log" : "linear");

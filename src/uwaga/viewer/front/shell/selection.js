@@ -1,5 +1,7 @@
 // Keeps the selected query, key and spans while items are renumbered: words merged, special tokens hidden, another axis.
 
+import { stackOfAxis } from "./app.js";
+
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
 
@@ -49,7 +51,7 @@ export function renumberedSpan(span, from, to) {
  */
 export function keepSelection(app) {
   const axes = () => {
-    const { side, kind, merge, specials } = app.store.get(), { queries, keys } = app.side().kinds[kind];
+    const { side, kind, merge, specials } = app.store.get(), axis = app.side().kinds[kind], [queries, keys] = [axis.queries, axis.keys].map(stackOfAxis);
     return { side, queries, keys, numbering: `${merge} ${specials}`,
       // Before and after a change of the model the text is the same.
       text: `${app.about.python ? "" : app.side().text_title} ${JSON.stringify(app.side().stacks)}` };

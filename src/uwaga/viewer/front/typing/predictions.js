@@ -3,6 +3,7 @@
 
 import { el, tokenText } from "../dom.js";
 import { percentText } from "../format.js";
+import { stackOfAxis } from "../shell/app.js";
 
 /** @typedef {import("../types.js").App} App */
 /** @typedef {import("../types.js").Items} Items */
@@ -15,9 +16,10 @@ const maskTokens = new Set(["[MASK]", "<mask>"]);
  * @param {{kind: string, tokens: number}} info
  * @param {Items | null} items  of the stack that predicts, where it is the queries' one
  * @param {number | null} query  the picked item of it
+ * @param {boolean} [isWritten]  items are named by what is written there
  * @returns {{position: number, title: string, word: string | null}[]}
  */
-export function predictedPlaces({ kind, tokens }, items, query) {
+export function predictedPlaces({ kind, tokens }, items, query, isWritten = false) {
   const label = (/** @type {number} */ item) => items?.labels[item] ?? "";
   const last = (/** @type {number} */ item) => (items ? items.spans[2 * item + 1] - 1 : tokens - 1);
   if (kind === "masked") {
@@ -27,7 +29,7 @@ export function predictedPlaces({ kind, tokens }, items, query) {
   }
   const end = { position: tokens - 1, title: "What comes next", word: null };
   if (!items || query === null || query >= items.total || last(query) >= tokens - 1) return [end];
-  return [{ position: last(query), title: "After", word: label(query) }, end];
+  return [{ position: last(query), title: isWritten ? "In place of" : "After", word: label(query) }, end];
 }
 
 /**
@@ -69,9 +71,9 @@ export function makePredictions(app) {
     const now = changed ? "1" : side === "difference" ? "0" : side;
     const info = predictions[now];
     if (!info) return showSimilar();
-    const own = app.side().kinds[kind].queries === info.stack;
-    const places = predictedPlaces(info, own && texts ? texts.queries : null, own ? query : null);
-    const name = JSON.stringify([now, places.map(({ position }) => position)]);
+    const axis = app.side().kinds[kind].queries, own = stackOfAxis(axis) === info.stack;
+    const places = predictedPlaces(info, own && texts ? texts.queries : null, own ? query : null, axis === "written");
+    const name = JSON.stringify([now, places]);
     if (name === shown) return;
     shown = name;
     asked.abort();

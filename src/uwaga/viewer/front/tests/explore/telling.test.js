@@ -27,7 +27,7 @@ function mapOf(weight, labels = words) {
 test("labels and their evidence are those of Python", async () => {
   const host = /** @type {any} */ ({ ...fakeHost({ layers: 2, heads: 3, tokens: 20, steps: 2 }), mode: "notebook" }), client = makeClient(host);
   const { meta } = await client.ask({ ask: "about" });
-  const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({}));
+  const app = makeApp(/** @type {any} */ (null), host, client, /** @type {any} */ (meta), /** @type {any} */ ({}), /** @type {any} */ ({ rows: { cross: "written" } }));
   const { all, total, resting } = await askTelling(app, new AbortController().signal);
   assert.deepEqual([total, resting], [6, 0]);
   assert.deepEqual(all.filter((one) => one.label).map(({ layer, head, sentence }) => [layer, head, sentence]).sort(),
