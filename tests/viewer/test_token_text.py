@@ -8,7 +8,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from uwaga.viewer.queries.heads import Axis
-from uwaga.viewer.token_text import join_tokens, token_text, word_ranges, written
+from uwaga.viewer.token_text import join_tokens, split_words, token_text, word_ranges, written
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,13 @@ def test_tokens_are_grouped_into_words(tokens: list[str], words: list[str]) -> N
 
 def test_a_character_split_over_two_tokens_is_written_as_bytes() -> None:
     assert token_text(["Ġcaf", "Ã", "©"]).labels == ["caf", "<0xC3>", "<0xA9>"]
+
+
+@given(st.text())
+def test_splitting_loses_nothing_but_spaces(text: str) -> None:
+    words = split_words(text)
+    assert all(words)
+    assert "".join("".join(words).split()) == "".join(text.split())
 
 
 TEXT = "The naïve Owl 🦉 didn't\n\ncross—3.14 m."

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def lesson(
-    sentence: Annotated[str | None, typer.Argument(help="Words separated by spaces; default: this is a pen .")] = None,
+    sentence: Annotated[
+        str | None, typer.Argument(help="Up to 12 words and punctuation marks; default: this is a pen .")
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Print the six steps as tables, and open no browser.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print all steps as tables, and open no browser.")] = False,
     query: Annotated[
@@ -54,7 +56,7 @@ def _serve(worked: "Lesson", port: int, *, opens: bool, has_model: bool) -> None
     from uwaga.viewer.service import ViewService
     from uwaga.viewer.view_model import ViewModel
 
-    view_model = _trained(" ".join(worked.request["tokens"])) if has_model else None
+    view_model = _trained(worked.request.get("text") or " ".join(worked.request["tokens"])) if has_model else None
     service = ViewService(view_model or ViewModel.empty(), lesson=worked.request)
     with serve(service, "lesson", announce=typer.echo, port=port, name="lesson", fragment=FRAGMENT) as served:
         # On a line of its own and unbroken, so that a terminal makes a link of it.

@@ -6,6 +6,7 @@ Letters: T tokens.
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from uwaga.maps.interpretability.head_labels import SPECIAL_TOKEN
@@ -100,6 +101,28 @@ def _from_source(source: Written) -> list[tuple[str, bool] | None]:
     return found
 
 
+def word_boundaries(text: str) -> list[int]:
+    """The word boundaries of a text by the rules of Unicode (UAX 29): ascending, with its start and its end."""
+    import regex
+
+    return [found.start() for found in regex.finditer(r"(?w)\b", text)]
+
+
+def split_words(text: str) -> list[str]:
+    """The words and punctuation marks of a text, by the word boundaries of Unicode (UAX 29). No dictionary is used: Chinese
+    characters, hiragana and Thai letters are a word each; katakana and Hangul are one up to the next other character.
+
+    >>> split_words("Don't: it's 3.14!")
+    ["Don't", ':', "it's", '3.14', '!']
+    >>> split_words("これはペンです。")
+    ['こ', 'れ', 'は', 'ペン', 'で', 'す', '。']
+    """
+    boundaries = word_boundaries(text)
+    # A space takes up the marks of direction that follow it.
+    pieces = (text[start:end].strip() for start, end in pairwise(boundaries))
+    return [piece for piece in pieces if piece]
+
+
 def word_ranges(tokens: TokenText) -> list[tuple[int, int]]:
     """The token range [start, stop) of every word, and of every special token."""
     starts = [at for at, begins in enumerate(tokens.starts) if begins]
@@ -128,9 +151,7 @@ def _starts(labels: list[str], glued: list[bool], special: list[bool]) -> list[b
 def _starts_of_words(source: Written, starts: list[bool]) -> list[bool]:
     """Whether each token begins a word by the word boundaries of Unicode (UAX 29): "didn't" is one word, a comma is one of its own.
     Tokens without characters keep what `starts` says."""
-    import regex
-
-    boundaries = {found.start() for found in regex.finditer(r"(?w)\b", source.text)}
+    boundaries = set(word_boundaries(source.text))
     begins = []
     done = 0
     for (start, end), own in zip(source.offsets, starts, strict=True):

@@ -152,10 +152,35 @@ def test_another_sentence(page: Page) -> None:
     field.press("Enter")
     settle(page)
     names = page.locator("[data-matrix=x] tbody th").all_text_contents()
-    assert names == ["the", "<b>pen</b>", "<U+202E>", "writes"]
+    assert names == ["the", "<", "b", ">", "pen", "<", "/", "b", ">", "<U+202E>", "writes"]
+    assert field.input_value() == "the <b>pen</b> \u202e writes"
+    field.fill("これはペンです。")
+    field.press("Enter")
+    settle(page)
+    names = page.locator("[data-matrix=x] tbody th").all_text_contents()
+    assert names == ["こ", "れ", "は", "ペン", "で", "す", "。"]
+
+
+def test_a_sentence_that_is_too_long_is_refused_and_stays(worked: Lesson, browser: Any) -> None:
+    page = browser.new_page()  # a reply of status 400 is an error in the console
+    page.goto(worked.view.address)  # type: ignore[union-attr]
+    page.wait_for_selector(TITLE)
+    field = page.locator(".lesson-sentence")
     field.fill(" ".join("abcdefghijklm"))
     field.press("Enter")
-    assert page.locator(".lesson-error:visible").text_content() == "The lesson takes at most 12 words; these are 13."
+    settle(page)
+    said = (
+        "lesson: text must have 1 to 12 words and punctuation marks, not 13. The numbers shown are the previous ones."
+    )
+    assert page.locator(".lesson-error:visible").text_content() == said
+    assert field.input_value() == "a b c d e f g h i j k l m"
+    assert page.locator("[data-matrix=x] tbody tr").count() == 5
+    field.fill("a b")
+    field.press("Enter")
+    settle(page)
+    assert page.locator("[data-matrix=x] tbody tr").count() == 2
+    assert page.locator(".lesson-error:visible").count() == 0
+    page.close()
 
 
 def test_settings_and_the_query(page: Page) -> None:

@@ -24,6 +24,12 @@ def test_inputs_are_a_sentence_words_or_a_matrix() -> None:
     assert work_through(x.tolist(), tokens="one two three", heads=1).request["tokens"] == ["one", "two", "three"]
 
 
+def test_a_sentence_is_split_into_words_and_punctuation() -> None:
+    assert work_through("this is a pen.").request["tokens"] == ["this", "is", "a", "pen", "."]
+    np.testing.assert_array_equal(work_through("this is a pen.")["x"], work_through("this is a pen .")["x"])
+    assert work_through(["a pen", "."]).request["tokens"] == ["a pen", "."]
+
+
 def test_given_weights_give_the_output_of_attention() -> None:
     x, wq, wk, wv = (torch.randn(3, 3) for _ in range(4))
     worked = work_through(x, wq=wq, wk=wk, wv=wv.numpy(), heads=1)
@@ -50,7 +56,9 @@ def test_an_unknown_matrix_is_refused() -> None:
         ({"inputs": torch.zeros(3)}, "lesson: inputs must be a matrix, but has shape (3,)"),
         ({"inputs": "a", "wq": [[1.0], [2.0, 3.0]]}, "lesson: wq must be a matrix of numbers: "),
         ({"inputs": "a", "head": 2}, "lesson: unknown argument 'head'"),
-        ({"inputs": ""}, "lesson: tokens must be a list of 1 to 12 words, not of 0"),
+        ({"inputs": ""}, "lesson: text must have 1 to 12 words and punctuation marks, not 0"),
+        ({"inputs": []}, "lesson: inputs must be a matrix, but has shape (0,)"),
+        ({"inputs": torch.zeros(2, 2), "tokens": "a, b"}, "lesson: x must be a list of 3 rows, not 2 rows"),
     ],
 )
 def test_invalid_inputs_are_refused(arguments: dict[str, Any], message: str) -> None:

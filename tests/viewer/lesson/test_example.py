@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from uwaga.viewer.lesson import answer
+from uwaga.viewer.lesson.example import vector
 from uwaga.viewer.messages import Reply, RequestError
 from uwaga.viewer.service import ViewService
 from uwaga.viewer.view_model import ViewModel
@@ -19,6 +20,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": []}, "settings must be an object, not []"),
     ({"settings": {"head": 2}}, "unknown argument 'head'"),
     ({"tokens": "a b"}, "tokens must be a list of 1 to 12 words, not 'a b'"),
+    ({"text": 7}, "text must be a text of at most 780 characters, not 7"),
+    ({"text": "a" * 781}, f"text must be a text of at most 780 characters, not '{'a' * 56}..."),
+    ({"text": " \u3000\n"}, "text must have 1 to 12 words and punctuation marks, not 0"),
+    ({"text": "a b c d e f g h i j k l."}, "text must have 1 to 12 words and punctuation marks, not 13"),
+    ({"text": "a" * 65}, f"text has a word of more than 64 characters: '{'a' * 56}..."),
+    ({"text": "a \ud83d"}, "text has a lone surrogate, which is not a character"),
+    ({"text": "a pen", "x": [ROW]}, "x must be a list of 2 rows, not 1 row"),
+    ({"text": "a pen", "tokens": ["a"], "x": [ROW, ROW]}, "x must be a list of 1 row, not 2 rows"),
     ({"tokens": []}, "tokens must be a list of 1 to 12 words, not of 0"),
     ({"tokens": ["a"] * 13}, "tokens must be a list of 1 to 12 words, not of 13"),
     ({"tokens": ["a", ""]}, "tokens[1] must be a word of 1 to 64 characters, not ''"),
@@ -55,6 +64,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"payload": [[1.0]]}}, "payload must be a list of 5 rows, not 1 row"),
     ({"settings": {"sentences": []}}, "sentences must be a list of 1 to 6 sentences, not []"),
     ({"settings": {"sentences": [["a"], []]}}, "sentences[1] must be a list of 1 to 12 words, not of 0"),
+    (
+        {"settings": {"sentences": ["a", "!" * 13]}},
+        "sentences[1] must have 1 to 12 words and punctuation marks, not 13",
+    ),
     ({"settings": {"limit": 0}}, "limit must be an integer from 1 to 12, not 0"),
     ({"settings": {"order": [0, 1, 2, 3, 3]}}, "order must be a permutation of 0 to 4, not [0, 1, 2, 3, 3]"),
     ({"settings": {"order": [0, 1, 2, 3, "4"]}}, "order must be a permutation of 0 to 4, not [0, 1, 2, 3, '4']"),
@@ -84,10 +97,40 @@ def test_the_largest_numbers_stay_finite() -> None:
 
 
 def test_the_request_in_a_reply_gives_the_same_reply() -> None:
-    first = answer({"ask": "lesson", "tokens": ["x", "y"], "x": [[0.1, 0.2, 0.3], None], "settings": {"heads": 1}})
+    x = [[0.1, 0.2, 0.3], None]
+    for request in ({"tokens": ["x", "y"], "x": x}, {"text": "x: x", "tokens": ["x", "x"], "x": x}):
+        assert_same_again({"ask": "lesson", "settings": {"heads": 1}, **request})
+
+
+def assert_same_again(request: dict[str, Any]) -> None:
+    first = answer(request)
     again = answer(json.loads(json.dumps(first.meta["question"])))
     assert again.meta == first.meta
     assert again.to_bytes() == first.to_bytes()
+
+
+def test_words_that_stay_keep_their_vectors() -> None:
+    rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    request = {"ask": "lesson", "tokens": ["a", "pen", "a"], "x": rows, "text": "the a pen a a"}
+    question = answer(request).meta["question"]
+    assert question["tokens"] == ["the", "a", "pen", "a", "a"]
+    assert question["x"][1:] == [rows[0], rows[1], rows[2], rows[2]]
+    assert question["x"][0] == list(vector("the", 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("this is a pen.", ["this", "is", "a", "pen", "."]),
+        ("这是一支笔。", ["这", "是", "一", "支", "笔", "。"]),
+        ("これはペンです。", ["こ", "れ", "は", "ペン", "で", "す", "。"]),
+        ("هذا قلم!", ["هذا", "قلم", "!"]),
+        ("to jest pióro, a nie 3,5\u00a0kredki", ["to", "jest", "pióro", ",", "a", "nie", "3,5", "kredki"]),
+    ],
+)
+def test_a_text_is_split_as_unicode_says(text: str, words: list[str]) -> None:
+    question = answer({"ask": "lesson", "text": text, "settings": {"sentences": [text]}}).meta["question"]
+    assert (question["text"], question["tokens"], question["settings"]["sentences"]) == (text, words, [words])
 
 
 def test_hostile_strings_are_returned_unchanged() -> None:

@@ -18,6 +18,7 @@ from uwaga.viewer.lesson.build import build_steps
 from uwaga.viewer.lesson.document import Matrix, Step, matrices
 from uwaga.viewer.lesson.example import parse_example
 from uwaga.viewer.service import ViewService
+from uwaga.viewer.token_text import split_words
 from uwaga.viewer.view_model import ViewModel
 
 if TYPE_CHECKING:
@@ -125,7 +126,8 @@ def lesson(
 
     Args:
         inputs: a sentence, a list of words, or a matrix X (N, M), with N at most 12 and M at most 8; None: "this is a pen .".
-        tokens: the words of X.
+            A sentence is split into words and punctuation marks by the word boundaries of Unicode (UAX 29).
+        tokens: the words of X, as a list or a sentence.
         wq, wk: (M, D), D at most 8.
         wv: (M, E), E at most 8.
         wo: (E, M).
@@ -163,29 +165,25 @@ def _request(
 ) -> dict[str, object]:
     """The request for an example. Raises ValueError: tokens that are given twice."""
     request: dict[str, object] = {"ask": "lesson"}
-    words = _words(inputs)
-    if words is not None and tokens is not None:
+    written = inputs if isinstance(inputs, str) or _are_words(inputs) else tokens
+    if written is inputs and inputs is not None and tokens is not None:
         raise ValueError("lesson: the words are given twice: tokens= is only for a matrix X")
-    if words is None and inputs is not None:
+    if written is not inputs and inputs is not None:
         x = _rows("inputs", inputs)
         request["x"] = x
-        words = [f"x{place + 1}" for place in range(len(x))] if tokens is None else _words(tokens)
-    elif tokens is not None:
-        words = _words(tokens)
-    if words is not None:
-        request["tokens"] = words
+        request["tokens"] = [f"x{place + 1}" for place in range(len(x))]
+        written = split_words(tokens) if isinstance(tokens, str) else tokens
+    if isinstance(written, str):
+        request["text"] = written
+    elif written is not None:
+        request["tokens"] = _to_lists(written)
     given = {name: _rows(name, each) for name, each in weights.items() if each is not None}
     request["settings"] = given | {name: _to_lists(each) for name, each in settings.items()}
     return request
 
 
-def _words(inputs: object) -> list[str] | None:
-    """The words of a sentence or of a list of words; None for anything else."""
-    if isinstance(inputs, str):
-        return inputs.split()
-    if isinstance(inputs, Sequence) and inputs and all(isinstance(word, str) for word in inputs):
-        return list(inputs)
-    return None
+def _are_words(inputs: object) -> bool:
+    return isinstance(inputs, Sequence) and bool(inputs) and all(isinstance(word, str) for word in inputs)
 
 
 def _rows(name: str, numbers: object) -> list[list[float]]:

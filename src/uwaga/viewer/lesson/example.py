@@ -16,11 +16,13 @@ from torch import Tensor
 
 from uwaga._base.options import SWITCH, Kind, number, whole
 from uwaga.viewer.messages import RequestError
+from uwaga.viewer.token_text import split_words
 
 MAX_TOKENS, MAX_WIDTH, MAX_HEADS, MAX_SENTENCES = 12, 8, 4, 6
 # Beyond this, sums of products of these numbers could leave the range of float32.
 MAX_NUMBER = 1000.0
 _MAX_WORD_LENGTH = 64
+_MAX_TEXT_LENGTH = MAX_TOKENS * (_MAX_WORD_LENGTH + 1)
 _NUMBER = number(f"a number from -{MAX_NUMBER:.0f} to {MAX_NUMBER:.0f}", lambda x: abs(x) <= MAX_NUMBER)
 SETTINGS = (
     *("wq", "wk", "wv", "wo", "heads", "scaled", "window", "length", "sharpness", "payload", "sentences", "limit"),
@@ -52,6 +54,7 @@ _BY_HAND = {"wq": _W_Q, "wk": _W_K, "wv": _W_V, "wo": _W_O}
 class Example:
     """The numbers that the lesson computes from. `heads` to `seed` are settings of single steps."""
 
+    text: str | None  # the sentence that the tokens are the words of; None where the tokens were given
     tokens: tuple[str, ...]
     x_NM: Tensor
     wq_MD: Tensor
@@ -99,7 +102,8 @@ class Example:
             "order": list(self.order),
             "seed": self.seed,
         }
-        return {"ask": "lesson", "tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
+        text = {} if self.text is None else {"text": self.text}
+        return {"ask": "lesson"} | text | {"tokens": list(self.tokens), "x": self.x_NM.tolist(), "settings": settings}
 
 
 class ExampleParser:
@@ -123,6 +127,11 @@ class ExampleParser:
             raise self._wrong(name, "an object", value)
         return value
 
+    def text(self, name: str, max_count: int) -> tuple[str | None, tuple[str, ...]]:
+        """A text of at most `max_count` words, and its words; None if it is missing."""
+        value = self._values.get(name)
+        return (None, ()) if value is None else (str(value), self._split(name, value, max_count))
+
     def words(self, name: str, max_count: int, default: Sequence[str]) -> tuple[str, ...]:
         value = self._values.get(name)
         return tuple(default) if value is None else self._words(name, value, max_count)
@@ -135,7 +144,10 @@ class ExampleParser:
             return tuple(default)
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
             raise self._wrong(name, f"a list of 1 to {max_count} sentences", value)
-        return tuple(self._words(f"{name}[{place}]", each, max_words) for place, each in enumerate(value))
+        return tuple(
+            (self._split if isinstance(each, str) else self._words)(f"{name}[{place}]", each, max_words)
+            for place, each in enumerate(value)
+        )
 
     def boolean(self, name: str, default: bool) -> bool:
         return bool(self._checked(name, self._values.get(name, default), SWITCH))
@@ -211,9 +223,25 @@ class ExampleParser:
         for place, word in enumerate(value):
             if not isinstance(word, str) or not 1 <= len(word) <= _MAX_WORD_LENGTH:
                 raise self._wrong(f"{name}[{place}]", f"a word of 1 to {_MAX_WORD_LENGTH} characters", word)
-            if any("\ud800" <= letter <= "\udfff" for letter in word):
-                raise self._error(f"{name}[{place}] has a lone surrogate, which is not a character")
+            self._check_characters(f"{name}[{place}]", word)
         return tuple(value)
+
+    def _split(self, name: str, value: object, max_count: int) -> tuple[str, ...]:
+        """The words of a text."""
+        if not isinstance(value, str) or len(value) > _MAX_TEXT_LENGTH:
+            raise self._wrong(name, f"a text of at most {_MAX_TEXT_LENGTH} characters", value)
+        self._check_characters(name, value)
+        words = split_words(value)
+        if not 1 <= len(words) <= max_count:
+            raise self._error(f"{name} must have 1 to {max_count} words and punctuation marks, not {len(words)}")
+        for word in words:
+            if len(word) > _MAX_WORD_LENGTH:
+                raise self._error(f"{name} has a word of more than {_MAX_WORD_LENGTH} characters: {_short(word)}")
+        return tuple(words)
+
+    def _check_characters(self, name: str, text: str) -> None:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise self._error(f"{name} has a lone surrogate, which is not a character")
 
     def _row(self, name: str, value: object, max_count: int) -> list[float]:
         if not isinstance(value, list) or not 1 <= len(value) <= max_count:
@@ -240,18 +268,22 @@ def parse_example(request: Mapping[str, object]) -> Example:
         request: {"ask": "lesson"} and any of
             tokens: 1 to 12 strings.
             x: a row of 1 to 8 numbers per token; null for the word's default vector.
+            text: a sentence, whose words replace the tokens. Words that are among `tokens` keep their rows of `x`; without
+                `tokens`, the rows are those of the new words.
             settings: any of those of `Example.request()`.
 
     Raises:
         RequestError: an argument that is unknown, invalid or too large.
     """
-    parser = ExampleParser("lesson", request, ("ask", "tokens", "x", "settings"))
-    tokens = parser.words("tokens", MAX_TOKENS, DEFAULT_TOKENS)
+    parser = ExampleParser("lesson", request, ("ask", "text", "tokens", "x", "settings"))
+    text, words = parser.text("text", MAX_TOKENS)
+    before = parser.words("tokens", MAX_TOKENS, words or DEFAULT_TOKENS)
     settings = ExampleParser("lesson", parser.mapping("settings"), SETTINGS)
-    return _example(tokens, _vectors(parser, tokens, settings), settings)
+    tokens = words or before
+    return _example(text, tokens, _vectors(parser, before, tokens, settings), settings)
 
 
-def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
+def _example(text: str | None, tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> Example:
     count, width = x_NM.shape
     wq_MD = settings.matrix("wq", (width, None), MAX_WIDTH, lambda n: weight("wq", width, n or width))
     inner = wq_MD.shape[1]
@@ -260,6 +292,7 @@ def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> 
     values = wv_ME.shape[1]
     wo_EM = settings.matrix("wo", (values, width), MAX_WIDTH, lambda n: weight("wo", values, width))
     return Example(
+        text=text,
         tokens=tokens,
         x_NM=x_NM,
         wq_MD=wq_MD,
@@ -279,12 +312,18 @@ def _example(tokens: tuple[str, ...], x_NM: Tensor, settings: ExampleParser) -> 
     )
 
 
-def _vectors(parser: ExampleParser, tokens: Sequence[str], settings: ExampleParser) -> Tensor:
-    width, rows = parser.rows("x", len(tokens), MAX_WIDTH)
+def _vectors(parser: ExampleParser, before: Sequence[str], tokens: Sequence[str], settings: ExampleParser) -> Tensor:
+    """(N, M) the rows of `tokens`, where those of the request are the rows of `before`."""
+    width, rows = parser.rows("x", len(before), MAX_WIDTH)
     if width is None:  # no row is given; W_Q may be
         width = settings.height("wq", MAX_WIDTH) or len(WIDTH_NAMES)
-    rows = [None] * len(tokens) if rows is None else rows
-    filled = [vector(token, width) if row is None else tuple(row) for token, row in zip(tokens, rows, strict=True)]
+    rows_of: dict[str, list[list[float]]] = {}
+    for token, row in zip(before, rows or [None] * len(before), strict=True):
+        rows_of.setdefault(token, []).append(list(vector(token, width)) if row is None else row)
+    filled = []
+    for token in tokens:
+        known = rows_of.get(token, [list(vector(token, width))])
+        filled.append(known.pop(0) if len(known) > 1 else known[0])
     return torch.tensor(filled, dtype=torch.float32)
 
 

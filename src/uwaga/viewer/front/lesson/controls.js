@@ -2,7 +2,6 @@
 
 import { el, tokenText } from "../dom.js";
 import { parseNumber } from "./numbers.js";
-import { parseSentence } from "./reply.js";
 
 /** @typedef {import("./reply.js").Lesson} Lesson */
 
@@ -150,17 +149,10 @@ function makeSentencesSetting(actions) {
   };
 }
 
-/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[][]} | {error: string}} */
+/** @param {string} text @param {Lesson} lesson @returns {{sentences: string[]} | {error: string}} */
 function parseSentences(text, lesson) {
   const lines = text.split("\n").filter((line) => line.trim());
   if (!lines.length) return { error: "Write at least one sentence." };
   if (lines.length > lesson.limits.sentences) return { error: `The lesson takes at most ${lesson.limits.sentences} sentences.` };
-  /** @type {string[][]} */
-  const sentences = [];
-  for (const line of lines) {
-    const found = parseSentence(line, lesson.limits.tokens);
-    if ("error" in found) return found;
-    sentences.push(found.words);
-  }
-  return { sentences };
+  return { sentences: lines };
 }

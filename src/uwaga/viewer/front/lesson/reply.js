@@ -1,7 +1,5 @@
 // The lesson's reply as the views read it, and edits of its question.
 
-import { storeEqual } from "../store.js";
-
 /** @typedef {import("../types.js").Question} Question */
 
 /**
@@ -119,7 +117,7 @@ export function lessonHas(lesson, cell) {
 
 // Edits of the question: each returns a changed copy.
 
-/** Settings per token, which are invalid for another number of tokens. */
+/** Settings per token, which are invalid for other tokens. */
 const perTokenSettings = ["order", "payload", "length"];
 
 /**
@@ -133,7 +131,8 @@ const perTokenSettings = ["order", "payload", "length"];
 export function lessonWithNumber(question, field, row, column, value) {
   const next = structuredClone(question);
   const matrix = field === "x" ? next.x : next.settings[field];
-  matrix[row][column] = value;
+  // The payload of a sentence that was just replaced is no longer there.
+  if (matrix) matrix[row][column] = value;
   return next;
 }
 
@@ -145,39 +144,19 @@ export function lessonWithSetting(question, name, value) {
 }
 
 /**
- * Another sentence: words that stay keep their vectors, new ones get theirs from the host.
+ * Another sentence, which the host splits into words; words that stay keep their vectors.
  * @param {Question} question
- * @param {string[]} tokens
+ * @param {string} text
  * @returns {Question}
  */
-export function lessonWithTokens(question, tokens) {
+export function lessonWithText(question, text) {
   const next = structuredClone(question);
-  const rows = /** @type {Map<string, number[][]>} */ (new Map());
-  question.tokens.forEach((/** @type {string} */ token, /** @type {number} */ at) => {
-    rows.set(token, [...(rows.get(token) ?? []), question.x[at]]);
-  });
-  next.tokens = tokens;
-  next.x = tokens.map((token) => {
-    const kept = rows.get(token) ?? [];
-    return (kept.length > 1 ? kept.shift() : kept[0]) ?? null;
-  });
-  if (tokens.length !== question.tokens.length || !storeEqual(tokens, question.tokens)) {
-    for (const name of perTokenSettings) if (name !== "payload" || tokens.length !== question.tokens.length) delete next.settings[name];
-  }
+  next.text = text;
+  for (const name of perTokenSettings) delete next.settings[name];
   return next;
 }
 
-/**
- * The words of a sentence, or an error message.
- * @param {string} text
- * @param {number} most
- * @returns {{words: string[]} | {error: string}}
- */
-export function parseSentence(text, most) {
-  const words = text.split(/\s+/u).filter(Boolean);
-  if (!words.length) return { error: "A sentence needs at least one word." };
-  if (words.length > most) return { error: `The lesson takes at most ${most} words; these are ${words.length}.` };
-  const long = words.find((word) => [...word].length > 64);
-  if (long) return { error: `\u201c${[...long].slice(0, 20).join("")}\u2026\u201d is longer than 64 characters.` };
-  return { words };
+/** @param {Question} question @returns {string} the sentence as it was written, or its tokens with spaces between them */
+export function lessonText(question) {
+  return question.text ?? question.tokens.join(" ");
 }

@@ -4,7 +4,7 @@ import { el } from "../dom.js";
 import { isAbort } from "../hosts.js";
 import { lessonSources, makeExplanation } from "./explanation.js";
 import {
-  lessonCellKey, lessonHas, lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence, readLesson,
+  lessonCellKey, lessonHas, lessonText, lessonWithNumber, lessonWithSetting, lessonWithText, readLesson,
 } from "./reply.js";
 import { lessonScene } from "./scene.js";
 import { makeStepPage, stepStructure } from "./step.js";
@@ -38,7 +38,7 @@ export function lessonView(app) {
   let timer;
 
   const message = el("p", { class: "lesson-error lesson-message", role: "alert", hidden: true });
-  const sentence = makeSentenceInput({ write: (tokens) => lesson && change(lessonWithTokens(editedQuestion(), tokens), 0), reset, isReadOnly });
+  const sentence = makeSentenceInput({ write: (text) => lesson && change(lessonWithText(editedQuestion(), text), 0), reset, isReadOnly });
   const steps = makeStepNavigation(goToStep);
   const place = el("div", { class: "lesson-place" });
   const explanation = makeExplanation({ follow, back, close, go: showCellInStep, hover });
@@ -87,7 +87,7 @@ export function lessonView(app) {
       requested = lesson ? lesson.question : start;
       message.hidden = false;
       message.textContent = lesson
-        ? `${error instanceof Error ? error.message : String(error)} The numbers shown are the previous ones.`
+        ? `${error instanceof Error ? error.message : String(error)}. The numbers shown are the previous ones.`
         : `The lesson could not be opened: ${error instanceof Error ? error.message : String(error)}`;
     } finally {
       if (!signal.aborted) element.removeAttribute("aria-busy");
@@ -248,35 +248,25 @@ export function lessonView(app) {
 // The input of the sentence, and the reset button.
 
 /**
- * @param {{write: (tokens: string[]) => void, reset: () => void, isReadOnly: boolean}} actions
+ * @param {{write: (text: string) => void, reset: () => void, isReadOnly: boolean}} actions
  * @returns {{element: HTMLElement, update: (lesson: import("./reply.js").Lesson) => void}}
  */
 function makeSentenceInput({ write, reset, isReadOnly }) {
-  let most = 1;
-  const error = el("span", { class: "lesson-error", role: "alert", hidden: true });
+  let shown = "";
   const input = el("input", { type: "text", class: "lesson-sentence", autocomplete: "off", spellcheck: "false", readonly: isReadOnly });
   const button = el("button",
     { type: "button", text: "Reset", title: "Reset sentence and numbers (Shift+R)", disabled: isReadOnly, on: { click: reset } });
 
   function read() {
-    const found = parseSentence(input.value, most);
-    input.setAttribute("aria-invalid", String("error" in found));
-    error.hidden = !("error" in found);
-    error.textContent = "error" in found ? found.error : "";
-    if ("words" in found) write(found.words);
+    if (input.value !== shown) write(input.value);
   }
   input.addEventListener("change", read);
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); read(); } });
   return {
     element: el("div", { class: "lesson-top" },
-      el("label", { class: "lesson-control" }, "Sentence, with spaces between words ", input), button, error),
+      el("label", { class: "lesson-control" }, "Sentence ", input), button),
     update(lesson) {
-      most = lesson.limits.tokens;
-      if (input.getAttribute("aria-invalid") !== "true" || input !== input.ownerDocument.activeElement) {
-        input.value = lesson.question.tokens.join(" ");
-        input.setAttribute("aria-invalid", "false");
-        error.hidden = true;
-      }
+      shown = input.value = lessonText(lesson.question);
     },
   };
 }

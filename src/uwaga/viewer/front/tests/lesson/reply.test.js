@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { lessonWithNumber, lessonWithSetting, lessonWithTokens, parseSentence } from "../../lesson/reply.js";
+import { lessonText, lessonWithNumber, lessonWithSetting, lessonWithText } from "../../lesson/reply.js";
 import { inputText, lessonNumber, parseNumber } from "../../lesson/numbers.js";
 
 const question = () => ({
@@ -16,22 +16,17 @@ test("an edited number changes a copy of X or of a setting, not the original", (
   assert.deepEqual(before, question());
 });
 
-test("words that stay keep their own rows, and new words get their own vectors", () => {
-  const next = lessonWithTokens(question(), ["the", "a", "pen", "a", "a"]);
-  assert.deepEqual(next.x, [null, [1, 2], [3, 4], [5, 6], [5, 6]]);
+test("another sentence keeps the vectors and removes the settings per token", () => {
+  const next = lessonWithText(question(), "a pencil.");
+  assert.equal(next.text, "a pencil.");
+  assert.deepEqual([next.tokens, next.x], [question().tokens, question().x]);
+  assert.deepEqual(Object.keys(next.settings), ["wq", "heads", "window"]);
+  assert.deepEqual(lessonWithNumber(next, "payload", 0, 0, 7), next);
 });
 
-test("another number of tokens removes the settings per token", () => {
-  assert.deepEqual(Object.keys(lessonWithTokens(question(), ["a"]).settings), ["wq", "heads", "window"]);
-  assert.deepEqual(Object.keys(lessonWithTokens(question(), ["a", "b", "c"]).settings), ["wq", "heads", "payload", "window"]);
-  assert.deepEqual(lessonWithTokens(question(), ["a", "pen", "a"]).settings, question().settings);
-});
-
-test("a sentence is split into words at spaces", () => {
-  assert.deepEqual(parseSentence("  this\u00a0is  a pen . ", 12), { words: ["this", "is", "a", "pen", "."] });
-  assert.deepEqual(parseSentence(" ", 12), { error: "A sentence needs at least one word." });
-  assert.deepEqual(parseSentence("a b c", 2), { error: "The lesson takes at most 2 words; these are 3." });
-  assert.deepEqual(parseSentence("x".repeat(65), 2), { error: `\u201c${"x".repeat(20)}\u2026\u201d is longer than 64 characters.` });
+test("the sentence is shown as it was written", () => {
+  assert.equal(lessonText({ ...question(), text: "a pen\u3002" }), "a pen\u3002");
+  assert.equal(lessonText(question()), "a pen a");
 });
 
 const range = { least: -1000, most: 1000 };
