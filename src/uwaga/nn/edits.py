@@ -133,10 +133,14 @@ class Patch:
             raise ValueError(f"Patch.of: there is no head {head} in {kind} {layer}, whose heads are 0 to {heads - 1}")
         lengths = {len(text) for text in (rows(weights.query) if operand == "output" else texts)}
         if chosen is None and len(lengths) > 1:
-            raise ValueError(f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions")
+            raise ValueError(
+                f"Patch.of: the recorded texts have {min(lengths)} to {max(lengths)} tokens: name positions"
+            )
         chosen = tuple(range(min(lengths))) if chosen is None else chosen
         if chosen and max(chosen) >= min(lengths):
-            raise ValueError(f"Patch.of: there is no position {max(chosen)} in a recorded text of {min(lengths)} tokens")
+            raise ValueError(
+                f"Patch.of: there is no position {max(chosen)} in a recorded text of {min(lengths)} tokens"
+            )
         if operand == "output":
             key_head = head * texts[0].shape[1] // heads
             found = [
