@@ -218,7 +218,7 @@ def _chunk_digest(tensors: dict[str, Tensor], number: int) -> bytes:
 def _digest(*tensors: Tensor) -> bytes:
     whole = hashlib.sha256()
     for tensor in tensors:
-        whole.update(memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy()))
+        whole.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return whole.digest()
 
 
