@@ -96,8 +96,9 @@ class SoftDatabase:
         self._entries: list[Entry] = []
         self._broken: dict[str, str] = {}  # file: what is wrong
         self._live: LiveRows | None = None
+        layout = open_catalog.setting("layout") or "null"
         try:
-            self.layout = segments.layout_of(open_catalog.setting("layout") or "null")
+            self.layout = segments.layout_of(layout)
         except (ValueError, RecursionError) as error:
             raise SoftDatabaseError(f"{open_catalog.path}: is damaged: {error}") from error
         self.model = open_catalog.setting("model")

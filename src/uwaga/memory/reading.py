@@ -291,8 +291,10 @@ class _Pass:
         return factor, top_R
 
     def _lse(self) -> np.ndarray:
+        """Of the blocks so far, (R,)."""
         factor, top_R = self._bands()
-        return top_R + np.log(_added(factor * self._sums))
+        with np.errstate(divide="ignore"):  # all of a query's blocks were left out
+            return top_R + np.log(_added(factor * self._sums))
 
     def result(self, skipped: int) -> Found:
         value = torch.zeros(self._rows, self._width)
