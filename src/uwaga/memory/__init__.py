@@ -8,7 +8,7 @@ parquet     rows to and from Parquet
 """
 
 from uwaga._base.errors import SoftDatabaseError
-from uwaga.memory.database import Answer, Row, SoftDatabase, Top
-from uwaga.memory.segments import Damage
+from uwaga.memory.database import Answer, SoftDatabase, Top
+from uwaga.memory.segments import Damage, Row
 
 __all__ = ["Answer", "Damage", "Row", "SoftDatabase", "SoftDatabaseError", "Top"]

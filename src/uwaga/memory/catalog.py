@@ -182,7 +182,7 @@ class Catalog:
             ValueError: the condition is not valid, or does more than reading the columns of records.
         """
         sql = f"SELECT id FROM records WHERE (\n{where}\n) ORDER BY id"
-        self._connection.set_authorizer(_Authorizer())
+        self._connection.set_authorizer(_authorize)
         try:
             return np.fromiter((row[0] for row in self._connection.execute(sql, parameters)), np.int64)
         except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError, TypeError) as error:
@@ -288,21 +288,15 @@ class Catalog:
             raise SoftDatabaseError(f"{self.path}: is not a catalog of a soft database: it has other tables")
 
 
-class _Authorizer:
-    """Lets one SELECT read the columns of records, and call functions that have no effect."""
-
-    def __init__(self) -> None:
-        self._selects = 0
-
-    def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        if action == sqlite3.SQLITE_SELECT:
-            self._selects += 1
-            return sqlite3.SQLITE_OK if self._selects == 1 else sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_READ:
-            return sqlite3.SQLITE_OK if first == "records" else sqlite3.SQLITE_DENY
-        if action == sqlite3.SQLITE_FUNCTION:
-            return sqlite3.SQLITE_DENY if second in ("load_extension", "fts3_tokenizer") else sqlite3.SQLITE_OK
-        return sqlite3.SQLITE_DENY
+def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+    """Lets a statement read the columns of records, and call functions that have no effect."""
+    if action == sqlite3.SQLITE_READ:
+        is_allowed = first == "records"
+    elif action == sqlite3.SQLITE_FUNCTION:
+        is_allowed = second not in ("load_extension", "fts3_tokenizer")
+    else:
+        is_allowed = action == sqlite3.SQLITE_SELECT
+    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
 def _connect(path: Path, *, write: bool) -> sqlite3.Connection:

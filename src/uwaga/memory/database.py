@@ -19,10 +19,10 @@ from torch import Tensor
 from uwaga._base import durable
 from uwaga._base.errors import ShapeError, SoftDatabaseError
 from uwaga.maps.map import AttentionMap
-from uwaga.memory import catalog, reading, segments
+from uwaga.memory import catalog, parquet, reading, segments
 from uwaga.memory.catalog import Catalog, Parameters, Record, Value
 from uwaga.memory.reading import BLOCK, LiveRows, Wanted
-from uwaga.memory.segments import DTYPES, Damage, Entry, Layout, Segment
+from uwaga.memory.segments import DTYPES, Damage, Entry, Layout, Row, Segment
 
 _SEGMENTS, _LOCK = "segments", "lock"
 _SEGMENT_BYTES = 2**28  # of keys and values; what compact() holds in memory at a time
@@ -50,15 +50,6 @@ class Answer(NamedTuple):
     effective: Tensor  # (...) float64: exp(entropy), the effective number of rows (Hill number of order 1)
     skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
     left_out: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
-
-
-class Row(NamedTuple):
-    """A stored row."""
-
-    id: int
-    key: Tensor  # (D,), or (H, D) with several heads, in the dtype of the database
-    value: Tensor  # (E,), or (H, E)
-    record: Record
 
 
 class SoftDatabase:
@@ -538,12 +529,10 @@ class SoftDatabase:
 
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes all rows to a Parquet file: id, key, value (where it is not the key) and record, as JSON. See `uwaga.memory.parquet`."""
-        from uwaga.memory import parquet
-
-        parquet.export(self, Path(path))
+        parquet.export(Path(path), self, self.layout)
 
     def append_parquet(self, path: str | os.PathLike[str], *, key: str = "key", value: str = "value") -> range:
-        """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it. Returns their ids.
+        """Adds the rows of a Parquet file, as `export` or `uwaga encode` writes it, 4,096 in a transaction. Returns their ids.
 
         Args:
             path: the file.
@@ -554,9 +543,11 @@ class SoftDatabase:
         Raises:
             DataError: the file cannot be read. Otherwise as `append`.
         """
-        from uwaga.memory import parquet
-
-        return parquet.append(self, Path(path), key, value)
+        first, last = None, 0
+        for keys, values, records in parquet.read(Path(path), self.layout, key, value):
+            added = self.append(keys, values, records)
+            first, last = added.start if first is None else first, added.stop
+        return range(first or 0, last)
 
     def _checked_rows(self, tensor: Tensor, width: int | None, name: str) -> Tensor:
         """(n, H, width) in the dtype of the database."""

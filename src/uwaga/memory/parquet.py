@@ -8,10 +8,10 @@ record    the record as a JSON object
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,36 +20,34 @@ from torch import Tensor
 from uwaga._base import durable, untrusted
 from uwaga._base.errors import DataError, SoftDatabaseError
 from uwaga._base.terminal import printable
-
-if TYPE_CHECKING:
-    from uwaga.memory.database import Row, SoftDatabase
+from uwaga.memory.segments import Layout, Row
 
 _AT_ONCE = 4096  # rows of a row group
 _RECORD = "record"
 
 
-def export(database: "SoftDatabase", path: Path) -> None:
+def export(path: Path, rows: Iterable[Row], layout: Layout) -> None:
     """See `SoftDatabase.export`. Raises SoftDatabaseError."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    layout = database.layout
     columns = [("id", pa.int64()), ("key", pa.list_(pa.float32(), layout.heads * layout.key_width))]
     if layout.value_width is not None:
         columns.append(("value", pa.list_(pa.float32(), layout.heads * layout.value_width)))
     schema = pa.schema([*columns, (_RECORD, pa.string())])
     try:
         with durable.atomic_replace(path) as file, parquet.ParquetWriter(file, schema) as writer:
-            rows = iter(database)
-            while part := list(islice(rows, _AT_ONCE)):
+            left = iter(rows)
+            while part := list(islice(left, _AT_ONCE)):
                 writer.write_table(_table(part, schema))
     except (OSError, pa.ArrowException) as error:
         raise SoftDatabaseError(f"{path}: cannot be written: {getattr(error, 'strerror', None) or error}") from error
 
 
-def append(database: "SoftDatabase", path: Path, key: str, value: str) -> range:
-    """See `SoftDatabase.append_parquet`. Each 4,096 rows are a transaction. Raises DataError and what append raises."""
-    layout = database.layout
+def read(
+    path: Path, layout: Layout, key: str, value: str
+) -> Iterator[tuple[Tensor, Tensor | None, list[dict[str, Any]]]]:
+    """Keys, values and records of each 4,096 rows. See `SoftDatabase.append_parquet`. Raises DataError."""
     names = untrusted.ParquetRows(path, ()).names
     vectors = {key: layout.key_width} | ({} if layout.value_width is None else {value: layout.value_width})
     for name in vectors:
@@ -57,13 +55,11 @@ def append(database: "SoftDatabase", path: Path, key: str, value: str) -> range:
             raise DataError(f"{path}: there is no column {printable(name)}")
     others = [name for name in names if name not in {*vectors, "id", "value", _RECORD}]
     wanted = [*vectors, *others, *([_RECORD] if _RECORD in names else [])]
-    rows, first, last = untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), None, 0
-    while part := list(islice(_checked(rows, vectors, layout.heads, others), _AT_ONCE)):
+    rows = _checked(untrusted.ParquetRows(path, wanted).rows(_AT_ONCE), vectors, layout.heads, others)
+    while part := list(islice(rows, _AT_ONCE)):
         parts = {name: torch.from_numpy(np.stack([vector[name] for vector, _ in part])) for name in vectors}
         tensors = {name: _rows(parts[name], layout.heads) for name in vectors}
-        added = database.append(tensors[key], tensors.get(value), [record for _, record in part])
-        first, last = added.start if first is None else first, added.stop
-    return range(first or 0, last)
+        yield tensors[key], tensors.get(value), [record for _, record in part]
 
 
 def _rows(vectors: Tensor, heads: int) -> Tensor:
@@ -106,7 +102,7 @@ def _record(place: str, text: object) -> dict[str, Any]:
     return found
 
 
-def _table(rows: "list[Row]", schema: Any) -> Any:
+def _table(rows: list[Row], schema: Any) -> Any:
     import pyarrow as pa
 
     columns = {"id": pa.array([row.id for row in rows]), _RECORD: [json.dumps(row.record) for row in rows]}

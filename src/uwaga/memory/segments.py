@@ -16,7 +16,7 @@ import hashlib
 import json
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,6 +77,15 @@ class Segment(NamedTuple):
             return ids - self.entry.first_id
         rows = np.searchsorted(self.ids, ids)
         return rows[self.ids[rows] == ids]
+
+
+class Row(NamedTuple):
+    """A stored row."""
+
+    id: int
+    key: Tensor  # (D,), or (H, D) with several heads, in the dtype of the database
+    value: Tensor  # (E,), or (H, E)
+    record: Mapping[str, str | int | float]
 
 
 class Damage(NamedTuple):
