@@ -26,7 +26,7 @@ DOCUMENTS = (
     "docs/*.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "recipes/README.md",
     "benchmarks/results/*.md", "src/uwaga/models/shipped/*/README.md",
 )  # fmt: skip
-PACKAGES = ("", "maps", "plots", "nn", "models", "integrations", "interpret", "train")
+PACKAGES = ("", "maps", "plots", "nn", "models", "memory", "integrations", "interpret", "train")
 LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")
 # Name, picture, what it shows, arguments of `uwaga view`.
 GALLERY = (
