@@ -33,7 +33,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from uwaga._base import untrusted
-from uwaga.cli import vectors
+from uwaga.cli import memory, vectors
 from uwaga.cli import view as view_command
 from uwaga.integrations.watch import watch
 from uwaga.maps.recordings.recording import Recording
@@ -320,6 +320,11 @@ def _read_database(folder: Path) -> None:
         db.compact()
 
 
+def _passages(folder: Path) -> None:
+    _model(folder / "m")
+    (folder / "passages.txt").write_text("a b a. b a b.\n\na")
+
+
 def _import_rows(folder: Path) -> None:
     with SoftDatabase.create(folder / "new", key_width=2) as db:
         db.append_parquet(folder / "rows.parquet")
@@ -475,6 +480,10 @@ KINDS = {
     "rows of a soft database": Kind(
         covers=("uwaga.memory.parquet:read", "uwaga.memory.parquet:_record"), file="rows.parquet", faults="parquet",
         make=_database, read=_import_rows,
+    ),
+    "file of passages": Kind(
+        covers=("uwaga.cli.memory:_digest",), file="passages.txt", faults="lines", make=_passages,
+        read=lambda folder: memory._add(folder / "db", [folder / "passages.txt"], str(folder / "m"), "sentence", "float32", None),
     ),
     "settings of vectors": Kind(
         covers=("uwaga.cli.vectors:_settings",), file="v.parquet.parts/settings.json", faults="json", make=_begun,

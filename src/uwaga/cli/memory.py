@@ -24,6 +24,8 @@ Unit = Literal["paragraph", "sentence", "line", "document"]
 Storage = Literal["float32", "bfloat16"]
 
 _SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
+# How a file of plain text is read; a sentence is in one paragraph.
+_UNITS = {"paragraph": "paragraph", "sentence": "paragraph", "line": "line", "document": "file"}
 _AT_ONCE = 512  # passages of one transaction
 _BAR = 30  # columns
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*")
@@ -68,7 +70,7 @@ def ask(
             encoder, _ = _encoder(model, db)
             query = encoder.encode([question], overflow="mean")[0]
             answer = db.read(_tensor(query), scale=scale, where=where, top=top)
-            _show(answer, len(db), as_json=as_json)
+            _show(answer, as_json=as_json)
 
 
 def check(database: _Database, as_json: _Json = False) -> None:
@@ -172,7 +174,7 @@ def _add(
         added = before = 0
         with progress_bar("passages") as progress:
             for number, path in enumerate(files):
-                key = f"{untrusted.sha256(path)}:{by}:{field or 'text'}"
+                key = f"{_digest(path)}:{by}:{field or 'text'}"
                 listener = lambda share, number=number: progress((number + share) / len(files))  # noqa: E731
                 done = int(known.get(key, 0))
                 for part in _encoded(encoder, _passages(path, key, by, field, listener), done):
@@ -183,6 +185,13 @@ def _add(
         if added:
             db.compact()
         return added, before
+
+
+def _digest(path: Path) -> str:
+    try:
+        return untrusted.sha256(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _created(database: Path, model: str | None, dtype: str) -> "SoftDatabase":
@@ -229,8 +238,12 @@ def _passages(
     from uwaga.models.text.corpus import DocumentFile
 
     part = 0
-    documents = DocumentFile(path, unit="file", text_field=field)
+    documents = DocumentFile(path, unit=_UNITS[by], text_field=field)
     for document in documents:
+        if document.length() > untrusted.LINE_BYTES:
+            raise DataError(
+                f"{document.place}: is longer than {untrusted.LINE_BYTES:,} characters; --by paragraph divides it"
+            )
         for text in split(document.text, by):
             record = {"text": text, "source": str(path), "document": document.id, "part": part, "file": key}
             yield _Passage(text, record)
@@ -264,7 +277,10 @@ class _Encoded(NamedTuple):
 
 def _encoded(encoder: "TextEncoder", passages: Iterator[_Passage], done: int) -> Iterator[_Encoded]:
     """The passages after the first `done`, in groups. A group of the model is tokenised while another is computed."""
+    from uwaga.models.text.report import DocumentError
+
     waiting: deque[list[_Passage]] = deque()
+    finished = 0  # passages
 
     def texts() -> Iterator[list[str]]:
         group: list[_Passage] = []
@@ -279,8 +295,15 @@ def _encoded(encoder: "TextEncoder", passages: Iterator[_Passage], done: int) ->
             waiting.append(group)
             yield [each.text for each in group]
 
-    for encoded in encoder.encode_groups(texts(), overflow="mean"):
-        yield _Encoded(_tensor(encoded.vectors), [passage.record for passage in waiting.popleft()])
+    try:
+        for encoded in encoder.encode_groups(texts(), overflow="mean"):
+            records = [passage.record for passage in waiting.popleft()]
+            finished += len(records)
+            yield _Encoded(_tensor(encoded.vectors), records)
+    except DocumentError as error:
+        # Results come in order: the error is in the first group that has none.
+        record = waiting[0][error.document - finished].record
+        raise DataError(f"{record['source']}: passage {record['part'] + 1}: {error.reason}") from error
 
 
 def _tensor(vectors: Any) -> Any:
@@ -292,13 +315,13 @@ def _tensor(vectors: Any) -> Any:
 # Asking
 
 
-def _show(answer: "Answer", rows: int, *, as_json: bool) -> None:
+def _show(answer: "Answer", *, as_json: bool) -> None:
     weights, records = answer.top.weights.tolist(), answer.top.records
     listed = [(n, w, r) for n, w, r in zip(answer.top.ids.tolist(), weights, records, strict=True) if n >= 0]
     if as_json:
         passages = [{"id": n, "share": w, "record": r} for n, w, r in listed]
         found = {"passages": passages, "remaining": answer.remaining.item(), "effective": answer.effective.item()}
-        echo_json(json.dumps(found | {"entropy": answer.entropy.item(), "rows": rows}))
+        echo_json(json.dumps(found | {"entropy": answer.entropy.item(), "rows": answer.rows}))
         return
     if not listed:
         echo("no passage meets the condition")
@@ -310,7 +333,7 @@ def _show(answer: "Answer", rows: int, *, as_json: bool) -> None:
         echo(f"{weight:6.1%}  {bar:{_BAR}}  {origin}")
         for line in str(record.get("text", "")).splitlines():
             echo(f"        {line}")
-    others = rows - len(listed)
+    others = answer.rows - len(listed)
     echo(
         f"{answer.remaining.item():6.1%}  on {others:,} other passages; {answer.effective.item():,.1f} speak effectively"
     )

@@ -50,6 +50,7 @@ class Answer(NamedTuple):
     effective: Tensor  # (...) float64: exp(entropy), the effective number of rows (Hill number of order 1)
     skipped: int  # rows that were not read, since their bounds say that they cannot matter; of the last 256 queries
     left_out: Tensor  # (...) float64: the most weight that skipped rows may have; 0 without `tolerance`
+    rows: int  # how many rows the answer is about: all, or those that meet the condition
 
 
 class SoftDatabase:
@@ -358,7 +359,7 @@ class SoftDatabase:
         remaining = torch.where(lse.isinf(), 0.0, (1.0 - weights.sum(-1)).clamp(min=0.0))
         effective = torch.where(lse.isinf(), 0.0, entropy.exp())
         value = joined("value")
-        return Answer(value, lse, top, remaining, entropy, effective, parts[-1].skipped, joined("left_out"))
+        return Answer(value, lse, top, remaining, entropy, effective, parts[-1].skipped, joined("left_out"), len(live))
 
     def _all(self) -> LiveRows:
         """All rows."""
