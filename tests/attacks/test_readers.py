@@ -39,6 +39,7 @@ OTHER_OPENERS = {
     "uwaga._base.processor": "/proc of the machine",
     "uwaga.cli.machine": "/proc of the machine",
     "uwaga.cli.vectors": "writes; shards and finished vectors after untrusted.stat_regular",
+    "uwaga.cli.memory": "opens databases; their files are opened by uwaga.memory",
     "uwaga.memory.catalog": "SQLite, after its header was read by untrusted.open_regular",
     "uwaga.memory.database": "opens itself; its files are opened by its catalog and segments",
     "uwaga.models.directories": "files of the package",
